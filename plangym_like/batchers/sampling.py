@@ -32,7 +32,7 @@ def multinomial(
     Raises
     ------
     ValueError
-        A weight is NaN, or no weight is positive (checked on the CPU only).
+        A weight is NaN or less than 0, or no weight is positive (checked on the CPU only).
 
     Examples
     --------
@@ -52,6 +52,15 @@ def _draw_one(probs: torch.Tensor, generator: torch.Generator | None) -> torch.T
     # Of exponential times with the rates `probs`, time k is the shortest with probability probs[k].
     race = torch.empty_like(probs).exponential_(generator=generator)
     values, places = torch.div(probs, race, out=race).max(-1)
-    if probs.device.type == "cpu" and not values.numpy().min(initial=1.0) > 0:
-        raise ValueError(f"probs hold NaN, or no positive weight: {probs}")
+    if probs.device.type == "cpu":
+        # False for NaN too. The numbers of `values` are the largest of their rows.
+        if not (_smallest(probs) >= 0 and _smallest(values) > 0):
+            raise ValueError(f"probs hold NaN, a negative weight, or no positive weight: {probs}")
     return places
+
+
+def _smallest(numbers: torch.Tensor) -> float:
+    """Return the smallest of the numbers and 1; NaN if one of them is NaN."""
+    # NumPy takes less time than torch, but has no bfloat16.
+    array = (numbers.float() if numbers.dtype is torch.bfloat16 else numbers).numpy()
+    return float(array.min(initial=1.0))

@@ -13,7 +13,7 @@ from plangym_like.envs.classic_control import agrees
 from plangym_like.envs.classic_dynamics import DYNAMICS
 from plangym_like.envs.classic_dynamics.columns import Columns
 from plangym_like.envs.fast_form import NotVectorisableError
-from plangym_like.errors import ActionError
+from plangym_like.errors import ActionError, InputError
 from plangym_like.lanes.lanes import Lanes, Options, Seeds, Which, gym_env_of, is_plan_env
 from plangym_like.lanes.plain_envs import is_bare, shows_its_base, time_limit
 from plangym_like.lanes.sequential_lanes import as_gym_env, one_by_one
@@ -27,7 +27,8 @@ class ClassicLanes(Lanes):
 
     The results of a lane equal those of ``gym.make(id)`` with the same seed, byte for byte. The
     environments themselves are still used for resets and random numbers. Constants of the dynamics
-    are read once, in the constructor.
+    are read in the constructor, and after `set_attr` and `call`. A reset raises an `InputError` if
+    they have changed since.
 
     Parameters
     ----------
@@ -45,7 +46,9 @@ class ClassicLanes(Lanes):
         self._bases: list[Any] = [gym_env_of(env).unwrapped for env in self.envs]
         base = self._bases[0]
         self._dynamics = DYNAMICS[type(base)](base)
+        self._signature = self._dynamics.signature(base)
         self._limit = _limit_of(gym_env_of(self.envs[0]))
+        self._time_limits = [time_limit(gym_env_of(env)) for env in self.envs]
         self.observation_layout = layout_of_space(base.observation_space)
         count = self.num_lanes
         self._columns = Columns(
@@ -77,12 +80,14 @@ class ClassicLanes(Lanes):
             return
         # The same with fewer calls: episodes are so short that resets take a tenth of the time.
         for place, lane in enumerate(range(self.num_lanes) if lanes is None else lanes):
+            self._check_unchanged(lane)
             obs[lane], self.infos[lane] = self._bases[lane].reset(
                 seed=seeds[place] if seeds else None, options=options[place] if options else None
             )
             self._take_over(lane)
 
     def _reset(self, lane: int, seed: int | None, options: dict[str, Any] | None) -> Any:
+        self._check_unchanged(lane)
         # The first reset must go through the wrappers, but later ones need not.
         env = self._gym_envs[lane]
         if self._is_started:
@@ -90,6 +95,23 @@ class ClassicLanes(Lanes):
         result = env.reset(seed=seed, options=options)
         self._take_over(lane)
         return result
+
+    def check_not_used_elsewhere(self) -> None:
+        # Resets elsewhere do not matter, but changes that `step` would ignore do.
+        for lane in range(self.num_lanes):
+            self._check_unchanged(lane)
+
+    def _check_unchanged(self, lane: int) -> None:
+        """Raise an error if an attribute has changed since it was read, not by `set_attr`."""
+        limit = self._time_limits[lane]
+        if self._dynamics.signature(self._bases[lane]) != self._signature or (
+            limit is not None and limit._max_episode_steps != self._limit
+        ):
+            raise InputError(
+                f"attributes of environment {self.first_lane + lane} have changed, but its "
+                "vectorised form has not read them again: set them by set_attr or before lanes are "
+                "made, or give vectorise=False"
+            )
 
     def _take_over(self, lane: int, elapsed: int = 0) -> None:
         """Copy the state of `lane`'s environment, after `elapsed` steps, into the columns."""
@@ -161,6 +183,7 @@ class ClassicLanes(Lanes):
             return one_by_one(self)
         base = self._bases[0]
         self._dynamics = DYNAMICS[type(base)](base)
+        self._signature = self._dynamics.signature(base)
         self._limit = _limit_of(gym_env_of(self.envs[0]))
         return self
 

@@ -219,9 +219,10 @@ class Lanes(abc.ABC):
         return tree_map(owned, take(obs, lane))
 
     def check_not_used_elsewhere(self) -> None:
-        """Raise `InputError` if another `Lanes` has reset any of the environments since `start`.
+        """Raise `InputError` if another user has changed the environments since `start`.
 
-        This only matters if lanes step the environments themselves.
+        If lanes step the environments themselves, another `Lanes` must not have reset them. If not,
+        their attributes must not have changed.
         """
 
     # The environments

@@ -248,6 +248,9 @@ def test_draws_over_the_last_dimension_of_any_shape() -> None:
         multinomial(torch.tensor([[0.5, 0.5], [float("nan"), 1.0]]))
     with pytest.raises(ValueError, match="no positive weight"):
         multinomial(torch.tensor([[0.5, 0.5], [0.0, 0.0]]))
+    with pytest.raises(ValueError, match="negative weight"):
+        multinomial(torch.tensor([[0.5, 0.5], [-1.0, 2.0]]))  # logits, for example
+    assert multinomial(torch.tensor([0.0, 1.0], dtype=torch.bfloat16)) == 1
     assert multinomial(torch.ones(0, 3)).shape == (0,)
     generator = torch.Generator().manual_seed(1)
     one = multinomial(torch.ones(50, 7), generator=generator)

@@ -9,8 +9,9 @@ from small_envs import Nested
 
 from plangym_like.errors import ActionError, InputError
 from plangym_like.lanes.classic_lanes import ClassicLanes
-from plangym_like.lanes.lanes import Lanes
+from plangym_like.lanes.lanes import Lanes, gym_env_of
 from plangym_like.lanes.make_lanes import make_envs, make_lanes
+from plangym_like.lanes.plain_envs import time_limit
 from plangym_like.lanes.sequential_lanes import SequentialLanes
 from plangym_like.lanes.step_arrays import StepArrays
 
@@ -112,6 +113,32 @@ def test_what_has_no_common_form_is_stepped_one_by_one() -> None:
     for other in (heavy, longer, watched):
         assert isinstance(make_lanes([plain, other]), SequentialLanes)
     assert isinstance(make_lanes([heavy]), ClassicLanes)
+
+
+@pytest.mark.parametrize("plan_envs", [False, True])
+def test_a_changed_attribute_is_noticed_at_the_next_reset(plan_envs: bool) -> None:
+    source: Any = "CartPole-v1" if plan_envs else (lambda: gymnasium.make("CartPole-v1"))
+    lanes = make_lanes(make_envs(source, 3))
+    assert isinstance(lanes, ClassicLanes)
+    obs = lanes.start()
+    lanes.reset(obs)
+    base, limit = gym_env_of(lanes.envs[1]).unwrapped, time_limit(gym_env_of(lanes.envs[1]))
+    for owner, name in ((base, "force_mag"), (base, "step"), (limit, "_max_episode_steps")):
+        before = getattr(owner, name)
+        setattr(owner, name, 7)
+        lanes.reset(obs, [0, 2])
+        with pytest.raises(InputError, match="attributes of environment 1 have changed"):
+            lanes.reset(obs)
+        with pytest.raises(InputError, match="attributes of environment 1 have changed"):
+            lanes.check_not_used_elsewhere()
+        setattr(owner, name, before)
+        vars(owner).pop("step", None)
+        lanes.reset(obs)
+    lanes.set_attr("force_mag", [7.0] * 3)
+    lanes = lanes.refreshed()
+    assert isinstance(lanes, ClassicLanes)
+    lanes.reset(obs)
+    lanes.close()
 
 
 def test_nested_observations_and_actions() -> None:

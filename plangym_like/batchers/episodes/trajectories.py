@@ -157,16 +157,17 @@ class Trajectories:
         Raises
         ------
         InputError
-            `parts` is empty.
+            `parts` is empty, or only some of them have an `agent_info` or `env_info`.
         """
         if not parts:
             raise InputError("no trajectories to concatenate")
         longest = max(part.n_timesteps for part in parts)
+        steps: list[Any] = [_pad(part.steps, longest) for part in parts]
         return cls(
-            _cat([_pad(part.steps, longest) for part in parts]),
+            torch.cat(steps),
             torch.cat([part.lengths for part in parts]),
-            _cat([part.agent_info for part in parts]),
-            _cat([part.env_info for part in parts]),
+            _cat_infos("agent_info", [part.agent_info for part in parts]),
+            _cat_infos("env_info", [part.env_info for part in parts]),
         )
 
     def __repr__(self) -> str:
@@ -174,8 +175,11 @@ class Trajectories:
         return f"<Trajectories [{self.n_elems()}, {self.n_timesteps}] of {names}>"
 
 
-def _cat(parts: list[Any]) -> Any:
-    return torch.cat(parts) if has_tensors(parts[0]) else parts[0]
+def _cat_infos(name: str, infos: list[Any]) -> Any:
+    given = list(map(has_tensors, infos))
+    if any(given) and not all(given):
+        raise InputError(f"only some of the trajectories have an {name}: {given}")
+    return torch.cat(infos) if given[0] else infos[0]
 
 
 def _pad(steps: TensorDict, length: int) -> TensorDict | None:

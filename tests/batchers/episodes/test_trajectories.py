@@ -28,6 +28,10 @@ def test_parts_put_together_are_padded_with_zeros() -> None:
     assert whole.env_info.is_empty() and whole.n_timesteps == 4
     with pytest.raises(InputError, match="no trajectories"):
         Trajectories.cat([])
+    other = Trajectories({"x": whole["x"]}, whole.lengths)
+    for parts in ([other, whole], [whole, other]):
+        with pytest.raises(InputError, match="only some of the trajectories have an agent_info"):
+            Trajectories.cat(parts)
 
 
 @pytest.mark.parametrize("rows", [slice(1, 3), torch.tensor([1, 2]), [False, True, True]])

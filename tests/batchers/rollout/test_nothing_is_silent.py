@@ -460,3 +460,17 @@ def test_an_evaluated_actor_may_remember_what_it_saw() -> None:
 
     rewards = evaluate([Count(6)], Remembers())
     assert rewards[:, 0].tolist() == [10 * t + max(t - 1, 0) % 4 for t in range(6)]
+
+
+def test_an_attribute_that_the_vectorised_form_has_not_read() -> None:
+    class Left(BaseActorModule):
+        def forward(self, obs: Any, *_: Any, **__: Any) -> Any:
+            return torch.zeros(obs.shape[:2], dtype=torch.int64), (), {}
+
+    envs = [gymnasium.make("CartPole-v1") for _ in range(LANES)]
+    with same.rollout(envs, Left(), T, seed=0) as fragments:
+        next(fragments)
+        base: Any = envs[1].unwrapped
+        base.force_mag = 0.0
+        with pytest.raises(InputError, match="attributes of environment 1 have changed"):
+            next(fragments)
