@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import threading
-from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -16,22 +14,6 @@ from plangym_like.ownership import owned, owned_info
 from plangym_like.simulator import EnvStep, Simulator
 from plangym_like.states import HEADER_NBYTES, Row, StateFormat
 from plangym_like.transitions import Step, Transition
-
-_Options = ParamSpec("_Options")
-_Result = TypeVar("_Result")
-
-
-def _alone(
-    use: Callable[Concatenate[CurrentState, _Options], _Result],
-) -> Callable[Concatenate[CurrentState, _Options], _Result]:
-    """Let the method `use` raise if it is called in the middle of another use of the simulator."""
-
-    @functools.wraps(use)
-    def use_alone(self: CurrentState, /, *args: _Options.args, **how: _Options.kwargs) -> _Result:
-        with self.alone():
-            return use(self, *args, **how)
-
-    return use_alone
 
 
 class CurrentState:
@@ -124,11 +106,11 @@ class CurrentState:
             with self.alone():
                 self._bring_back()
 
-    @_alone
     def image(self) -> Any:
         """Return a copy of the current state's image."""
-        self._bring_back()
-        return owned(self._simulator.image())
+        with self.alone():
+            self._bring_back()
+            return owned(self._simulator.image())
 
     def _bring_back(self) -> None:
         self._restore()
@@ -162,7 +144,6 @@ class CurrentState:
             self.row = self.picture = None
         self.fail()
 
-    @_alone
     def set(self, row: Row, *, given: bool = True) -> None:
         """Make `row` the current state.
 
@@ -170,15 +151,15 @@ class CurrentState:
         not change. If the episode began with a given state, the current state is then lost, because
         saving it before every step would slow down a search.
         """
-        self.keep_episode()
-        try:
-            self._simulator.write(row[HEADER_NBYTES:])
-        except BaseException:
-            self.fail()
-            raise
-        self._begin(given=given)
+        with self.alone():
+            self.keep_episode()
+            try:
+                self._simulator.write(row[HEADER_NBYTES:])
+            except BaseException:
+                self.fail()
+                raise
+            self._begin(given=given)
 
-    @_alone
     def step_env(self, action: Any) -> EnvStep:
         """Step from the current state as ``env.step`` does; the next state becomes current.
 
@@ -187,13 +168,13 @@ class CurrentState:
         EnvStep
             Observation and info are copies.
         """
-        if self.row is not None:
-            self._restore()
-        obs, reward, terminated, truncated, info = self._simulator.step_env(action)
-        self.row = self.picture = None
-        return owned(obs), reward, terminated, truncated, owned_info(info)
+        with self.alone():
+            if self.row is not None:
+                self._restore()
+            obs, reward, terminated, truncated, info = self._simulator.step_env(action)
+            self.row = self.picture = None
+            return owned(obs), reward, terminated, truncated, owned_info(info)
 
-    @_alone
     def step(
         self,
         action: Any,
@@ -222,35 +203,36 @@ class CurrentState:
         Exception
             Any error of the environment; `set` describes the current state after an error.
         """
-        sim = self._simulator
-        if self._quick and row is not None and read and not image:
-            result = self._step_quickly(row, action, dt, autoreset=autoreset)
-            if result is not None:
-                return result
-        if row is None:
-            self._restore()
-            obs, reward, terminated, truncated, info, frames = sim.step(action, dt)
-            self.row = self.picture = None
-        else:
-            self.keep_episode()
-            try:
-                sim.write(row[HEADER_NBYTES:])
+        with self.alone():
+            sim = self._simulator
+            if self._quick and row is not None and read and not image:
+                result = self._step_quickly(row, action, dt, autoreset=autoreset)
+                if result is not None:
+                    return result
+            if row is None:
+                self._restore()
                 obs, reward, terminated, truncated, info, frames = sim.step(action, dt)
-            except BaseException:
-                self.fail()
-                raise
-            self._begin(given=True)
-        # Before anything else happens to the simulator, which may keep both.
-        obs, info = owned(obs), owned_info(info)
-        info["n_step"], info["dt"] = frames, dt
-        if image:
-            info["rgb"] = owned(sim.image())
-        fresh = self.read() if read else None
-        if autoreset and (terminated or truncated):
-            self.restart()
-        if fresh is None:
-            return Step(obs, reward, terminated, truncated, info)
-        return Transition(fresh, obs, reward, terminated, truncated, info)
+                self.row = self.picture = None
+            else:
+                self.keep_episode()
+                try:
+                    sim.write(row[HEADER_NBYTES:])
+                    obs, reward, terminated, truncated, info, frames = sim.step(action, dt)
+                except BaseException:
+                    self.fail()
+                    raise
+                self._begin(given=True)
+            # Before anything else happens to the simulator, which may keep both.
+            obs, info = owned(obs), owned_info(info)
+            info["n_step"], info["dt"] = frames, dt
+            if image:
+                info["rgb"] = owned(sim.image())
+            fresh = self.read() if read else None
+            if autoreset and (terminated or truncated):
+                self.restart()
+            if fresh is None:
+                return Step(obs, reward, terminated, truncated, info)
+            return Transition(fresh, obs, reward, terminated, truncated, info)
 
     def _step_quickly(
         self, row: Row, action: Any, dt: int, *, autoreset: bool
@@ -279,7 +261,6 @@ class CurrentState:
             self.restart()
         return Transition(fresh, obs, reward, terminated, truncated, info)
 
-    @_alone
     def reset(
         self, seed: int | None, options: dict[str, Any] | None, *, read: bool, image: bool
     ) -> tuple[Row | None, Any, dict[str, Any]]:
@@ -289,19 +270,20 @@ class CurrentState:
         current state, they start as in a new simulator. If the current state cannot be restored, a
         new random generator is used. If the reset raises, the current state is unchanged.
         """
-        self._prepare_reset()
-        simulator = self._simulator
-        try:
-            obs, info = simulator.reset(seed, owned(options))
-            obs, info = owned(obs), owned_info(info)
-            if image:
-                info["rgb"] = owned(simulator.image())
-            row = self.read() if read else None
-        except BaseException:
-            self.fail()
-            raise
-        self._begin(given=False)
-        return row, obs, info
+        with self.alone():
+            self._prepare_reset()
+            simulator = self._simulator
+            try:
+                obs, info = simulator.reset(seed, owned(options))
+                obs, info = owned(obs), owned_info(info)
+                if image:
+                    info["rgb"] = owned(simulator.image())
+                row = self.read() if read else None
+            except BaseException:
+                self.fail()
+                raise
+            self._begin(given=False)
+            return row, obs, info
 
     def restart(
         self, seed: int | None = None, options: dict[str, Any] | None = None
