@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 from plangym_like.errors import StateLostError
 from plangym_like.nested_use import not_in_use
 from plangym_like.ownership import owned, owned_info
+from plangym_like.row_errors import errors_suppressed
 from plangym_like.simulator import EnvStep, Simulator
 from plangym_like.states import HEADER_NBYTES, Row, StateFormat
 from plangym_like.transitions import Step, Transition
@@ -314,12 +314,12 @@ class CurrentState:
                 self._try_to_set_aside()
                 return
             # A state that cannot be restored must not prevent a reset.
-            with contextlib.suppress(Exception):
+            with errors_suppressed(Exception):
                 self._restore()
                 return
         self._simulator.renew()
 
     def _try_to_set_aside(self) -> None:
         # A state that no longer fits its row cannot be kept, but a reset may replace it.
-        with contextlib.suppress(Exception):
+        with errors_suppressed(Exception):
             self.set_aside()

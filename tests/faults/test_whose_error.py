@@ -298,6 +298,52 @@ def test_what_a_signal_handler_raises_in_an_audit_is_raised(number: int) -> None
     assert (result.stdout, result.stderr) == ("late\n", "")
 
 
+IN_A_RESET = """
+import os, signal
+import gymnasium
+import plangym_like
+
+class Interrupted(gymnasium.Env):
+    action_space = observation_space = gymnasium.spaces.Discrete(9)
+    armed = False
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return 0, {}
+
+    def step(self, action):
+        return 0, 0.0, False, False, {}
+
+    def save_state(self):
+        if Interrupted.armed:
+            os.kill(os.getpid(), signal.SIGALRM)
+            for _ in range(1000000):
+                pass
+        return 0
+
+    def load_state(self, state):
+        pass
+
+def handle(number, frame):
+    Interrupted.armed = False
+    raise TimeoutError("late")
+
+signal.signal(signal.SIGALRM, handle)
+env = plangym_like.make(Interrupted)
+env.reset(seed=1)
+Interrupted.armed = True
+try:
+    env.reset(seed=2)
+except TimeoutError as error:
+    print(error)
+"""
+
+
+def test_what_a_signal_handler_raises_while_a_reset_saves_the_state_is_raised() -> None:
+    result = run_script(IN_A_RESET)
+    assert (result.stdout, result.stderr) == ("late\n", "")
+
+
 # Infos, observations and actions that cannot travel
 
 
