@@ -101,7 +101,7 @@ class CurrentState:
             self.row = row
 
     def bring_back(self) -> None:
-        """Make sure that the simulator is in the current state."""
+        """Restore the current state in the simulator if it was set aside."""
         if self.row is not None:
             with self.alone():
                 self._bring_back()

@@ -260,7 +260,7 @@ class Simulator(abc.ABC):
                 self.save(rows.next_states[index])
 
     def _load(self, rows: Rows, index: int) -> None:
-        """Write the state that row `index` starts from; copy its header to the next state."""
+        """Write the state that row `index` starts from, and copy the header to its next state."""
         inputs = rows.inputs
         rows.cursor[0] = index
         given = inputs.states[0 if len(inputs.states) == 1 else index]

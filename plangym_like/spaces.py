@@ -363,7 +363,7 @@ def _is_one_action(space: spaces.Space[Any], action: Any, out_of_bounds: str) ->
 
 
 def _one_action(space: spaces.Space[Any], action: Any, out_of_bounds: str, place: str) -> Any:
-    """Check all parts of one action of a space whose actions are not arrays, and return it."""
+    """Check all parts of an action that is not an array; return the action."""
     if _parts(space) is None:
         if not space.contains(action):
             raise ActionError(f"action {action!r}{place} is not in the action space {space}")

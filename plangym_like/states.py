@@ -139,14 +139,14 @@ class StateFormat:
         rows[:, :HEADER_NBYTES].view(np.uint64)[:] = self.header
 
     def seal(self, rows: Row) -> None:
-        """Write the checksums of `rows` ``(N, state_nbytes)``, if this family has checksums."""
+        """Write the checksums of `rows` ``(N, state_nbytes)``, if the format has checksums."""
         if len(rows) == 1:
             self.seal_row(rows[0])
         elif self.checksum:
             rows[:, 24:HEADER_NBYTES].view(np.uint64)[:, 0] = _checksums(rows)
 
     def seal_row(self, row: Row) -> None:
-        """Write the checksum of one row ``(state_nbytes,)``, if this family has checksums."""
+        """Write the checksum of one row ``(state_nbytes,)``, if the format has checksums."""
         if self.checksum:
             _NUMBER.pack_into(row.data, 24, _checksum(row))
 

@@ -61,9 +61,9 @@ class ChunkSender:
         return request, states
 
     def _look_for_shared_states(self) -> None:
-        """Find the states from which many chunks of the batch start, so as to send them only once.
+        """Find the states that are in many chunks of the batch, to send each of them only once.
 
-        States that only neighbouring rows share are sent once with their chunk instead.
+        A state that only neighbouring rows start from is sent with the chunk of these rows.
         """
         if self._looked:
             return

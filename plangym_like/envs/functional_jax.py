@@ -51,7 +51,7 @@ class FunctionalJaxSimulator(SaveLoadSimulator):
     base: FunctionalJaxEnv[Any]
 
     def make_env(self) -> gymnasium.Env[Any, Any]:
-        """Return the environment, with ``save_state`` and ``load_state`` added to its base."""
+        """Return the environment; its base gets the methods ``save_state`` and ``load_state``."""
         try:
             env = GymnasiumSimulator.make_env(self)
         except ImportError as error:

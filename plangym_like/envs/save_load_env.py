@@ -230,7 +230,7 @@ class SaveLoadSimulator(GymnasiumSimulator):
         return own and plain and not self._pictures
 
     def _check_step_states(self, kind: str) -> None:
-        """Raise `SnapshotError` if ``step_states`` gives other results than ``step``.
+        """Raise `SnapshotError` if the results of ``step_states`` and ``step`` differ.
 
         The simulator's state is restored afterwards.
         """

@@ -58,7 +58,7 @@ class BatchMemory:
             self.arrays[region] = block.array()
 
     def results(self) -> dict[str, Memory]:
-        """Return the bytes of all regions, copied to ordinary memory unless they are lent."""
+        """Return the bytes of each region; those of regions that are not lent are copied."""
         return {
             region: array.copy() if region in self.private and region != "inputs" else array
             for region, array in self.arrays.items()

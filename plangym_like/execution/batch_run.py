@@ -137,8 +137,8 @@ class BatchRun:
     def attempt(self, advance: Callable[[], bool], *, for_another: bool = False) -> bool:
         """Call `advance`, and return whether the batch is over; an error ends the batch.
 
-        An `Exception` is stored for the batch's `Future`. It is also raised here if it comes from a
-        signal handler and `for_another` is true: the caller is then waiting for a different batch.
+        An `Exception` is stored, and raised by the batch's `Future`. If it comes from a signal
+        handler, and the caller is waiting for another batch (`for_another`), it is raised here too.
         Any other error, such as `KeyboardInterrupt`, is raised here, and the batch's `Future` then
         raises `ClosedError`.
         """

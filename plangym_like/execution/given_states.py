@@ -65,7 +65,7 @@ class GivenStates:
             self.attempt(state, [action], dt)
 
     def includes(self, current: CurrentState) -> bool:
-        """Return whether the current state follows from one that a caller gave."""
+        """Return whether the current state was reached from a state that a caller gave."""
         if self.elsewhere:
             return current.row is not None and current.row is self._held
         return current.started and current.given and not current.lost

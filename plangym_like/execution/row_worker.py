@@ -71,7 +71,7 @@ class RowWorker(WorkerHandle):
 
     @property
     def owner(self) -> Any:
-        """The batch whose rows it may be writing to, or ``None``."""
+        """The batch to whose rows this worker may be writing, or ``None``."""
         return self._owner if self.task is not None or self.send_interrupted else None
 
     @property
@@ -168,10 +168,10 @@ class RowWorker(WorkerHandle):
         return self._late is not None
 
     def late_report(self, *, patient: bool) -> tuple[Report, int] | None:
-        """Return the report that `leave` did not wait for, and the number of its rows.
+        """Return the report that `leave` did not wait for, and the number of rows that it covers.
 
         If the report has not arrived, return ``None``, or wait for it if `patient` is true. If the
-        worker has died since, no report arrives, but its rows are done.
+        worker has died since `leave`, no report arrives, although the rows have been stepped.
         """
         if self._late is not None and (patient or self._late[0].done()):
             (task, start), self._late = self._late, None

@@ -131,7 +131,7 @@ class Lanes(abc.ABC):
         return obs
 
     def new_observations(self) -> Any:
-        """Return a tree of arrays ``(n, ...)`` for observations, all zeros."""
+        """Return a tree of arrays ``(n, ...)`` of zeros for observations."""
         return zeros(self.observation_layout, (self.num_lanes,))
 
     def reset(

@@ -229,7 +229,8 @@ class PlanVectorEnv(StatefulVectorEnv):
         ----------
         name : str
         values : list or tuple, or any other value
-            A list or tuple has one value for each environment; any other value is set in all.
+            A list or tuple has one value for each environment; any other value is for
+            every environment.
 
         Raises
         ------

@@ -36,10 +36,9 @@ class PoolCounts(Protocol):
 class WorkerPool(Generic[Handle]):
     """Worker processes that host any object and execute any task.
 
-    The pool does not depend on what tasks do, and has no reference to its owner, which starts them.
-    The owner works in a loop: start a task (`WorkerHandle.start_task`) in each worker that is
-    `WorkerHandle.free`; call `wait`; read the results of finished tasks; call `tend`. The pool does
-    the following:
+    The pool does not depend on what tasks do, and has no reference to its owner. The owner works in
+    a loop: start a task (`WorkerHandle.start_task`) in each worker that is `WorkerHandle.free`;
+    call `wait`; read the results of finished tasks; call `tend`. The pool does the following:
 
     - It waits for replies and deaths of all workers at once (`wait`).
     - It replaces workers that die without a task, that fail to start, or that do not stop an

@@ -122,7 +122,7 @@ class ActionLogFormat:
         return _SEED.pack(RESEED, seed)
 
     def generator(self, memory: bytes) -> bytes:
-        """Return the entry for a generator that a wrapper drew from; `memory` is its state."""
+        """Return the entry for a generator that a wrapper drew from; its state is `memory`."""
         return GENERATOR + memory
 
     def entries(self, log: bytes, start: int = 0) -> Iterator[tuple[bytes, Any, int]]:

@@ -98,7 +98,7 @@ class CurrentEnvProxy(gymnasium.Wrapper[Any, Any, Any, Any]):
         return owned(obs), reward, terminated, truncated, owned_info(info)
 
     def reseed(self, seed: int) -> None:
-        """Replace the random generator of the current copy with one made from `seed`."""
+        """Replace the random generator of the current copy with a generator made from `seed`."""
         self.cache.log_draws(self._current)
         self.cache.reseed(self._current, seed)
 

@@ -1,4 +1,4 @@
-"""Compare two results bit by bit: find where they differ, and which attributes cause this."""
+"""Compare two results bit by bit, and find the attributes that make them differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random generators outside state rows: the global ones, and those of spaces."""
+"""Random generators that no state row holds: the global ones, and those of spaces."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ def _parts(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def _globals(function: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the places and values of the global variables that the code of `function` uses."""
+    """Yield a description and the value of each global variable that `function` uses."""
     while not isinstance(function, types.FunctionType):
         inner = getattr(function, "__func__", None) or getattr(function, "func", None)
         function = inner or getattr(function, "__wrapped__", None)
@@ -195,7 +195,7 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def _note(place: str, value: Any, found: dict[str, Any], *, objects: bool = True) -> None:
-    """Store a copy of `value` in `found`, under the key `place`, if it is data."""
+    """Copy a number, container or generator to ``found[place]``; of an object, its numbers."""
     if isinstance(value, np.random.Generator):
         found[place] = pickle.dumps(value.bit_generator.state)
     elif isinstance(value, _GENERATORS):

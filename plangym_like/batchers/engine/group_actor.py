@@ -75,7 +75,7 @@ class GroupActor:
         self._published: list[tuple[str, int, PackedTree]] = []
 
     def make(self) -> JobResult:
-        """Make the objects; if that fails, every later job fails with the same error."""
+        """Make the hosted objects; if that fails, every later job fails with the same error."""
         try:
             context, key, make_object = loads(self._recipe)
             enter_worker_context(**context)

@@ -128,7 +128,7 @@ class PlanEnv:
         dt: Any = 1,
         return_state: bool | None = True,
     ) -> tuple[list[Any], ...]:
-        """Step N times; return a list of N values for each value that `step` returns.
+        """Step N times; return lists of N states, N observations, N rewards and so on.
 
         Without `states` (``None``, or a list of ``None``), each step continues from the one before.
         """

@@ -180,7 +180,7 @@ class PlangymEnv(PlanEnv):
 
     @_gym_env.setter
     def _gym_env(self, env: gymnasium.Env[Any, Any]) -> None:
-        """Remove all wrappers around `env`; an `env` from elsewhere replaces the environment."""
+        """Remove the wrappers around `env`. An `env` that is not one of the chain replaces it."""
         depth = next((i for i, link in enumerate(links(self.gym_env)) if link is env), None)
         if depth is None:
             kwargs = {**self._core_kwargs(), "frameskip": 1, "autoreset": False}
