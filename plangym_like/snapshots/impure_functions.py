@@ -25,7 +25,8 @@ from plangym_like.snapshots.state_owner import kind_of
 
 _GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
 _GLOBAL: tuple[Any, Any] = (random.random.__self__, np.random.random.__self__)  # type: ignore[attr-defined]
-_NUMBERS = (type(None), bool, int, float, complex, str, bytes, np.generic)
+# `np._NoValue` is the default of many arguments of NumPy's functions.
+_NUMBERS = (type(None), type(np._NoValue), bool, int, float, complex, str, bytes, np.generic)
 _CONTAINERS = (list, dict, set, bytearray, deque, np.ndarray)
 # Larger values are not copied.
 _MOST_NBYTES = 1 << 20

@@ -206,6 +206,17 @@ def test_methods_that_do_not_save_and_load_are_passed_over(kind: Any, reason: st
         plangym_like.make(kind, snapshot="native")
 
 
+class Summing(Dungeon):
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = np.sum
+
+
+def test_a_function_of_numpy_is_a_reference_in_a_pickle() -> None:
+    with plangym_like.make(Summing) as env:
+        assert (env.snapshot, env.exactness) == ("pickle", "exact")
+
+
 class Diary(Dungeon):
     """Writes down its actions from step 20 on, by a method that it looked up in the beginning."""
 
