@@ -27,6 +27,7 @@ from plangym_like.envs.tried_simulator import TriedSimulator
 from plangym_like.envs.wrapping import (
     WrapperLike,
     as_env,
+    first_reset,
     forget_seed,
     is_plain,
     without_time_limit,
@@ -167,8 +168,8 @@ class GymnasiumSimulator(TriedSimulator):
         """Reset the environment (see `reset_once`), and return the codec for `base`."""
 
     def reset_once(self) -> None:
-        """Reset the new chain, to create the attributes that exist only after a reset."""
-        self.env.reset(seed=0)
+        """Reset the new chain (see `first_reset`), and forget the seed."""
+        first_reset(self.env)
         forget_seed(self.env)
 
     def make_fast_form(self, kind: str) -> FastForm | None:

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from plangym_like.counts import as_count
 from plangym_like.envs.codec import Codec
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
-from plangym_like.envs.wrapping import is_plain
+from plangym_like.envs.wrapping import forget_seed, is_plain
 from plangym_like.errors import SnapshotError, StateCapacityError, StateFormatError
 from plangym_like.family_env import FamilyEnv
 from plangym_like.row_errors import errors_suppressed
@@ -109,8 +109,15 @@ class ReplayCodec(Codec):
         ------
         StateCapacityError
             The episode has more steps than fit into a row.
+        SnapshotError
+            The environment inside the wrappers has not been reset.
         """
         log, trace_digest = self._proxy.log, self._proxy.trace_digest
+        if not trace_digest:
+            raise SnapshotError(
+                "the wrappers were reset, but not the environment inside them; a wrapper must "
+                "reset its environment, and must not replace it by another one"
+            )
         end = _HEAD + len(log)
         if end > len(payload):
             steps = len(log) // self._step_nbytes
@@ -252,7 +259,8 @@ class ReplayedSimulator(GymnasiumSimulator):
         (_, _, begun), *entries = self._logs.entries(log)
         steps = max(1, sum(tag in ACTIONS for tag, *_ in entries))
         measured = -(-(len(log) - begun) // steps)
-        self.reset_once()
+        self.env.reset(seed=0)
+        forget_seed(self.env)
         self._proxy.release_copy()
         return ReplayCodec(
             self._proxy,

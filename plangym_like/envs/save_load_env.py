@@ -20,7 +20,7 @@ from plangym_like.envs.batched_step import BatchedStep
 from plangym_like.envs.codec import Codec
 from plangym_like.envs.fast_form import FastForm, disagreement
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
-from plangym_like.envs.wrapping import forget_seed
+from plangym_like.envs.wrapping import first_reset, forget_seed
 from plangym_like.errors import PlangymError, SnapshotError, StateCapacityError, StateFormatError
 from plangym_like.family_env import FamilyEnv
 from plangym_like.snapshots import plain_data
@@ -206,7 +206,7 @@ class SaveLoadSimulator(GymnasiumSimulator):
             initial = plain_data.encode(self.base.save_state())
         # Seeded, because the saved form of a fresh generator has a different length in each
         # process.
-        self.env.reset(seed=0)
+        first_reset(self.env)
         codec = self.codec_class(self.base, self.name, self.state_capacity, initial)
         forget_seed(self.env)
         return codec

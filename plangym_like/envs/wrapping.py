@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 from gymnasium.wrappers import TimeLimit
 
-from plangym_like.errors import InputError
+from plangym_like.errors import InputError, SnapshotError
 from plangym_like.simulator import name_of
 from plangym_like.snapshots.known_wrappers import TRANSPARENT, chain, links
 
@@ -44,6 +44,23 @@ def without_time_limit(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
     if isinstance(env, gymnasium.Wrapper):
         env.env = without_time_limit(env.env)
     return env
+
+
+def first_reset(env: gymnasium.Env[Any, Any]) -> None:
+    """Reset the chain `env` with seed 0, to create the attributes that exist only after a reset.
+
+    Raises
+    ------
+    SnapshotError
+        A wrapper replaces its environment when it is reset.
+    """
+    before = links(env)
+    env.reset(seed=0)
+    if any(one is not other for one, other in zip(before, links(env), strict=False)):
+        raise SnapshotError(
+            "a wrapper replaces its environment when it is reset, so the new environment is not "
+            "the one whose state is saved; reset and change the same one"
+        )
 
 
 def forget_seed(env: gymnasium.Env[Any, Any]) -> None:

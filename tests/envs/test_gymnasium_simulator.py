@@ -285,6 +285,32 @@ def test_step_states_gives_rewards_of_another_shape() -> None:
                 env.step_batch([0] * 5, state)
 
 
+# Wrappers that do not reset their environment
+
+
+class Replacing(gymnasium.Wrapper):
+    def reset(self, **kwargs: Any) -> Any:
+        self.env = gymnasium.make("Pendulum-v1")
+        return self.env.reset(**kwargs)
+
+
+class Forgetting(gymnasium.Wrapper):
+    def reset(self, **_: Any) -> Any:
+        return np.zeros(3, np.float32), {}
+
+
+@pytest.mark.parametrize("snapshot", ["auto", "pickle"])
+def test_a_wrapper_that_replaces_its_environment_is_refused(snapshot: str) -> None:
+    with pytest.raises(SnapshotError, match="a wrapper replaces its environment"):
+        plangym_like.make("Pendulum-v1", wrappers=[Replacing], snapshot=snapshot)
+
+
+@pytest.mark.parametrize("kind", [Replacing, Forgetting])
+def test_a_wrapper_that_does_not_reset_its_environment_cannot_be_replayed(kind: Any) -> None:
+    with pytest.raises(SnapshotError, match="reset, but not the environment inside"):
+        plangym_like.make("Pendulum-v1", wrappers=[kind], snapshot="replay")
+
+
 # Options of reset
 
 
