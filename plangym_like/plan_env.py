@@ -100,6 +100,8 @@ class PlanEnv(StatefulEnv):
         ------
         InputError
             The seed is not a whole number of at least 0.
+        SnapshotError
+            The options change a part of the environment that is the same in all state rows.
         """
         stepper = self.row_stepper
         if seed is not None:
