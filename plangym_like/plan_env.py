@@ -98,10 +98,8 @@ class PlanEnv(StatefulEnv):
 
         Raises
         ------
-        InputError
-            The seed is not a whole number of at least 0.
-        SnapshotError
-            The options change a part of the environment that is the same in all state rows.
+        InputError, SnapshotError
+            The seed is not a whole number of at least 0; the options change what no row holds.
         """
         stepper = self.row_stepper
         if seed is not None:
