@@ -398,9 +398,10 @@ def test_rows_that_a_worker_spoilt_after_they_were_taken_from_it_are_done_again(
 
     class Armed(Trap):
         def __call__(self, action: int) -> None:
-            # The caller has come down to the last row that it can take.
+            # The caller has come down to the last row that it can take, if the worker is in row 0.
             if action == 1 and os.getpid() == owner and armed:
                 armed.clear()
+                meeting.next_report()
                 meeting.let_go()
 
     trap.__class__ = Armed
