@@ -259,6 +259,7 @@ class ReplayedSimulator(GymnasiumSimulator):
         (_, _, begun), *entries = self._logs.entries(log)
         steps = max(1, sum(tag in ACTIONS for tag, *_ in entries))
         measured = -(-(len(log) - begun) // steps)
+        # Not `reset_once`, which refuses a new environment; here, each reset shows another copy.
         self.env.reset(seed=0)
         forget_seed(self.env)
         self._proxy.release_copy()

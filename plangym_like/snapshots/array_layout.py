@@ -60,9 +60,7 @@ class ArrayLayout:
             if key not in self._written and key not in self._whole:
                 self._written[key] = [array]
                 return None
-        root = array
-        while isinstance(root.base, np.ndarray):
-            root = root.base
+        root = root_of(array)
         if type(root) is not np.ndarray or root.dtype.hasobject:
             return None
         written = self._written.setdefault(id(root), [])
@@ -85,6 +83,13 @@ class ArrayLayout:
         offset = array.__array_interface__["data"][0] - low
         view_of(memory, array.dtype, array.shape, array.strides, offset)[...] = array
         return view_of, (memory, array.dtype, array.shape, array.strides, offset)
+
+
+def root_of(array: NDArray[Any]) -> NDArray[Any]:
+    """Return the array that `array` is a view of, or `array` itself."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
 
 
 def copies(arrays: list[NDArray[Any]]) -> dict[int, Any]:

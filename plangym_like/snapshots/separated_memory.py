@@ -14,6 +14,8 @@ import numpy as np
 from numpy.lib.array_utils import byte_bounds
 from numpy.typing import NDArray
 
+from plangym_like.snapshots.array_layout import root_of
+
 _UNCHANGING = (type(None), bool, int, float, complex, str, bytes, np.generic, pickle.PickleBuffer)
 
 
@@ -36,7 +38,7 @@ class SeparatedMemory:
             array = _memory(thing)
             if array is None or not array.size:
                 continue
-            root = _root(array)
+            root = root_of(array)
             owner: Any = root.base
             if isinstance(owner, memoryview):
                 owner = owner.obj
@@ -67,10 +69,3 @@ def _memory(thing: Any) -> NDArray[Any] | None:
             return np.asarray(thing.detach().numpy())
         return np.frombuffer(memoryview(thing).cast("B"), np.uint8)
     return None
-
-
-def _root(array: NDArray[Any]) -> NDArray[Any]:
-    """Return the array that `array` is a view of, or `array` itself."""
-    while isinstance(array.base, np.ndarray):
-        array = array.base
-    return array
