@@ -94,5 +94,5 @@ def load(
     except (KeyError, TypeError, ValueError) as error:
         raise StateFormatError(f"{path} is damaged: {error}") from error
     if start != body:
-        raise StateFormatError(f"{path} is damaged: its arrays do not fill it")
+        raise StateFormatError(f"{path} is damaged: its arrays do not end where its digest begins")
     return count, arrays

@@ -41,17 +41,19 @@ def fitted(name: str, values: ArrayLike, like: NDArray[Any], count: int) -> NDAr
     Parameters
     ----------
     name : str
+        The column's name, for error messages.
     values : array ``(count, *shape)``, or one value for all
     like : array ``(N, *shape)``
-        The column.
+        The column's current values.
     count : int
+        The number of values.
 
     Raises
     ------
     InputError
         The values are not numbers, or the dtype cannot hold them.
     BatchLengthError
-        The values have another shape.
+        The values cannot be broadcast to ``(count, *shape)``.
     """
     try:
         given = np.asarray(values)

@@ -66,7 +66,7 @@ class GrowingArray:
 
         Raises
         ------
-        OSError
+        MemoryError, OSError
             The memory or the disk is too small; nothing has changed.
         """
         needed = self._count + count

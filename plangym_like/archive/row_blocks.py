@@ -20,7 +20,7 @@ _MOST_NBYTES = 1 << 19
 
 
 class _Complete(NamedTuple):
-    """What has been stored: the number of compressed blocks, and the rows after them.
+    """The rows stored so far: the number of compressed blocks, and the rows after them.
 
     The first `open_count` rows of `open` are the rows that are not compressed yet.
     """
@@ -66,7 +66,7 @@ class RowBlocks:
         self._zstd = load_zstd(level)
         self._frames = GrowingArray(np.uint8, (), directory)
         self._ends = GrowingArray(np.int64, (), directory)
-        # What is complete, replaced at once: after an interrupt, the arrays may hold more.
+        # Replaced when an append is complete. After an interrupt, the arrays may hold more.
         self._complete = _Complete(0, np.empty((self.block_rows, state_nbytes), np.uint8), 0)
 
     def __len__(self) -> int:
@@ -154,12 +154,12 @@ class RowBlocks:
             if (arrays[name].dtype, arrays[name].ndim) != (like[0].dtype, 1):
                 raise StateFormatError(f"{name} has dtype {arrays[name].dtype}")
         if arrays["reference"].shape != self.reference.shape:
-            raise StateFormatError("the width of its rows is wrong")
+            raise StateFormatError("its rows have the wrong size")
         lengths = np.diff(ends, prepend=0)
         if len(ends) != -(-count // self.block_rows) or (lengths <= 0).any():
-            raise StateFormatError("the blocks of rows do not match their number")
+            raise StateFormatError("the number of blocks does not match the number of rows")
         if (ends[-1] if len(ends) else 0) != len(frames):
-            raise StateFormatError("the blocks of rows do not have the size of their table")
+            raise StateFormatError("the size of the blocks does not match their table")
         self.reference = np.array(arrays["reference"])
         self._frames.adopt(frames)
         self._ends.adopt(ends)

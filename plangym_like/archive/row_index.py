@@ -13,7 +13,7 @@ Nodes = NDArray[np.int64]
 
 _SMALLEST = 1 << 10
 _FULLEST = 0.7
-# Limits the memory for the steps in between.
+# Limits the memory for intermediate results.
 _CHUNK = 1 << 18
 
 
@@ -104,7 +104,7 @@ class RowIndex:
         table = np.full(size, -1, np.int64)
         for first in range(0, len(old), _CHUNK):
             _insert(table, hashes, old[first : first + _CHUNK])
-        self._table = table  # only now, in case of an interrupt
+        self._table = table  # last, so that an interrupt leaves the old table intact
 
 
 def _insert(table: Nodes, hashes: NDArray[np.uint64], nodes: Nodes) -> int:

@@ -47,8 +47,8 @@ class StateArchive:
         zeros where `add` is given no values. `replay` takes the seeds of steps from a column named
         ``seeds``. In this column, -1 means no seed, and is the default.
     action_dtype : dtype, optional
-        The dtype of actions, by default the action space's. Floats must have exactly this dtype,
-        because the rewards of some environments depend on it.
+        The dtype of actions, by default the action space's. Actions that are floats must have
+        exactly this dtype, because the rewards of some environments depend on it.
     directory : path, optional
         Keep rows and columns in unnamed files in this directory instead of in memory. The files are
         mapped into memory, and vanish with the archive; use `save` to keep it. If the process
@@ -125,7 +125,7 @@ class StateArchive:
         forget_after_fork(self)
 
     def forget(self) -> None:
-        """In a forked child, replace the lock, which may stay locked; forbid writing to files."""
+        """Prepare the copy in a forked child: replace the lock, and forbid writing to files."""
         self._lock = threading.RLock()
         self._read_only = self._directory is not None
 
@@ -166,12 +166,12 @@ class StateArchive:
 
     @property
     def dt(self) -> NDArray[np.int64]:
-        """How long the action was held ``(N,)``; see `PlanEnv.step`."""
+        """How long that action was held ``(N,)``; see `PlanEnv.step`."""
         return self["dt"]
 
     @property
     def rewards(self) -> NDArray[np.float64]:
-        """The reward ``(N,)`` of the action."""
+        """The reward ``(N,)`` of the action that led to each node."""
         return self["rewards"]
 
     def add(
@@ -196,6 +196,7 @@ class StateArchive:
         actions : array ``(N, *action_shape)``, or one action for all
             The actions that led from the parents to the nodes. Roots need none.
         dt, rewards : number or array ``(N,)``
+            How long each action was held, and the reward that it gave.
         **columns : array ``(N, ...)``, or one value for all
             The values of your own columns.
 
@@ -228,7 +229,7 @@ class StateArchive:
         rows = self._format.check(states, sums=False)
         unknown = sorted(columns.keys() - (self._columns.keys() - {*_OWN, _HASHES}))
         if unknown:
-            raise InputError(f"there is no column {unknown[0]!r}; columns are given to the archive")
+            raise InputError(f"there is no column {unknown[0]!r}; give columns= to StateArchive")
         count, first = len(rows), len(self)
         chosen = self._fitted("parents", parents, count)
         if (chosen < -1).any() or (chosen >= first + np.arange(count)).any():

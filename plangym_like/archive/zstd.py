@@ -19,7 +19,7 @@ class Zstd(NamedTuple):
     decompress : callable
         Returns the bytes of a frame.
     size : callable
-        Returns the original size in bytes, as stated in a frame.
+        Returns the original size in bytes, as stated in a frame; -1 if none is stated.
     errors : tuple of exception classes
         The exceptions that `decompress` and `size` raise for a damaged frame, and `ValueError`.
     """

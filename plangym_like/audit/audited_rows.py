@@ -46,7 +46,7 @@ _INCOMPLETE = "Its state row does not hold everything that the next step depends
 
 
 class Again(NamedTuple):
-    """Functions that step rows again. They mask failures, and return states and observations too.
+    """Functions that step rows again, with failures masked; results have states and observations.
 
     Attributes
     ----------

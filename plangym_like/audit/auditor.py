@@ -105,7 +105,7 @@ class Auditor:
         self._random = np.random.default_rng(0)
         self._first = _FIRST
         self._seen, self._gap = 0.0, 1.0  # one row in `_gap` is audited
-        # The duration of the cheapest audit so far, by whether it followed rows.
+        # The seconds of the shortest audit so far, by whether it followed rows for many steps.
         self._seconds = {False: np.inf, True: np.inf}
         self._spent = 0.0
         # Rows until the next audit: counted from now, and from the end of the last audit.
@@ -154,7 +154,7 @@ class Auditor:
         return number % _FOLLOWED == 0 and number > _FOLLOWED_FROM
 
     def some(self, rows: NDArray[np.intp]) -> list[int]:
-        """Return a few of `rows`, chosen at random."""
+        """Return two of `rows`, chosen at random, or all if there are fewer."""
         count = min(len(rows), 2)
         return [int(row) for row in self._random.choice(rows, count, replace=False)]
 
@@ -207,11 +207,13 @@ class Auditor:
     def report(self, found: Difference, how: str, cause: str) -> None:
         """Raise an error for a difference or, in mode ``"warn"``, warn and stop auditing.
 
-        After a warning, later differences are ignored.
+        `how` says how the row was stepped again, and `cause` is the likely cause; "" means that it
+        is unknown. After a warning, later differences are ignored.
 
         Raises
         ------
         ImpureEnvironmentError
+            The mode is ``"raise"``.
         """
         if self._left == np.inf:
             return

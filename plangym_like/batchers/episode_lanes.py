@@ -103,6 +103,7 @@ class EpisodeLanes:
         ----------
         actions : tree of array ``(B, ...)``
         outcome : Outcome
+            The arrays that receive the results.
         previous : Outcome, optional
             The previous step's outcome, which is repeated for waiting lanes with a reward of 0.
             Without it, nothing is written for waiting lanes.

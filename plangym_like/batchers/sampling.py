@@ -53,7 +53,7 @@ def _draw_one(probs: torch.Tensor, generator: torch.Generator | None) -> torch.T
     race = torch.empty_like(probs).exponential_(generator=generator)
     values, places = torch.div(probs, race, out=race).max(-1)
     if probs.device.type == "cpu":
-        # False for NaN too. The numbers of `values` are the largest of their rows.
+        # Both comparisons are False for NaN. `values` has the largest quotient of each row.
         if not (_smallest(probs) >= 0 and _smallest(values) > 0):
             raise ValueError(f"probs hold NaN, a negative weight, or no positive weight: {probs}")
     return places

@@ -57,7 +57,9 @@ class StartStates:
 
         def check(array: NDArray[Any]) -> None:
             if array.shape[:1] != rows.shape[:1]:
-                raise InputError(f"{len(rows)} state rows came with observations {array.shape}")
+                raise InputError(
+                    f"{len(rows)} state rows came with observations of shape {array.shape}"
+                )
 
         tree_map(check, obs)
         return cls(rows, obs)

@@ -44,7 +44,7 @@ def as_transitions(
             for name, tree in fields.items()
         }
 
-    # Its import takes over a second, which the workers of rollouts save.
+    # Imported here, because it takes over a second, and workers of rollouts do not need it.
     from tensordict import TensorDict
 
     fields = {**entries(before), "next": entries(after)}

@@ -169,6 +169,6 @@ def _changed(
             f"{name!r} was not in the first step; all steps must have the same fields"
         )
     return InputError(
-        f"{name!r} is {value.dtype} of shape {tuple(value.shape)}, where {num_lanes} environments "
-        f"are running and the first step had {column.dtype} of shape [B, *{column.shape}]"
+        f"{name!r} is {value.dtype} of shape {tuple(value.shape)}; with {num_lanes} running "
+        f"environments it must be {column.dtype} of shape {(num_lanes, *column.shape)}, as at first"
     )

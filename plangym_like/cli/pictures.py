@@ -116,7 +116,7 @@ def _small(image: NDArray[np.uint8]) -> Any:
 def _write_gif(path: Path, frames: list[Any]) -> None:
     from PIL import Image
 
-    # One palette for all frames, so that what does not move costs nothing.
+    # One palette for all frames, so that unchanged parts of the image take no space.
     some = frames[:: len(frames) // 8 + 1]
     palette = Image.fromarray(np.hstack([np.asarray(frame) for frame in some]))
     palette = palette.quantize(64, dither=Image.Dither.NONE)

@@ -33,7 +33,7 @@ _GROUP_SECONDS = 1.0
 # How long to wait for the cluster to have room for an actor, if nothing else can step rows.
 _PATIENCE_SECONDS = 120.0
 
-# Ray's names of resources, except as options of an actor.
+# Ray's names of resources; only the options of actors use the names on the left.
 _RAY_NAMES = {"num_cpus": "CPU", "num_gpus": "GPU"}
 _NODE_ID_LABEL = "ray.io/node-id"
 
@@ -125,7 +125,7 @@ class ActorPool:
         for node in lost:
             logger.warning("node %s of the Ray cluster is lost; its rows run elsewhere", node)
         for handle in [each for each in self.handles if each.placement.node in lost]:
-            if not handle.tasks:  # otherwise the results of its chunks report it
+            if not handle.tasks:  # otherwise the results of its chunks report the loss
                 self._lose(handle, None)
         self._start_all(self._free_placements())
 
@@ -165,7 +165,7 @@ class ActorPool:
         )
 
     def _bundle_placements(self) -> list[Placement]:
-        """Return a placement for each bundle of the placement group, even without a node yet."""
+        """Return a placement for each bundle of the placement group, even if it has no node yet."""
         table = load().util.placement_group_table(self._group)
         nodes = table.get("bundles_to_node_id", {})
         return [
@@ -216,7 +216,7 @@ class ActorPool:
             ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0)
         for ref in ready:
             handle = owners[ref]
-            if handle not in self.handles:  # its actor was lost because of another answer
+            if handle not in self.handles:  # another answer showed that its actor is lost
                 continue
             if ref in handle.tasks:
                 self._take_result(handle, ref)
@@ -301,7 +301,7 @@ class ActorPool:
             if owner is not None:
                 owner.store(chunk, result)
             self._note(handle, result)
-        # Last: if an interrupt comes before, the answer is taken in again.
+        # Deleted last: if an interrupt comes before this line, the answer is processed again.
         del handle.tasks[ref]
 
     def _note(self, handle: ActorHandle, result: ChunkResult) -> None:

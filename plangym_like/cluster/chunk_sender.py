@@ -22,7 +22,7 @@ _ROWS_PER_STATE = 4
 
 
 class ChunkSender:
-    """Makes the requests for chunks of `rows`, and updates `stats` with what is sent.
+    """Makes the requests for chunks of `rows`, and counts the sent rows and bytes in `stats`.
 
     If `masked` is true, actors step all rows even if some fail.
     """

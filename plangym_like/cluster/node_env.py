@@ -82,7 +82,7 @@ class NodeEnv:
     def _news(self) -> dict[str, float]:
         """Return by how much each counter has increased since the last call.
 
-        What workers report late is counted with the next chunk.
+        Late reports of workers are counted with the next chunk.
         """
         tally, reported = self._env.executor.tally, self._reported
         names = {item.name for item in fields(tally)} - _COUNTED_BY_DRIVER

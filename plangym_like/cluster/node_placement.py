@@ -90,7 +90,7 @@ def place_workers(
 
 
 def _spread(free: Mapping[str, int], wanted: int) -> dict[str, int]:
-    """Assign each worker to the node with the most free cores left; return their number by node."""
+    """Assign each worker to the node with the most free cores left; return the counts by node."""
     counts: dict[str, int] = {}
     heap = [(-count, index, node) for index, (node, count) in enumerate(free.items())]
     heapq.heapify(heap)

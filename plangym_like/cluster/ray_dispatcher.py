@@ -29,7 +29,7 @@ _DEPTH = 2
 # The same for a batch that the caller does not wait for yet, so that most of it is sent.
 _DEPTH_UNATTENDED = 6
 # The least and the most seconds that a chunk should take. A chunk costs 1 to 2 ms in addition to
-# its rows (`benchmarks/ray_bench.py`); a short chunk is not much work to lose with an actor.
+# its rows (`benchmarks/ray_bench.py`); with short chunks, little work is lost with an actor.
 LEAST_SECONDS, _MOST_SECONDS = 4e-3, 1.0
 _MOST_NBYTES = 16 << 20
 # The number of pieces that an actor's share is split into, so that faster machines can take some.
@@ -70,7 +70,7 @@ class RayDispatcher(Dispatcher):
         self._seconds_per_row = 0.0
         self._most_rows = _MOST_NBYTES / max(1.0, batch.nbytes / max(1, self.count))
 
-    # Dealing out
+    # Sending chunks
 
     def launch(self, *, here: bool) -> None:
         """Send the first rows to every actor and worker that is ready; see `Dispatcher.launch`."""
@@ -286,7 +286,7 @@ class RayDispatcher(Dispatcher):
 def _poisoned(row: int) -> PoisonInputError:
     return PoisonInputError(
         f"row {row} killed {_DEATHS_ALONE} new actors that stepped nothing else, although rows "
-        "never run in an actor's own process: it may need more memory than its node has; the "
+        "never run in an actor's own process: the row may need more memory than a node has; the "
         "cluster can still be used without that row",
         row,
         None,

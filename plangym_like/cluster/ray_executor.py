@@ -90,7 +90,7 @@ class RayExecutor(ProcessExecutor):
     @property
     def stats(self) -> RayStats:
         """Counters of all batches so far."""
-        super().stats  # noqa: B018  it takes in what workers still report
+        super().stats  # noqa: B018  it reads pending reports of workers
         return self.actors.stats
 
     @property

@@ -37,7 +37,7 @@ def load() -> Any:
     Raises
     ------
     MissingExtraError
-        It is not installed.
+        Ray is not installed.
     """
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
@@ -78,7 +78,7 @@ class RaySession:
         ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
 
     def leave(self) -> None:
-        """Remove one user; when none is left, close what this session opened."""
+        """Remove one user; after the last, close the connection if this session made it."""
         global _current
         with _lock:
             self.users -= 1

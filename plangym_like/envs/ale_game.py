@@ -15,9 +15,9 @@ from plangym_like.envs.ale_memory import TIMERS, GolfCounts, LastTimer
 from plangym_like.envs.ale_screen import Screen
 from plangym_like.errors import StateFormatError
 
-# ALE does not save the frame buffers. These games draw only parts of them, so a frame can show what
-# another branch drew. Before every restore, two frames of a fixed state are run, and steps start
-# from a restored state, so that nothing depends on what ran before. No other game needs this.
+# ALE does not save the frame buffers. These games draw only parts of them, so a frame can show
+# pixels of another branch. Before every restore, a few frames of a fixed state are run, and steps
+# start from a restored state, so that results depend only on that state. No other game needs this.
 _UNSETTLED = frozenset(
     {
         "air_raid",
@@ -64,7 +64,7 @@ class PlannableAle(AleEnv):
         # Whether no wrapper reads the observations; they are all zeros then.
         self.unread = False
         self._neutral: ALEState | None = None
-        # While this game computes its move, it draws only a part of the second buffer.
+        # While Tic-Tac-Toe 3D computes its move, it draws only a part of the second buffer.
         self._settling_frames = 4 if self._game == "tic_tac_toe_3d" else 2
         self._restores_first = self._game in _UNSETTLED | _ROUNDED
         self._golf = GolfCounts() if self._game == "miniature_golf" else None

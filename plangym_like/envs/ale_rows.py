@@ -100,7 +100,7 @@ class AleRows(FastForm):
                 load(text)
             else:
                 base.restore(text)
-                # The known condition of the emulator is valid until its next frame.
+                # `restore` has recorded the emulator's condition, which the next frame may change.
                 leftovers.forget()
             before = lives() if episodic else 0
             reward, ran = act(code), 1

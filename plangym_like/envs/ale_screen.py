@@ -12,10 +12,10 @@ from ale_py import ALEInterface
 from numpy.typing import NDArray
 
 # The emulator provides a byte for each pixel. Pixels are compared eight at a time, as one word, and
-# looked up in pairs. Sentinel for colour pairs that have not been learned yet; a pair that really
-# has these colours is drawn by ALE:
+# looked up in pairs. `_UNKNOWN` marks pairs whose colours have not been learned yet; a pair that
+# really has these colours is drawn by ALE.
 _UNKNOWN = np.frombuffer(b"\x01\x02\x03\x05\x07\x0b", "V6")
-# If more than one word in 11 has changed, ALE's own conversion is as fast; it is then used for 16
+# If more than one word in 11 has changed, ALE's own conversion is as fast. It is then used for 16
 # frames.
 _FEW, _BLIND_FRAMES = 11, 16
 

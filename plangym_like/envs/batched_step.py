@@ -32,7 +32,7 @@ class ObservedStates:
         return ObservedStates(self.states[rows], self.obs[rows])
 
     def put(self, rows: NDArray[np.intp], part: ObservedStates) -> None:
-        """Replace the states of `rows` with `part`, their copy from `take` after it was stepped."""
+        """Replace the states of `rows` with `part`, a result of `take` that has been stepped."""
         self.states[rows], self.obs[rows] = part.states, part.obs
 
 

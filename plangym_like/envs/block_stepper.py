@@ -25,7 +25,7 @@ class States(Protocol):
         ...
 
     def put(self, rows: NDArray[np.intp], part: Self) -> None:
-        """Replace the states of `rows` with `part`, their copy from `take` after it was stepped."""
+        """Replace the states of `rows` with `part`, a result of `take` that has been stepped."""
         ...
 
 

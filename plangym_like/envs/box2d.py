@@ -66,7 +66,7 @@ class Box2DSimulator(ReplayedSimulator):
 
 
 class Box2DEnv(FamilyEnv):
-    """Plan over LunarLander, BipedalWalker or CarRacing: ``Box2DEnv("LunarLander-v3")``."""
+    """A `PlanEnv` of LunarLander, BipedalWalker or CarRacing: ``Box2DEnv("LunarLander-v3")``."""
 
     simulator_class = Box2DSimulator
 

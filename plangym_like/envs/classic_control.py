@@ -73,7 +73,7 @@ class ClassicControlCodec(Codec):
         if own:
             self.exactness = "approximate"
             self.exactness_note = (
-                f"state rows do not hold what {type(self._base).__name__} adds to "
+                f"state rows do not hold the attributes that {type(self._base).__name__} adds to "
                 f"{self.known.__name__}: {', '.join(sorted(own))}"
             )
 
@@ -85,9 +85,9 @@ class ClassicControlCodec(Codec):
         }
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
-        """Return ``x`` ``(N, size)`` and, if there is one, the hidden attribute ``(N,)``.
+        """Return ``x`` ``(N, size)`` and, if there is one, the other attribute ``(N,)`` by name.
 
-        In the hidden attribute, -1 or NaN means ``None``.
+        It is ``steps_beyond_terminated`` or ``last_u``; there, -1 or NaN means ``None``.
         """
         end = 8 * self._size
         fields: dict[str, NDArray[Any]] = {"x": payloads[:, :end].view(np.float64)}
@@ -234,7 +234,7 @@ class ClassicControlSimulator(GymnasiumSimulator):
 class ClassicControlEnv(FamilyEnv):
     """A classic control environment that can be stepped from any state.
 
-    Whole states can be read and set.
+    `view_state` returns the variables of states, and `make_state` makes states from variables.
     """
 
     simulator_class = ClassicControlSimulator
@@ -252,7 +252,7 @@ def _finite(numbers: Any, size: int) -> list[float]:
     try:
         x = np.asarray(numbers, np.float64)
     except (TypeError, ValueError) as error:
-        raise InputError(f"x is {size} numbers, got {numbers!r}") from error
+        raise InputError(f"x must be {size} numbers, got {numbers!r}") from error
     if x.shape != (size,) or not np.isfinite(x).all():
-        raise InputError(f"x is {size} finite numbers, got {numbers!r}")
+        raise InputError(f"x must be {size} finite numbers, got {numbers!r}")
     return list(x.tolist())

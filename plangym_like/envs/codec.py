@@ -41,7 +41,7 @@ class Codec(abc.ABC):
 
     @abc.abstractmethod
     def fingerprint_fields(self) -> Mapping[str, Any]:
-        """Return all that determines what the bytes mean, except id, arguments and wrappers."""
+        """Return everything that gives the bytes their meaning, except id, arguments, wrappers."""
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
         """Return the named fields of `payloads` ``(N, nbytes or more)``, each ``(N, ...)``."""

@@ -2,7 +2,7 @@
 
 Payload of a row::
 
-    ...         MuJoCo's integration state, the sensors, and the arrays of the *model* that episodes
+    ...         MuJoCo's integration state, sensor data, and the arrays of the *model* that episodes
                 change (to move targets)
     8 bytes     steps since the episode began
     8 bytes     for each number that the task keeps in attributes
@@ -59,7 +59,9 @@ class DmControlCodec(Codec):
     env : gymnasium.Env
         The environment with all of its wrappers.
     task_name : str
+        Domain and task, such as ``"walker-walk"``.
     env_kwargs : mapping
+        The arguments that `env` was made with.
     """
 
     def __init__(
@@ -228,7 +230,7 @@ class DmControlSimulator(GymnasiumSimulator):
         )
 
     def make_codec(self) -> DmControlCodec:
-        """Return the task's codec, after playing some steps to find out what they change."""
+        """Return the task's codec, after playing some steps to find the attributes that change."""
         return DmControlCodec(self.env, self._task_name, self.env_kwargs)
 
     def make_fast_form(self, kind: str) -> FastForm | None:

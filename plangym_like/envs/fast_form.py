@@ -161,7 +161,7 @@ def disagreement(
     try:
         form.step(rows, 0, count)
     except NotVectorisableError:
-        return "a row cannot be stepped by it"
+        return "a row cannot be stepped in a block"
     found = _first_difference(rows, outcomes, states[1])
     if found:
         return found

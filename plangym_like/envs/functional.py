@@ -60,7 +60,7 @@ class FunctionalSimulator(SaveLoadSimulator):
     MissingExtraError
         pgx is not installed.
     InputError
-        pgx has no such game, or the callable returns something else.
+        pgx has no such game, or the callable returns no functional environment.
     """
 
     family = "FUNC"
@@ -91,9 +91,9 @@ def _game(name: str, **kwargs: Any) -> Functions:
 
 
 class FunctionalEnv(FamilyEnv):
-    """Plan over a functional environment: ``make("pgx/2048")``, or one of your own.
+    """A `PlanEnv` of a functional environment: ``make("pgx/2048")``, or one of your own.
 
-    ``FunctionalEnv(make_mine)`` steps it in this process, and ``ParallelEnv(FunctionalEnv,
+    ``FunctionalEnv(make_mine)`` steps yours in this process, and ``ParallelEnv(FunctionalEnv,
     make_mine, n_workers=4)`` steps it in four worker processes. In a game for several players, the
     player who moved gets the reward, and the player who moves next gets the observation.
     """

@@ -90,6 +90,6 @@ def _loaded(kind: int, value: Any) -> Any:
 
 
 class FunctionalJaxEnvironment(FamilyEnv):
-    """Plan over one of Gymnasium's environments on JAX; see `FunctionalJaxSimulator`."""
+    """A `PlanEnv` of one of Gymnasium's environments on JAX; see `FunctionalJaxSimulator`."""
 
     simulator_class = FunctionalJaxSimulator

@@ -55,9 +55,9 @@ def functions_of(env: Any) -> Functions:
     if callable(getattr(env, "init", None)) and hasattr(env, "num_actions"):
         return _of_pgx(env)
     raise InputError(
-        f"{type(env).__name__} is not a known kind of functional environment: it has neither pgx's "
-        "init, step and num_actions nor is it a gymnasium.experimental.functional.FuncEnv; pass "
-        "plangym_like.envs.functions.Functions"
+        f"{type(env).__name__} is not a known kind of functional environment: it lacks pgx's init, "
+        "step or num_actions, and is not a gymnasium.experimental.functional.FuncEnv; pass a "
+        "plangym_like.envs.functions.Functions instead"
     )
 
 

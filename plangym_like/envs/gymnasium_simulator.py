@@ -58,9 +58,9 @@ class GymnasiumSimulator(TriedSimulator):
     render_mode : str, optional
         As in Gymnasium. Unless it is ``"rgb_array"``, a second environment renders images.
     obs_type : {"coords", "rgb", "grayscale"}, optional
-        What is observed: ``"coords"`` (the default) is the environment's own observation, ``"rgb"``
-        its image ``(H, W, 3)``, ``"grayscale"`` the image's luminance ``(H, W)`` according to ITU-R
-        BT.601.
+        The kind of observation: ``"coords"`` (the default) is the environment's own, ``"rgb"`` is
+        its image ``(H, W, 3)``, and ``"grayscale"`` is the image's luminance ``(H, W)`` according
+        to ITU-R BT.601.
     wrappers : iterable
         Wrapper classes or ``(class, kwargs)`` pairs, applied in order.
     remove_time_limit : bool, optional
@@ -159,7 +159,7 @@ class GymnasiumSimulator(TriedSimulator):
         """Return the environment without the user's wrappers."""
         if callable(self.name):
             return as_env(self.name(**self.env_kwargs), self.name)
-        # Without this argument, an environment may choose another mode than none.
+        # A mode of None is not passed on, because an environment may have another default.
         mode: dict[str, Any] = {} if self.render_mode is None else {"render_mode": self.render_mode}
         return gymnasium.make(self.name, **{"disable_env_checker": True, **mode, **self.env_kwargs})
 

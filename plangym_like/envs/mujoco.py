@@ -235,7 +235,7 @@ def _free_drawing_memory(context: Any, drawn: mujoco.MjrContext) -> None:
 class MujocoEnv(FamilyEnv):
     """A MuJoCo robot that can be stepped from any state; see `MujocoSimulator`.
 
-    Whole states can be read and set.
+    `view_state` returns the variables of states, and `make_state` makes states from variables.
     """
 
     simulator_class = MujocoSimulator

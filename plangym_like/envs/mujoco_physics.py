@@ -81,7 +81,7 @@ class PhysicsMemory:
             self.places[name] = (slice(at, at + array.size), array.shape)
         self.carried = tuple(carried)
         self.slices, self.nbytes = lay_out(carried, self.state_nbytes, self.places)
-        # Behind arrays whose size is not a multiple of 8 bytes.
+        # The padding after arrays whose size is not a multiple of 8 bytes.
         ends = (place.stop for _, place in self.slices)
         self._gaps = [slice(end, padded(end)) for end in ends if end % 8]
 
@@ -91,7 +91,7 @@ class PhysicsMemory:
         mujoco.mj_getState(self._model, self._data, state, INTEGRATION)
         for view, place in self.slices:
             payload[place] = view
-        # Rows of equal states are equal bytes, those between two arrays included.
+        # Padding is zeroed, so that rows of equal states are equal.
         for gap in self._gaps:
             payload[gap] = 0
 

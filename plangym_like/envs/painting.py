@@ -36,8 +36,8 @@ def make_painter(simulator: TriedSimulator) -> Any:
         return simulator.make_again(name, *rest, render_mode=MODE)
     except Exception as error:
         raise InputError(
-            f"images need render_mode={MODE!r}, and a second environment with it, which would "
-            f"render the states of this one, could not be made: {error}"
+            f"this environment was made without render_mode={MODE!r}, and a second one with that "
+            f"mode, to render the states of this one, could not be made: {error}"
         ) from error
 
 
@@ -52,7 +52,7 @@ def render(painter: Any, simulator: Any) -> NDArray[np.uint8]:
     painter.copy_state(simulator)
     base = painter.env.unwrapped
     if getattr(base, "render_mode", None) != MODE:
-        # A callable that takes no mode has made it, or the mode was restored with the state.
+        # The callable takes no mode, or the mode was overwritten when the state was copied.
         base.render_mode = MODE
     try:
         picture: NDArray[np.uint8] = painter.image()

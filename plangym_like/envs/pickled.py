@@ -59,10 +59,12 @@ class PickleCodec(Codec):
     ----------
     env : gymnasium.Env
         The environment with all of its wrappers, reset at least once.
+    name : str or callable
+        The id or callable that the environment was made from.
     allow_pickle : bool
         Whether to load pickles from other sessions.
     capacity : int, optional
-        Bytes reserved for a payload; by default, at least twice what is needed at first.
+        Bytes reserved for a payload; by default, at least twice the size of the first payloads.
     steps : int
         The maximum number of steps that the constructor takes.
     """
@@ -97,7 +99,7 @@ class PickleCodec(Codec):
         env.unwrapped._np_random = random_state.seeded_generator(0)
         space = copy.deepcopy(env.action_space)
         space.seed(0)
-        # Some environments take only actions that are legal now.
+        # Some environments take only actions that are legal in their current state.
         with errors_suppressed():
             for _ in range(steps):
                 *_, terminated, truncated, _ = env.step(space.sample())
@@ -222,7 +224,7 @@ class PickledSimulator(GymnasiumSimulator):
             capacity=self.state_capacity,
             allow_pickle=self._allow_pickle,
         )
-        # Nothing has been restored yet, so the trial compares restored episodes with another one.
+        # A reset, not a restore: the trial compares restored episodes with one without restores.
         self.reset_once()
         return codec
 
@@ -258,7 +260,7 @@ class PickledSimulator(GymnasiumSimulator):
 
 
 class PickledEnv(FamilyEnv):
-    """Plan over a Gymnasium environment that is written in pure Python.
+    """A `PlanEnv` of a Gymnasium environment that is written in pure Python.
 
     >>> from gymnasium.envs.classic_control import PendulumEnv
     >>> env = PickledEnv(PendulumEnv)

@@ -26,7 +26,7 @@ from gymnasium.wrappers import (
 
 from plangym_like.snapshots.known_wrappers import chain
 
-# The digests of `source_digest` with Gymnasium 1.4.0 and ale-py 0.12.1. With other sources, every
+# Results of `source_digest` with Gymnasium 1.4.0 and ale-py 0.12.1. With other sources, every
 # screen is drawn.
 _KNOWN = frozenset({"7099cf5c87bee485"})
 # The attributes in which `OrderEnforcing` and `PassiveEnvChecker` record their first checks.

@@ -228,7 +228,7 @@ class ReplayedSimulator(GymnasiumSimulator):
         try:
             other = self._copy()
         except Exception:
-            # Some simulators allow one of their kind in a process.
+            # Some simulators allow only one instance in a process.
             return False
         if other is self._proxy.env:
             # The callable returns the same object each time.
@@ -254,7 +254,7 @@ class ReplayedSimulator(GymnasiumSimulator):
             for _ in range(_SAMPLE):
                 self.env.step(space.sample())
         episode = self._proxy.trace_digest.hex() if self.trial.always else None
-        # A wrapper may have reset it in between, so read the log only now.
+        # A wrapper may have reset the environment in between, so read the log only now.
         log = self._proxy.log
         (_, _, begun), *entries = self._logs.entries(log)
         steps = max(1, sum(tag in ACTIONS for tag, *_ in entries))
@@ -303,7 +303,7 @@ class ReplayedSimulator(GymnasiumSimulator):
 
 
 class ReplayedEnv(FamilyEnv):
-    """Plan over any deterministic Gymnasium environment.
+    """A `PlanEnv` of any deterministic Gymnasium environment.
 
     >>> from gymnasium.envs.classic_control import PendulumEnv
     >>> env = ReplayedEnv(PendulumEnv, replay_capacity=200)

@@ -39,7 +39,7 @@ from plangym_like.states import Row, padded
 
 _HEAD = struct.Struct("<qqq")
 _SLACK = 4096
-# The core of the only free game
+# The core of the only free game, with which this class was tested
 _TRIED = "genesis_plus_gx_libretro.so"
 
 
@@ -78,8 +78,8 @@ class RetroCodec(Codec):
             )
         elif base.core != _TRIED:
             self.exactness_note = (
-                "whether equal states are equal bytes in every process was tested only with "
-                f"{_TRIED}, not with the core of this game, {base.core}"
+                f"this game uses the core {base.core}; only {_TRIED} was tested to save equal "
+                "states as equal bytes in every process"
             )
         scenario = self._file(self._kwargs.get("scenario") or "scenario")
         if "scripts" in json.loads(scenario.read_text()):
@@ -234,7 +234,7 @@ class RetroSimulator(GymnasiumSimulator):
         """Return the fields of the codec and of the wrappers."""
         return {**self.codec.fingerprint_fields(), "wrappers": self.memory.fingerprint_fields()}
 
-    # What it looks like
+    # Images and memory
 
     def image(self) -> NDArray[np.uint8]:
         """Return the screen ``(height, width, 3)``; no display is needed."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 _MAPS = Path("/proc/self/maps")
 _COUNT = struct.Struct("<I")
 _WORD = np.arange(8)
-# Pointers into one library agree in this byte and all higher ones, or have two such values.
+# The bytes of a pointer from this one up have one or two values for all pointers into a library.
 _HIGH = 5
 
 
@@ -42,7 +42,7 @@ class Addresses:
             fields = line.split(maxsplit=5)
             first, end = (int(part, 16) for part in fields[0].split("-"))
             path = fields[5] if len(fields) > 5 else ""
-            # A library's zero-initialised memory follows it without a name.
+            # A library's zero-initialised memory is listed after it, without a name.
             if path.endswith("/" + library) or (not path and last and first == self._end):
                 self._first = self._first or first
                 self._end, last = end, library
@@ -75,20 +75,20 @@ class Addresses:
             `stripped` is not a result of `strip`.
         """
         if len(stripped) < _COUNT.size:
-            raise ValueError("no count of addresses")
+            raise ValueError("it is too short")
         (count,) = _COUNT.unpack(stripped[-_COUNT.size :].tobytes())
         start = len(stripped) - _COUNT.size - 4 * count
         if start < 0:
-            raise ValueError(f"no room for {count} addresses")
+            raise ValueError(f"it is too short for {count} addresses")
         places = np.frombuffer(stripped[start : -_COUNT.size].tobytes(), "<u4").astype(np.int64)
         data = stripped[:start].copy()
         if not count:
             return data
         if np.max(places) + 8 > start:
-            raise ValueError(f"an address at byte {np.max(places)} of {start}")
+            raise ValueError(f"it has an address at byte {np.max(places)} of {start}")
         places = places[:, None] + _WORD
         distances = data[places].view("<u8")
         if (distances >= self._end - self._first).any():
-            raise ValueError(f"an address {distances.max()} bytes into a library")
+            raise ValueError(f"it has an address {distances.max()} bytes into a library")
         data[places] = (distances + np.uint64(self._first)).view(np.uint8)
         return data

@@ -65,7 +65,7 @@ class PlannableRetro(stable_retro.RetroEnv):  # type: ignore[misc]
         PlannableRetro._awake = weakref.ref(self)
         inttype = kwargs.get("inttype", stable_retro.data.Integrations.STABLE)
         if not self.initial_state:
-            # Without an initial state, stable-retro's reset would continue from the current one.
+            # Without an initial state, stable-retro's reset would continue from the current state.
             self.initial_state = self.em.get_state()
         self.rom = stable_retro.data.get_original_romfile_path(game, inttype)
         self.core = pathlib.Path(
@@ -133,7 +133,7 @@ class PlannableRetro(stable_retro.RetroEnv):  # type: ignore[misc]
         try:
             text = self.addresses.fill_in(data).tobytes()
         except ValueError as error:
-            raise StateFormatError(f"a state row is damaged: it announces {error}") from error
+            raise StateFormatError(f"a state row is damaged: {error}") from error
         if len(text) == tail.start:
             text += bytes(tail.stop - tail.start)
         if not self.em.set_state(text):

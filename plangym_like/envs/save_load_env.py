@@ -94,7 +94,8 @@ class SaveLoadCodec(Codec):
             return plain_data.encode(saved)
         except SnapshotError as error:
             raise SnapshotError(
-                f"what {type(self._base).__name__}.save_state() returned cannot be saved: {error}"
+                f"the state that {type(self._base).__name__}.save_state() returned cannot be "
+                f"saved: {error}"
             ) from error
 
     def read(self, payload: Row) -> None:
@@ -104,14 +105,14 @@ class SaveLoadCodec(Codec):
             end = 8 + len(data)
             if end > len(payload):
                 raise StateCapacityError(
-                    f"a state of {end} bytes does not fit the {len(payload)} reserved; make the "
+                    f"a state of {end} bytes is larger than the {len(payload)} reserved; make the "
                     f"environment with state_capacity={padded(2 * end)}"
                 )
             payload[:8].view(np.uint64)[0] = len(data)
             payload[8:end] = np.frombuffer(data, np.uint8)
             payload[end:] = 0
             return
-        if isinstance(saved, np.generic):  # NumPy's results are numbers where arrays have no axes
+        if isinstance(saved, np.generic):  # NumPy returns numbers instead of arrays without axes
             saved = np.asarray(saved)
         if not _is_plain_array(saved):
             raise SnapshotError(
@@ -212,7 +213,7 @@ class SaveLoadSimulator(GymnasiumSimulator):
         return codec
 
     def _try_out(self) -> None:
-        """Check that ``load_state`` takes what ``save_state`` returned, and run the trial."""
+        """Check that ``load_state`` takes the result of ``save_state``, and run the trial."""
         payload = np.zeros(self.payload_nbytes, np.uint8)
         self.read(payload)
         try:
@@ -279,6 +280,6 @@ def _refusal(base: Any, method: str, error: Exception) -> SnapshotError:
 
 
 class OwnEnv(FamilyEnv):
-    """Plan over an environment that has ``save_state`` and ``load_state``."""
+    """A `PlanEnv` of an environment that has ``save_state`` and ``load_state``."""
 
     simulator_class = SaveLoadSimulator

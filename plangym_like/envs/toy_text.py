@@ -29,15 +29,15 @@ class ToyTextCodec(Codec):
     Raises
     ------
     SnapshotError
-        The class of the environment is not one of the four. Subclasses may have more state.
+        The class of the environment is not one of the four: a subclass may have more state.
     """
 
     def __init__(self, base: Any) -> None:
         kind = type(base)
         if kind not in GAMES:
             raise SnapshotError(
-                f"{qualified_name(kind)} is not one of Gymnasium's toy text environments; plan "
-                "over it with plangym_like.PickledEnv"
+                f"{qualified_name(kind)} is not one of Gymnasium's toy text environments; use "
+                "plangym_like.PickledEnv for it"
             )
         self._game = GAMES[kind](base)
         self.columns = {
@@ -52,7 +52,7 @@ class ToyTextCodec(Codec):
         self.read(self._first)
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
-        """Return what identifies the tables of the game."""
+        """Return the fields that identify the tables of the game."""
         return {"game": self._game.fingerprint_fields(), "generator": "behind the game"}
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
@@ -116,7 +116,7 @@ class ToyTextSimulator(GymnasiumSimulator):
 
 
 class ToyTextEnv(FamilyEnv):
-    """Plan over FrozenLake, CliffWalking, Taxi or Blackjack.
+    """A `PlanEnv` of FrozenLake, CliffWalking, Taxi or Blackjack.
 
     >>> env = ToyTextEnv("CliffWalking-v1")
     >>> state, obs, info = env.reset(seed=0)

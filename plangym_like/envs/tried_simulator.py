@@ -107,7 +107,7 @@ class TriedSimulator(Simulator):
     def copy_for_audits(self) -> Simulator | None:
         """Return a second copy if the environment or its wrappers may have state outside its rows.
 
-        A replayed environment has none.
+        Return ``None`` for a replayed environment: each replay checks the results of its steps.
         """
         if self._is_copy or self.snapshot == "replay" or not has_foreign_code(self.env):
             return None

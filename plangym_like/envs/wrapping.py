@@ -59,7 +59,7 @@ def first_reset(env: gymnasium.Env[Any, Any]) -> None:
     if any(one is not other for one, other in zip(before, links(env), strict=False)):
         raise SnapshotError(
             "a wrapper replaces its environment when it is reset, so the new environment is not "
-            "the one whose state is saved; reset and change the same one"
+            "the one whose state is saved; keep the old environment, and change or reset it"
         )
 
 

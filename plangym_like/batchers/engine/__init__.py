@@ -1,4 +1,4 @@
-"""What all batchers share, besides lanes: trees of tensors, shared actors and groups of workers.
+"""Parts of all batchers, besides lanes: trees of tensors, shared actors and groups of workers.
 
 - `tensor_tree`, `tensor_fitting`: trees of tensors, and checks of actors' outputs
 - `shared_tree`, `packed_tree`: trees of tensors in shared memory, and trees as bytes

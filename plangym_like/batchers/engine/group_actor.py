@@ -22,7 +22,7 @@ from plangym_like.states import adopt_session_key
 
 
 class Heartbeat(NamedTuple):
-    """The process id and node of an actor, and how many steps its objects have made so far."""
+    """The process id and node of an actor, and how often its objects have reported progress."""
 
     pid: int
     node: str

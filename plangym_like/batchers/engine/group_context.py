@@ -11,7 +11,7 @@ from plangym_like.lanes.tree import Leaf, take, tree_leaves
 
 # The name of the memory that holds heartbeats and the flag that stops all work.
 CONTROL = "control"
-# ``send(name, index, tree)`` takes the content of buffer `index` of `name` to its owner.
+# ``send(name, index, tree)`` sends the content of buffer `index` of the buffers called `name`.
 Send = Callable[[str, int, Any], None]
 
 

@@ -43,7 +43,7 @@ class LocalWorkers(Workers):
         if chosen is None:
             return
         *call, future = chosen
-        # It is done already if an interrupt came before it could be removed.
+        # The call is done already if an interrupt came before it was removed from the list.
         if not future.done():
             self._make(call, future)
         self._calls.remove(chosen)

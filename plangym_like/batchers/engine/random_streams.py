@@ -22,7 +22,7 @@ def without_trace() -> Iterator[None]:
 
 
 class RandomStreams:
-    """One group's states for the global random generators of torch (CPU), NumPy and Python.
+    """One group's states of the global random generators of torch (CPU), NumPy and Python.
 
     Since a group has its own states, its results are the same in every process, even if other code
     in that process draws random numbers.

@@ -21,7 +21,7 @@ from plangym_like.processes.messages import dumps, dumps_by_value, loads
 from plangym_like.processes.remote_errors import unpack_exception
 from plangym_like.states import session_key
 
-# How long actors may take to close their objects; ending them takes Ray some time as well.
+# How long actors may take to close their objects; after that, Ray takes time to end the actors.
 _CLOSE_SECONDS = 1.0
 # The name of the actor's thread that answers while its other thread runs a job.
 _CONTROL_THREAD = "control"
@@ -172,15 +172,14 @@ class RayWorkers(Workers):
         for ref in ready:
             if ref in self._heartbeat_refs:
                 worker = self._heartbeat_refs.pop(ref)
-                # If the actor is gone, its jobs fail.
+                # Ignored here: if the actor has died, its jobs report that.
                 with suppress(ray.exceptions.RayError):
                     self._heartbeats[worker] = ray.get(ref)
             else:
                 worker, future = self._calls[ref]
                 if not future.done():
                     self._receive(ref, worker, future)
-                # Last: an interrupt before this line would otherwise leave the job unfinished for
-                # ever.
+                # Removed last: otherwise, an interrupt could leave the job unfinished for ever.
                 del self._calls[ref]
 
     def _receive(self, ref: Any, worker: int, future: Future[Any]) -> None:

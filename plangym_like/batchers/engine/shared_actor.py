@@ -62,7 +62,7 @@ class SharedActor(SharedTree):
         )
         ticket = int(header[_TICKET])
         if not same or self.version < 0 or ticket % 2:
-            # It is odd already if the last call was interrupted.
+            # The ticket is odd already if the last call was interrupted.
             header[_TICKET] = ticket | 1
             for new, old in zip(fresh, shared, strict=True):
                 old.copy_(new)
@@ -96,7 +96,7 @@ class ActorCopy:
         self._memory = memory
         self._header = memory["header"].numpy()
 
-    @torch.inference_mode()  # buffers that the actor has assigned in inference mode are writable
+    @torch.inference_mode()  # allows writing to buffers that were assigned in inference mode
     def refresh(self) -> int:
         """Reload the published weights if they have changed; return their version."""
         header = self._header
@@ -114,7 +114,7 @@ class ActorCopy:
                         module.training = bool(training)
                     self.version = version
                     return version
-            # The owner is writing, or wrote while they were read.
+            # The owner is writing the weights, or wrote them while this copy read them.
             time.sleep(0.0005)
 
 

@@ -13,6 +13,8 @@ from plangym_like.lanes.tree import tree_map
 def copy_fitting(target: torch.Tensor, value: Any, place: str) -> None:
     """Copy `value` into `target`, which must have the same shape and a dtype that is wide enough.
 
+    `place` is the name of `value` in error messages.
+
     Raises
     ------
     InputError

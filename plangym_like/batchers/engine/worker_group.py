@@ -257,7 +257,7 @@ class WorkerGroup:
         if not workers.is_ready(worker):
             groups = f"groups {workers.options.groups_of(worker, workers.num_workers)}"
         where = workers.describe(worker)
-        self._end = f"it was closed when {groups} in {where} failed: {error}"
+        self._end = f"they were closed when {groups} in {where} failed: {error}"
         self.close(timeout=1.0)
         error.add_note(f"in {where}, {groups}")
         raise error
@@ -276,7 +276,7 @@ class WorkerGroup:
         Calling it again does nothing.
         """
         if self._end is None:
-            self._end = "it has been closed"
+            self._end = "they have been closed"
         self._jobs.clear()
         self._workers.close(timeout)
 

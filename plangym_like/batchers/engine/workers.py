@@ -13,7 +13,7 @@ from plangym_like.batchers.engine.group_context import GroupContext
 
 @dataclass(frozen=True)
 class PoolOptions:
-    """What workers host, and how many workers to start.
+    """The objects that workers host, and the number of workers to start.
 
     Attributes
     ----------
@@ -21,7 +21,7 @@ class PoolOptions:
         Given a `GroupContext`, returns the object of its group.
     num_groups : int
     num_workers : int or None
-        ``None`` starts one per core.
+        ``None`` starts one per core, but at most one per group.
     timeout : float
         Seconds without progress after which a worker counts as hung.
     name : str

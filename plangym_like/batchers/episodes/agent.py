@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 class Agent:
     """A policy: computes an action and a new state from its current state and an observation.
 
-    Between two calls, the agent itself keeps only its weights. What it remembers of an episode is
-    in its state, which has one row for each environment. Inherit from this class, and from
-    `torch.nn.Module` if the agent has weights (list `Agent` first). Any other object with the same
-    `__call__` and `update` can be used as well.
+    Between two calls, the agent itself keeps only its weights. Its state, which has one row for
+    each environment, holds everything that it remembers of the episodes. Inherit from this class,
+    and from `torch.nn.Module` if the agent has weights (list `Agent` first). Any other object with
+    the same `__call__` and `update` can be used as well.
     """
 
     def require_history(self) -> bool:
@@ -39,12 +39,12 @@ class Agent:
             The new state that the last call returned, ``[B, ...]``; ``None`` at the beginning of
             the episodes.
         observation : DictTensor
-            ``[B, ...]``.
+            The current observations, ``[B, ...]``.
         agent_info : DictTensor, optional
             The `agent_info` that was passed to `execute`, reduced to the rows of these episodes.
         history : Trajectories, optional
             The steps of these episodes so far, ``[B, t, ...]``, if `require_history` returns true.
-            A `Batcher` gives only the steps of this chunk. ``None`` before the first step.
+            A `Batcher` gives only the steps of the current chunk. ``None`` before the first step.
 
         Returns
         -------

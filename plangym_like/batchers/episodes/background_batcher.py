@@ -37,9 +37,9 @@ from plangym_like.lanes.seeding import whole_seeds
 from plangym_like.lanes.tree import Leaf, with_axes
 from plangym_like.processes.interrupts import interrupts_deferred
 
-# Seconds of one quantum in this process when the caller does not want to wait.
+# Seconds of one quantum in this process, so that `get` returns soon if it should not block.
 _QUANTUM_SECONDS = 0.01
-# If seeds differ by at least this, groups are not asked how many environments they have.
+# If seeds differ by at least this much, groups are not asked how many environments they have.
 _FAR = 10_000
 _ASK_SECONDS = 20.0
 # Seconds to collect results when the caller does not want to wait.

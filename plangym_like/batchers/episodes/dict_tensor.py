@@ -128,5 +128,5 @@ def _rows(fields: Mapping[str, Any]) -> list[int]:
                 "tensor counts the environments"
             )
     if len(set(counts.values())) > 1:
-        raise InputError(f"tensors with different numbers of rows: {counts}")
+        raise InputError(f"the tensors have different numbers of rows: {counts}")
     return list(set(counts.values()))  # type: ignore[arg-type]

@@ -163,7 +163,7 @@ class EpisodeLoop:
                 if name in record:
                     raise InputError(
                         f"two fields of a step are called {name!r}; observations, agent states "
-                        "and what an agent adds to its action need different names"
+                        "and the fields of an agent's action need different names"
                     )
                 record[name] = value
         return record

@@ -65,7 +65,7 @@ class Part(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """What a group has done in one quantum.
+    """A group's report after one quantum: the filled buffers, and whether the group has finished.
 
     If `layout` is not ``None``, the group needs buffers of this layout before it can continue.
     """
@@ -101,7 +101,7 @@ class EpisodeWorker:
         env, seed = self._make_env()
         (noise, _), *_ = seed_groups(seed, [0])
         self._streams = RandomStreams(noise)
-        # All groups begin with the same agent; from then on each draws its own noise.
+        # All groups begin with the same agent, but then each draws its own random numbers.
         (common, _), *_ = seed_groups(plan.seeds[0], [0])
         with RandomStreams(common).in_place():
             self._loop = EpisodeLoop(env, plan.create_agent(**plan.agent_args))
@@ -178,7 +178,7 @@ class EpisodeWorker:
             content = tree_map(torch.clone, self._context.memory[WEIGHTS])
         with self._streams.in_place():
             self._loop.agent.update(content)
-        # Last: an update that was interrupted by Ctrl-C is repeated.
+        # Set last, so that an update that was interrupted by Ctrl-C is repeated.
         self._version = weights.version
 
     def collect(self, freed: Sequence[int], seconds: float | None = None) -> Progress:

@@ -49,7 +49,7 @@ class Collector:
     states : StartStates, optional
         The states in which the first episodes begin.
     device : torch.device, optional
-        Where the actor is, if not on the CPU.
+        The device of the actor, if it is not the CPU.
     beat : callable
         Called at every step.
     own_process : bool
@@ -185,7 +185,7 @@ class Collector:
         if count > 1 and any(state.shape[:2] == (count, count) for state in states):
             try:
                 fewer = self._actor.step(*take(inputs, (slice(None), slice(count - 1))), hx=None)
-            except Exception:  # it only takes this number of lanes
+            except Exception:  # the actor takes only this number of lanes
                 fewer = None
             if fewer is not None:
                 count, states = count - 1, tree_leaves(fewer[1])
@@ -211,7 +211,7 @@ class Collector:
         Returns
         -------
         sequence of Extra
-            What the columns of `buffer` cannot hold of the environments' infos.
+            The values in the environments' infos that do not fit into the columns of `buffer`.
 
         Raises
         ------
@@ -309,7 +309,7 @@ class Collector:
         if not np.count_nonzero(cut[ended]):
             return None
         obs = take(buffer.memory["obs"], slice(t + 1, t + 2))
-        # The observation is not the first of a new episode.
+        # `fin` is false: this observation is not the first of a new episode.
         inputs = self._there((obs, row.act, row.rew, torch.zeros_like(row.fin)))
         with without_trace():
             value = self._actor.value(*inputs, hx=hx)[0].cpu()

@@ -1,8 +1,8 @@
 """The numbers in environments' infos: columns, and extras for values that fit no column.
 
-The infos of the first reset determine the columns of a buffer. A key that only steps have gets a
-column outside the buffer, which is sent as an `Extra`. A value that does not fit its column, such
-as 0.3 in a column of integers, is also sent as an `Extra`. When the fragment is assembled,
+The infos of the first reset determine the columns of a buffer. A key that only infos of steps have
+gets a column outside the buffer, which is sent as an `Extra`. A value that does not fit its column,
+such as 0.3 in a column of integers, is also sent as an `Extra`. When the fragment is assembled,
 `EnvInfos` widens columns or adds them. No value is ever rounded.
 """
 
@@ -179,7 +179,7 @@ def _named(path: Path) -> str:
 class EnvInfos:
     """Writes extras into the columns of fragments, in the owner's process.
 
-    Columns that were widened or added stay so in all later fragments.
+    In all later fragments, widened columns keep their dtype, and added columns are present.
     """
 
     def __init__(self) -> None:

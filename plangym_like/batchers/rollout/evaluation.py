@@ -52,7 +52,7 @@ def evaluate(
     render : bool
         Render the environment after every step; there must be only one environment.
     device : torch.device, optional
-        Where the actor is.
+        The device of the actor; by default, the CPU.
     seeds : sequence of int, optional
         The seeds of the resets, one for each environment.
     states : tuple, optional

@@ -76,7 +76,7 @@ class PooledRollout(RolloutIterator):
         if self._buffers is None:
             self._begin()
         # A Ctrl-C may interrupt waiting for jobs and copying a fragment, which the next call then
-        # repeats. Elsewhere it could lose a buffer, or give it to two actors at once.
+        # repeats. Elsewhere it is deferred: it could lose a buffer, or give it to two actors.
         jobs = self._gathered
         while len(jobs) < self._n_per_batch:
             with interrupts_deferred():

@@ -59,6 +59,7 @@ class ParallelGymAgent(Agent):
         The variable that holds actions ``[num_envs, ...]``; parts of nested actions are called
         ``action/key``.
     output_string : str
+        The prefix of the variables that this agent writes.
     reward_at_t : bool
         Write the reward of the step from t to t + 1 at t, rather than at t + 1.
     include_last_state : bool
@@ -177,7 +178,7 @@ class ParallelGymAgent(Agent):
         if t == 0:
             self._rewind(workspace, t)
             if not self._rows.last_number:
-                # It may hold a row that was not finished.
+                # The buffer may hold a row that was not finished.
                 self._buffer = None
             rows.last_number = 0
             rows.begin(self._seeds, StartStates.of(states), lambda: self._blank(workspace, t))
@@ -220,7 +221,7 @@ class ParallelGymAgent(Agent):
         told, now = workspace.get(name, t).tolist(), last.timestep.tolist()
         raise InputError(
             f"at time {t} of this workspace the environments were {told} steps into their "
-            f"episodes, now they are at {now}: they have been run elsewhere since. "
+            f"episodes, but now they are {now} steps in: they have been stepped elsewhere since. "
             "Continue where they are, or begin at time 0"
         )
 
@@ -303,7 +304,7 @@ class ParallelGymAgent(Agent):
         array: NDArray[Any] = actions.numpy()
         return array
 
-    # What the environments are
+    # Spaces
 
     def get_observation_space(self) -> gymnasium.Space[Any]:
         """Return the space of one observation."""

@@ -35,7 +35,7 @@ class Variable:
         if full is not None:
             if not full.ndim:
                 raise InputError(
-                    f"the whole of {name!r} is [time, batch, ...], got a tensor without axes"
+                    f"variable {name!r} must be [time, batch, ...], got a tensor without axes"
                 )
             self._like = (full.shape[1:], full.dtype, full.device)
 
@@ -70,7 +70,7 @@ class Variable:
             rows.append(value)
             return
         if t < 0:
-            raise InputError(f"time {t} of {self._name!r}: times count from 0")
+            raise InputError(f"time {t} of {self._name!r} is negative; times begin at 0")
         rows.extend([None] * (t + 1 - len(rows)))
         rows[t] = value
 

@@ -225,7 +225,7 @@ class Workspace:
     def copy_time(
         self, from_time: int, to_time: int, n_steps: int, var_names: Sequence[str] | None = None
     ) -> None:
-        """Copy the `n_steps` rows from `from_time` on to as many times, beginning at `to_time`."""
+        """Copy the `n_steps` rows from time `from_time` on to the times from `to_time` on."""
         for name in list(self.variables) if var_names is None else var_names:
             variable = self._variable(name)
             times = range(from_time, from_time + n_steps)

@@ -156,7 +156,7 @@ class PlanEnv:
     def begin_step(
         self, action: Any = None, dt: Any = None, state: Any = None, return_state: Any = None
     ) -> None:
-        """Record what this step should return; called before the action is applied."""
+        """Record `dt`, and whether to return the state; called before the action is applied."""
         self._dt_step = dt
         self._returns_state = state is not None if return_state is None else bool(return_state)
         self._begin_frames()
@@ -210,7 +210,7 @@ class PlanEnv:
         if self.autoreset and (step_data[-3] or step_data[-2]):
             self.reset(return_state=False)
 
-    # What subclasses write
+    # Methods that subclasses define
 
     def setup(self) -> None:
         """Make the parts of the environment that cannot be pickled."""

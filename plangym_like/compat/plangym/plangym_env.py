@@ -114,7 +114,7 @@ class PlangymEnv(PlanEnv):
         if row is not None:
             self.set_state(row)
 
-    # Making it
+    # Creation
 
     def setup(self) -> None:
         """Make the environment; replace it if it exists."""
@@ -124,7 +124,7 @@ class PlangymEnv(PlanEnv):
         if self._core is not None:
             self._core.close()
         self._core = core
-        # Batches have images from now on; those of single steps are rendered here.
+        # Batches have images if the core was made with them. For single steps, they are made here.
         self._images_in_batches, core.return_image = core.return_image, False
         self.init_spaces()
 
@@ -180,7 +180,7 @@ class PlangymEnv(PlanEnv):
 
     @_gym_env.setter
     def _gym_env(self, env: gymnasium.Env[Any, Any]) -> None:
-        """Remove the wrappers around `env`. An `env` that is not one of the chain replaces it."""
+        """Remove the wrappers around `env`; an `env` outside the chain replaces the whole chain."""
         depth = next((i for i, link in enumerate(links(self.gym_env)) if link is env), None)
         if depth is None:
             kwargs = {**self._core_kwargs(), "frameskip": 1, "autoreset": False}
@@ -218,7 +218,7 @@ class PlangymEnv(PlanEnv):
             self._core.close()
         self._core = None
 
-    # What it is
+    # Properties
 
     @property
     def obs_shape(self) -> tuple[int, ...] | None:

@@ -17,7 +17,7 @@ Flags = NDArray[np.bool_]
 class Columns:
     """The states of N rows.
 
-    ``x`` ``(size, N)`` is the physical state and ``hidden`` ``(N,)`` the hidden attribute.
+    ``x`` ``(size, N)`` is the physical state, and ``hidden`` ``(N,)`` is `Dynamics.hidden`.
     ``single`` ``(N,) bool`` marks the rows that the environment would store in ``float32``
     (``None`` means no row). ``elapsed`` ``(N,) int64`` counts the steps for a time limit.
     """
@@ -40,7 +40,7 @@ class Columns:
         )
 
     def put(self, rows: NDArray[np.intp], part: Columns) -> None:
-        """Replace the states of `rows` with `part`, their copy from `take` after it was stepped."""
+        """Replace the states of `rows` with `part`, a result of `take` that has been stepped."""
         self.x[:, rows] = part.x
         self.hidden[rows] = part.hidden
         if self.single is not None and part.single is not None:

@@ -1,4 +1,4 @@
-"""`ChunkStepper`: simulates rows one by one, but vectorises what is computed before and after."""
+"""`ChunkStepper`: simulates rows one by one, but vectorises the computations around that."""
 
 from __future__ import annotations
 

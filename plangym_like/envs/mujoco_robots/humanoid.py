@@ -79,7 +79,7 @@ class Humanoid(_Humanoid):
             "y_position": qpos[..., 1],
             "tendon_length": frames.after("ten_length"),
             "tendon_velocity": frames.after("ten_velocity"),
-            # The first two keep their places.
+            # The first two keys, which are in `moved` too, keep their order in the dict.
             **moved(qpos[..., :2], speed),
             "reward_survive": alive,
             "reward_forward": forward,

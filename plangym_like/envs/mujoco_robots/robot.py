@@ -1,4 +1,4 @@
-"""`Robot`: the vectorised form of what a robot's step computes before and after the simulation."""
+"""`Robot`: the vectorised form of a robot's computations before and after each simulation step."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Robot(abc.ABC):
     advance : callable
         ``advance(model, data, substeps)`` simulates one frame.
     refresh : callable or None
-        ``refresh(model, data)`` computes, after a restore, what `advance` needs.
+        ``refresh(model, data)`` computes, after a restore, the arrays that `advance` reads.
     """
 
     contact_forces: ClassVar[bool] = False

@@ -70,11 +70,11 @@ class LunarLander(PlangymEnv):
 
     Parameters
     ----------
-    name : str, optional
-        Has no effect.
+    name, remove_time_limit
+        Have no effect.
     deterministic, continuous : bool
         As in `FastGymLunarLander`.
-    frameskip, autoreset, wrappers, delay_setup, render_mode, kwargs
+    frameskip, episodic_life, autoreset, wrappers, delay_setup, render_mode, kwargs
         As in `PlangymEnv`.
     """
 

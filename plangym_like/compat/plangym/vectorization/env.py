@@ -14,7 +14,7 @@ from plangym_like.compat.plangym.plan_env import PlanEnv, as_steps, without_stat
 from plangym_like.compat.plangym.plangym_env import PlangymEnv
 from plangym_like.envs.wrapping import WrapperLike
 
-# What is taken from the environment in this process
+# Attributes and methods that are taken from the environment in this process
 _FORWARDED = (
     *("name", "frameskip", "autoreset", "gym_env", "obs_type", "render_mode"),
     *("obs_shape", "action_shape", "observation_space", "action_space", "img_shape", "metadata"),
@@ -63,7 +63,7 @@ class VectorizedEnv(PlangymEnv):
         self._env_kwargs.update(kwargs, autoreset=autoreset)
         self._n_workers = n_workers
         self.delay_setup = delay_setup
-        # Where workers that are not made yet begin; by default, in the current state.
+        # The state in which workers that are made later begin; by default, the current state.
         self._worker_state: Any = None
         self._plan_env: Any = self.create_env_callable(delay_setup=True)()
         for attribute in ("SINGLETON", "STATE_IS_ARRAY", "AVAILABLE_OBS_TYPES", "DEFAULT_OBS_TYPE"):

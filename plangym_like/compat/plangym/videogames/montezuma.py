@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from plangym_like.compat.plangym.videogames.atari import AtariEnv, ale_to_ram
 
 GAME = "ALE/MontezumaRevenge-v5"
-# The rooms of a level on its map, row by row; -1 where there is none.
+# The rooms on the map of a level, row by row; -1 where there is no room.
 PYRAMID = [
     [-1, -1, -1, 0, 1, 2, -1, -1, -1],
     [-1, -1, 3, 4, 5, 6, 7, -1, -1],
     [-1, 8, 9, 10, 11, 12, 13, 14, -1],
     [15, 16, 17, 18, 19, 20, 21, 22, 23],
 ]
-# Where the game keeps these in its memory
+# The addresses of these values in the console's memory
 _ROOM, _DYING, _LEVEL, _LIVES, _OBJECTS = 3, 55, 57, 58, 65
 # The keys among the bits of the objects
 KEY_BITS = 0b1110
@@ -32,7 +32,7 @@ _NOOPS = 3
 
 
 class MontezumaPosLevel:
-    """Where the player is: level, score (or objects), room, and position in pixels."""
+    """The player's level, score (or objects), room, and position in the room in pixels."""
 
     __slots__ = ("level", "room", "score", "x", "y")
 
@@ -94,7 +94,7 @@ class CustomMontezuma(gymnasium.Wrapper[Any, Any, Any, Any]):
         The factor by which x is multiplied.
     """
 
-    # What a state holds of this wrapper
+    # The attributes of this wrapper that a state holds
     state_attributes: ClassVar[tuple[str, ...]] = ("_pos", "cur_score", "cur_steps", "cur_lives")
 
     def __init__(
@@ -133,7 +133,7 @@ class CustomMontezuma(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     @property
     def pos(self) -> MontezumaPosLevel:
-        """Where the player is."""
+        """The player's level, score (or objects), room and position."""
         return MontezumaPosLevel(*self._pos)
 
     def get_ram(self) -> NDArray[np.uint8]:
@@ -193,7 +193,7 @@ class CustomMontezuma(gymnasium.Wrapper[Any, Any, Any, Any]):
     def pos_from_obs(
         self, face_pixels: set[tuple[int, int]], obs: NDArray[np.uint8]
     ) -> MontezumaPosLevel:
-        """Return where the player is; x and y stay the same while no face is visible."""
+        """Return the player's position; x and y stay the same while no face is visible."""
         _, score, _, x, y = self._pos
         if face_pixels:
             y, x = np.mean(list(face_pixels), axis=0).tolist()

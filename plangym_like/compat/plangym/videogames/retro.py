@@ -15,7 +15,7 @@ from plangym_like.envs.wrapping import WrapperLike
 from plangym_like.plan_env import PlanEnv
 
 BUTTONS = ("B", "A", "MODE", "START", "UP", "DOWN", "LEFT", "RIGHT", "C", "Y", "X", "Z")
-# What Sonic can do
+# The actions for Sonic, as the buttons that are pressed
 _ACTIONS = (
     ("LEFT",),
     ("RIGHT",),
