@@ -64,8 +64,8 @@ def fitted(name: str, values: ArrayLike, like: NDArray[Any], count: int) -> NDAr
         ) from error
     if name == "actions" and like.dtype.kind == "f" and given.dtype != like.dtype:
         raise InputError(
-            f"actions are {given.dtype} arrays, and the archive keeps {like.dtype}: with "
-            "another dtype a replay may differ; give action_dtype to the archive"
+            f"actions are {given.dtype}, but the archive has {like.dtype}, so a replay may differ; "
+            f"give action_dtype={str(given.dtype)!r} to StateArchive"
         )
     if given.dtype.kind not in "biuf":
         raise InputError(f"{name} must be numbers of dtype {like.dtype}, got {given.dtype}")

@@ -13,8 +13,8 @@ from plangym_like.archive.zstd import load_zstd
 from plangym_like.errors import StateFormatError
 from plangym_like.states import Row
 
-# Part of the format of files. Blocks of 256 rows of MsPacman and MontezumaRevenge were 5 to 9 %
-# smaller, and took two and a half times as long to read.
+# The largest block, which is part of the file format. Blocks of 256 rows of MsPacman and
+# MontezumaRevenge were 5 to 9 % smaller, but took two and a half times as long to read.
 _MOST_ROWS = 64
 _MOST_NBYTES = 1 << 19
 
@@ -147,7 +147,7 @@ class RowBlocks:
         Raises
         ------
         StateFormatError
-            The arrays do not match each other.
+            The arrays have wrong dtypes or sizes.
         """
         frames, ends = arrays["frames"], arrays["ends"]
         for name, like in self.packed().items():

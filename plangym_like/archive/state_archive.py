@@ -380,7 +380,7 @@ class StateArchive:
             column.adopt(got)
         parents = columns["parents"]
         if ((parents < -1) | (parents >= np.arange(count))).any():
-            raise StateFormatError("a parent is not a node before its child")
+            raise StateFormatError("the parent of a node is not an earlier node")
         self._blocks.unpack(count, rows)
 
     def _nodes(self, nodes: ArrayLike) -> NDArray[np.int64]:

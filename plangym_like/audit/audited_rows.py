@@ -130,8 +130,8 @@ class AuditedRows:
         if not len(order):
             return 0
         continues = self._auditor.continues and not self._inputs.horizon
-        # Every part has rows of the whole batch. An executor gives the first rows of a batch to one
-        # process and the last rows to another, so most rows are now stepped by another process.
+        # Each part has rows of the whole batch, in reverse order. An executor gives the first rows
+        # to one process and the last to another, so most rows are now stepped by another process.
         parts = -(-len(order) // _PART)
         for first in range(parts):
             if self._auditor.is_out_of_time(taken):
@@ -142,7 +142,7 @@ class AuditedRows:
             twice = again.later(_taken_twice(inputs)) if continues and not first else None
             alone: list[Earlier] = []
             if not first:
-                # Workers step the rows above while this process steps these.
+                # Workers step the rows of `inputs` while this process steps single rows.
                 self._compare_earlier(again)
                 alone = self._step_alone(again, order, begun)
             self._compare_again(result, second.result(), again, inputs, rows)
@@ -156,7 +156,7 @@ class AuditedRows:
         return compared
 
     def compare_step(self, result: Transition, again: Again, seconds: float) -> None:
-        """Compare a single step with a batch of the same row; then audit the batch by `compare`."""
+        """Compare a single step with a batch of the same row; then give that batch to `compare`."""
         batch = None
         with errors_suppressed(*_HINDRANCES):
             batch = again.here(self._inputs)
@@ -219,7 +219,7 @@ class AuditedRows:
             first = copy_rows(self._inputs, np.array([place], np.intp))
             begin = place * (self._inputs.horizon or 1)
             plan = planned(actions[begin:] + actions[:begin])
-            # Workers step these while this process saves and restores.
+            # Workers step whole episodes while this process saves and restores.
             live = again.later(uninterrupted(first, plan))
             episodes.append((int(self._rows[place]), first, plan, live))
         for row, first, plan, live in episodes:

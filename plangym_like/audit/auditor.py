@@ -26,8 +26,8 @@ EVERY = 500
 # is, and in the long run one in `every`: most faults show up early.
 _FIRST, _FADING = 256, 64
 # The largest fraction of the time that audits may take, in the long run and before that
-# (`benchmarks/audit_cost.py`). An audit may cost much more than its rows, where action logs are
-# replayed.
+# (`benchmarks/audit_cost.py`). Where action logs are replayed, an audit may cost much more than its
+# rows did.
 _SHARE, _EARLY_SHARE = 0.002, 0.1
 # Seconds of audits that are not counted toward this limit. A single audit that takes longer is cut
 # short.

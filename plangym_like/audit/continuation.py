@@ -28,7 +28,7 @@ _FIELDS = (("observations", "obs"), ("rewards",) * 2, ("terminateds",) * 2, ("tr
 
 
 def single_actions(inputs: Inputs) -> list[Any]:
-    """Return a flat list of all actions of a batch or of rollouts."""
+    """Return all actions of a batch, or of all steps of rollouts, in one list."""
     if not inputs.horizon:
         return list(inputs.actions)
     return [action for plan in inputs.actions for action in plan]
@@ -63,7 +63,7 @@ def continued_difference(
     first : Inputs
         One row. Both episodes begin in its state; its actions are ignored.
     plan : list
-        Actions to take in turn. An action that raises is replaced by the next one.
+        Actions to take in turn. If a step raises an error, the next action is tried instead.
     future : Future of Rollout
         The result of ``uninterrupted(first, plan)``.
     state_difference : callable
@@ -72,7 +72,7 @@ def continued_difference(
     taken, steps, all_legal = _saved_each_step(again, first, plan)
     if len(taken) < 2:
         return None
-    # An episode that ends before its plan does stays in its last state.
+    # An episode that ends early stays in its last state for the rest of the plan.
     live = future.result() if all_legal else again(uninterrupted(first, taken))
     if (error := live.infos.errors.get(0)) is not None:
         if isinstance(error, (WorkerError, StateCapacityError)):

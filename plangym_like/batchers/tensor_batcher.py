@@ -120,6 +120,7 @@ class TensorBatcher:
         states : tensor ``(N, state_nbytes) uint8`` or one row for all, optional
             ``None`` applies every action to the env's current state.
         dt, seeds : int or tensor ``(N,)``
+            As in `PlanEnv.step_batch`.
         blocking : bool
             ``False`` returns a `TensorFuture`. You may overwrite the arguments as soon as this call
             has returned.

@@ -1,9 +1,9 @@
 """``plangym-like bench ID``: measure states per second by batch size and number of workers.
 
-Each figure is the median of several measurements. The columns are measured in turn, so that all see
-the same load. The line "gymnasium" is for the environment that gymnasium.make returns, stepped in a
-plain loop without saving or restoring states. The last lines say how the CPU time for one state,
-and for one row of a batch, is spent without workers.
+Each figure is the median of several measurements. The columns are measured in turn, under the same
+load. The line "gymnasium" is for the environment that gymnasium.make returns, stepped in a plain
+loop without saving or restoring states. The last lines say how the CPU time for one state, and for
+one row of a batch, is spent without workers.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def run(chosen: argparse.Namespace) -> int:
             return OK
         for family in (*FAMILIES, GENERIC):
             name = family_name(family)
-            count = f"{len(ids[name])} ids" if ids[name] else "no list"
+            count = f"{len(ids[name])} ids" if ids[name] else "no known ids"
             extra = f", with the extra {family.extra}" if family.extra else ""
             print(f"{name:18s} {count}{extra}")
         return OK

@@ -137,7 +137,7 @@ def _found(chosen: argparse.Namespace, planner: str, plan: Plan, replayed: float
 def _line(found: dict[str, Any]) -> str:
     seconds = found["seconds"]
     way = "in closed loop" if found["steps"] is not None else "in one plan"
-    end = "to the end of the episode" if found["ended"] else "without an end of the episode"
+    end = "to the end of the episode" if found["ended"] else "not to the end of the episode"
     replay = "the same" if found["replayed_score"] == found["score"] else "ANOTHER SCORE, "
     if replay != "the same":
         replay += f"{found['replayed_score']:,.6g}"
@@ -173,6 +173,6 @@ def _write(
                 folder / "plan.gif", plan, find(chosen.id), chosen.seed, dict(chosen.set)
             )
             written.append("plan.gif")
-        except Exception as error:  # drawing fails in many ways, and the plan is found
+        except Exception as error:  # drawing can fail in many ways; the plan is found anyway
             warn(f"no GIF: {described(error)}")
     return [str(folder / name) for name in written], drawn

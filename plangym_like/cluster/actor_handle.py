@@ -22,7 +22,7 @@ class ActorHandle:
     placement : Placement
         Where the actor runs.
     recipe : bytes
-        The result of `write_recipe`: what the actor hosts.
+        The result of `write_recipe`, from which the actor makes its environment.
     options : dict
         Arguments of ``ray.remote(...).options``.
 

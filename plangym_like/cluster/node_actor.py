@@ -23,7 +23,7 @@ class NodeActor:
 
     One thread makes the environment and steps all chunks, because some simulators belong to the
     thread that made them; Ray's own threads send results meanwhile. The fork server starts while
-    this process imports what the environment needs.
+    this process imports the modules that the environment needs.
 
     Parameters
     ----------

@@ -122,8 +122,8 @@ class Leftovers:
             if self._is(finished):
                 return
         raise SnapshotError(
-            f"no frame of the game was {'' if finished else 'un'}finished in {_TRIES} after a "
-            "reset, so its states cannot be restored"
+            f"none of {_TRIES} frames after a reset was {'' if finished else 'un'}finished, so "
+            "states of this game cannot be restored"
         )
 
     def _is(self, finished: bool) -> bool:

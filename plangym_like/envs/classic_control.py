@@ -85,9 +85,9 @@ class ClassicControlCodec(Codec):
         }
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
-        """Return ``x`` ``(N, size)`` and, if there is one, the other attribute ``(N,)`` by name.
+        """Return ``x`` ``(N, size)`` and, for some classes, one more attribute ``(N,)``.
 
-        It is ``steps_beyond_terminated`` or ``last_u``; there, -1 or NaN means ``None``.
+        This is ``steps_beyond_terminated`` or ``last_u``, where -1 or NaN means ``None``.
         """
         end = 8 * self._size
         fields: dict[str, NDArray[Any]] = {"x": payloads[:, :end].view(np.float64)}

@@ -154,7 +154,7 @@ class MujocoSimulator(GymnasiumSimulator):
         if not isinstance(self.base, GymnasiumMujocoEnv):
             raise SnapshotError(
                 f"{type(self.base).__name__} is not a gymnasium.envs.mujoco.MujocoEnv: this family "
-                "saves nothing else"
+                "saves only that class"
             )
         self.reset_once()
         return MujocoCodec(self.base, pictures=self.render_mode == "rgb_array")

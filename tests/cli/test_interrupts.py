@@ -68,7 +68,7 @@ def test_an_episode_is_written(tmp_path: Path) -> None:
     options = ["--planner", "go-explore", "--option", "cell_of=mine:cells", "--steps", "99"]
     status, shown, _ = interrupted(tmp_path, "Taxi-v4", *options, "--budget", "3000")
     assert status == 130
-    assert "in closed loop, without an end of the episode" in shown and "99 actions" not in shown
+    assert "in closed loop, not to the end of the episode" in shown and "99 actions" not in shown
 
 
 def test_while_an_environment_is_made(tmp_path: Path) -> None:

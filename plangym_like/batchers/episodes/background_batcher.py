@@ -161,8 +161,8 @@ class BackgroundBatcher(Closable):
         Parameters
         ----------
         state_dict : mapping of str to Tensor
-            Such a mapping is copied. Any other object that the agents' `update` accepts is passed
-            on unchanged.
+            A mapping of tensors is copied. Any other object that the agents' `update` accepts is
+            passed on unchanged.
         """
         self._check_open()
         if _is_state_dict(state_dict):

@@ -273,7 +273,7 @@ class ParallelGymAgent(Agent):
         return buffer
 
     def _columns(self, workspace: Workspace, t: int) -> dict[str, Tensor] | None:
-        """Return each variable up to time `t`, or ``None`` if they do not fit into a buffer."""
+        """Return each variable's rows before time `t`, or ``None`` if they do not fit a buffer."""
         columns = {}
         for name, leaf in self._layout.items():
             if not workspace.has(name, t - 1):

@@ -308,7 +308,7 @@ class Workspace:
             samples.append(window.select_batch(torch.randperm(batch_size)[:n_batch_elements]))
         return Workspace.cat_batch(samples)
 
-    # All at once
+    # The whole workspace
 
     def get_transitions(
         self, no_final_state: bool = False, filter_key: str = "env/done"

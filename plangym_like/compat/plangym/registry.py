@@ -17,7 +17,7 @@ _CLASSES = {
     "MujocoEnv": ("control.mujoco", "MujocoEnv"),
     "RetroEnv": ("videogames.retro", "RetroEnv"),
 }
-# Ids that only plangym has
+# Ids that exist only in plangym
 _OWN = {
     "FastLunarLander-v0": ("control.lunar_lander", "LunarLander"),
     "PlanMontezuma-v0": ("videogames.montezuma", "MontezumaEnv"),
@@ -27,7 +27,7 @@ _OWN = {
 def get_planenv_class(
     name: str | None, domain_name: str | None = None, state: str | None = None, **kwargs: Any
 ) -> type[PlanEnv]:
-    """Return the class for a name: a special class, or `PlangymEnv` for all other ids.
+    """Return the plangym class for an environment; `PlangymEnv` if no other class fits.
 
     Raises
     ------

@@ -17,7 +17,7 @@ from plangym_like.envs.mujoco_robots.record import Record
 from plangym_like.envs.mujoco_robots.robot import Frames, Robot, look_in
 from plangym_like.states import HEADER_NBYTES, Row
 
-# The number of frames to simulate before computing their results; it is chosen to fit a cache.
+# The number of frames to simulate before computing their results; their data fit into a cache.
 _FRAMES_AT_ONCE = 1024
 _KEPT_RECORDS = 2
 
@@ -268,7 +268,7 @@ class ChunkStepper(FastForm):
         """Return which rows have reached the time limit."""
         return False if self._counter is None else elapsed >= self._limit()
 
-    # The rows around the simulation
+    # Rows before and after the simulation
 
     def _elapsed(self, source: Row) -> NDArray[np.int64]:
         if self._counter is None:

@@ -49,10 +49,10 @@ class Frames:
 
 
 class Robot(abc.ABC):
-    """The vectorised step of one class of Gymnasium's robots.
+    """The vectorised step of one class of robots in Gymnasium or dm_control.
 
     Every result is bit-identical to the result of the environment's own ``step``. So each
-    expression keeps the operands, order and dtypes of the formulas in ``gymnasium/envs/mujoco``.
+    expression keeps the operands, order and dtypes of the formulas in the environment's source.
     Settings are read from the environment at each call, because users may change them there.
 
     Attributes

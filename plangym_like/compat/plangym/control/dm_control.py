@@ -28,7 +28,7 @@ class DMControlEnv(PlangymEnv):
     domain_name, task_name : str, optional
         The two parts of the name.
     render_mode : {"rgb_array", "human", None}
-        The default mode of `render`.
+        Has no effect on `render`, whose argument is the mode.
     remove_time_limit : bool, optional
         Has no effect.
 

@@ -37,7 +37,7 @@ class FastGymLunarLander(lunar_lander.LunarLander):
         If true, nothing is random: the ground is flat, the lander gets no push at the beginning,
         and the engines do not scatter.
     continuous : bool
-        Whether actions are continuous, and set the power of the two engines.
+        Whether actions are numbers that set the power of the two engines.
     render_mode : str, optional
     """
 
@@ -114,7 +114,7 @@ class LunarLander(PlangymEnv):
 
     @property
     def continuous(self) -> bool:
-        """Whether actions are continuous, and set the power of the engines."""
+        """Whether actions are numbers that set the power of the two engines."""
         return self._continuous
 
     def init_gym_env(self) -> gymnasium.Env[Any, Any]:

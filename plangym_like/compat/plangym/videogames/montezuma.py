@@ -21,12 +21,12 @@ PYRAMID = [
 ]
 # The addresses of these values in the console's memory
 _ROOM, _DYING, _LEVEL, _LIVES, _OBJECTS = 3, 55, 57, 58, 65
-# The keys among the bits of the objects
+# The bits of the keys in the byte of the objects
 KEY_BITS = 0b1110
-# The number of pixels that draw each object: hammer, three keys, two swords, torch
+# The number of pixels of each object on the screen: hammer, three keys, two swords, torch
 OBJECT_PIXELS = (50, 40, 40, 40, 37, 37, 42)
 _KEY_PIXELS = 40
-# The red of the player's face; the first row of the playing field; where objects are shown
+# The red value of the player's face, the first row of the playing field, the area of the objects
 _FACE, _FIELD, _SHELF = 228, 50, (slice(25, 45), slice(55, 110), 0)
 _NOOPS = 3
 
@@ -141,7 +141,7 @@ class CustomMontezuma(gymnasium.Wrapper[Any, Any, Any, Any]):
         return ale_to_ram(self.unwrapped.ale)  # type: ignore[attr-defined]
 
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        """Start an episode, and step three frames with the action that does nothing."""
+        """Start an episode, and step three frames with the no-op action."""
         obs, info = self.env.reset(**kwargs)
         for _ in range(_NOOPS):
             obs, *_, info = self.env.step(0)
