@@ -105,7 +105,7 @@ class Auditor:
         self._random = np.random.default_rng(0)
         self._first = _FIRST
         self._seen, self._gap = 0.0, 1.0  # one row in `_gap` is audited
-        # The seconds of the shortest audit so far, by whether it followed rows for many steps.
+        # Seconds of the shortest audit so far; the key says whether it followed rows.
         self._seconds = {False: np.inf, True: np.inf}
         self._spent = 0.0
         # Rows until the next audit: counted from now, and from the end of the last audit.

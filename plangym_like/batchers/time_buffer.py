@@ -169,6 +169,6 @@ def _changed(
             f"{name!r} was not in the first step; all steps must have the same fields"
         )
     return InputError(
-        f"{name!r} is {value.dtype} of shape {tuple(value.shape)}; with {num_lanes} running "
-        f"environments it must be {column.dtype} of shape {(num_lanes, *column.shape)}, as at first"
+        f"{name!r} is {value.dtype} of shape {tuple(value.shape)}; as in the first step it must "
+        f"be {column.dtype} of shape {(num_lanes, *column.shape)}: a row per running environment"
     )

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 _MAPS = Path("/proc/self/maps")
 _COUNT = struct.Struct("<I")
 _WORD = np.arange(8)
-# The bytes of a pointer from this one up have one or two values for all pointers into a library.
+# In all pointers into one library, this byte and the higher ones have at most two different values.
 _HIGH = 5
 
 

@@ -1,4 +1,4 @@
-"""`ChunkStepper`: simulates rows one by one, but vectorises the computations around that."""
+"""`ChunkStepper`: simulates rows one by one, but vectorises the computations before and after."""
 
 from __future__ import annotations
 

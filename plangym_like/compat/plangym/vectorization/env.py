@@ -85,7 +85,7 @@ class VectorizedEnv(PlangymEnv):
 
     @property
     def _steps_here(self) -> bool:
-        """Whether `plangym_like` steps batches; if not, a user's step methods are called by row."""
+        """Whether `plangym_like` steps batches; if not, workers call the user's step methods."""
         kind: Any = type(self._plan_env)
         return issubclass(kind, PlangymEnv) and not writes_hooks(kind)
 
