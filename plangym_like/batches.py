@@ -21,10 +21,10 @@ class Inputs:
 
     ``actions`` is ``(N, ...)``, or ``(N, T, ...)`` in rollouts. Actions of a `Box` keep the dtype
     in which they were given; actions that are not arrays are a list of objects. ``states`` is
-    ``(N, state_nbytes)``, or one state for all rows. ``dt`` is one int for all rows, or
-    ``(N,) int64``. ``seeds`` is ``None`` or ``(N,) uint64``. ``verified`` says whether the
-    checksums of the states have been verified. ``last_infos`` says whether rollouts on this machine
-    return the info of each row's last step, which audits compare.
+    ``(N, state_nbytes)``, or ``(1, state_nbytes)`` if all rows share one state. ``dt`` is one int
+    for all rows, or ``(N,) int64``. ``seeds`` is ``None`` or ``(N,) uint64``. ``verified`` says
+    whether the checksums of the states have been verified. ``last_infos`` says whether rollouts on
+    this machine return the info of each row's last step, which audits compare.
     """
 
     count: int
@@ -72,7 +72,7 @@ def check_on_error(on_error: Any) -> bool:
 
 
 def dt_of(inputs: Inputs, index: int) -> int:
-    """Return how long row `index` holds its action."""
+    """Return the ``dt`` of row `index`, an int of at least 1."""
     return inputs.dt if isinstance(inputs.dt, int) else int(inputs.dt[index])
 
 

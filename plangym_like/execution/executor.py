@@ -45,7 +45,7 @@ class Executor(Protocol):
 
     @property
     def isolated(self) -> bool:
-        """Whether rows are never stepped in this process."""
+        """Whether rows are stepped in other processes only."""
 
     def submit(self, inputs: Inputs, options: SubmitOptions) -> Any:
         """Step a batch; return its result, or a `Future` of it.
@@ -67,7 +67,7 @@ class ExecutorOptions(Protocol):
 
     @property
     def isolated(self) -> bool:
-        """Whether rows are never stepped in this process."""
+        """Whether rows are stepped in other processes only."""
 
     def prepare(self) -> None:
         """Start processes early, while the simulator of this process is being made."""

@@ -25,6 +25,8 @@ class RowPool(WorkerPool[RowWorker]):
         The processes; each hosts a `PlanEnv`.
     step_timeout, start_timeout : float, optional
         As in `ProcessExecutor`.
+    stats : Stats, optional
+        The counters to update.
 
     Attributes
     ----------
@@ -84,7 +86,7 @@ class RowPool(WorkerPool[RowWorker]):
                     worker.abandon()
 
     def tend(self) -> None:
-        """Replace workers that died while they had no rows, or that go on with abandoned rows."""
+        """Replace workers that died without having rows, or that do not stop abandoned rows."""
         self.hear_late()
         super().tend()
 

@@ -201,7 +201,7 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
             self._queue = None
             raise
 
-    # The calls of all environments
+    # Methods that concern all environments
 
     def _begin(self) -> None:
         super()._begin()

@@ -23,7 +23,7 @@ _DIED = {"worker_died": True}
 
 Columns = dict[str, NDArray[Any]]
 
-# The dtypes of arrays of Python's numbers.
+# The dtypes that NumPy gives to Python's own numbers.
 _PYTHONS = (np.dtype(float), np.dtype(int), np.dtype(bool))
 
 
@@ -105,7 +105,7 @@ class LaneResults:
     def note_loss(self, worker: LanesWorker, repeated: Sequence[int] = ()) -> None:
         """Record the episodes that were lost if the worker's process has died.
 
-        The lanes `repeated` are left out: the call was repeated, and has begun new episodes there.
+        The lanes `repeated` are left out: the call was repeated, and began new episodes in them.
         """
         loss, worker.loss = worker.loss, None
         if loss is not None:
@@ -125,7 +125,7 @@ class LaneResults:
     ) -> None:
         """Copy the observations of the worker's lanes `own` into the caller's rows.
 
-        ``None`` means all its lanes. If `in_place` is true, the worker has already written them.
+        `own` is ``None`` for all its lanes. If `in_place` is true, they are there already.
         """
         rows: Any = worker.rows if own is None else np.array(worker.numbers(own), np.intp)
         recent = arrays.recent[worker.slot]

@@ -126,7 +126,7 @@ class Lanes(abc.ABC):
                     value, self.observation_space, objects=self.takes_objects
                 )
                 obs = self.new_observations()
-            # Before the next reset: environments may share the memory of their observations.
+            # Copied before the next reset, because environments may share memory of observations.
             put_fitting(obs, lane, value, first_lane=self.first_lane)
         return obs
 
@@ -221,8 +221,8 @@ class Lanes(abc.ABC):
     def check_not_used_elsewhere(self) -> None:
         """Raise `InputError` if another user has changed the environments since `start`.
 
-        If lanes step the environments themselves, another `Lanes` must not have reset them. If not,
-        their attributes must not have changed.
+        If lanes step the environments themselves, another `Lanes` must not have reset them. In a
+        vectorised form, attributes that it has read must not have changed.
         """
 
     # The environments

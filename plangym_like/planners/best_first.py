@@ -123,7 +123,7 @@ class BestFirst(Planner):
     def _rest_of(self, last: Plan, state: Row, search: Search) -> Plan | None:
         """Return `last` without its first action if that action leads to `state`, else ``None``."""
         if search.remaining is not None and search.remaining <= len(self.actions):
-            return None  # a new search may need all of it
+            return None  # a new search may need the whole budget
         step = search.step_batch(last.actions[:1], last.state[None], self.dt)
         if not np.array_equal(step.states[0], state):
             return None

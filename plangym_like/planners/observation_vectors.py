@@ -42,7 +42,7 @@ def check_vectors(space: spaces.Space[Any], planner: str) -> None:
         space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
     ):
         raise InputError(
-            f"{planner} measures distances between observations, which must be a fixed count of "
+            f"{planner} measures distances between observations, which must have a fixed number of "
             f"numbers, got {space}"
         )
 

@@ -1,4 +1,4 @@
-"""`ChildProcess`: polls, kills and collects one child process."""
+"""`ChildProcess`: polls, kills and collects (reaps) one child process."""
 
 from __future__ import annotations
 

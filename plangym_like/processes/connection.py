@@ -27,8 +27,8 @@ logger = logging.getLogger("plangym_like")
 
 MakeError = Callable[[], BaseException]
 
-# The longest time that a waiting thread sleeps before it checks its request again. It is always
-# woken by the reply, except if a signal handler that uses the same worker has just received it.
+# The longest time that a waiting thread sleeps before it checks its request again. The reply wakes
+# the thread, unless a signal handler that uses the same worker has just received the reply.
 _LOOK_AGAIN_SECONDS = 0.05
 
 

@@ -1,12 +1,12 @@
-"""The fork server: a process that has imported everything and forks workers on request.
+"""The fork server: a process that has imported the workers' modules and forks workers on request.
 
 A worker that is forked from it starts within milliseconds, and inherits no threads, locks or other
 state of the user's process. A fork server is started when it is first needed. It runs
 `fork_server_main`.
 
 All workers of a fork server begin with a copy of its memory, so strings have the same hashes, and
-sets the same order, in all of them. Workers that must differ in this are forked from a second fork
-server.
+sets the same order, in all of them. Workers that must have other hashes are forked from a second
+fork server.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from plangym_like.processes.messages import (
 
 logger = logging.getLogger("plangym_like")
 
-# The most seconds without an answer of the fork server, while it imports and otherwise.
+# How many seconds to wait for an answer of the fork server: to an import, and to other requests.
 _IMPORT_PATIENCE = 120.0
 _PATIENCE = 20.0
 

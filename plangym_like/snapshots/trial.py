@@ -186,7 +186,7 @@ class Trial:
         self._take_other_steps(other, steps)
 
     def _differ(self, step: int, one: Outcome, other: Outcome) -> bool:
-        """Return whether the outcomes of `step` differ between the copies; if so, note where."""
+        """Return whether the outcomes of `step` differ; if so, note where, or raise an error."""
         found = compare_outcomes(one, other)
         if found is None:
             return False
