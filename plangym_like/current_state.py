@@ -133,7 +133,7 @@ class CurrentState:
     def keep_episode(self) -> None:
         """Set the current state aside if its episode began with a reset.
 
-        This is called before a given state replaces the current state.
+        Call this before a given state replaces the current state.
         """
         if not self.given:
             self._try_to_set_aside()

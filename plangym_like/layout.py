@@ -33,7 +33,7 @@ class Layout:
     plain_infos : bool
         Whether rows may have other info keys.
     exact : bool
-        Whether stepping a row twice gives the same bytes. If not, a row is never stepped by two
+        Whether stepping a row twice gives the same bytes. If false, a row is never stepped by two
         processes.
     out_of_bounds : {"pass", "raise", "clip"}
         How to treat actions beyond the bounds of a `Box`.

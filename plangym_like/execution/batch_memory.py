@@ -10,7 +10,7 @@ from plangym_like.processes.shared_memory import BlockPool, SharedBlock
 
 
 class BatchMemory:
-    """The blocks of one batch.
+    """The shared memory of one batch: one block for each of its regions (see `placement`).
 
     Attributes
     ----------

@@ -41,7 +41,7 @@ class Executor(Protocol):
 
     @property
     def n_workers(self) -> int | None:
-        """How many processes step rows, this one included; ``None`` if only this one does."""
+        """The number of processes that step rows; ``None`` if only this process steps them."""
 
     @property
     def isolated(self) -> bool:
@@ -63,7 +63,7 @@ class ExecutorOptions(Protocol):
 
     @property
     def n_workers(self) -> int | None:
-        """How many processes step rows, this one included; ``None`` if only this one does."""
+        """The number of processes that step rows; ``None`` if only this process steps them."""
 
     @property
     def isolated(self) -> bool:

@@ -127,9 +127,9 @@ class RowFaults:
     def waits_for(self, stepped: Collection[int], pending: Collection[int]) -> bool:
         """Return whether to wait because rows below the lowest failed row may still fail.
 
-        If that row failed with a timeout, the result is also true while other rows that hung once
-        are still to be tried again, because the error names all rows that hung. Otherwise, it is
-        also true for a moment, until workers have stopped stepping rows above the failed row.
+        If that row failed with a timeout, the result is also true while rows that hung once wait
+        for their second try, because the error names all rows that hung. Otherwise, it is also true
+        for a moment, until workers have stopped stepping rows above the failed row.
 
         Parameters
         ----------

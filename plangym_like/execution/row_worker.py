@@ -164,7 +164,7 @@ class RowWorker(WorkerHandle):
 
     @property
     def owes_report(self) -> bool:
-        """Whether the report that `leave` did not wait for has not been read yet."""
+        """Whether a report is still to be read, because `leave` did not wait for it."""
         return self._late is not None
 
     def late_report(self, *, patient: bool) -> tuple[Report, int] | None:

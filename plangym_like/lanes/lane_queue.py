@@ -82,7 +82,7 @@ class LaneQueue:
         # Lanes to step, with the actions of all lanes that were put with them.
         self._waiting: list[deque[tuple[int, Any]]] = [deque() for _ in self._parts]
         self._part_of = [number for number, part in enumerate(self._parts) for _ in part.lanes]
-        # So few lanes that a slow lane delays no more than its process's share of a batch.
+        # The most lanes in one call: a slow lane delays at most its process's share of a batch.
         self._most_at_once = -(-self._batch_size // len(self._parts))
 
     def add_ready(self, infos: Iterable[dict[str, Any]]) -> None:

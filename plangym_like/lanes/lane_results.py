@@ -28,7 +28,7 @@ _PYTHONS = (np.dtype(float), np.dtype(int), np.dtype(bool))
 
 
 class LaneResults:
-    """Stores the results of workers, and reports the episodes that were lost when one died.
+    """Stores the results of workers, and reports episodes that were lost when a worker died.
 
     Parameters
     ----------
@@ -157,7 +157,7 @@ class LaneResults:
     def take_infos(
         self, worker: LanesWorker, lanes: Sequence[int], reply: StepReply | None
     ) -> None:
-        """Replace the infos of `lanes`, all of which belong to `worker`, with those in `reply`."""
+        """Replace the infos of `lanes`, all hosted by `worker`, with the infos in `reply`."""
         if reply is not None and reply.columns:
             self._take_columns(worker.start, reply.columns, worker.num_lanes)
             return
@@ -186,7 +186,7 @@ class LaneResults:
         arrays : LaneArrays
             The arrays of all lanes.
         finals : dict
-            Final observations and infos by lane; this method adds those of the worker's lanes.
+            Final observations and infos by lane, to which the worker's lanes are added.
         in_place : bool
             Whether the worker has already written observations to the caller's rows.
         step_infos : bool

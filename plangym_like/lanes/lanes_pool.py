@@ -29,8 +29,8 @@ _SPIN_SECONDS, _WAITS_WITHOUT_SPIN = 3e-4, 16
 _SLEEP_SECONDS = 0.5
 # The longest time between two polls that counts as waiting.
 _AWAY_SECONDS = 1.0
-# How often a job is tried on a new process. The last time, lanes begin new episodes even if there
-# are saved states, because continuing from these may be what kills the processes.
+# How many times a job is tried on a new process. In the last try, lanes begin new episodes even if
+# there are saved states, because continuing from these states may kill the processes.
 _ATTEMPTS = 3
 
 

@@ -28,8 +28,8 @@ class RobotLanes(SequentialLanes):
     """Lanes that are simulated one after the other, each in its own environment.
 
     Rewards, observations and infos of all lanes are computed from the simulations' data with NumPy.
-    They equal those of the environments bit for bit. The environments' own ``step`` is called only
-    at first, to check the results.
+    They equal the environments' own results bit for bit. The environments' own ``step`` is called
+    only at first, to check the results.
 
     Parameters
     ----------

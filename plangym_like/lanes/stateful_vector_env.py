@@ -51,7 +51,7 @@ class StatefulVectorEnv(VectorEnv[Any, Any, Any]):
 
     @property
     def has_states(self) -> bool:
-        """Whether the environments have state rows; those made by `plangym_like.make` do."""
+        """Whether the environments have state rows, as environments of `plangym_like.make` do."""
         return self._lanes.has_states
 
     @property

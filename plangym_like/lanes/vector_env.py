@@ -35,7 +35,7 @@ Step = tuple[Any, NDArray[np.float64], Flags, Flags, dict[str, Any]]
 class PlanVectorEnv(StatefulVectorEnv):
     """n environments as one `gymnasium.vector.VectorEnv`, whose states can be saved and restored.
 
-    Results are the same as those of `gymnasium.vector.SyncVectorEnv`, including autoreset, seeds,
+    Results are the same as with `gymnasium.vector.SyncVectorEnv`, including autoreset, seeds,
     options, reset masks, infos and spaces. Use `plangym_like.make_vec` to make one.
 
     Parameters

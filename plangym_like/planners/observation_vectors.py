@@ -26,7 +26,7 @@ def as_vectors(obs: Any) -> NDArray[np.float64]:
 
 
 def check_vectors(space: spaces.Space[Any], planner: str) -> None:
-    """Raise InputError unless every observation consists of the same number of numbers.
+    """Raise InputError unless all observations consist of equally many numbers.
 
     The message names `planner`.
 
@@ -42,7 +42,7 @@ def check_vectors(space: spaces.Space[Any], planner: str) -> None:
         space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
     ):
         raise InputError(
-            f"{planner} measures distances between observations, which must have a fixed number of "
+            f"{planner} measures distances between observations, which must be a fixed count of "
             f"numbers, got {space}"
         )
 

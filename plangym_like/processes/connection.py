@@ -190,7 +190,7 @@ class Connection:
                 self._followers.pop().release()
 
     def _take_in(self, timeout: float) -> None:
-        """Wait until replies arrive or the worker ends, and process what happened.
+        """Wait until replies arrive or the worker ends, and handle these events.
 
         The caller must hold the lock `_reading`.
         """

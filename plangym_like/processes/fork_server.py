@@ -130,7 +130,7 @@ class ForkServer:
     def _ask(self, verb: str, content: Any, descriptors: Sequence[int] = ()) -> tuple[Any, ...]:
         """Send a request, and return the answer and its descriptors."""
         packets: list[Any] = []
-        # One request at a time, since the time limits of others would expire while it is answered.
+        # One request at a time, so that the time limit of a request does not include earlier ones.
         with _lock, self._send(verb, content, descriptors) as answers:
             try:
                 receive_with_descriptors(answers, 1 << 16, packets)

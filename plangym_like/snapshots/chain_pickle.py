@@ -357,7 +357,7 @@ class _Unpickler(pickle.Unpickler):
             return self._owner.class_named(module, name)
 
 
-# Pickles refer to these functions; the unpickler replaces them by those of its chain.
+# Pickles refer to these functions; the unpickler replaces them by methods of its chain.
 def _thing_at(place: str) -> Any:
     raise KeyError(place)
 

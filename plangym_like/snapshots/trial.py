@@ -71,8 +71,8 @@ class TrialRule:
     Attributes
     ----------
     always : bool
-        Whether every environment is tested, or only those whose class or wrappers come from outside
-        Gymnasium and this package.
+        True to test every environment. False to test only environments whose class or wrappers come
+        from outside Gymnasium and this package.
     copies : bool
         Whether a second copy is made and compared with the first.
     steps : int
