@@ -117,7 +117,7 @@ def check_one_dt(dt: Any) -> int:
     """Return `dt` as an int; raise `InputError` unless it is one whole number of at least 1."""
     steps = check_dt(dt)
     if not isinstance(steps, int):
-        raise InputError("step takes a single dt")
+        raise InputError(f"step takes one dt, not one for each row; got {dt!r}")
     return steps
 
 

@@ -128,7 +128,7 @@ def register(prefix_or_predicate: str | Callable[[Any], bool], family: EnvClass)
     elif not callable(answers):
         raise InputError(f"expected a prefix of ids or a function, got {answers!r}")
     if not callable(family):
-        raise InputError(f"a family is a class of environments or a function, got {family!r}")
+        raise InputError(f"family must be a class of environments or a function, got {family!r}")
     _registered.insert(0, (answers, family))
 
 

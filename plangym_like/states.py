@@ -282,7 +282,7 @@ class StateFormat:
     @staticmethod
     def _damaged(index: int, what: str) -> StateFormatError:
         return StateFormatError(
-            f"state row {index} is damaged: {what} is not that of a row made by this library"
+            f"state row {index} is damaged, or was not made by this library: {what} is wrong"
         )
 
 

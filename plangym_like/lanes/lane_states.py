@@ -47,7 +47,7 @@ def checked_states(states: Any, formats: Sequence[StateFormat], lanes: Sequence[
         try:
             checked.append(each.check_row(given[place] if len(given) > 1 else given[0]))
         except StateError as error:
-            error.add_note(f"raised for the state of lane {lane}, whose environment is different")
+            error.add_note(f"raised for lane {lane}, whose environment differs from others")
             raise
     return np.stack(checked)
 

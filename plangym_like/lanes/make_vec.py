@@ -34,7 +34,7 @@ _TRIAL_STEPS = 10
 # Arguments of `gymnasium.make_vec` and similar functions, with their replacements here.
 _ELSEWHERE = {
     "vectorization_mode": "n_workers=k divides the environments among up to k processes, and "
-    "vectorise=False steps one after the other",
+    "vectorise=False steps them one by one",
     "vectorize": "it is spelled vectorise here",
     "vector_kwargs": "give its entries as keywords of make_vec",
     "shared_memory": "leave it out: with n_workers=2 or more, observations are in shared memory",

@@ -195,7 +195,7 @@ class PlanVectorEnv(StatefulVectorEnv):
             if self._ended.any():
                 raise ResetNeeded(
                     f"the episodes of environments {np.flatnonzero(self._ended).tolist()} have "
-                    "ended: reset them, by options={'reset_mask': ...}"
+                    "ended: reset them with options={'reset_mask': ...}"
                 )
             self._lanes.step(batch, out)
         np.logical_or(self._terminated, self._truncated, out=self._ended)

@@ -107,8 +107,8 @@ class Connection:
             if self._end is None:
                 if self._flushing:
                     raise RuntimeError(
-                        f"a signal handler used {self._worker} while it was interrupting "
-                        "another use of it; set a flag in the handler instead"
+                        f"a signal handler used {self._worker} while the interrupted code "
+                        "was using it; set a flag in the handler instead"
                     )
                 parts = outgoing(kind, request.number, payload, descriptors)
                 try:

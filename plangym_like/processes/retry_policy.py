@@ -64,7 +64,7 @@ class RetryPolicy:
             died, self._deaths_without_progress = self._deaths_without_progress, 0
             raise WorkerDiedError(
                 f"{died} workers died in succession without any progress, the last one because: "
-                f"{error}; every task seems to end them",
+                f"{error}; every task seems to kill its worker",
                 error.pid,
                 error.exitcode,
             ) from error

@@ -56,7 +56,9 @@ class SharedBlock:
             self.close()
             if isinstance(error, OSError) and error.errno is None:
                 raise  # raised by a signal handler, such as a TimeoutError
-            raise MemoryError(f"no room for {self.nbytes} shared bytes: {error}") from error
+            raise MemoryError(
+                f"{self.nbytes} bytes of shared memory cannot be allocated: {error}"
+            ) from error
 
     def array(self) -> NDArray[np.uint8]:
         """Return a new array over all bytes; the array lives as long as any view of it."""

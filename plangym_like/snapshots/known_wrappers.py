@@ -53,7 +53,7 @@ _CLOCKS = ("episode_start_time",)
 _UNCHANGING: tuple[str, ...] = ("transform_action.", "transform_observation.", "transform_reward.")
 _UNCHANGING += ("jax_to_numpy.",)
 _FOREIGN = (
-    "it converts arrays to those of another library, but batches here are NumPy arrays; leave it "
+    "it converts arrays to arrays of another library, but batches here are NumPy arrays; leave it "
     "out and convert whole batches, as plangym_like.batchers does"
 )
 _IMPOSSIBLE = {

@@ -9,7 +9,7 @@ from typing import Any
 DESCRIPTIONS: dict[str, tuple[str, str]] = {
     "made": (
         "the environment can be saved",
-        "follow the reason given; or add save_state() and load_state(saved)",
+        "do what the message advises, or add save_state() and load_state(saved)",
     ),
     "repeat": (
         "the same seed and actions give the same episode in every copy",
@@ -42,7 +42,7 @@ DESCRIPTIONS: dict[str, tuple[str, str]] = {
         "carry nothing over from one row to the next, and do not write into given arrays",
     ),
     "rollout": (
-        "rollout_batch gives the same as its steps one by one",
+        "rollout_batch gives the same results as its steps taken one by one",
         "make rollout_rows do what step_rows does, and stop a row when its episode ends",
     ),
     "travel": (
@@ -69,7 +69,7 @@ DESCRIPTIONS: dict[str, tuple[str, str]] = {
         "draw all randomness of steps from self.np_random, even if reset has replaced it",
     ),
     "dt": (
-        "dt=n gives the same as n steps of the same action",
+        "dt=n gives the same result as n steps with the same action",
         "count no calls of step_batch in a wrapper or simulator",
     ),
     "unseeded": (
