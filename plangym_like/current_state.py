@@ -139,9 +139,9 @@ class CurrentState:
             self._try_to_set_aside()
 
     def drop(self) -> None:
-        """Mark the current state as lost.
+        """Mark the current state as lost, with one exception.
 
-        Keep it if it is set aside and its episode began with a reset.
+        A state that is set aside is kept if its episode began with a reset.
         """
         if self.given:
             self.row = self.picture = None

@@ -293,7 +293,9 @@ def _horizon(batch: Any, count: int) -> int:
         lengths = {len(row) for row in batch}
         if len(lengths) > 1:
             told = f"{min(lengths)} and {max(lengths)}"
-            raise BatchLengthError(f"rows of a rollout must have equally many actions, got {told}")
+            raise BatchLengthError(
+                f"all rows of a rollout must have the same number of actions, got {told}"
+            )
         length = max(lengths, default=0)
     else:
         length = batch.shape[1]

@@ -73,7 +73,10 @@ class BatchRun:
         return self._dispatcher
 
     def future(self, owner: Any = None) -> Future[Any]:
-        """Make the batch's future, which keeps `owner` alive until the batch is over; call once."""
+        """Make the batch's future, which keeps `owner` alive until the batch is over.
+
+        Call this only once.
+        """
         future: Future[Any] = Future(self, owner)
         self._future = weakref.ref(future)
         return future

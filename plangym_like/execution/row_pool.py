@@ -76,7 +76,7 @@ class RowPool(WorkerPool[RowWorker]):
         self.slowest_row = max(self.slowest_row * 0.9, report.seconds / count)
 
     def abandon_all_but(self, owners: Collection[object]) -> None:
-        """Tell workers to stop if they step rows of a batch that is not among `owners`.
+        """Tell workers to stop if they step rows of batches other than `owners`.
 
         There are such workers only if a second Ctrl-C interrupted the cancellation of a batch.
         """

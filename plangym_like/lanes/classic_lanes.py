@@ -102,7 +102,7 @@ class ClassicLanes(Lanes):
             self._check_unchanged(lane)
 
     def _check_unchanged(self, lane: int) -> None:
-        """Raise an error if an attribute has changed since it was read, not by `set_attr`."""
+        """Raise `InputError` if an attribute was changed by other means than `set_attr`."""
         limit = self._time_limits[lane]
         if self._dynamics.signature(self._bases[lane]) != self._signature or (
             limit is not None and limit._max_episode_steps != self._limit

@@ -39,7 +39,7 @@ class Visit(NamedTuple):
 
 
 class Walks(NamedTuple):
-    """Arrays of N explorations; `nodes` are in the lineage, `actions` are the last actions."""
+    """Arrays of N explorations. `nodes` refer to the `Lineage`; `actions` are the last actions."""
 
     states: NDArray[np.uint8]
     scores: NDArray[np.float64]

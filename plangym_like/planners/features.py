@@ -74,7 +74,7 @@ def tile_colors(screens: NDArray[Any], rows: int = 14, columns: int = 16) -> NDA
 
     These are the basic features of Y. Liang, M. C. Machado, E. Talvitie and M. Bowling, "State of
     the art control of Atari games using shallow reinforcement learning", AAMAS 2016:
-    14 times 16 tiles, of 15 times 10 pixels on a screen of Atari. RGB colours are rounded to 3, 3
+    14 by 16 tiles, of 15 by 10 pixels on a screen of Atari. RGB colours are rounded to 3, 3
     and 2 bits. No background is subtracted: pixels that never change are never novel.
 
     Parameters

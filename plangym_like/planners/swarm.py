@@ -13,7 +13,7 @@ from plangym_like.transitions import BatchTransition
 
 
 class Swarm(NamedTuple):
-    """Arrays of N walkers; `nodes` are in the lineage, and `lives` is the same for all of them."""
+    """Arrays of N walkers. `nodes` refer to the `Lineage`; all walkers have the same `lives`."""
 
     states: NDArray[np.uint8]
     obs: NDArray[np.float64]
