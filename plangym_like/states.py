@@ -282,7 +282,7 @@ class StateFormat:
     @staticmethod
     def _damaged(index: int, what: str) -> StateFormatError:
         return StateFormatError(
-            f"state row {index} is damaged, or was not made by this library: {what} is wrong"
+            f"state row {index} is damaged: {what} is wrong for a row made by this library"
         )
 
 
