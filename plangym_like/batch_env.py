@@ -21,7 +21,7 @@ from plangym_like.stats import Stats
 
 
 class BatchEnv(PlanEnv):
-    """A `PlanEnv` whose batches are stepped by worker processes with equal environments.
+    """A `PlanEnv` whose batches are stepped by worker processes, all with the same environment.
 
     ``len(env)`` is the number of these processes, and ``env[i]`` is one of them. This process steps
     rows of batches only if `caller` is given. Methods that need a simulator in this process, such
@@ -118,7 +118,7 @@ class BatchEnv(PlanEnv):
         )
 
     def setup(self) -> None:
-        """Do nothing: the workers have been made already."""
+        """Do nothing, because the workers exist already; raise `ClosedError` after `close`."""
         if self._closed:
             raise closed(self.name)
 
@@ -134,12 +134,12 @@ class BatchEnv(PlanEnv):
 
     @property
     def n_workers(self) -> int:
-        """The number of processes that step rows, including this one if it does."""
+        """The number of processes that step rows, including this one if it steps any."""
         return self._processes.n_workers
 
     @property
     def isolate(self) -> bool:
-        """Whether batches are never stepped in this process."""
+        """Whether batches are stepped in other processes only."""
         return self._processes.isolated
 
     def clone(self, **changed: Any) -> Self:
@@ -203,5 +203,5 @@ class BatchEnv(PlanEnv):
 
 
 def _state_difference(env: PlanEnv, one: Row, other: Row) -> tuple[str, str] | None:
-    """Return where two payloads differ in meaning, and both values; runs in a worker."""
+    """Return `Simulator.state_difference` of two payloads; runs in a worker."""
     return env.simulator.state_difference(one, other)

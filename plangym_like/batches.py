@@ -21,10 +21,10 @@ class Inputs:
 
     ``actions`` is ``(N, ...)``, or ``(N, T, ...)`` in rollouts. Actions of a `Box` keep the dtype
     in which they were given; actions that are not arrays are a list of objects. ``states`` is
-    ``(N, state_nbytes)``, or one state for all rows. ``dt`` is one int for all rows, or
-    ``(N,) int64``. ``seeds`` is ``None`` or ``(N,) uint64``. ``verified`` says whether the
-    checksums of the states have been verified. ``last_infos`` says whether rollouts on this machine
-    return the info of each row's last step, which audits compare.
+    ``(N, state_nbytes)``, or ``(1, state_nbytes)`` if all rows share one state. ``dt`` is one int
+    for all rows, or ``(N,) int64``. ``seeds`` is ``None`` or ``(N,) uint64``. ``verified`` says
+    whether the checksums of the states have been verified. ``last_infos`` says whether rollouts on
+    this machine return the info of each row's last step, which audits compare.
     """
 
     count: int
@@ -72,7 +72,7 @@ def check_on_error(on_error: Any) -> bool:
 
 
 def dt_of(inputs: Inputs, index: int) -> int:
-    """Return how long row `index` holds its action."""
+    """Return the ``dt`` of row `index`, an int of at least 1."""
     return inputs.dt if isinstance(inputs.dt, int) else int(inputs.dt[index])
 
 
@@ -117,7 +117,7 @@ def check_one_dt(dt: Any) -> int:
     """Return `dt` as an int; raise `InputError` unless it is one whole number of at least 1."""
     steps = check_dt(dt)
     if not isinstance(steps, int):
-        raise InputError("step takes a single dt")
+        raise InputError(f"step takes one dt, not one for each row; got {dt!r}")
     return steps
 
 

@@ -123,7 +123,7 @@ class CurrentState:
             if self.picture is not None:
                 self._simulator.give_picture(self.picture)
 
-    # Replacing it
+    # Replacing the current state
 
     def hold(self, row: Row, picture: Any = None, *, given: bool = True) -> None:
         """Make `row` the current state without using the simulator."""
@@ -133,13 +133,16 @@ class CurrentState:
     def keep_episode(self) -> None:
         """Set the current state aside if its episode began with a reset.
 
-        This is called before a given state replaces the current state.
+        Call this before a given state replaces the current state.
         """
         if not self.given:
             self._try_to_set_aside()
 
     def drop(self) -> None:
-        """Call `fail`, but first drop the set-aside row if the episode began with a given state."""
+        """Mark the current state as lost, with one exception.
+
+        A state that is set aside is kept if its episode began with a reset.
+        """
         if self.given:
             self.row = self.picture = None
         self.fail()
@@ -222,7 +225,7 @@ class CurrentState:
                     self.fail()
                     raise
                 self._begin(given=True)
-            # Before anything else happens to the simulator, which may keep both.
+            # Copied before the simulator is used again, which may change these objects.
             obs, info = owned(obs), owned_info(info)
             info["n_step"], info["dt"] = frames, dt
             if image:

@@ -11,7 +11,7 @@
     |   +-- StateFormatError               malformed: wrong size, damaged, truncated
     |   +-- StateMismatchError             well formed, but of another environment or version
     |   +-- StateCapacityError             a payload that is larger than the row
-    |   +-- UntrustedStateError            a pickled row from outside this session
+    |   +-- UntrustedStateError            a pickled row of another session
     |   +-- StateLostError                 the current state was lost in a call that failed
     +-- ObservationError (ValueError)      an observation that does not fit its space
     +-- RewardError (ValueError)           a reward that is not one number
@@ -90,7 +90,10 @@ class StateCapacityError(StateError):
 
 
 class UntrustedStateError(StateError):
-    """A pickled row was not made in this session, and ``allow_pickle`` is not set."""
+    """A pickled row was not made in this session, and ``allow_pickle`` is not set.
+
+    A session is a process together with its workers and Ray actors.
+    """
 
 
 class ObservationError(PlangymError, ValueError):

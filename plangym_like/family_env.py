@@ -65,7 +65,7 @@ def as_wrappers(given: Iterable[Any] | None) -> tuple[Any, ...]:
     Raises
     ------
     InputError
-        It is not a list, or an item is neither a class nor a pair ``(class, arguments)``.
+        `given` is not iterable, or an item is neither a class nor a pair ``(class, arguments)``.
     """
     if given is None:
         return ()

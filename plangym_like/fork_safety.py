@@ -1,8 +1,8 @@
 """Keep environments and workers safe when the process that owns them forks.
 
-The forked copy must not send messages on its parent's connections to workers. It must not keep the
-write ends of the workers' alive pipes open either: the workers would then outlive their owner. So
-the copy drops the connections and pipes immediately.
+The forked copy must not send messages on its parent's connections to workers. It must also close
+its copies of the workers' alive pipes (see `plangym_like.processes.parent_death`): while these are
+open, workers do not end with their owner. So the copy drops connections and pipes immediately.
 
 Only the thread that forks exists in the copy. A lock that another thread held stays locked in the
 copy, and the data that it guards may be half changed. So locks are replaced in the copy, and

@@ -109,7 +109,7 @@ class GymView(gymnasium.Env[Any, Any]):
         return self.plan_env.get_state()
 
     def set_state(self, state: Row) -> None:
-        """Make `state` the current state, as `PlanEnv.set_state` does; this returns no observation.
+        """Make `state` the current state without returning an observation; see `PlanEnv.set_state`.
 
         Raises
         ------
@@ -118,7 +118,7 @@ class GymView(gymnasium.Env[Any, Any]):
         """
         self.plan_env._set(state, given=True)
 
-    # What else Gymnasium environments have
+    # Other members of Gymnasium environments
 
     def render(self) -> Any:
         """Render the current state in ``render_mode``; raises the same errors as `step`."""

@@ -20,7 +20,9 @@ from plangym_like.transitions import BatchInfo, BatchStep, BatchTransition, Roll
 
 
 class Layout:
-    """The form of an environment's batches, which is the same in all its processes.
+    """Checks the batches of one environment, and allocates arrays for their results.
+
+    It is the same in all processes of the environment.
 
     Attributes
     ----------
@@ -31,7 +33,7 @@ class Layout:
     plain_infos : bool
         Whether rows may have other info keys.
     exact : bool
-        Whether stepping a row twice gives the same bytes. If not, a row is never stepped by two
+        Whether stepping a row twice gives the same bytes. If false, a row is never stepped by two
         processes.
     out_of_bounds : {"pass", "raise", "clip"}
         How to treat actions beyond the bounds of a `Box`.
@@ -63,7 +65,7 @@ class Layout:
         # The range of actions and their dtype; empty if the space is not `Discrete`.
         self._choices = range(0)
         self._choice: Any = int
-        # The dtype of `Box` actions that only need a check; ``None`` if all need more than that.
+        # The dtype of `Box` actions for which a quick check is enough; ``None`` if there are none.
         is_box = isinstance(action_space, Box) and action_space.dtype.kind == "f"
         usual = is_box and out_of_bounds == "pass"
         self._box_dtype = np.dtype(action_space.dtype) if usual else None
@@ -85,8 +87,8 @@ class Layout:
     ) -> Inputs:
         """Check the arguments of a batch before it is stepped, and return its inputs.
 
-        With ``sums=False``, checksums may be left to `verify`; ``verified`` of the result is then
-        false.
+        `horizon` is true for rollouts, whose actions have an axis of length T. With ``sums=False``,
+        checksums may be left to `verify`; ``verified`` of the result is then false.
 
         Raises
         ------
@@ -290,11 +292,13 @@ def _horizon(batch: Any, count: int) -> int:
     if isinstance(batch, list):
         lengths = {len(row) for row in batch}
         if len(lengths) > 1:
-            told = f"{min(lengths)} and of {max(lengths)}"
-            raise BatchLengthError(f"all rows of a rollout must be equally long, got {told}")
+            told = f"{min(lengths)} and {max(lengths)}"
+            raise BatchLengthError(
+                f"all rows of a rollout must have the same number of actions, got {told}"
+            )
         length = max(lengths, default=0)
     else:
         length = batch.shape[1]
     if count and length < 1:
-        raise BatchLengthError("a rollout needs actions of shape (N, T, ...), T at least 1")
+        raise BatchLengthError("a rollout needs actions of shape (N, T, ...) with T at least 1")
     return max(length, 1)

@@ -11,7 +11,7 @@ import errno
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-# Smaller requests are not checked, because that would take longer than filling them.
+# Smaller requests are not checked: the check would take longer than filling the memory.
 _CHECKED_NBYTES = 1 << 24
 # The memory that is kept free in a cgroup for other needs of its processes.
 _RESERVE_NBYTES = 1 << 24

@@ -99,7 +99,7 @@ class PlanEnv(StatefulEnv):
         Raises
         ------
         InputError, SnapshotError
-            The seed is not a whole number of at least 0; the options change what no row holds.
+            The seed is negative or not a whole number; `options` change more than rows can hold.
         """
         stepper = self.row_stepper
         if seed is not None:

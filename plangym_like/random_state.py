@@ -64,7 +64,10 @@ def save_generator(generator: np.random.Generator | None) -> bytes:
 def load_generator(
     memory: bytes | NDArray[np.uint8], generator: np.random.Generator | None
 ) -> np.random.Generator | None:
-    """Return a random generator that continues from `memory`; reuse `generator` if possible."""
+    """Return a generator that continues from `memory`, reusing `generator` if possible.
+
+    Return ``None`` if `memory` is 40 zeros.
+    """
     memory = bytes(memory)
     if memory == _EMPTY:
         return None

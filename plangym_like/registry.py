@@ -53,8 +53,8 @@ class Family:
     extra: str = ""
 
 
-# Unregistered names first: those of retro end with a console, those of dm_control's suite are
-# plangym's ("walker-walk") or shimmy's ("dm_control/walker-walk-v0").
+# Families of unregistered names come first. Names of retro games end with a console. Names of
+# dm_control's suite are plangym's ("walker-walk") or shimmy's ("dm_control/walker-walk-v0").
 FAMILIES = (
     Family(
         place="retro:RetroEnv",
@@ -128,7 +128,7 @@ def register(prefix_or_predicate: str | Callable[[Any], bool], family: EnvClass)
     elif not callable(answers):
         raise InputError(f"expected a prefix of ids or a function, got {answers!r}")
     if not callable(family):
-        raise InputError(f"a family is a class of environments or a function, got {family!r}")
+        raise InputError(f"family must be a class of environments or a function, got {family!r}")
     _registered.insert(0, (answers, family))
 
 
@@ -148,7 +148,7 @@ def find_spec(name: str) -> EnvSpec:
     """
     module, colon, name = name.rpartition(":")
     if colon:
-        # As in Gymnasium: a module that registers ids when it is imported, and one of them.
+        # "module:id", as in Gymnasium: the module registers the id when it is imported.
         importlib.import_module(module)
     if name not in gymnasium.registry:
         for family in FAMILIES:
@@ -301,7 +301,8 @@ def make(
         Step batches on a Ray cluster, on `n_workers` of its cores or on all of them. See `RayEnv`
         for further arguments.
     frameskip : int or (int, int), optional
-        Frames per action; ``None`` keeps the value registered with the id.
+        Frames per action. A pair is a range, from which the number is drawn at random. ``None``
+        keeps the value registered with the id.
     autoreset : bool
         Whether `step` starts a new episode once one has ended; batches never do.
     delay_setup : bool

@@ -39,7 +39,7 @@ def not_exiting(error: BaseException) -> Exception:
 
 @contextlib.contextmanager
 def errors_suppressed(*kinds: type[BaseException]) -> Iterator[None]:
-    """Suppress errors of these kinds, or all, but not those that signal handlers raise."""
+    """Suppress errors of `kinds` (by default, all kinds), unless a signal handler raised them."""
     suppressed = kinds or (BaseException,)
     try:
         yield

@@ -57,7 +57,7 @@ class RowStepper:
     def for_audits(self) -> RowStepper:
         """Return a stepper with a copy of the environment, or this one if it has no copy.
 
-        What a restore leaves unchanged in this environment is different in the copy.
+        Data that a restore does not set may differ in the copy, so audits can notice their effects.
         """
         with self.lock:
             self.ensure_usable()
@@ -87,8 +87,8 @@ class RowStepper:
         return None
 
     def _run_range(self, rows: Rows, start: int, stop: int) -> None:
-        # A separate method, because a longer function could not release the lock without free
-        # memory.
+        # A separate method keeps `run_rows` short. Without free memory, CPython before 3.14 hangs
+        # when it leaves a `with` block late in a long function; the lock would stay locked.
         sim, state_format = self.simulator, self.layout.format
         fresh = None if rows.next_states is None else rows.next_states[start:stop]
         rows.cursor[0] = start
@@ -141,7 +141,7 @@ class RowStepper:
         named = {name: (column[0] if single else column) for name, column in fields.items()}
         for name, value in named.items():
             if isinstance(value, np.ndarray):
-                # A view could be made writable again, and would change with the rows.
+                # A NumPy view could be made writable again, and would change with the rows.
                 named[name] = value.copy()
                 named[name].flags.writeable = False
         return named

@@ -21,6 +21,7 @@ from plangym_like.errors import EnvApiError, InputError, RewardError, SnapshotEr
 from plangym_like.ownership import owned, owned_info
 from plangym_like.states import HEADER_NBYTES, Row
 
+# The result of `Simulator.step`.
 Outcome = tuple[Any, float, bool, bool, dict[str, Any], int]
 # What ``env.step`` returns.
 EnvStep = tuple[Any, Any, bool, bool, dict[str, Any]]
@@ -132,7 +133,7 @@ class Simulator(abc.ABC):
         The smallest number of rows for which stepping all rows at once is faster than using one
         environment per row; used only if `steps_batches` is true.
     step_row_moves : bool
-        Whether `step_row` leaves the simulator in the next state. If not, `step_row` does not use
+        Whether `step_row` leaves the simulator in the next state. If false, `step_row` does not use
         the simulator.
     """
 
@@ -345,7 +346,7 @@ class Simulator(abc.ABC):
         """Restore the image that `keep_picture` returned for the state just written."""
 
     def wrapper_names(self) -> Sequence[str]:
-        """Return the names of the wrappers around the simulator, outermost first."""
+        """Return the names of the wrappers around the environment, outermost first."""
         names, env = [], self.env
         while isinstance(env, gymnasium.Wrapper):
             names.append(type(env).__name__)
@@ -353,7 +354,7 @@ class Simulator(abc.ABC):
         return names
 
     def copy_for_audits(self) -> Simulator | None:
-        """Return a copy in which audits step rows, or ``None`` if they use this simulator."""
+        """Return a copy in which audits step rows, or ``None`` if audits use this simulator."""
         return None
 
     def close(self) -> None:

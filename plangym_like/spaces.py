@@ -21,7 +21,7 @@ from plangym_like.errors import ActionError, InputError, ObservationError
 _LEAVES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 # What to do with actions beyond the bounds of a `Box`.
 _POLICIES = ("pass", "raise", "clip")
-# For each kind of dtype, the kinds of numbers that an observation may have.
+# The kind of a space's dtype -> the kinds of numbers that its observations may have.
 _CASTS = {"f": "biuf", "i": "biu", "u": "biu", "b": "biu"}
 
 

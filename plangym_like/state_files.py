@@ -37,7 +37,7 @@ _PIECE = 1 << 20
 
 
 def save(path: str | os.PathLike[str], state_format: StateFormat, rows: Row) -> None:
-    """Write `rows` ``(N, state_nbytes)``; the file is written completely or not at all.
+    """Write `rows` ``(N, state_nbytes)`` to a file, either completely or not at all.
 
     An existing file is replaced, and keeps its permissions. If `path` is a symbolic link, the file
     that it points to is replaced. Pipes and devices are written to directly.

@@ -131,7 +131,7 @@ class StatefulEnv:
         if self._closed or self._executor is not None:
             raise TypeError(
                 f"{self!r} holds a simulator or is closed, and cannot be pickled or copied; use "
-                "clone(), send its state rows, or pickle it before use, made with delay_setup=True"
+                "clone(), send its state rows, or make it with delay_setup=True and pickle it then"
             )
         return self.__dict__
 
@@ -207,7 +207,7 @@ class StatefulEnv:
 
     @property
     def isolate(self) -> bool:
-        """Whether batches are never stepped in this process."""
+        """Whether batches are stepped in other processes only."""
         return self._options.isolated
 
     @property
@@ -357,7 +357,7 @@ class StatefulEnv:
     def clone(self, **changed: Any) -> Self:
         """Return another env made with the same arguments, except for those in `changed`.
 
-        It is in the same state as this env, unless `changed` changes the meaning of states.
+        The clone is in the same state as this env, unless `changed` changes what states mean.
         """
         arguments = {**self._arguments, **changed}
         if isinstance(arguments.get("simulator"), Simulator):

@@ -50,7 +50,10 @@ _session_key: bytes | None = None
 
 
 def session_key() -> bytes:
-    """Return the secret key (32 bytes) with which this session tags its pickled rows."""
+    """Return the secret key (32 bytes) that tags the pickled rows of this session.
+
+    A session is a process together with its workers and Ray actors.
+    """
     global _session_key
     if _session_key is None:
         _session_key = os.urandom(32)
@@ -233,7 +236,7 @@ class StateFormat:
                     raise TypeError("not all rows are arrays")
             except (TypeError, ValueError) as error:
                 raise StateFormatError(
-                    "states must be uint8 rows of one width, every one of them present; "
+                    "states must be uint8 rows of equal width, and no row may be missing; "
                     f"got {_kinds(states)}"
                 ) from error
             states = stacked
@@ -279,7 +282,7 @@ class StateFormat:
     @staticmethod
     def _damaged(index: int, what: str) -> StateFormatError:
         return StateFormatError(
-            f"state row {index} is damaged: {what} is not that of a row made by this library"
+            f"state row {index} is damaged: {what} is wrong for a row made by this library"
         )
 
 

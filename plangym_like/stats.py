@@ -22,7 +22,7 @@ class Stats:
     deaths, restarts, timeouts : int
         Workers that died, workers that were restarted, and rows that exceeded ``step_timeout``.
     rows_retried : int
-        Rows that were requeued after a death.
+        Rows that were requeued because their worker died or hung.
     bytes_shared : int
         Bytes of shared memory for batches that were sent to workers: inputs and results.
     seconds_here, seconds_waiting : float

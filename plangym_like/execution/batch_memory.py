@@ -10,7 +10,7 @@ from plangym_like.processes.shared_memory import BlockPool, SharedBlock
 
 
 class BatchMemory:
-    """The blocks of one batch.
+    """The shared memory of one batch: one block for each of its regions (see `placement`).
 
     Attributes
     ----------
@@ -58,14 +58,14 @@ class BatchMemory:
             self.arrays[region] = block.array()
 
     def results(self) -> dict[str, Memory]:
-        """Return the bytes of each region; those of regions that are not lent are copied."""
+        """Return the bytes of each region; bytes of results that cannot be lent are copied."""
         return {
             region: array.copy() if region in self.private and region != "inputs" else array
             for region, array in self.arrays.items()
         }
 
     def release(self) -> None:
-        """Return the blocks to their pools; lent blocks return when the caller drops the arrays.
+        """Give the blocks back to their pools; lent blocks follow when the caller drops the arrays.
 
         Call this only when no worker writes to the blocks any more. A second call is safe, even if
         Ctrl-C interrupted the first: no block is returned twice, so no two batches share a block.

@@ -68,12 +68,15 @@ class BatchRun:
 
     @property
     def dispatcher(self) -> Dispatcher:
-        """The dispatcher of its rows, until the batch is over."""
+        """The dispatcher of the batch's rows; it exists until the batch is over."""
         assert self._dispatcher is not None
         return self._dispatcher
 
     def future(self, owner: Any = None) -> Future[Any]:
-        """Make the future of this batch, which keeps `owner` alive as long as needed; call once."""
+        """Make the batch's future, which keeps `owner` alive until the batch is over.
+
+        Call this only once.
+        """
         future: Future[Any] = Future(self, owner)
         self._future = weakref.ref(future)
         return future
@@ -131,7 +134,7 @@ class BatchRun:
             return True
 
     def drop(self, error: BaseException) -> None:
-        """Do what `cancel` does, for the executor, which is in use by the caller already."""
+        """Do what `cancel` does; the caller holds the executor's locks already."""
         self.attempt(lambda: self._fail(error))
 
     def attempt(self, advance: Callable[[], bool], *, for_another: bool = False) -> bool:

@@ -5,21 +5,21 @@ from __future__ import annotations
 # Seconds to send a batch, wake a worker and read its report: the overhead of batches of 8 and 16
 # rows in `benchmarks/never_slower.py`.
 MESSAGE_SECONDS = 3e-4
-# The number of batches that are sent before measurements correct the calculation, by the best of
-# them, since other programs may be starting (`benchmarks/cold_sizes.py`).
+# The calculated time is corrected only after this many batches were sent, by the shortest of their
+# times: others may be too long, because programs are still starting (`benchmarks/cold_sizes.py`).
 _FIRST = 8
-# From then on, the average of the last few batches is used. Another program may disturb a batch, so
-# its time is limited to this multiple of the usual time (`benchmarks/never_slower.py`).
+# From then on, a moving average over about this many batches is used. Another program may disturb a
+# batch, so its time counts at most as this multiple of the average (`benchmarks/never_slower.py`).
 _MEMORY, _SPOILT = 4, 1.25
-# After this many batches, the alternative is tried again, then each time after twice as many. A
-# trial takes two batches, because idle workers are asleep in the first
-# (`benchmarks/never_slower.py`).
+# After this many batches, the slower way (sending, or stepping here) is tried again, and then each
+# time after twice as many batches, up to the second number. A trial takes two batches, because idle
+# workers are asleep in the first (`benchmarks/never_slower.py`).
 _TRY_AGAIN, _TRY_AGAIN_LATER = 64, 1024
 # Rows are stepped in portions of this many seconds, and smaller ones toward the end of a batch.
 # Between portions, rows may be moved to other processes (`benchmarks/never_slower.py`, 16 to 256
 # rows).
 _FINE_SECONDS, _COARSE_SECONDS = 4e-4, 12e-3
-# By how much the best measurement fades during a coarse portion, since rows may become slower.
+# The fraction by which the shortest time per row is raised in each coarse portion: rows may slow.
 _FADE = 0.05
 
 
@@ -104,7 +104,7 @@ class _Rows:
         return self._message + count * self.shared / (workers + 1)
 
     def choose(self, count: int, workers: int) -> bool:
-        """Return whether to send a batch of `count` rows, rather than step it here."""
+        """Return whether to send a batch of `count` rows to workers, rather than step it here."""
         here, sent = self.here(count), self.sent(count, workers)
         if sent >= here:
             return False

@@ -3,9 +3,9 @@
 Every process starts with a share of the rows. A process that has finished its share takes half of
 the rows that the slowest process still has, and the slowest process's limit is lowered. No lock is
 needed, so a killed worker cannot hold one. If two processes step the same row, they write the same
-bytes, because rows are pure. This process steps its rows in descending order, so that the worker
-whose range ends where they begin can get some of them before it finishes: raising a worker's limit
-is cheaper than sending it a message.
+bytes, because a row's result depends only on its inputs. This process steps its rows in descending
+order. So the worker whose range ends where this process's range begins can be given more rows by
+raising its limit, which is cheaper than sending it a message.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _SLEEP_SECONDS, _LOOKS_PER_TIMEOUT = 0.5, 16
 # Without a message, a worker may be given 1 / `_AHEAD` of its share in addition
 # (`benchmarks/never_slower.py`).
 _AHEAD = 16
-# The time limit when a row that hung is tried again: enough to show whether the hang was
-# accidental, and the caller has already waited. If rows are slow, the time of this many rows.
+# The time limit for the second try of a row that hung. It is short, because the caller has already
+# waited. If rows are slow, the limit is the time of this many rows.
 _SECOND_TRY_SECONDS, _SECOND_TRY_ROWS = 0.2, 10
 # How long a worker may take to begin its rows, in addition to the time for one of them. A worker
 # that takes longer was stopped or has no core; replacing it costs the start of a process.
@@ -75,8 +75,8 @@ class Dispatcher:
         self._steps = steps
         self._step_here = step_here
         self._faults = RowFaults(pool.policy, pool.step_timeout, masked=batch.masked)
-        # Identifies the rows of this batch. It is not this object, to avoid a reference cycle
-        # through pool and workers.
+        # Tells workers which batch their rows belong to. It is not the dispatcher itself, which
+        # would make a reference cycle through pool and workers.
         self.owner = object()
         self.count = batch.rows.inputs.count
         self._pending: deque[tuple[int, int]] = deque()
@@ -234,7 +234,7 @@ class Dispatcher:
         return self._reported or self._careful or self._faults.lowest is not None
 
     def watched(self) -> Sequence[RowWorker]:
-        """Return the workers whose reports are not needed: shared memory shows if they are done."""
+        """Return the workers whose reports are not needed; shared memory tells when they finish."""
         return [] if self._needs_reports else self._held()
 
     def max_sleep(self) -> float:
@@ -280,7 +280,7 @@ class Dispatcher:
     # Reports, and workers that fail
 
     def _read_report(self, worker: RowWorker) -> None:
-        # The type is not enough to tell: a row itself may raise a `WorkerDiedError`.
+        # The error's type does not show whether the worker died: a row may raise this type, too.
         died, stop = worker.died, worker.stop
         try:
             report = worker.report()

@@ -41,11 +41,11 @@ class Executor(Protocol):
 
     @property
     def n_workers(self) -> int | None:
-        """How many processes step rows, this one included; ``None`` if only this one does."""
+        """The number of processes that step rows; ``None`` if only this process steps them."""
 
     @property
     def isolated(self) -> bool:
-        """Whether rows are never stepped in this process."""
+        """Whether rows are stepped in other processes only."""
 
     def submit(self, inputs: Inputs, options: SubmitOptions) -> Any:
         """Step a batch; return its result, or a `Future` of it.
@@ -63,11 +63,11 @@ class ExecutorOptions(Protocol):
 
     @property
     def n_workers(self) -> int | None:
-        """How many processes step rows, this one included; ``None`` if only this one does."""
+        """The number of processes that step rows; ``None`` if only this process steps them."""
 
     @property
     def isolated(self) -> bool:
-        """Whether rows are never stepped in this process."""
+        """Whether rows are stepped in other processes only."""
 
     def prepare(self) -> None:
         """Start processes early, while the simulator of this process is being made."""

@@ -22,7 +22,7 @@ from plangym_like.processes.shared_memory import attach
 from plangym_like.row_errors import row_exit
 from plangym_like.row_stepper import RowStepper
 
-# The number of int64 words in the progress slot of a worker.
+# The fields of a worker's progress slot by index, and its size in int64 words; see `run_job`.
 CURSOR, LIMIT, DONE, REACH, LEFT = 0, 1, 2, 3, 4
 SLOT_WORDS = 8
 
@@ -42,7 +42,7 @@ class HostedEnv(Protocol):
         """The object that steps rows in the worker."""
 
     def setup(self) -> None:
-        """Make the environment, unless that has been done already."""
+        """Make the environment, unless it exists already."""
 
 
 class Job(NamedTuple):
@@ -100,7 +100,7 @@ class Report:
     seconds : float
         The time that the rows took.
     objects : bytes
-        The pickled infos and observations that are Python objects, by index; empty if none are.
+        The pickled infos and observations that are Python objects, by index; empty if none.
     errors : dict of int to bytes
         If rows are masked, the packed exceptions of failed rows, by row index.
     """
@@ -129,9 +129,9 @@ def run_job(env: HostedEnv, job: Job, fds: Sequence[int] = ()) -> Report:
     layout = stepper.layout
     if signature(layout) != job.signature:
         raise StateMismatchError(
-            "the worker's environment differs from the caller's: its constructor made a different "
-            "one, or it behaves differently in each process (it iterates a set of strings, or "
-            "draws from a global generator). The worker's states mean "
+            "the worker's environment differs from the caller's: its constructor made another one "
+            "there, or the environment behaves differently in each process (it iterates a set of "
+            "strings, or draws from a global generator). The worker's state rows have the fields "
             f"{layout.format.fingerprint_fields}, and its observations are in "
             f"{layout.observation_space}",
             f"{job.signature:016x}",

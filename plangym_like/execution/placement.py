@@ -22,6 +22,7 @@ from plangym_like.layout import Layout
 REGIONS = ("inputs", "states", "observations", "outcomes")
 _ALIGN = 64
 Memory = NDArray[np.uint8]
+# Attributes that must be equal in all layouts -> their names in the error message.
 _SHARED = {
     "observation_space": "observation space",
     "action_space": "action space",
@@ -43,8 +44,9 @@ class Shape(NamedTuple):
     dt : int
         The `dt` of all rows; 0 if each row has its own.
     seeded, wants_states, wants_observations, last_infos : bool
+        Whether rows have seeds; which results are wanted (see `Inputs` for the last).
     action : str
-        The dtype of the actions, "" if they are objects.
+        The dtype of the actions as a string, "" if they are objects.
     """
 
     rows: int

@@ -37,8 +37,8 @@ from plangym_like.row_stepper import RowStepper
 from plangym_like.stats import Stats
 
 _CLOSE_SECONDS = 2.0
-# How often a call is tried before it is blamed for the ends of workers. The most seconds between
-# two checks of its worker, although replies and deaths end the wait too.
+# How many times a call is tried before it is blamed for the deaths of its workers. The longest time
+# between two checks of a call's worker; replies and deaths end the wait earlier.
 _CALLS, _CALL_LOOK_SECONDS = 3, 0.5
 
 
@@ -94,12 +94,12 @@ class ProcessExecutor:
 
     @property
     def n_workers(self) -> int:
-        """The number of processes that step rows, including this one if it does."""
+        """The number of processes that step rows, including this one if it steps any."""
         return len(self._processes) + (self._stepper is not None)
 
     @property
     def isolated(self) -> bool:
-        """Whether rows are never stepped in this process."""
+        """Whether rows are stepped in other processes only."""
         return self._stepper is None
 
     def submit(self, inputs: Inputs, options: SubmitOptions) -> Any:
@@ -130,8 +130,8 @@ class ProcessExecutor:
                 pools = self._audit_pools if options.audit else self._pools
                 batch = SharedBatch(self.layout, pools, inputs, options)
                 run = BatchRun(self, self._dispatcher(batch, steps))
-                # From here on, the batch is cancelled if its future is dropped, also by an
-                # interrupt.
+                # From here on, the batch is cancelled when its future is dropped, even if an
+                # interrupt drops it.
                 future = run.future(self)
                 self._runs.append(run)
                 run.attempt(partial(self._launch, run, blocking))
@@ -145,7 +145,7 @@ class ProcessExecutor:
                 result = future.result()
             finally:
                 del future
-            # Otherwise it was stepped here after all, or waited for reports.
+            # Otherwise workers were starting, or busy with other batches.
             if complete and not options.audit:
                 seconds = time.perf_counter() - begun
                 workers = self._num_helpers
@@ -317,7 +317,7 @@ class ProcessExecutor:
         if not task.done():
             self.tally.timeouts += 1
             self.pool.replace(worker)
-            raise StepTimeoutError(f"a worker took longer than {limit:g} seconds", [0])
+            raise StepTimeoutError(f"a call took longer than {limit:g} seconds in a worker", [0])
         if not worker.died:
             return portable_result(worker.take_task())
         error = task.exception()

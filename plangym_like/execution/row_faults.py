@@ -12,8 +12,8 @@ from plangym_like.processes.retry_policy import RetryPolicy
 # How long to wait for workers that step rows below the lowest failed row. Most stop soon, and the
 # reported row should not depend on chance.
 _STOP_SECONDS = 0.1
-# A row is to blame when this many workers have died in it, and this many of them while they stepped
-# only this row. If workers are being killed from outside, it is to blame after many more deaths.
+# A row is to blame when this many workers have died in it, and this many of them stepped no other
+# row. While workers are being killed from outside, a row is to blame only after many more deaths.
 _MOST_DEATHS, _DEATHS_ALONE = 4, 2
 _MOST_DEATHS_AMONG_KILLINGS = 24
 
@@ -117,7 +117,7 @@ class RowFaults:
         """Record that a worker stepped `row` alone and survived."""
         self._slow.discard(row)
         if self._deaths[row]:
-            # Its worker was killed by something else.
+            # The row is not to blame for those deaths: something else killed the workers.
             self._policy.note_idle_death()
 
     def _suspect(self, row: int, tried: Collection[int]) -> None:
@@ -127,9 +127,9 @@ class RowFaults:
     def waits_for(self, stepped: Collection[int], pending: Collection[int]) -> bool:
         """Return whether to wait because rows below the lowest failed row may still fail.
 
-        If that row failed with a timeout, the result is also true while other rows that hung once
-        are still to be tried again, because the error names all rows that hung. Otherwise, it is
-        also true for a moment, until workers have stopped stepping rows above the failed row.
+        If that row failed with a timeout, the result is also true while rows that hung once wait
+        for their second try, because the error names all rows that hung. Otherwise, it is also true
+        for a moment, until workers have stopped stepping rows above the failed row.
 
         Parameters
         ----------

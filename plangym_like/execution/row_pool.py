@@ -25,6 +25,8 @@ class RowPool(WorkerPool[RowWorker]):
         The processes; each hosts a `PlanEnv`.
     step_timeout, start_timeout : float, optional
         As in `ProcessExecutor`.
+    stats : Stats, optional
+        The counters to update.
 
     Attributes
     ----------
@@ -74,7 +76,7 @@ class RowPool(WorkerPool[RowWorker]):
         self.slowest_row = max(self.slowest_row * 0.9, report.seconds / count)
 
     def abandon_all_but(self, owners: Collection[object]) -> None:
-        """Tell workers to stop if they step rows of a batch that is not among `owners`.
+        """Tell workers to stop if they step rows of batches other than `owners`.
 
         There are such workers only if a second Ctrl-C interrupted the cancellation of a batch.
         """
@@ -84,7 +86,7 @@ class RowPool(WorkerPool[RowWorker]):
                     worker.abandon()
 
     def tend(self) -> None:
-        """Replace workers that died while they had no rows, or that go on with abandoned rows."""
+        """Replace workers that died without having rows, or that do not stop abandoned rows."""
         self.hear_late()
         super().tend()
 

@@ -28,8 +28,8 @@ from plangym_like.processes.worker_handle import WorkerHandle
 
 # How long a worker that has finished its rows may take to report.
 _SAY_SECONDS = 1.0
-# Processors whose cores see each other's writes in order. There, a progress slot can be relied on
-# for rows in shared memory; on others, only a message can.
+# Whether the processor's cores see each other's writes in order. If they do, a progress slot shows
+# reliably which rows in shared memory are done; if not, only a message does.
 _ORDERED = platform.machine() in ("x86_64", "AMD64")
 
 
@@ -164,7 +164,7 @@ class RowWorker(WorkerHandle):
 
     @property
     def owes_report(self) -> bool:
-        """Whether the report that `leave` did not wait for has not been read yet."""
+        """Whether a report is still to be read, because `leave` did not wait for it."""
         return self._late is not None
 
     def late_report(self, *, patient: bool) -> tuple[Report, int] | None:
@@ -186,7 +186,7 @@ class RowWorker(WorkerHandle):
         try:
             report: Report = portable_result(task)
         except Exception:
-            # It may not have got, or not mapped, the blocks sent along; they are sent again.
+            # The worker may lack the blocks that were sent along, so they will be sent again.
             self.known.difference_update(self._attached)
             raise
         return report

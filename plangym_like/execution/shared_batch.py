@@ -18,8 +18,8 @@ from plangym_like.execution.row_worker import RowWorker
 from plangym_like.layout import Layout
 from plangym_like.processes.shared_memory import BlockPool
 
-# The seconds needed to verify and copy the states of a batch, and to send a job
-# (`benchmarks/throughput.py`, MsPacman with 256 states).
+# The time to verify and copy the states of a batch: at least this many seconds (enough to send a
+# job), or one second for this many bytes (`benchmarks/throughput.py`, MsPacman with 256 states).
 _SUPPLY_SECONDS, _SUPPLIED_PER_SECOND = 1e-3, 1e9
 
 

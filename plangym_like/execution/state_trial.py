@@ -31,6 +31,7 @@ def try_elsewhere(
     layout : Layout
         The layout of the executor's batches.
     states : row or rows
+        The states to try.
     actions, dt
         The actions, and how long each is held; without `actions`, one random action.
     many : bool

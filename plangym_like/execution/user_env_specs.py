@@ -39,7 +39,7 @@ def user_specs() -> list[EnvSpec]:
 def _is_picklable(value: Any) -> bool:
     try:
         dumps_by_value(value)
-    except Exception:  # what the attributes of a user's class raise
+    except Exception:  # raised by the attributes of a user's class
         return False
     return True
 

@@ -1,4 +1,4 @@
-"""Stateful environments that are stepped together, with NumPy only.
+"""Lanes: stateful environments that are stepped together, with NumPy only.
 
 - `lanes`: the interface, to reset and step lanes, and to get and set their state rows
 - `make_lanes`: makes lanes from ids, factories or environments, in their fastest form

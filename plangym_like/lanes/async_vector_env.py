@@ -35,7 +35,7 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
     episodes of each environment are the same as with `step`. All other methods first wait until
     the steps that `send` began are done; `recv` still returns the results of these steps, unless
     `reset` drops them. `step` raises an error if any result has not been received yet; `set_states`
-    does so only for the environments whose states it sets.
+    raises one only if this is a result of an environment whose state it sets.
 
     Parameters
     ----------
@@ -141,7 +141,7 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
             Fewer than `batch_size` environments have been sent actions.
         Exception
             An error that any environment raised, even one whose results this call would not have
-            returned. That environment, and those stepped together with it, have no results; they
+            returned. That environment, and others stepped together with it, have no results; they
             can be sent actions again.
         """
         queue = self._begin_queue()
@@ -201,7 +201,7 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
             self._queue = None
             raise
 
-    # The calls of all environments
+    # Methods that concern all environments
 
     def _begin(self) -> None:
         super()._begin()

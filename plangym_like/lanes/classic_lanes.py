@@ -78,7 +78,7 @@ class ClassicLanes(Lanes):
         if self.has_states:
             super().reset(obs, lanes, seeds=seeds, options=options)
             return
-        # The same with fewer calls: episodes are so short that resets take a tenth of the time.
+        # As in `Lanes`, with fewer calls: episodes are short, so resets take a tenth of the time.
         for place, lane in enumerate(range(self.num_lanes) if lanes is None else lanes):
             self._check_unchanged(lane)
             obs[lane], self.infos[lane] = self._bases[lane].reset(
@@ -102,15 +102,15 @@ class ClassicLanes(Lanes):
             self._check_unchanged(lane)
 
     def _check_unchanged(self, lane: int) -> None:
-        """Raise an error if an attribute has changed since it was read, not by `set_attr`."""
+        """Raise `InputError` if an attribute was changed by other means than `set_attr`."""
         limit = self._time_limits[lane]
         if self._dynamics.signature(self._bases[lane]) != self._signature or (
             limit is not None and limit._max_episode_steps != self._limit
         ):
             raise InputError(
                 f"attributes of environment {self.first_lane + lane} have changed, but its "
-                "vectorised form has not read them again: set them by set_attr or before lanes are "
-                "made, or give vectorise=False"
+                "vectorised form has not read them again: set them with set_attr, or before lanes "
+                "are made, or give vectorise=False"
             )
 
     def _take_over(self, lane: int, elapsed: int = 0) -> None:
@@ -215,7 +215,7 @@ class ClassicLanes(Lanes):
             self._count_steps(columns, truncated)
             return
         limit = dynamics.num_actions
-        # As unsigned numbers, those below 0 are large.
+        # Viewed as unsigned numbers, negative actions are large.
         if limit and (
             actions.dtype != np.int64 or np.count_nonzero(actions.view(np.uint64) >= limit)
         ):

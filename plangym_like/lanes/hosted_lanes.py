@@ -156,7 +156,7 @@ class HostedLanes:
             with suppress(Exception):
                 getattr(self, method)(slot, False, *args)
 
-    # What lanes do
+    # Methods of `Lanes`, which `perform` calls
 
     def traits(self, slot: int, publish: bool) -> Traits:
         """Return properties of the lanes."""

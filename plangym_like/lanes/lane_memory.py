@@ -11,7 +11,7 @@ from plangym_like.lanes.tree import Leaf, has_objects, take, with_axes, zeros
 
 
 class LaneArrays(NamedTuple):
-    """Arrays with one row for each lane: for all lanes, or for those of one process.
+    """Arrays with one row for each lane, either of all lanes or of the lanes of one process.
 
     Attributes
     ----------

@@ -217,7 +217,7 @@ def count_lanes(sources: Sources, num_lanes: int | None) -> int:
     """Return the number of lanes to make; raise `InputError` if it is missing or wrong."""
     if isinstance(sources, str) or callable(sources):
         if num_lanes is None:
-            raise InputError("num_lanes is missing; only a sequence of factories says how many")
+            raise InputError("num_lanes is missing; it is optional only for a list of factories")
         return num_lanes
     if num_lanes not in (None, len(sources)):
         raise InputError(f"num_lanes is {num_lanes}, but there are {len(sources)} factories")

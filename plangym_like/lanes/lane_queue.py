@@ -14,7 +14,7 @@ from plangym_like.lanes.process_lanes import ProcessLanes
 from plangym_like.lanes.step_arrays import Flags, StepArrays
 from plangym_like.lanes.step_call import StepCall
 
-# How long to sleep at most until a process replies or dies; after this, it may have hung.
+# The longest sleep until a process replies or dies; afterwards, check whether one has hung.
 _SLEEP_SECONDS = 0.1
 
 
@@ -82,7 +82,7 @@ class LaneQueue:
         # Lanes to step, with the actions of all lanes that were put with them.
         self._waiting: list[deque[tuple[int, Any]]] = [deque() for _ in self._parts]
         self._part_of = [number for number, part in enumerate(self._parts) for _ in part.lanes]
-        # Small enough for a slow lane not to delay more than its share of a batch.
+        # The most lanes in one call: a slow lane delays at most its process's share of a batch.
         self._most_at_once = -(-self._batch_size // len(self._parts))
 
     def add_ready(self, infos: Iterable[dict[str, Any]]) -> None:
@@ -119,9 +119,9 @@ class LaneQueue:
         return taken
 
     def raise_first(self) -> None:
-        """If environments have raised exceptions, raise the first that was not raised here before.
+        """If environments have raised exceptions, raise the first one that was not raised yet.
 
-        The lanes of the call that failed are no longer pending.
+        The lanes that were stepped in the failed call are not pending any more.
         """
         if self._failures:
             raise self._failures.popleft()

@@ -23,12 +23,12 @@ _DIED = {"worker_died": True}
 
 Columns = dict[str, NDArray[Any]]
 
-# The dtypes of arrays of Python's numbers.
+# The dtypes that NumPy gives to Python's own numbers.
 _PYTHONS = (np.dtype(float), np.dtype(int), np.dtype(bool))
 
 
 class LaneResults:
-    """Stores the results of workers, and reports the episodes that were lost when one died.
+    """Stores the results of workers, and reports episodes that were lost when a worker died.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ class LaneResults:
     def note_loss(self, worker: LanesWorker, repeated: Sequence[int] = ()) -> None:
         """Record the episodes that were lost if the worker's process has died.
 
-        The lanes `repeated` are left out: the call was repeated, and has begun new episodes there.
+        The lanes `repeated` are left out: the call was repeated, and began new episodes in them.
         """
         loss, worker.loss = worker.loss, None
         if loss is not None:
@@ -125,7 +125,7 @@ class LaneResults:
     ) -> None:
         """Copy the observations of the worker's lanes `own` into the caller's rows.
 
-        ``None`` means all its lanes. If `in_place` is true, the worker has already written them.
+        `own` is ``None`` for all its lanes. If `in_place` is true, they are there already.
         """
         rows: Any = worker.rows if own is None else np.array(worker.numbers(own), np.intp)
         recent = arrays.recent[worker.slot]
@@ -157,7 +157,7 @@ class LaneResults:
     def take_infos(
         self, worker: LanesWorker, lanes: Sequence[int], reply: StepReply | None
     ) -> None:
-        """Replace the infos of `lanes`, all of which belong to `worker`, with those in `reply`."""
+        """Replace the infos of `lanes`, all hosted by `worker`, with the infos in `reply`."""
         if reply is not None and reply.columns:
             self._take_columns(worker.start, reply.columns, worker.num_lanes)
             return
@@ -186,7 +186,7 @@ class LaneResults:
         arrays : LaneArrays
             The arrays of all lanes.
         finals : dict
-            Final observations and infos by lane; this method adds those of the worker's lanes.
+            Final observations and infos by lane, to which the worker's lanes are added.
         in_place : bool
             Whether the worker has already written observations to the caller's rows.
         step_infos : bool

@@ -47,7 +47,7 @@ def checked_states(states: Any, formats: Sequence[StateFormat], lanes: Sequence[
         try:
             checked.append(each.check_row(given[place] if len(given) > 1 else given[0]))
         except StateError as error:
-            error.add_note(f"raised for the state of lane {lane}, whose environment is different")
+            error.add_note(f"raised for lane {lane}, whose environment differs from others")
             raise
     return np.stack(checked)
 
@@ -64,8 +64,8 @@ def width_of(formats: Sequence[StateFormat], lanes: Sequence[int]) -> int:
     widths = {each.state_nbytes for each in own or formats[:1]}
     if len(widths) > 1:
         raise InputError(
-            f"the state rows of these lanes have different lengths, {sorted(widths)} bytes; ask "
-            "for those of one length at a time"
+            f"the state rows of these lanes have different lengths, {sorted(widths)} bytes; get "
+            "rows of equal length in one call, and other rows in further calls"
         )
     return widths.pop()
 

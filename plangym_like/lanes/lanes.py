@@ -126,7 +126,7 @@ class Lanes(abc.ABC):
                     value, self.observation_space, objects=self.takes_objects
                 )
                 obs = self.new_observations()
-            # Before the next reset: environments may share the memory of their observations.
+            # Copied before the next reset, because environments may share memory of observations.
             put_fitting(obs, lane, value, first_lane=self.first_lane)
         return obs
 
@@ -194,13 +194,13 @@ class Lanes(abc.ABC):
     def step_same(
         self, actions: Any, out: StepArrays, lanes: Which = None
     ) -> dict[int, tuple[Any, dict[str, Any]]]:
-        """Step `lanes`, and start a new episode at once in those whose episode has ended.
+        """Step `lanes`, and immediately start a new episode in each lane whose episode has ended.
 
         Returns
         -------
         dict of int to (observation, info)
-            The last observation and info of each episode that ended, by lane. The rows of
-            ``out.obs`` and `infos` are those of the new episodes.
+            The last observation and info of each episode that ended, by lane. For these lanes,
+            ``out.obs`` and `infos` hold the first observation and info of the new episode.
         """
         self.step(actions, out, lanes)
         ended = np.flatnonzero(out.terminated | out.truncated)
@@ -221,8 +221,8 @@ class Lanes(abc.ABC):
     def check_not_used_elsewhere(self) -> None:
         """Raise `InputError` if another user has changed the environments since `start`.
 
-        If lanes step the environments themselves, another `Lanes` must not have reset them. If not,
-        their attributes must not have changed.
+        If lanes step the environments themselves, another `Lanes` must not have reset them. In a
+        vectorised form, attributes that it has read must not have changed.
         """
 
     # The environments
@@ -230,8 +230,8 @@ class Lanes(abc.ABC):
     def call(self, name: str, *args: Any, lanes: Which = None, **kwargs: Any) -> list[Any]:
         """Return attribute `name` of each environment of `lanes`, or the result of calling it.
 
-        It is called if it is callable. `gymnasium.Env.get_wrapper_attr` looks it up, in the
-        outermost wrapper first. Call `refreshed` afterwards.
+        A callable attribute is called with `args` and `kwargs`. `gymnasium.Env.get_wrapper_attr`
+        looks the attribute up, in the outermost wrapper first. Call `refreshed` afterwards.
         """
         values = []
         for lane in self._chosen(lanes):

@@ -21,17 +21,16 @@ from plangym_like.processes.worker_pool import WorkerPool
 
 logger = logging.getLogger("plangym_like")
 
-# How long to poll for replies before sleeping, because all parts take about equally long. If
-# polling is in vain, because too few cores are free or steps differ, the next waits do not poll.
-# With three times as many busy processes as cores, this cuts steps of CartPole to a third of the
-# time.
+# How long to poll for replies before sleeping, because all parts take about the same time. If none
+# came, the next waits do not poll. With three times as many busy processes as cores, this cuts the
+# time of CartPole's steps to a third.
 _SPIN_SECONDS, _WAITS_WITHOUT_SPIN = 3e-4, 16
 # How long to sleep at most; replies and deaths end it.
 _SLEEP_SECONDS = 0.5
 # The longest time between two polls that counts as waiting.
 _AWAY_SECONDS = 1.0
-# How often a job is tried on a new process. The last time, lanes begin new episodes even if there
-# are saved states, because continuing from these may be what kills the processes.
+# How many times a job is tried on a new process. In the last try, lanes begin new episodes even if
+# there are saved states, because continuing from these states may kill the processes.
 _ATTEMPTS = 3
 
 
@@ -41,6 +40,7 @@ class Outcome(NamedTuple):
     Attributes
     ----------
     reply : object
+        The value that the job's method returned.
     error : Exception or None
         The exception that the job raised.
     loss : Loss or None
@@ -186,7 +186,7 @@ class LanesPool(WorkerPool[LanesWorker]):
 
     def look(self, seconds: float = 0.0) -> None:
         """Wait up to `seconds` for a reply or death; replace processes that died without a job."""
-        # A reply that does not fit into the pipe arrives only while it is read.
+        # Large replies arrive only while they are read, so time without reading does not count.
         away = time.monotonic() - self._looked_at - _AWAY_SECONDS
         if away > 0:
             for worker in self.workers:

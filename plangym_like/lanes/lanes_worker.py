@@ -10,8 +10,8 @@ from plangym_like.ownership import owned
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.worker_handle import WorkerHandle
 
-# Methods of `HostedLanes` that write observations, that change nothing, and that are called again
-# if the lanes had to begin new episodes.
+# Methods of `HostedLanes` in three sets: they write observations; they change nothing; they are
+# called again if the lanes had to begin new episodes.
 _WRITE = frozenset(("start", "reset", "step"))
 _READ = frozenset(("get_states", "traits", "spaces", "formats", "are_wrapped"))
 _REPEAT = frozenset(("start", "reset", "set_states", "set_attr")) | _READ - {"get_states"}

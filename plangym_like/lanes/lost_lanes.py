@@ -1,4 +1,4 @@
-"""`LostLanes`: lanes whose process died, which their next step must report."""
+"""`LostLanes`: lanes whose process died; their next step must report this."""
 
 from __future__ import annotations
 

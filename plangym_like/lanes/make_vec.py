@@ -25,7 +25,7 @@ from plangym_like.lanes.sequential_lanes import as_gym_env
 from plangym_like.lanes.vector_env import PlanVectorEnv
 from plangym_like.row_errors import not_exiting
 
-# Fewer environments are stepped faster one after the other (`benchmarks/vector.py`).
+# Fewer environments than this are stepped faster one by one (`benchmarks/vector.py`).
 _FEWEST_AT_ONCE = 4
 # A step of all environments that takes less here is not divided among processes
 # (`benchmarks/vector.py`).
@@ -34,7 +34,7 @@ _TRIAL_STEPS = 10
 # Arguments of `gymnasium.make_vec` and similar functions, with their replacements here.
 _ELSEWHERE = {
     "vectorization_mode": "n_workers=k divides the environments among up to k processes, and "
-    "vectorise=False steps one after the other",
+    "vectorise=False steps them one by one",
     "vectorize": "it is spelled vectorise here",
     "vector_kwargs": "give its entries as keywords of make_vec",
     "shared_memory": "leave it out: with n_workers=2 or more, observations are in shared memory",
@@ -75,9 +75,9 @@ def make_vec(
 ) -> PlanVectorEnv:
     """Make n environments that are stepped together, as one `gymnasium.vector.VectorEnv`.
 
-    The results are those of `gymnasium.vector.SyncVectorEnv`, computed in the fastest form that the
-    environment has. If environments are made from an id or by `plangym_like.make`, their states can
-    be saved and restored at any time.
+    The results are the same as with `gymnasium.vector.SyncVectorEnv`, but environments are stepped
+    in the fastest way that they support. If environments are made from an id or by
+    `plangym_like.make`, their states can be saved and restored at any time.
 
     Parameters
     ----------
@@ -190,7 +190,7 @@ def make_vec(
 
 
 def _is_worth_messages(factory: Callable[[], Any], num_envs: int, *, vectorise: bool) -> bool:
-    """Return whether a step of all environments takes longer than the messages to processes."""
+    """Return whether a step of all environments takes longer than sending messages about it."""
     env = factory()
     try:
         if vectorise and make_lanes([env]).steps_ended:

@@ -28,7 +28,7 @@ class PartOutcome(NamedTuple):
 
 
 class PartStepper(abc.ABC):
-    """Steps some of the lanes.
+    """Steps the lanes of one process; `begin` does not wait for the results, `end` does.
 
     Parameters
     ----------

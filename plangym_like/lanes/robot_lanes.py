@@ -19,7 +19,7 @@ from plangym_like.lanes.robot_settings import RobotSettings, settings_of
 from plangym_like.lanes.sequential_lanes import LiveEnv, SequentialLanes, one_by_one
 from plangym_like.lanes.step_arrays import StepArrays
 
-# Steps of all lanes that the environments take themselves, and that are compared.
+# How many steps the environments take themselves at first, to check the computed results.
 _TRIED = 2
 _PYTHONS = (bool, int, float)
 
@@ -28,8 +28,8 @@ class RobotLanes(SequentialLanes):
     """Lanes that are simulated one after the other, each in its own environment.
 
     Rewards, observations and infos of all lanes are computed from the simulations' data with NumPy.
-    They equal those of the environments bit for bit. The environments' own ``step`` is called only
-    at first, to check the results.
+    They equal the environments' own results bit for bit. The environments' own ``step`` is called
+    only at first, to check the results.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class RobotLanes(SequentialLanes):
         # The infos of the last step, until they are requested, and its lanes.
         self._columns: dict[str, NDArray[Any]] | None = None
         self._stepped: Sequence[int] = ()
-        # The type of each info as the environment returns it; those of NumPy vary with actions.
+        # The type of each info as the environment returns it; types of NumPy vary with actions.
         self._kinds: dict[str, type] = {}
 
     @property
@@ -77,7 +77,7 @@ class RobotLanes(SequentialLanes):
         if self._bodies and any(self._bodies[lane].has_changed() for lane in (0, *chosen)):
             self._bodies, self._tried = [], 0
         if lanes is not None or not self._usable:
-            _ = self.infos  # of the step before, which other lanes keep
+            _ = self.infos  # stores the infos of the step before, which other lanes keep
         if len(chosen) == 0:
             return
         rows: Any = slice(None) if lanes is None else np.asarray(chosen, np.intp)

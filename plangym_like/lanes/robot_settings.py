@@ -33,8 +33,8 @@ class RobotSettings:
         self._values = self._read(self._attributes)
         self._option = base.model.opt
         self._timestep = self._option.timestep
-        # A step computes with these numbers, and users change them in place. Resets of Pusher
-        # change other initial positions.
+        # A step computes with these numbers, and users may change them in place. Other initial
+        # positions are left out, because resets of Pusher change them.
         self._arrays = base.model.body_mass, base.init_qpos[1:3]
         self._numbers = [array.tobytes() for array in self._arrays]
 
@@ -63,5 +63,5 @@ def _comparable(value: Any) -> Any:
         return tuple(map(_comparable, value))
     if isinstance(value, (np.ndarray, np.generic)) and not value.dtype.hasobject:
         return value.dtype.str, value.shape, value.tobytes()
-    # Such as a function that replaces a method; its effect is not known.
+    # The effect of other values is not known (a function may replace a method): equal to nothing.
     return object()

@@ -97,7 +97,7 @@ class RowLanes(Lanes):
         found = StepArrays(result.obs, result.rewards, result.terminateds, result.truncateds)
         tree_map(write, out, found)
         if lanes is not None:
-            _ = self.infos  # of the other lanes, from the step before
+            _ = self.infos  # stores the other lanes' infos of the step before
         self._batch, self._stepped = result.infos, self._chosen(lanes)
 
     def call(self, name: str, *args: Any, lanes: Which = None, **kwargs: Any) -> list[Any]:
@@ -110,7 +110,7 @@ class RowLanes(Lanes):
             if self._states is not None:
                 self._env.set_state(self._states[lane])
             value = gym_env_of(self._env).get_wrapper_attr(name)
-            # All lanes use the same environment, and what it returns may be its own.
+            # All lanes use the same environment, and it may return one of its own objects.
             values.append(owned(value(*args, **kwargs) if callable(value) else value))
             if self._states is not None:
                 self._states[lane] = self._env.get_state()

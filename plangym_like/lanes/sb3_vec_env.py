@@ -23,8 +23,8 @@ Indices = None | int | Iterable[int]
 class Sb3VecEnv(VecEnv):
     """A `stable_baselines3.common.vec_env.VecEnv`; `PlanVectorEnv.as_sb3` returns it.
 
-    With the same seeds, its results are those of `DummyVecEnv`: an environment whose episode has
-    ended is reset in the same step, and its last observation is
+    With the same seeds, results are the same as with `DummyVecEnv`: an environment whose episode
+    has ended is reset in the same step, and its last observation is
     ``infos[i]["terminal_observation"]``.
 
     Parameters
@@ -100,8 +100,8 @@ class Sb3VecEnv(VecEnv):
     def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
         """Set attribute `attr_name` of the environments.
 
-        If it is set in all of them, it is also set in new environments that replace those of a dead
-        process.
+        If it is set in all of them, it is also set in the environments of a new process that
+        replaces a dead one.
         """
         if indices is not None:
             self.env_method("set_wrapper_attr", attr_name, value, indices=indices)

@@ -1,8 +1,8 @@
 """Derive all seeds from one seed, so that results do not depend on the number of workers.
 
 Lanes are divided into groups; an actor is called once for all lanes of a group. Seeds belong to
-groups and lanes, never to workers. No two lanes have equal seeds. Each group has four words that
-seed the random generators of its actor.
+groups and lanes, never to workers. No two lanes have equal seeds. Each group has four 32-bit words
+that seed the random generators of its actor.
 """
 
 from __future__ import annotations

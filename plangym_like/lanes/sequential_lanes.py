@@ -38,7 +38,7 @@ class SequentialLanes(Lanes):
     def __init__(self, envs: Sequence[Any]) -> None:
         super().__init__(envs, len(envs))
         self._gym_envs = list(map(as_gym_env, self.envs))
-        # Of a `PlanEnv`: other environments check their actions themselves.
+        # Set only for a `PlanEnv`: other environments check their actions themselves.
         space = self.action_space
         self._choices: tuple[int, int] | None = None
         if isinstance(space, Discrete) and any(map(is_plan_env, envs)):
@@ -101,7 +101,7 @@ class SequentialLanes(Lanes):
             chosen = actions.tolist()
             if min(chosen) >= first and max(chosen) < first + count:
                 return
-        # As unsigned numbers, those below 0 are large.
+        # Viewed as unsigned numbers, negative offsets are large.
         offsets = (actions - first if first else actions).astype(np.uint64, copy=False)
         if np.count_nonzero(offsets >= count):
             raise ActionError(f"actions {actions.tolist()} are not all in {self.action_space}")

@@ -15,7 +15,7 @@ from plangym_like.processes.shared_memory import SharedBlock, attach
 # Each array begins at a new cache line.
 _ALIGNMENT = 64
 
-# Returns the bytes of a leaf as an array or tensor over the same memory.
+# A function that returns the bytes of a leaf as an array or tensor over the same memory.
 Over = Callable[[NDArray[np.uint8], Leaf], Any]
 
 

@@ -51,7 +51,7 @@ class StatefulVectorEnv(VectorEnv[Any, Any, Any]):
 
     @property
     def has_states(self) -> bool:
-        """Whether the environments have state rows; those made by `plangym_like.make` do."""
+        """Whether the environments have state rows, as environments of `plangym_like.make` do."""
         return self._lanes.has_states
 
     @property
@@ -75,7 +75,7 @@ class StatefulVectorEnv(VectorEnv[Any, Any, Any]):
         Raises
         ------
         SnapshotError
-            They are plain Gymnasium environments, which have no state rows.
+            The environments are plain Gymnasium environments, which have no state rows.
         InputError
             Their state rows have different lengths.
         WorkerDiedError
@@ -123,7 +123,7 @@ class StatefulVectorEnv(VectorEnv[Any, Any, Any]):
             The lengths or shapes do not match, or a seed is not a whole number of at least 0;
             nothing has changed.
         SnapshotError
-            They are plain Gymnasium environments, which have no state rows.
+            The environments are plain Gymnasium environments, which have no state rows.
         """
         self._begin_started()
         chosen = checked_indices(indices, self.num_envs)
@@ -163,7 +163,7 @@ class StatefulVectorEnv(VectorEnv[Any, Any, Any]):
         Raises
         ------
         SnapshotError
-            They are plain Gymnasium environments, which have no state rows.
+            The environments are plain Gymnasium environments, which have no state rows.
         InputError, StateError
             An argument is invalid, or the environments were not all made in the same way.
         """

@@ -91,7 +91,7 @@ class StepRunner:
         """Begin to step the lanes in `call`, all hosted by `worker`; return the job for `end`."""
         arrays: LaneArrays = self._parts.begin_step()
         lanes = call.lanes
-        # Other rows belong to lanes that may be being stepped.
+        # Only the rows of `lanes` are written, because other lanes may be stepping now.
         shared = put_batch(arrays.actions, call.actions, lanes)
         if call.ended is not None:
             arrays.ended[worker.rows] = call.ended[worker.rows]

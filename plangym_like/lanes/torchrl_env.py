@@ -40,10 +40,10 @@ class TorchrlEnv(EnvBase):  # type: ignore[misc]
     ==================  ===========================================================================
     ``observation``     the observations; a ``Dict`` space instead has one entry for each part, and
                         the parts of a ``Tuple`` are called ``"0"``, ``"1"``, ...
-    ``action``          the actions; discrete ones are numbers
+    ``action``          the actions; discrete actions are numbers, not one-hot vectors
     ``reward``          ``(n, 1) float32``
     ``done``            ``(n, 1) bool``: ``terminated`` or ``truncated``
-    ``state_row``       ``(n, state_nbytes) uint8``, with `states`
+    ``state_row``       ``(n, state_nbytes) uint8``, if `states` is true
     ==================  ===========================================================================
 
     An environment whose episode has ended stays in its final state until ``reset`` is called for

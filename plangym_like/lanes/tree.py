@@ -36,7 +36,7 @@ class Leaf(NamedTuple):
     dtype: Any
 
 
-# An object of any kind, such as the text or graph that is the element of a space.
+# The layout of an object that is not an array, such as an element of a `Text` or `Graph` space.
 OBJECT = Leaf((), np.dtype(object))
 
 
@@ -173,7 +173,7 @@ def _layout(example: Any, space: Any, part: str, objects: bool) -> Any:
     if isinstance(example, tuple) or (isinstance(example, list) and (space is None or nested)):
         parts = enumerate(example)
         inner = [_layout(value, spaces.get(i), f"{part}[{i}]", objects) for i, value in parts]
-        # Containers are Gymnasium's, even if the environment returns others.
+        # Tuples, as Gymnasium batches them, even if the environment returns a list.
         return tuple(inner) if objects and nested else _sequence_like(example, inner)
     if example is None:
         return None
@@ -206,7 +206,7 @@ def has_object_elements(space: gymnasium.Space[Any] | None) -> bool:
     if space is None or isinstance(space, (gymnasium.spaces.Dict, gymnasium.spaces.Tuple)):
         return False
     if not is_leaf_space(space):
-        return True  # also a class of the user's: Gymnasium makes tuples of it
+        return True  # also for a user's class of spaces, which Gymnasium batches as tuples
     return space.shape is None or space.dtype is None or space.dtype.kind not in NUMERIC_KINDS
 
 

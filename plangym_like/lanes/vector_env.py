@@ -35,7 +35,7 @@ Step = tuple[Any, NDArray[np.float64], Flags, Flags, dict[str, Any]]
 class PlanVectorEnv(StatefulVectorEnv):
     """n environments as one `gymnasium.vector.VectorEnv`, whose states can be saved and restored.
 
-    Results are the same as those of `gymnasium.vector.SyncVectorEnv`, including autoreset, seeds,
+    Results are the same as with `gymnasium.vector.SyncVectorEnv`, including autoreset, seeds,
     options, reset masks, infos and spaces. Use `plangym_like.make_vec` to make one.
 
     Parameters
@@ -195,7 +195,7 @@ class PlanVectorEnv(StatefulVectorEnv):
             if self._ended.any():
                 raise ResetNeeded(
                     f"the episodes of environments {np.flatnonzero(self._ended).tolist()} have "
-                    "ended: reset them, by options={'reset_mask': ...}"
+                    "ended: reset them with options={'reset_mask': ...}"
                 )
             self._lanes.step(batch, out)
         np.logical_or(self._terminated, self._truncated, out=self._ended)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from plangym_like.ownership import owned_info
 
-# Types of numbers that are looked up; rare types of NumPy are found by their base class.
+# The usual types of numbers, for a quick check; rarer types of NumPy have a common base class.
 _PLAIN = frozenset((int, float, bool, np.float64, np.float32, np.int64))
 
 Finals = Mapping[int, tuple[Any, dict[str, Any]]]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from plangym_like.errors import InputError
 from plangym_like.plan_env import PlanEnv
 
-# More actions than these are not tried one by one.
+# The largest number of actions that planners try one by one.
 _MOST_ACTIONS = 4096
 
 

@@ -50,6 +50,7 @@ class BeamSearch(Planner):
     env : PlanEnv
         Its action space is finite or a bounded box.
     width : int
+        The number of states that are kept at each depth, in the first search.
     depth : int, optional
         The largest number of actions in a plan; by default, the episode or the budget limits it.
     heuristic : callable, optional

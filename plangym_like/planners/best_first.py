@@ -53,7 +53,7 @@ class BestFirst(Planner):
         the goal's reward is 0 or less, as in MountainCar, pass a function: ``goal=lambda step:
         step.terminateds``.
     key : "state", "obs" or callable
-        What distinguishes situations: the state row, the observation, or a function that takes
+        How situations are told apart: by state rows, by observations, or by a function that takes
         ``(obs, infos, states)`` of N transitions and returns an array ``(N, ...)`` or N hashables.
         Rows also hold details that do not matter to a plan: MiniGrid counts its steps, toy text
         keeps the last action. Equal situations then have different rows, and the search repeats
@@ -123,7 +123,7 @@ class BestFirst(Planner):
     def _rest_of(self, last: Plan, state: Row, search: Search) -> Plan | None:
         """Return `last` without its first action if that action leads to `state`, else ``None``."""
         if search.remaining is not None and search.remaining <= len(self.actions):
-            return None  # a new search may need all of it
+            return None  # a new search may need the whole budget
         step = search.step_batch(last.actions[:1], last.state[None], self.dt)
         if not np.array_equal(step.states[0], state):
             return None

@@ -39,7 +39,7 @@ class Visit(NamedTuple):
 
 
 class Walks(NamedTuple):
-    """N explorations: states, scores, frames, lives, nodes in the lineage, actions, cells."""
+    """Arrays of N explorations. `nodes` refer to the `Lineage`; `actions` are the last actions."""
 
     states: NDArray[np.uint8]
     scores: NDArray[np.float64]

@@ -13,7 +13,8 @@ from plangym_like.counts import as_count
 from plangym_like.errors import InputError
 from plangym_like.transitions import BatchInfo
 
-# The memory address of what the player carries in Montezuma's Revenge, one bit for each object.
+# The memory address of the player's inventory in Montezuma's Revenge, with one bit per object; and
+# the number of bytes of the console's memory.
 _INVENTORY = 65
 _RAM = 128
 
@@ -21,8 +22,8 @@ _RAM = 128
 def position_cells(obs: Any, infos: BatchInfo) -> list[Hashable]:
     """Return each row's cell in Montezuma's Revenge: the player's ``(room, x, y, items)``.
 
-    The grid is 8 by 16 pixels of the console, as in the paper ("First return, then explore",
-    Methods; its pixels are twice as wide). `items` are the objects that the player carries if
+    A cell is 8 by 16 pixels of the console, as in the paper ("First return, then explore",
+    Methods), where pixels are twice as wide. `items` are the objects that the player carries if
     observations are the console's memory (``obs_type="ram"``), and 0 otherwise.
 
     Raises
@@ -34,7 +35,7 @@ def position_cells(obs: Any, infos: BatchInfo) -> list[Hashable]:
     if missing:
         raise InputError(
             f"position_cells needs room, x and y in infos, and {', '.join(sorted(missing))} "
-            "are not in those of this environment, as they are in ALE/MontezumaRevenge-v5; use "
+            "are missing in the infos of this environment (ALE/MontezumaRevenge-v5 has them); use "
             "ScreenCells, or your own cell_of(obs, infos)"
         )
     rows = np.asarray(obs)
@@ -55,12 +56,13 @@ class ObservationCells:
     space : Space
         The observation space; an observation has at most 8 numbers.
     bins : int
+        The number of bins for each number.
 
     Raises
     ------
     InputError
-        Observations are not numbers, or have more than 8 numbers. With more, cells would never be
-        visited twice.
+        Observations are not numbers, or have more than 8 numbers: with more, a search would hardly
+        ever visit a cell twice.
     """
 
     def __init__(self, space: Space[Any], bins: int = 16) -> None:
@@ -69,7 +71,7 @@ class ObservationCells:
         if not fits or math.prod(space.shape or ()) > 8:
             raise InputError(
                 "GoExplore has no cells for these observations; give it your own "
-                f"cell_of(obs, infos), which returns one hashable a row. The space is {space}"
+                f"cell_of(obs, infos), which returns a hashable for each row. The space is {space}"
             )
         self._box = space if isinstance(space, Box) else None
 

@@ -1,4 +1,4 @@
-"""Priors and values of states, as the function `evaluate` of a planner returns them."""
+"""Call the `evaluate` function of a planner, and check the priors and values that it returns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def evaluated(
     Raises
     ------
     InputError
-        `evaluate` returned other shapes, priors that are not probabilities, or infinite values.
+        `evaluate` returned arrays of other shapes, priors that are not probabilities, or values
+        that are not finite.
 
     Examples
     --------

@@ -13,14 +13,14 @@ from plangym_like.errors import InputError
 from plangym_like.plan_env import PlanEnv
 from plangym_like.transitions import BatchInfo
 
-# Features of N observations and infos, ``(N, F)``. In an array of integers, each pair of a column
-# and its value is an atom, and negative values are none. In an array of bools, the atoms are the
-# columns that are true.
+# Returns features ``(N, F)`` of N observations and infos. In an array of integers, each pair of a
+# column and its value is an atom, unless the value is negative. In an array of bools, the atoms are
+# the columns that are true.
 Features = Callable[[Any, BatchInfo], NDArray[Any]]
 
-# Observations with more numbers than these are screens.
+# Observations with more numbers than this are screens.
 _MOST_VARIABLES = 1024
-# Integers of more values than these are not variables of a width-based search.
+# Integers with more possible values than this are not used as variables.
 _MOST_VALUES = 1 << 16
 
 
@@ -29,7 +29,7 @@ def default_features(env: PlanEnv, planner: str) -> Features:
 
     - ``Discrete``, ``MultiDiscrete``, ``MultiBinary``, and boxes of at most 1,024 bounded integers,
       such as the RAM of Atari: each number is one variable, and its values are the atoms.
-    - Larger boxes of ``uint8`` are screens: `tile_colors`.
+    - Larger boxes of ``uint8`` are screens; their features are computed by `tile_colors`.
 
     Raises
     ------
@@ -74,7 +74,7 @@ def tile_colors(screens: NDArray[Any], rows: int = 14, columns: int = 16) -> NDA
 
     These are the basic features of Y. Liang, M. C. Machado, E. Talvitie and M. Bowling, "State of
     the art control of Atari games using shallow reinforcement learning", AAMAS 2016:
-    14 times 16 tiles, of 15 times 10 pixels on a screen of Atari. RGB colours are rounded to 3, 3
+    14 by 16 tiles, of 15 by 10 pixels on a screen of Atari. RGB colours are rounded to 3, 3
     and 2 bits. No background is subtracted: pixels that never change are never novel.
 
     Parameters

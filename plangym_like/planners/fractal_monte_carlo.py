@@ -50,7 +50,7 @@ class FractalMonteCarlo(Planner):
       walkers still die, they continue with one life less, until all their episodes have ended.
 
     An episode counts as a plan once it has ended, and before that if its score is greater than 0.
-    So if rewards are negative, there is no score before an episode has ended.
+    If rewards are negative, no plan has a score until an episode has ended.
 
     Parameters
     ----------
@@ -164,7 +164,7 @@ class FractalMonteCarlo(Planner):
 
 
 def relativize(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Map values ``(N,)`` of any scale to positive ones around 1, in the same order.
+    """Map values ``(N,)`` of any scale to positive values around 1 that are ordered equally.
 
     With ``z = (values - mean) / standard deviation``, the result is ``1 + log(1 + z)`` if
     ``z > 0``, else ``exp(z)`` (arXiv:1803.05049, section 2.2.3). This limits the weight of

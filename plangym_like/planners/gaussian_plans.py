@@ -18,7 +18,7 @@ from plangym_like.states import Row
 
 Floats = NDArray[np.float64]
 
-# Slower noise is constant; much larger exponents overflow.
+# With a larger exponent, noise is almost constant; with a much larger one, powers overflow.
 _LARGEST_BETA = 10.0
 
 

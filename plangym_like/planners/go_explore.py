@@ -65,7 +65,8 @@ class GoExplore(Planner):
     Raises
     ------
     InputError
-        Such observations have no default cells.
+        `cell_of` is missing and there are no default cells for the observations, or an option is
+        invalid.
 
     Notes
     -----

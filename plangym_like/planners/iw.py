@@ -18,7 +18,7 @@ class IW(WidthPlanner):
     Atari video games", IJCAI 2015. An atom is a pair of a variable and its value, such as "byte 17
     of the RAM is 3". A search therefore keeps at most as many states as there are atoms. States of
     equal depth are expanded in descending order of their return. The plan is the path with the
-    highest discounted return; ties are broken at random. It leads to a leaf of the tree. If
+    highest discounted return; ties are broken at random. The plan leads to a leaf of the tree. If
     rewards are negative, `Plan.curve` may therefore end with the higher score of an earlier,
     shorter path.
 

@@ -122,7 +122,7 @@ class LookaheadTree:
         for node in range(root + 1, self.size):
             kept[node] = kept[parents[node]]
         nodes = np.flatnonzero(kept)
-        # The last element is for -1.
+        # The last element is the result for the index -1, which means no node.
         renumbered = np.full(self.size + 1, -1, np.int32)
         renumbered[nodes] = np.arange(len(nodes))
         tree = copy.copy(self)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from plangym_like.errors import InputError
 
 _UNSEEN = np.iinfo(np.int32).max
-# 512 MiB of depths.
+# A table of this many depths takes 512 MiB.
 _MOST_ATOMS = 1 << 27
 
 
@@ -105,7 +105,7 @@ class Novelty:
 
 
 def _numbers_of_true(array: NDArray[np.bool_]) -> NDArray[np.int32]:
-    # With one axis, the search for what is true is much faster than with two.
+    # Finding the true elements is much faster along one axis than along two.
     rows, columns = np.divmod(np.flatnonzero(array.ravel()), array.shape[1])
     counts = np.bincount(rows, minlength=len(array))
     places = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)

@@ -26,7 +26,7 @@ def as_vectors(obs: Any) -> NDArray[np.float64]:
 
 
 def check_vectors(space: spaces.Space[Any], planner: str) -> None:
-    """Raise InputError unless every observation consists of the same number of numbers.
+    """Raise InputError unless observations are numbers, always the same count of them.
 
     The message names `planner`.
 

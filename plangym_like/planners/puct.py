@@ -27,7 +27,7 @@ class PUCT(TreePlanner):
     through self-play", 2018, section "Search" of the supplement: descend to the action with the
     highest ``Q(s, a) + C(s) * P(s, a) * sqrt(N(s)) / (1 + N(s, a))``, where ``C(s) = log((1 + N(s)
     + base) / base) + explore``; step it once, evaluate the new state, and add the value to all
-    actions on the way. The deviations:
+    actions on the way. Differences from the paper:
 
     - There is only one player, and rewards on the way count: the return of an action is its reward
       plus the discounted return after it. Mean returns are scaled to [0, 1] by their range so far,
@@ -39,7 +39,7 @@ class PUCT(TreePlanner):
       return of random actions (D. Silver et al., "Mastering the game of Go with deep neural
       networks and tree search", 2016). Without `evaluate`, it is this return alone.
 
-    The plan is the path in the tree with the best score; if several have it, the first one found.
+    The plan is the path in the tree with the best score; of several such paths, the first found.
     `Plan.next_action`, for closed-loop control, is the most visited action. ``info["visits"]`` are
     targets for a policy network, and ``info["value"]`` is the mean return of the root.
 

@@ -25,6 +25,7 @@ class ScreenCells:
     Parameters
     ----------
     height, width, shades : int
+        The numbers of rows and columns of pixels, and of shades of grey.
     """
 
     def __init__(self, height: int = 8, width: int = 11, shades: int = 8) -> None:

@@ -97,7 +97,7 @@ class Search:
 
     @property
     def remaining(self) -> int | None:
-        """The transitions that remain of the budget; None if only the time is limited."""
+        """The number of transitions left in the budget; None if only the time is limited."""
         return None if self._budget is None else self._budget - self._transitions
 
     def fit(self, count: int, cost: int = 1) -> int:

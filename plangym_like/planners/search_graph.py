@@ -46,7 +46,7 @@ class SearchGraph:
         self.goal: int | None = None
         self.best_cost = math.inf
         self.duplicates = 0
-        # Without a goal: the heuristic value, minus the score, and the number of the best node.
+        # The best node without a goal: its heuristic value, its negated score and its number.
         self._nearest = (math.inf, math.inf, 0)
         self._scores = [0.0]
 

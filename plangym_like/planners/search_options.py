@@ -151,7 +151,7 @@ def as_numbers(name: str, numbers: Any, count: int) -> NDArray[np.float64]:
     Raises
     ------
     InputError
-        They are not numbers, or they are negative or NaN.
+        They have another shape, or they are negative or NaN.
     """
     array = np.asarray(numbers, np.float64)
     if array.shape != (count,):

@@ -17,7 +17,7 @@ ScoreFn = Callable[[Ints, Ints, Ints], Floats]
 # Steps actions ``(n,)`` of nodes ``(n,)``, and returns the outcomes; None if the budget is spent.
 DrawFn = Callable[[Ints, Ints], Ints | None]
 
-# Above all scores of actions.
+# Untried actions get at least this score, which is higher than all others (see `tree_bounds`).
 FIRST = 1e18
 
 

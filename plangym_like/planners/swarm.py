@@ -13,7 +13,7 @@ from plangym_like.transitions import BatchTransition
 
 
 class Swarm(NamedTuple):
-    """N walkers, with their nodes in the lineage and their lives."""
+    """Arrays of N walkers. `nodes` refer to the `Lineage`; all walkers have the same `lives`."""
 
     states: NDArray[np.uint8]
     obs: NDArray[np.float64]

@@ -20,7 +20,7 @@ from plangym_like.planners.ucb import tree_bounds
 from plangym_like.states import Row
 from plangym_like.transitions import BatchTransition
 
-# Every node has a link to each outcome of each action.
+# The largest `outcomes`: every node has a link for each outcome of each action.
 _MOST_OUTCOMES = 4096
 
 
@@ -30,7 +30,7 @@ class UCT(TreePlanner):
     L. Kocsis and C. Szepesvari, "Bandit based Monte-Carlo planning", ECML 2006, as in algorithm 2
     of C. Browne et al., "A survey of Monte Carlo tree search methods", 2012: descend to an action
     that was not tried yet, step it, roll out random actions, and add the return to all actions on
-    the way. The deviations:
+    the way. Differences:
 
     - A round has `batch` descents, stepped by one `step_batch` and one `rollout_batch`. Descents
       under way count as visits with low returns: the virtual loss of G. Chaslot, M. Winands and J.

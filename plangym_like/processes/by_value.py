@@ -13,8 +13,8 @@ class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]
 
     This works around three limits of cloudpickle 3.1:
 
-    - It replaces a class with ``__slots__`` by a class without, and the original class cannot
-      restore objects of the new one.
+    - It replaces a class that has ``__slots__`` by a class without them. The original class cannot
+      restore pickled objects of the new class.
     - Before Python 3.12, it rejects ``functools.cached_property``.
     - It looks up functions with an ``lru_cache`` in modules that another process does not have.
     """

@@ -1,4 +1,4 @@
-"""`ChildProcess`: polls, kills and collects one child process."""
+"""`ChildProcess`: polls, kills and collects (reaps) one child process."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class ChildProcess:
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
-            # A descriptor is readable shortly before the process can be collected, hence the sleep.
+            # Sleep, because a descriptor is readable shortly before the process can be collected.
             if self.pidfd is None or _readable(self.pidfd, left):
                 time.sleep(min(left, 0.001))
         return True

@@ -27,8 +27,8 @@ logger = logging.getLogger("plangym_like")
 
 MakeError = Callable[[], BaseException]
 
-# The longest time that a waiting thread sleeps before it checks its request again. It is always
-# woken by the reply, except if a signal handler that uses the same worker has just received it.
+# The longest time that a waiting thread sleeps before it checks its request again. The reply wakes
+# the thread, unless a signal handler that uses the same worker has just received the reply.
 _LOOK_AGAIN_SECONDS = 0.05
 
 
@@ -107,8 +107,8 @@ class Connection:
             if self._end is None:
                 if self._flushing:
                     raise RuntimeError(
-                        f"a signal handler used {self._worker} while it was interrupting "
-                        "another use of it; set a flag in the handler instead"
+                        f"a signal handler used {self._worker} while the interrupted code "
+                        "was using it; set a flag in the handler instead"
                     )
                 parts = outgoing(kind, request.number, payload, descriptors)
                 try:
@@ -190,7 +190,7 @@ class Connection:
                 self._followers.pop().release()
 
     def _take_in(self, timeout: float) -> None:
-        """Wait until replies arrive or the worker ends, and process what happened.
+        """Wait until replies arrive or the worker ends, and handle these events.
 
         The caller must hold the lock `_reading`.
         """

@@ -1,12 +1,12 @@
-"""The fork server: a process that has imported everything and forks workers on request.
+"""The fork server: a process that has imported the workers' modules and forks workers on request.
 
 A worker that is forked from it starts within milliseconds, and inherits no threads, locks or other
 state of the user's process. A fork server is started when it is first needed. It runs
 `fork_server_main`.
 
 All workers of a fork server begin with a copy of its memory, so strings have the same hashes, and
-sets the same order, in all of them. Workers that must differ in this are forked from a second fork
-server.
+sets the same order, in all of them. Workers that must have other hashes are forked from a second
+fork server.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from plangym_like.processes.messages import (
 
 logger = logging.getLogger("plangym_like")
 
-# The most seconds without an answer of the fork server, while it imports and otherwise.
+# How many seconds to wait for an answer of the fork server: to an import, and to other requests.
 _IMPORT_PATIENCE = 120.0
 _PATIENCE = 20.0
 
@@ -130,7 +130,7 @@ class ForkServer:
     def _ask(self, verb: str, content: Any, descriptors: Sequence[int] = ()) -> tuple[Any, ...]:
         """Send a request, and return the answer and its descriptors."""
         packets: list[Any] = []
-        # One request at a time, since the time limits of others would expire while it is answered.
+        # One request at a time, so that the time limit of a request does not include earlier ones.
         with _lock, self._send(verb, content, descriptors) as answers:
             try:
                 receive_with_descriptors(answers, 1 << 16, packets)

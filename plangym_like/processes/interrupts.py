@@ -62,8 +62,8 @@ def interrupts_deferred(*, by_finalizer: bool = False) -> Iterator[None]:
         restored = None
         if arrived and by_finalizer:
             restored = threading.Event()
-            # Before the handler is restored: what it raised here would be printed and lost.
-            with contextlib.suppress(RuntimeError):  # at its end, the interpreter starts no thread
+            # Started before the handler is restored, whose exception would be lost in this block.
+            with contextlib.suppress(RuntimeError):  # an interpreter that exits starts no thread
                 arguments = (threading.get_ident(), restored)
                 threading.Thread(target=_interrupt_soon, args=arguments, daemon=True).start()
         signal.signal(signal.SIGINT, handler)

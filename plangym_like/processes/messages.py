@@ -54,7 +54,7 @@ class Message(NamedTuple):
 
 
 def dumps(value: Any) -> bytes:
-    """Return `value` pickled for a process that does not share this one's ``__main__``.
+    """Return `value` pickled for a process that has another ``__main__`` than this process.
 
     Plain pickle is used where possible, because it is several times as fast. cloudpickle is used
     for lambdas, closures, and everything defined in ``__main__``.

@@ -1,10 +1,10 @@
 """End workers when their owner ends, even if the owner is killed.
 
-Each worker, and the fork server, has an open file on the read end of its alive pipe, and only the
-owner has the write end. The kernel closes the write end when the owner dies in any way, and then
-sends SIGKILL to the process that owns the file (``F_SETOWN``). No code has to run in the process
-that is killed. SIGKILL also ends a process that is stopped, that blocks its signals, or that is
-stuck in C with the GIL held.
+Each worker, and the fork server, has an open file on the read end of a pipe, its alive pipe. Only
+the owner has the write end. The kernel closes the write end when the owner dies in any way, and
+then sends SIGKILL to the process that owns the file (``F_SETOWN``). No code has to run in the
+process that is killed. SIGKILL also ends a process that is stopped, that blocks its signals, or
+that is stuck in C with the GIL held.
 
 The kernel releases the file when all its descriptors are closed, and a worker may close its own
 descriptors. So the fork server keeps another such file open for each worker that it has forked. A

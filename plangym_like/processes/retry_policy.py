@@ -7,12 +7,12 @@ import time
 
 from plangym_like.errors import WorkerDiedError, WorkerError, WorkerStartError
 
-# The number of failed starts in succession, per worker, that raises an error. Processes that were
-# killed may have been killed by chance, so they get more attempts.
+# The number of failed starts in succession, per worker, that raises an error. If processes were
+# killed, this may have been chance, so the second, larger number applies.
 _FAILED_STARTS, _KILLED_STARTS = 3, 20
 # The number of deaths in succession, without any task making progress, that raises an error.
 _DEATHS_WITHOUT_PROGRESS = 64
-# How long after the death of an idle worker others are suspected to be killed from outside.
+# For this long after the death of an idle worker, other workers may be killed from outside, too.
 _SUSPICION_SECONDS = 60.0
 # Signals that may come from outside. Other signals, and exit statuses, are caused by the worker.
 _SENT = {-number for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
@@ -64,7 +64,7 @@ class RetryPolicy:
             died, self._deaths_without_progress = self._deaths_without_progress, 0
             raise WorkerDiedError(
                 f"{died} workers died in succession without any progress, the last one because: "
-                f"{error}; every task seems to end them",
+                f"{error}; every task seems to kill its worker",
                 error.pid,
                 error.exitcode,
             ) from error

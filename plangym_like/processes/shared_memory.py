@@ -56,7 +56,9 @@ class SharedBlock:
             self.close()
             if isinstance(error, OSError) and error.errno is None:
                 raise  # raised by a signal handler, such as a TimeoutError
-            raise MemoryError(f"no {self.nbytes} bytes of shared memory: {error}") from error
+            raise MemoryError(
+                f"{self.nbytes} bytes of shared memory cannot be allocated: {error}"
+            ) from error
 
     def array(self) -> NDArray[np.uint8]:
         """Return a new array over all bytes; the array lives as long as any view of it."""
@@ -106,6 +108,11 @@ class BlockPool:
         How many blocks may be lent at the same time; descriptors are scarce.
     most_idle : int
         How many unused blocks are kept.
+
+    Attributes
+    ----------
+    dropped : list of int
+        The numbers of closed blocks that a worker may still have mapped; see `forget`.
     """
 
     def __init__(self, *, most_lent: int = 4, most_idle: int = 3) -> None:
@@ -155,7 +162,7 @@ class BlockPool:
             self._drop(self._idle.pop())
 
     def forget(self, known: Callable[[int], bool]) -> None:
-        """Remove the numbers from `dropped` for which ``known(number)`` is false.
+        """Remove from `dropped` the numbers for which ``known(number)`` is false.
 
         ``known`` tells whether a worker still has the block with that number.
         """

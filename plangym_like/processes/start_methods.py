@@ -60,8 +60,8 @@ def get_ready(start_method: str, preload: Sequence[str] = ()) -> None:
             raise _no_start(error) from error
         if not _fork_server_works and sys.platform == "linux":
             logger.warning(
-                "a module that every Python process imports here starts threads, so workers "
-                'cannot be forked safely: each is spawned instead, as with start_method="spawn"'
+                "a module that all workers import starts threads, so workers cannot be forked "
+                'safely: each is spawned instead, as with start_method="spawn"'
             )
 
 

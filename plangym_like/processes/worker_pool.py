@@ -36,7 +36,7 @@ class PoolCounts(Protocol):
 class WorkerPool(Generic[Handle]):
     """Worker processes that host any object and execute any task.
 
-    The pool does not depend on what tasks do, and has no reference to its owner. The owner works in
+    The pool is independent of the tasks, and has no reference to its owner. The owner works in
     a loop: start a task (`WorkerHandle.start_task`) in each worker that is `WorkerHandle.free`;
     call `wait`; read the results of finished tasks; call `tend`. The pool does the following:
 
@@ -55,8 +55,8 @@ class WorkerPool(Generic[Handle]):
     start_timeout : float, optional
         Seconds that a process may take to become ready before it is replaced; by default no limit.
     spin_seconds : float
-        How long `wait` polls before it sleeps. Waking up takes as long as a short task, so this
-        should cover the time between one worker finishing its last task and the next one doing so.
+        How long `wait` polls before it sleeps. Waking up takes as long as a short task, so polling
+        should last from the time when one worker is done until the next one usually is.
     counts : PoolCounts, optional
         Where deaths and restarts are counted.
 

@@ -32,7 +32,7 @@ from plangym_like.random_state import GENERATOR_NBYTES
 from plangym_like.snapshots import plain_data
 
 START, RESEED, GENERATOR = b"S", b"R", b"G"
-# The actions.
+# The tags of actions.
 ACTION, OTHER_DTYPE, PLAIN = b"A", b"D", b"P"
 ACTIONS = (ACTION, OTHER_DTYPE, PLAIN)
 _LENGTH = struct.Struct("<cI")

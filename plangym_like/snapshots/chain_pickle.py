@@ -48,7 +48,7 @@ from plangym_like.snapshots.state_owner import StateOwner, kind_of
 
 # Bytes in every pickle that holds a set or a frozenset; other data may contain them by chance.
 _MARKS_OF_SETS = (pickle.EMPTY_SET + pickle.MEMOIZE, pickle.FROZENSET + pickle.MEMOIZE)
-# A pickle of one of these holds a copy of the items that are left.
+# Types of iterators whose pickles hold copies of the items that are left.
 _COPYING_ITERATORS = tuple(
     type(turn(items))
     for table in ({}, collections.OrderedDict())  # type: ignore[var-annotated]
@@ -102,7 +102,7 @@ class ChainPickle(ChainState):
         self._constants: dict[str, bytes] = {}
         for place, thing in named_objects(env):
             if id(thing) not in self._ids:
-                # One that cannot be pickled cannot be part of a state either.
+                # An object that cannot be pickled cannot be part of a state either.
                 with contextlib.suppress(Exception):
                     content = self._content(thing)
                     self._constants[self._refer(place, thing)] = content
@@ -133,8 +133,8 @@ class ChainPickle(ChainState):
         if found is not None:
             one, other = map(kind_of, found)
             raise SnapshotError(
-                f"{one} and {other} share memory, which they would not after they were restored "
-                "from a pickle; keep one of them"
+                f"{one} and {other} share memory, but would be separate after they were restored "
+                "from a pickle; keep only one of them"
             )
 
     def place_of(self, thing: Any, *, constants: bool = True) -> str | None:
@@ -161,8 +161,8 @@ class ChainPickle(ChainState):
         if self._content(thing) != self._constants[place]:
             raise SnapshotError(
                 f"{kind_of(thing)} is {place}, so it is shared by all copies of the environment, "
-                "and it has changed; keep what changes in objects that the environment makes, or "
-                "make it with snapshot='replay'"
+                "and it has changed; keep data that changes in objects made by the environment, or "
+                "make the environment with snapshot='replay'"
             )
         return place
 
@@ -265,8 +265,8 @@ class ChainPickle(ChainState):
                     found = order_note(f"{owner.place}.{name}", watcher.unordered_sets[0])
                     if self.strict:
                         raise SnapshotError(
-                            f"{found}. It held none when the environment was made; make it with "
-                            "snapshot='replay' if that cannot be changed"
+                            f"{found}. There was no such set when the environment was made; if you "
+                            "cannot change this, make the environment with snapshot='replay'"
                         )
                     self.unordered = found
                     return
@@ -301,7 +301,7 @@ class _Pickler(pickle.Pickler):
                     raise TypeError(f"several classes are called {qualified_name(thing)}")
             return _class_named, name_of(thing)
         if isinstance(thing, EzPickle):
-            raise TypeError(f"{kind_of(thing)} is an EzPickle and would come back as it was made")
+            raise TypeError(f"{kind_of(thing)} is an EzPickle; its pickle holds only arguments")
         if isinstance(thing, threading.Thread):
             raise TypeError("the work of a thread is not part of a state")
         if type(thing) in weakref.ProxyTypes:
@@ -357,7 +357,7 @@ class _Unpickler(pickle.Unpickler):
             return self._owner.class_named(module, name)
 
 
-# Pickles refer to these functions; the unpickler replaces them by those of its chain.
+# Pickles refer to these functions; the unpickler replaces them by methods of its chain.
 def _thing_at(place: str) -> Any:
     raise KeyError(place)
 

@@ -80,7 +80,7 @@ class ChainState(abc.ABC):
         """Restart the owners' random generators, except the base's own, from `seed`."""
         if not self.owners:
             return
-        # Of several copies of the environment, the current one.
+        # If there are several copies of the environment, `unwrapped` is the current one.
         own = vars(self._env.unwrapped).get("_np_random")
         restart_generators(self.owners, own, seed)
 

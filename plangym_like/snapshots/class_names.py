@@ -35,7 +35,7 @@ def classes_named(module: str, name: str, roots: Iterable[type]) -> list[type]:
         thing, owner = pending.pop()
         seen[id(thing)] = thing
         for used in _used_by(thing):
-            # A dataclass with slots is made twice, and its methods may know the first one.
+            # A dataclass with slots is made twice, and its methods may refer to the first class.
             twin = owner is not None and isinstance(used, type) and name_of(used) == name_of(owner)
             if used.__module__ == module and id(used) not in seen and not twin:
                 pending.append((used, thing if isinstance(thing, type) else None))

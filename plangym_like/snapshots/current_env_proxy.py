@@ -103,7 +103,7 @@ class CurrentEnvProxy(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.cache.reseed(self._current, seed)
 
     def release_copy(self) -> None:
-        """Keep the current state only as a log: the random generator of its copy was removed."""
+        """Keep the current state only as a log, after the generator of its copy was removed."""
         self.cache.release(self._current)
 
     def clear(self) -> None:

@@ -1,4 +1,4 @@
-"""Random generators that no state row holds: the global ones, and those of spaces."""
+"""Read the states of random generators: global ones, the environment's and its spaces'."""
 
 from __future__ import annotations
 

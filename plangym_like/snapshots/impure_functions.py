@@ -60,9 +60,9 @@ def refuse_method_of_data(place: str, value: Any) -> None:
         if thing is not _GLOBAL[0] and thing is not _GLOBAL[1]:
             if isinstance(thing, (*_CONTAINERS, *_GENERATORS)):
                 raise SnapshotError(
-                    f"{place} cannot be saved: it is a method of {kind_of(thing)}, and would not "
-                    "belong to the copy of it that a restored state holds; look it up each time "
-                    "it is called"
+                    f"{place} cannot be saved: it is a method of {kind_of(thing)}, and would still "
+                    "belong to this object after a restore, which makes a copy of the object; look "
+                    "the method up each time it is called"
                 )
 
 
@@ -196,7 +196,7 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def _note(place: str, value: Any, found: dict[str, Any], *, objects: bool = True) -> None:
-    """Copy a number, container or generator to ``found[place]``; of an object, its numbers."""
+    """Copy a number, container or generator to `found`; of an object, copy only its numbers."""
     if isinstance(value, np.random.Generator):
         found[place] = pickle.dumps(value.bit_generator.state)
     elif isinstance(value, _GENERATORS):

@@ -53,7 +53,7 @@ _CLOCKS = ("episode_start_time",)
 _UNCHANGING: tuple[str, ...] = ("transform_action.", "transform_observation.", "transform_reward.")
 _UNCHANGING += ("jax_to_numpy.",)
 _FOREIGN = (
-    "it converts arrays to those of another library, but batches here are NumPy arrays; leave it "
+    "it converts arrays to arrays of another library, but batches here are NumPy arrays; leave it "
     "out and convert whole batches, as plangym_like.batchers does"
 )
 _IMPOSSIBLE = {
@@ -105,8 +105,8 @@ def state_names(wrapper: Any, *, within_others: bool = False) -> tuple[str, ...]
     """Return the names of the attributes that are the state of `wrapper`; ``None`` if unknown.
 
     The class of a wrapper may declare them: ``state_attributes = ("name", ...)``. A wrapper from
-    outside Gymnasium may change the settings of those that it wraps, such as the length of a time
-    limit. With ``within_others=True``, all settings that are numbers are therefore state as well.
+    outside Gymnasium may change the settings of the wrappers inside it, such as the length of a
+    time limit. With ``within_others=True``, all settings that are numbers are therefore state, too.
     """
     declared = getattr(type(wrapper), "state_attributes", None)
     if declared is not None:

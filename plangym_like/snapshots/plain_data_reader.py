@@ -39,10 +39,10 @@ class PlainDataReader:
 
     def get(self) -> Any:
         if self.depth >= MAX_DEPTH:
-            self.damaged("nested too deep")
+            self.damaged("nested too deeply")
         reader = _READERS.get(self.data[self.place : self.place + 1])
         if reader is None:
-            self.damaged("no such tag")
+            self.damaged("unknown tag")
         self.place += 1
         self.depth += 1
         value = reader(self)
@@ -115,7 +115,7 @@ def _get_array(decoder: PlainDataReader) -> Any:
     decoder.place += nbytes
     if permuted:
         if sorted(order) != list(range(axes)):
-            decoder.damaged("no order of axes")
+            decoder.damaged("invalid order of axes")
         array = array.transpose(np.argsort(np.frombuffer(order, np.uint8)))
     return decoder.remember(array)
 
@@ -124,14 +124,14 @@ def _get_view(decoder: PlainDataReader) -> Any:
     dtype = decoder.dtype()
     number, axes, offset = struct.unpack("<qqq", decoder.take(24))
     if not (0 <= number < len(decoder.seen) and 0 <= axes <= _MAX_AXES):
-        decoder.damaged("a view of nothing")
+        decoder.damaged("a view of an unknown array, or with too many axes")
     owner = decoder.seen[number]
     if type(owner) is not np.ndarray or not (owner.flags.c_contiguous or owner.flags.f_contiguous):
-        decoder.damaged("a view of no array")
+        decoder.damaged("a view of another object than an array")
     shape = struct.unpack(f"<{axes}q", decoder.take(8 * axes))
     strides = struct.unpack(f"<{axes}q", decoder.take(8 * axes))
     if min(shape, default=1) < 1:
-        decoder.damaged("a view of nothing")
+        decoder.damaged("a view without elements")
     reach = [(length - 1) * stride for length, stride in zip(shape, strides, strict=True)]
     low = offset + sum(part for part in reach if part < 0)
     high = offset + sum(part for part in reach if part > 0) + dtype.itemsize
@@ -172,7 +172,7 @@ def _get_set(decoder: PlainDataReader) -> set[Any]:
 def _get_deque(decoder: PlainDataReader) -> deque[Any]:
     maxlen = decoder.unpack(_LONG)
     if maxlen < -1:
-        decoder.damaged("no length of a deque")
+        decoder.damaged("invalid length of a deque")
     value: deque[Any] = decoder.remember(deque(maxlen=None if maxlen == -1 else maxlen))
     for _ in range(decoder.count()):
         value.append(decoder.get())
@@ -185,7 +185,7 @@ def _get_mapping(make: Callable[[], Any]) -> Callable[[PlainDataReader], Any]:
         if type(value) is defaultdict:
             (factory,) = decoder.take(1)
             if factory >= len(FACTORIES):
-                decoder.damaged("no such factory")
+                decoder.damaged("unknown factory")
             value.default_factory = FACTORIES[factory]
         decoder.remember(value)
         for _ in range(decoder.count()):
@@ -200,14 +200,14 @@ def _get_generator(decoder: PlainDataReader) -> Any:
     memory = decoder.take(random_state.GENERATOR_NBYTES)
     generator = random_state.load_generator(memory, None)
     if generator is None:
-        decoder.damaged("a random generator without memory")
+        decoder.damaged("a random generator without a state")
     return decoder.remember(generator)
 
 
 def _get_reference(decoder: PlainDataReader) -> Any:
     number = decoder.unpack(_COUNT)
     if number >= len(decoder.seen):
-        decoder.damaged("a reference to nothing")
+        decoder.damaged("a reference to an unknown object")
     return decoder.seen[number]
 
 

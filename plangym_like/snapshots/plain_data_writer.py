@@ -52,7 +52,7 @@ class PlainDataWriter:
                 raise SnapshotError(f"{_name_of(kind)} is not plain data")
             writer = _put_scalar
         if self.depth >= MAX_DEPTH:
-            raise SnapshotError(f"plain data is nested at most {MAX_DEPTH} deep")
+            raise SnapshotError(f"data nested more than {MAX_DEPTH} levels deep is not plain data")
         self.depth += 1
         writer(self, value)
         self.depth -= 1

@@ -35,8 +35,8 @@ _Env = gymnasium.Env[Any, Any]
 class CachedCopy:
     """A copy of the environment and the action log that led to its current state.
 
-    ``trace_digest`` is a digest of all observations, rewards and flags on the way to that state; if
-    two replays of a log give equal ones, their digests are equal. ``generator`` is the
+    ``trace_digest`` is a digest of all observations, rewards and flags on the way to that state. It
+    shows whether two replays of a log gave the same results. ``generator`` is the
     environment's random generator after the last entry; it is kept only if wrappers may draw from
     it.
     """

@@ -39,7 +39,7 @@ def restorer(env: gymnasium.Env[Any, Any], *, base: bool = False) -> Callable[[]
     wrappers = [wrapper for wrapper in wrappers if type(wrapper) not in TRANSPARENT]
     things = [*wrappers, *_held(wrappers), *([inner] if base else ())]
     things = list({id(thing): thing for thing in things}.values())
-    # Objects that refer to each other, or are compared with others, must still be the same.
+    # Not copied, because objects may refer to each other, or be compared by identity.
     named = [thing for _, thing in named_objects(env)]
     shared = {id(thing): thing for thing in (*links(env), *things, *named)}
     owners = [

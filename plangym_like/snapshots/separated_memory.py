@@ -1,7 +1,7 @@
 """`SeparatedMemory`: finds memory that two objects share, but that their pickles would not share.
 
 `ArrayLayout` keeps the memory that plain arrays share. Every other object with memory, such as a
-bytearray, a masked array or a tensor, comes back from a pickle with memory of its own.
+bytearray, a masked array or a tensor, has separate memory after it was restored from a pickle.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 A set is iterated in the order of its hash table. This order depends on the hashes of its items, on
 the size of the table, and on all items that were ever added and removed. A pickle contains none of
 this. Objects whose class defines no ``__hash__`` are hashed by their address, so a set of them is
-iterated in another order in every copy of an environment. Strings have other hashes in every
-process.
+iterated in another order in every copy of an environment. Strings have different hashes in
+different processes.
 """
 
 from __future__ import annotations

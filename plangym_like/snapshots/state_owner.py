@@ -68,8 +68,8 @@ class StateOwner:
             if attributes.get(name) is not value:
                 raise SnapshotError(
                     f"{self.place}.{name} was {kind_of(value)} when the environment was made, so "
-                    "it is not saved, and has been replaced since; keep what changes in attributes "
-                    "that are plain data"
+                    "it is not saved, and has been replaced since; keep data that changes in "
+                    "attributes that are plain data"
                 )
         names = [name for name in attributes if self._is_state(name, attributes)]
         return {name: attributes[name] for name in sorted(names)}

@@ -71,8 +71,8 @@ class TrialRule:
     Attributes
     ----------
     always : bool
-        Whether every environment is tested, or only those whose class or wrappers come from outside
-        Gymnasium and this package.
+        True to test every environment. False to test only environments whose class or wrappers come
+        from outside Gymnasium and this package.
     copies : bool
         Whether a second copy is made and compared with the first.
     steps : int
@@ -186,7 +186,7 @@ class Trial:
         self._take_other_steps(other, steps)
 
     def _differ(self, step: int, one: Outcome, other: Outcome) -> bool:
-        """Return whether the outcomes of `step` differ between the copies; if so, note where."""
+        """Return whether the outcomes of `step` differ; if so, note where, or raise an error."""
         found = compare_outcomes(one, other)
         if found is None:
             return False

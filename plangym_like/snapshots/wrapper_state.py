@@ -208,7 +208,7 @@ class WrapperState(ChainState):
 
     def _known(self) -> list[Any]:
         """Return the objects that are encoded as references, in a fixed order."""
-        base: Any = self._env.unwrapped  # the current one of several copies
+        base: Any = self._env.unwrapped  # the current copy, if there are several
         own = vars(base).get("_np_random")
         return [base if own is None else own, *self._references.values()]
 

@@ -105,7 +105,7 @@ _OPTIONS = {"autoreset": False, "audit": "off"}
 
 
 def _makers(env_or_name: Any, kwargs: dict[str, Any]) -> _Makers:
-    """Return the env's name, a function that makes it, and one that makes it with n workers."""
+    """Return the env's name, a function that makes the env, and one to make it with workers."""
     given = env_or_name
     kind: Callable[..., PlanEnv]
     name: Any

@@ -161,7 +161,7 @@ def travelling(context: CheckContext) -> bool:
         other = context.fresh()
         for how, rows in {
             "pickled": pickle.loads(pickle.dumps(states)),
-            "in a file of numpy's": np.load(path.with_suffix(".npy")),
+            "in a file of NumPy": np.load(path.with_suffix(".npy")),
             "in a file of save_states": other.load_states(path),
         }.items():
             if not np.array_equal(rows, states):
@@ -183,7 +183,7 @@ def workers(context: CheckContext) -> bool:
             here, there = states, states
             for step in (1, 2):
                 one, other = env.step_batch(actions, here), parallel.step_batch(actions, there)
-                compare_batches(env, one, other, order, f"with {count} of them", step)
+                compare_batches(env, one, other, order, f"with {count} workers", step)
                 here, there = one.states, other.states
     return True
 

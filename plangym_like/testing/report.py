@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-# Name -> what holds if the check passes, and what to do if it fails, in the order of the checks.
+# Name of a check -> the property that it tests, and advice if it fails; in the order of checks.
 DESCRIPTIONS: dict[str, tuple[str, str]] = {
     "made": (
         "the environment can be saved",
-        "follow the reason given; or add save_state() and load_state(saved)",
+        "do what the message advises, or add save_state() and load_state(saved)",
     ),
     "repeat": (
         "the same seed and actions give the same episode in every copy",
@@ -21,13 +21,13 @@ DESCRIPTIONS: dict[str, tuple[str, str]] = {
     ),
     "saving": (
         "reading the state changes nothing",
-        "do not draw or count in what saving reads (properties, save_state)",
+        "do not draw or count in code that runs during saving (properties, save_state)",
     ),
     "restore": (
         "an episode continues from a restored state as if it had never stopped",
         (
-            "save what is named here; keep everything on which later steps depend in attributes of "
-            "the environment or its wrappers, and nothing in a closure"
+            "save the data named here; keep everything on which later steps depend in attributes "
+            "of the environment or its wrappers, and nothing in a closure"
         ),
     ),
     "past": (
@@ -42,7 +42,7 @@ DESCRIPTIONS: dict[str, tuple[str, str]] = {
         "carry nothing over from one row to the next, and do not write into given arrays",
     ),
     "rollout": (
-        "rollout_batch gives the same as its steps one by one",
+        "rollout_batch gives the same results as its steps taken one by one",
         "make rollout_rows do what step_rows does, and stop a row when its episode ends",
     ),
     "travel": (
@@ -58,7 +58,7 @@ DESCRIPTIONS: dict[str, tuple[str, str]] = {
     ),
     "picture": (
         "after set_state, the image shows that state",
-        "render the image from the state, not from what was rendered before",
+        "render the image from the state, not from earlier images",
     ),
     "handed out": (
         "later steps do not change observations and infos that were returned",
@@ -69,7 +69,7 @@ DESCRIPTIONS: dict[str, tuple[str, str]] = {
         "draw all randomness of steps from self.np_random, even if reset has replaced it",
     ),
     "dt": (
-        "dt=n gives the same as n steps of the same action",
+        "dt=n gives the same result as n steps with the same action",
         "count no calls of step_batch in a wrapper or simulator",
     ),
     "unseeded": (
@@ -77,7 +77,7 @@ DESCRIPTIONS: dict[str, tuple[str, str]] = {
         "keep every generator in an attribute, and draw from self.np_random",
     ),
     "wrappers": (
-        "with wrappers around it, it is saved exactly too",
+        "inside wrappers, the environment is saved exactly too",
         "give wrappers the environment's own np_random and spaces",
     ),
 }

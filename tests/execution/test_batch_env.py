@@ -272,7 +272,7 @@ def test_a_constructor_that_returns_something_else_the_second_time(
         )
         os.kill(env[0].pid, signal.SIGKILL)
         assert wait_until_gone(env[0].pid, 100)
-        with pytest.raises(StateMismatchError, match="constructor made a different one"):
+        with pytest.raises(StateMismatchError, match="constructor made another one"):
             env.make_transitions(ACTIONS, serial.get_state())
 
 

@@ -1,4 +1,4 @@
-"""An environment that is used in the middle of another use of it, by the same thread."""
+"""An environment that is used while the same thread is already using it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_an_environment_whose_step_uses_the_env_around_it(use: str, serial: Coun
 
     def trap(action: int) -> None:
         if inner:
-            with pytest.raises(RuntimeError, match="in the middle of another use") as caught:
+            with pytest.raises(RuntimeError, match="while it was already in use") as caught:
                 USES[use](inner[0], other)
             refused.append(caught.value)
 
