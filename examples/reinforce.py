@@ -82,7 +82,7 @@ def loss_of(policy, episodes):
 
 
 def learn(seed):
-    """Return steps and mean returns while learning, and the final mean return of the policy."""
+    """Return steps and mean returns while learning, and those of the policy in the end."""
     torch.manual_seed(seed)
     policy, curve, steps, end = Policy(), [], 0, time.perf_counter() + args.seconds
     optimizer = torch.optim.Adam(policy.parameters(), lr=args.rate)
@@ -108,10 +108,11 @@ def learn(seed):
             optimizer.zero_grad()
             loss_of(policy, episodes).backward()
             optimizer.step()
-        return curve, float(play(batcher, policy, 100, False)["_reward"].sum(1).mean())
+        score = float(play(batcher, policy, 100, False)["_reward"].sum(1).mean())
+        return curve, (steps, score)
 
 
-def draw(curves):
+def draw(curves, results):
     import matplotlib
 
     matplotlib.use("agg")
@@ -119,7 +120,9 @@ def draw(curves):
 
     figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
     for seed, curve in curves.items():
-        axes.plot(*zip(*curve, strict=True), label=f"seed {seed}", linewidth=1.2)
+        (line,) = axes.plot(*zip(*curve, strict=True), label=f"seed {seed}", linewidth=1.2)
+        label = "in the end, likeliest actions" if seed == args.seeds[-1] else None
+        axes.plot(*results[seed], "o", color=line.get_color(), label=label)
     axes.axhline(args.goal, color="grey", linestyle=":", label=f"goal, {args.goal:g}")
     axes.set(xlabel="steps", ylabel="mean return of a batch", title="REINFORCE on CartPole-v1")
     axes.legend(frameon=False)
@@ -128,11 +131,11 @@ def draw(curves):
     figure.savefig(args.out, dpi=120)
 
 
-curves, missed = {}, []
+curves, results, missed = {}, {}, []
 for seed in args.seeds:
     begin = time.perf_counter()
-    curves[seed], score = learn(seed)
-    steps = curves[seed][-1][0]
+    curves[seed], results[seed] = learn(seed)
+    steps, score = results[seed]
     print(
         f"seed {seed}: mean evaluated return {score:.1f} after {len(curves[seed])} batches, "
         f"{steps:,} steps and {time.perf_counter() - begin:.0f} s",
@@ -140,6 +143,6 @@ for seed in args.seeds:
     )
     if score < args.goal:
         missed.append(seed)
-draw(curves)
+draw(curves, results)
 print(f"wrote {args.out}")
 raise SystemExit(f"seeds {missed} did not reach {args.goal:g}" if missed else 0)
