@@ -141,7 +141,7 @@ def draw(curves):
     for seed, curve in curves.items():
         axes.plot(*zip(*curve, strict=True), label=f"seed {seed}", linewidth=1.2)
     axes.axhline(args.goal, color="grey", linestyle=":", label=f"goal, {args.goal:g}")
-    axes.set(xlabel="steps", ylabel="mean return of 20 episodes", title=f"DQN on {args.env}")
+    axes.set(xlabel="steps", ylabel="mean return of greedy episodes", title=f"DQN on {args.env}")
     axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     args.out.parent.mkdir(parents=True, exist_ok=True)
