@@ -107,10 +107,8 @@ class PUCT(TreePlanner):
         if evaluate is None and not self.rollout:
             raise InputError("PUCT needs evaluate or rollout, to estimate values")
         self.explore, self.base = as_number("explore", explore, 0.0), as_number("base", base, 1.0)
-        self.noise, self.alpha = (
-            as_number("noise", noise, 0.0, 1.0),
-            as_number("alpha", alpha, 1e-6),
-        )
+        self.noise = as_number("noise", noise, 0.0, 1.0)
+        self.alpha = as_number("alpha", alpha, 1e-6)
 
     def _search(self, state: Row, search: Search) -> Plan:
         tree, descents = self._begin(SearchTree(len(self.actions), state)), 0
