@@ -23,7 +23,11 @@ _EVERY = (
 )
 _ROBOTS = (
     "Returns of 1,000 steps. Planners know the simulator and learn nothing; the others learned a "
-    "policy or a model."
+    "policy or a model (TD-MPC2 plans in its model)."
+)
+_WALL = (
+    "Wall times are those of two cores on which other programs were running: the load is the mean "
+    "number of processes that wanted a core at the end."
 )
 Records = Mapping[str, Mapping[str, Any]]
 
@@ -140,14 +144,21 @@ def _montezuma(records: Records) -> list[str]:
             (
                 name.split("/")[2],
                 f"{record['frames']:,}",
+                _wall(record),
                 str(len(rooms)),
                 _number(record["score"]),
                 f"{record['cells']:,}",
                 times,
             )
         )
-    head = ("seed", "frames", "rooms", "best score", "cells", "room: frames until it was found")
-    return ["", *table(head, rows)]
+    found = "room: frames until it was found"
+    head = ("seed", "frames", "wall time", "rooms", "best score", "cells", found)
+    return ["", _WALL, "", *table(head, rows)]
+
+
+def _wall(record: Mapping[str, Any]) -> str:
+    """Return how long a task took, and the load of the machine."""
+    return f"{record['seconds']:,.0f} s, load {record['load']:g}"
 
 
 def _control(records: Records, published: Mapping[str, Any]) -> list[str]:
@@ -158,15 +169,15 @@ def _control(records: Records, published: Mapping[str, Any]) -> list[str]:
     others = list(published["sources"])
     rows = []
     for task, returns in published["scores"].items():
-        ours = ("",) * 4
+        ours = ("",) * 5
         if found := runs[task]:
             one = found[0]
             options = one["options"]
             plan = f"{one['plans']} x {options['horizon']} actions of {options['dt']} steps"
             median = statistics.median(each["return"] for each in found)
-            ours = (one["planner"], plan, str(len(found)), _number(median))
+            ours = (one["planner"], plan, _wall(one), str(len(found)), _number(median))
         rows.append((task, *ours, *(_number(returns.get(name)) for name in others)))
-    head = ("task", "planner", "each plan", "seeds", "return", *others)
+    head = ("task", "planner", "each plan", "wall time", "seeds", "return", *others)
     sources = [
         (name, source["what"], source["budget"], source["source"])
         for name, source in published["sources"].items()

@@ -28,6 +28,7 @@ from plangym_like.batchers.workspaces import (
 )
 
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+parser.add_argument("--env", default="CartPole-v1", help="a vector and discrete actions")
 parser.add_argument("--seeds", type=int, nargs="+", default=[0])
 parser.add_argument("--seconds", type=float, default=170.0, help="at most, for each seed")
 parser.add_argument("--goal", type=float, default=195.0, help="mean return that must be reached")
@@ -93,11 +94,11 @@ def loss_of(values, target, batch):
 
 
 def learn(seed):
-    """Return steps and mean returns while learning, and the best policy's final mean return."""
+    """Return steps and mean returns while learning; the last is the best policy's, in the end."""
     torch.manual_seed(seed)
     end = time.perf_counter() + args.seconds
-    env = ParallelGymAgent(partial(make_env, "CartPole-v1", autoreset=True), args.envs)
-    judged = ParallelGymAgent(partial(make_env, "CartPole-v1"), 20)
+    env = ParallelGymAgent(partial(make_env, args.env, autoreset=True), args.envs)
+    judged = ParallelGymAgent(partial(make_env, args.env), 20)
     values = Values(*env.get_obs_and_actions_sizes())
     learner = TemporalAgent(Agents(env, values, Choice())).seed(seed)
     player = TemporalAgent(Agents(judged, values, Choice())).seed(seed + 1_000_000)
@@ -126,8 +127,8 @@ def learn(seed):
             if curve[-1][1] >= best:
                 best, kept = curve[-1][1], values.clone().state_dict()
     values.load_state_dict(kept)
-    score = sum(judge(player) for _ in range(5)) / 5
-    return curve, steps, score
+    curve.append((steps, sum(judge(player) for _ in range(5)) / 5))
+    return curve
 
 
 def draw(curves):
@@ -140,7 +141,7 @@ def draw(curves):
     for seed, curve in curves.items():
         axes.plot(*zip(*curve, strict=True), label=f"seed {seed}", linewidth=1.2)
     axes.axhline(args.goal, color="grey", linestyle=":", label=f"goal, {args.goal:g}")
-    axes.set(xlabel="steps", ylabel="mean return of 20 episodes", title="DQN on CartPole-v1")
+    axes.set(xlabel="steps", ylabel="mean return of greedy episodes", title=f"DQN on {args.env}")
     axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     args.out.parent.mkdir(parents=True, exist_ok=True)
@@ -150,8 +151,8 @@ def draw(curves):
 curves, missed = {}, []
 for seed in args.seeds:
     begin = time.perf_counter()
-    curve, steps, score = learn(seed)
-    curves[seed] = curve or [(0, 0.0)]
+    curves[seed] = learn(seed)
+    steps, score = curves[seed][-1]
     print(
         f"seed {seed}: mean evaluated return {score:.1f} after {steps:,} steps "
         f"and {time.perf_counter() - begin:.0f} s",

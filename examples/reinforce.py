@@ -1,4 +1,4 @@
-"""REINFORCE on CartPole, learning from whole episodes.
+"""REINFORCE on CartPole or another environment, learning from whole episodes.
 
     python examples/reinforce.py --seeds 0 1 2 3 4
 
@@ -22,6 +22,7 @@ from torch import nn
 from plangym_like.batchers.episodes import Agent, DictTensor, EpisodeBatcher, GymEnv
 
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+parser.add_argument("--env", default="CartPole-v1", help="a vector and discrete actions")
 parser.add_argument("--seeds", type=int, nargs="+", default=[0])
 parser.add_argument("--seconds", type=float, default=170.0, help="at most, for each seed")
 parser.add_argument("--goal", type=float, default=195.0, help="mean return that must be reached")
@@ -32,6 +33,8 @@ parser.add_argument("--discount", type=float, default=0.99)
 parser.add_argument("--rate", type=float, default=0.01, help="of learning")
 parser.add_argument("--out", type=Path, default=Path("reinforce.png"), help="the learning curves")
 args = parser.parse_args()
+with gymnasium.make(args.env) as env:
+    num_inputs, num_actions = env.observation_space.shape[0], int(env.action_space.n)
 
 
 class Policy(Agent, nn.Module):
@@ -39,7 +42,9 @@ class Policy(Agent, nn.Module):
 
     def __init__(self):
         nn.Module.__init__(self)
-        self.logits = nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 2))
+        self.logits = nn.Sequential(
+            nn.Linear(num_inputs, 64), nn.Tanh(), nn.Linear(64, num_actions)
+        )
 
     def __call__(self, state, observation, agent_info=None, history=None):
         logits = self.logits(observation["frame"])
@@ -49,7 +54,7 @@ class Policy(Agent, nn.Module):
 
 
 def create_env(seed):
-    return GymEnv([gymnasium.make("CartPole-v1") for _ in range(16)], seed)
+    return GymEnv([gymnasium.make(args.env) for _ in range(16)], seed)
 
 
 def play(batcher, policy, n_episodes, explore):
@@ -82,7 +87,7 @@ def loss_of(policy, episodes):
 
 
 def learn(seed):
-    """Return steps and mean returns while learning, and the final mean return of the policy."""
+    """Return steps and mean returns while learning, and those of the policy in the end."""
     torch.manual_seed(seed)
     policy, curve, steps, end = Policy(), [], 0, time.perf_counter() + args.seconds
     optimizer = torch.optim.Adam(policy.parameters(), lr=args.rate)
@@ -108,10 +113,11 @@ def learn(seed):
             optimizer.zero_grad()
             loss_of(policy, episodes).backward()
             optimizer.step()
-        return curve, float(play(batcher, policy, 100, False)["_reward"].sum(1).mean())
+        score = float(play(batcher, policy, 100, False)["_reward"].sum(1).mean())
+        return curve, (steps, score)
 
 
-def draw(curves):
+def draw(curves, results):
     import matplotlib
 
     matplotlib.use("agg")
@@ -119,20 +125,22 @@ def draw(curves):
 
     figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
     for seed, curve in curves.items():
-        axes.plot(*zip(*curve, strict=True), label=f"seed {seed}", linewidth=1.2)
+        (line,) = axes.plot(*zip(*curve, strict=True), label=f"seed {seed}", linewidth=1.2)
+        label = "in the end, likeliest actions" if seed == args.seeds[-1] else None
+        axes.plot(*results[seed], "o", color=line.get_color(), label=label)
     axes.axhline(args.goal, color="grey", linestyle=":", label=f"goal, {args.goal:g}")
-    axes.set(xlabel="steps", ylabel="mean return of a batch", title="REINFORCE on CartPole-v1")
+    axes.set(xlabel="steps", ylabel="mean return of a batch", title=f"REINFORCE on {args.env}")
     axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     args.out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(args.out, dpi=120)
 
 
-curves, missed = {}, []
+curves, results, missed = {}, {}, []
 for seed in args.seeds:
     begin = time.perf_counter()
-    curves[seed], score = learn(seed)
-    steps = curves[seed][-1][0]
+    curves[seed], results[seed] = learn(seed)
+    steps, score = results[seed]
     print(
         f"seed {seed}: mean evaluated return {score:.1f} after {len(curves[seed])} batches, "
         f"{steps:,} steps and {time.perf_counter() - begin:.0f} s",
@@ -140,6 +148,6 @@ for seed in args.seeds:
     )
     if score < args.goal:
         missed.append(seed)
-draw(curves)
+draw(curves, results)
 print(f"wrote {args.out}")
 raise SystemExit(f"seeds {missed} did not reach {args.goal:g}" if missed else 0)

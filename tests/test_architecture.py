@@ -142,6 +142,17 @@ def test_no_file_has_more_than_400_lines() -> None:
     assert [f"{path}: {length}" for path, length in lengths.items() if length > 400] == []
 
 
+def test_every_planner_has_less_than_200_lines() -> None:
+    from plangym_like import planners
+
+    public = [getattr(planners, name) for name in planners.__all__]
+    kinds = [one for one in public if isinstance(one, type) and issubclass(one, planners.Planner)]
+    lengths = {
+        one: len(inspect.getsource(sys.modules[one.__module__]).splitlines()) for one in kinds
+    }
+    assert [one for one, length in lengths.items() if length >= 200] == []
+
+
 def test_every_module_has_a_name_that_says_something() -> None:
     named = [path for path in MODULES if LIKE_PLANGYM not in path.parents]
     names = {part for path in named for part in path.relative_to(ROOT).with_suffix("").parts}

@@ -7,13 +7,16 @@ import numpy as np
 from plangym_like.counts import as_count, as_number
 from plangym_like.errors import InputError
 from plangym_like.plan_env import PlanEnv
-from plangym_like.planners.gaussian_plans import Candidates, Floats, GaussianPlanner
+from plangym_like.planners.candidates import Candidates
+from plangym_like.planners.gaussian_plans import Floats, GaussianPlanner
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.search import Search
 from plangym_like.states import Row
 
 # The search ends when no standard deviation exceeds this fraction of its initial value.
 CONVERGED = 1e-3
+# Batches become smaller if the budget would otherwise allow for fewer iterations.
+_ITERATIONS = 5
 
 
 class CEM(GaussianPlanner):
@@ -26,10 +29,10 @@ class CEM(GaussianPlanner):
     learning in a handful of trials using probabilistic dynamics models", NeurIPS 2018.
 
     Differences from these works: plans are clipped to the bounds (Chua et al. draw from a truncated
-    normal distribution). The mean is rolled out at the end, and the best of all plans is returned
-    (Chua et al. play the mean). After `advance`, the mean ends with its last action repeated
-    instead of a 0. The search ends before its budget is spent if all standard deviations have
-    fallen to a thousandth of their initial values.
+    normal distribution, and make it narrower near the bounds). The mean is rolled out at the end,
+    and the best of all plans is returned (Chua et al. play the mean). After `advance`, the mean
+    ends with its last action repeated instead of a 0. The search ends before its budget is spent if
+    all standard deviations have fallen to a thousandth of their initial values.
 
     Parameters
     ----------
@@ -39,7 +42,8 @@ class CEM(GaussianPlanner):
         The number of plans in each iteration; it is smaller if the budget would otherwise allow for
         fewer than five iterations.
     elites : int
-        The number of best plans to which the distribution is fitted.
+        The number of best plans to which the distribution is fitted, less than `batch`; in smaller
+        batches, it is reduced in proportion.
     alpha : float
         The weight of the old mean and standard deviation in the new ones, from 0 to 1.
 
@@ -66,18 +70,21 @@ class CEM(GaussianPlanner):
     ) -> None:
         super().__init__(env, horizon, batch, std, 0.0, dt)
         self.elites, self.alpha = as_count("elites", elites), as_number("alpha", alpha, 0.0, 1.0)
-        if self.elites > self.batch:
-            raise InputError(f"elites must be at most batch = {self.batch}, got {self.elites}")
+        if self.elites >= self.batch:
+            raise InputError(f"elites must be less than batch = {self.batch}, got {self.elites}")
 
     def _search(self, state: Row, search: Search) -> Plan:
         candidates = Candidates(self, search, state)
         mean, std = self._first_mean(), np.broadcast_to(self.std, (self.horizon, *self.std.shape))
-        batch = self._batch_within(search, iterations=5)
-        elites = max(1, self.elites * batch // self.batch)
-        while candidates.affordable(batch) and np.any(std > CONVERGED * self.std):
+        batch = candidates.batch(_ITERATIONS)
+        while candidates.affordable(batch // 2 + 1) and np.any(std > CONVERGED * self.std):
             plans, returns = candidates.roll_out(mean + std * self._noise(search.rng, batch))
-            best = plans[np.argsort(-returns, kind="stable")[:elites]]
-            mean, std = fitted(best, mean, std, self.alpha)
+            elites = max(1, self.elites * len(plans) // self.batch)
+            # If episodes are shorter than assumed, this batch is too small, and the next is larger.
+            batch = candidates.batch(_ITERATIONS)
+            if len(plans) > max(elites, batch // 2):
+                best = plans[np.argsort(-returns, kind="stable")[:elites]]
+                mean, std = fitted(best, mean, std, self.alpha)
             search.report(candidates.score, f"std {(std / self.std).mean():.3f} of the first")
         return candidates.plan(mean)
 

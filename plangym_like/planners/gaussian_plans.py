@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.counts import as_count, as_number
 from plangym_like.plan_env import PlanEnv
 from plangym_like.planners.action_sets import bounds
-from plangym_like.planners.plan import Plan
 from plangym_like.planners.planner import Planner
-from plangym_like.planners.search import Search, lengths
-from plangym_like.states import Row
 
 Floats = NDArray[np.float64]
 
@@ -83,69 +77,6 @@ class GaussianPlanner(Planner):
         """Return noise ``(count, T, *action_shape)`` with a standard deviation of 1."""
         white = rng.standard_normal((count, self.horizon, *self.low.shape))
         return filtered(white, np.sqrt(self._power)) if self.beta else white
-
-    def _batch_within(self, search: Search, iterations: int) -> int:
-        """Return N, or less if the budget is too small for `iterations` batches of N plans."""
-        if search.remaining is None:
-            return self.batch
-        return max(1, min(self.batch, (search.remaining // self.horizon - 1) // iterations))
-
-
-class Candidates:
-    """Rolls plans out from one state, and keeps the best one.
-
-    Parameters
-    ----------
-    planner : GaussianPlanner
-    search : Search
-    state : row
-    """
-
-    def __init__(self, planner: GaussianPlanner, search: Search, state: Row) -> None:
-        self._planner, self._search, self._state = planner, search, state
-        self._best: tuple[NDArray[Any], Floats, bool] | None = None
-        self.score = -math.inf
-
-    def affordable(self, count: int) -> bool:
-        """Return whether the budget allows for `count` more plans, and for the mean at the end."""
-        return self._search.has((count + 1) * self._planner.horizon)
-
-    def roll_out(self, plans: Floats) -> tuple[Floats, Floats]:
-        """Roll plans out; return the clipped plans and their returns.
-
-        Parameters
-        ----------
-        plans : array ``(N, T, *action_shape)``
-            They are clipped to the bounds of the action space.
-
-        Returns
-        -------
-        plans : array ``(N, T, *action_shape)``
-        returns : array ``(N,)``
-        """
-        planner = self._planner
-        space = planner.env.action_space
-        actions = np.clip(plans, planner.low, planner.high).astype(space.dtype)
-        rollout = self._search.rollout_batch(actions, self._state, planner.dt)
-        returns = rollout.rewards.sum(axis=1)
-        row = int(np.argmax(returns))
-        score = math.fsum(rollout.rewards[row])
-        if score > self.score:
-            length = lengths(rollout)[row]
-            ended = rollout.terminateds[row, -1] or rollout.truncateds[row, -1]
-            rewards = rollout.rewards[row, :length].copy()
-            self.score, self._best = score, (actions[row, :length].copy(), rewards, bool(ended))
-        return actions.astype(np.float64), returns
-
-    def plan(self, mean: Floats) -> Plan:
-        """Roll out the mean too, and return the best plan of all."""
-        planner = self._planner
-        self.roll_out(mean[None])
-        self._search.report(self.score)
-        planner._found = mean
-        assert self._best is not None, "a return is a number"
-        actions, rewards, ended = self._best
-        return self._search.plan(self._state, actions, rewards, planner.dt, ended=ended, mean=mean)
 
 
 def power_spectrum(beta: float, horizon: int) -> Floats:

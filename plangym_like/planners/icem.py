@@ -7,16 +7,15 @@ import numpy as np
 from plangym_like.counts import as_count, as_number
 from plangym_like.errors import InputError
 from plangym_like.plan_env import PlanEnv
+from plangym_like.planners.candidates import Candidates
 from plangym_like.planners.cem import CONVERGED, fitted
-from plangym_like.planners.gaussian_plans import (
-    Candidates,
-    Floats,
-    GaussianPlanner,
-    shifted,
-)
+from plangym_like.planners.gaussian_plans import Floats, GaussianPlanner, shifted
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.search import Search
 from plangym_like.states import Row
+
+# The first batch is smaller if the budget would otherwise allow for fewer iterations.
+_ITERATIONS = 3
 
 
 class ICEM(GaussianPlanner):
@@ -90,28 +89,35 @@ class ICEM(GaussianPlanner):
     def _search(self, state: Row, search: Search) -> Plan:
         candidates = Candidates(self, search, state)
         mean, std = self._first_mean(), np.broadcast_to(self.std, (self.horizon, *self.std.shape))
-        first = self._batch_within(search, iterations=3)
-        elites = max(1, self.elites * first // self.batch)
-        kept = int(self.kept * elites)
+        batch, elites, kept = self._sizes(candidates, 0)
         best, scores = np.empty((0, *mean.shape)), np.empty(0)
         old, self._next_elites, self._elites = self._next_elites, None, None
         old = best if old is None else old
         if search.remaining is not None:  # the last search may have had a larger budget
-            old = old[: max(0, search.remaining // self.horizon - 1 - first)]
-        iteration, batch = 0, first
-        while candidates.affordable(batch + len(old)) and np.any(std > CONVERGED * self.std):
+            old = old[: max(0, search.remaining // self.horizon - 1 - batch)]
+        iteration = 0
+        while candidates.affordable(batch // 2 + 1) and np.any(std > CONVERGED * self.std):
             plans = mean + std * self._noise(search.rng, batch)
             if len(old):  # the last action of elites that were shifted is a random one
                 old[:, -1] = (mean + std * self._noise(search.rng, len(old)))[:, -1]
             plans, returns = candidates.roll_out(np.concatenate([plans, old]))
-            plans = np.concatenate([best[:kept], plans])
-            returns = np.concatenate([scores[:kept], returns])
-            order = np.argsort(-returns, kind="stable")[:elites]
-            best, scores = plans[order], returns[order]
-            mean, std = fitted(best, mean, std, self.alpha)
+            wanted, elites, kept = self._sizes(candidates, iteration)
+            if len(plans) > max(elites, wanted // 2):  # as in CEM
+                plans = np.concatenate([best[:kept], plans])
+                returns = np.concatenate([scores[:kept], returns])
+                order = np.argsort(-returns, kind="stable")[:elites]
+                best, scores = plans[order], returns[order]
+                mean, std = fitted(best, mean, std, self.alpha)
+                iteration, old = iteration + 1, old[:0]
             search.report(candidates.score, f"std {(std / self.std).mean():.3f} of the first")
-            iteration, old = iteration + 1, old[:0]
-            batch = min(first, max(int(first * self.decay**-iteration), 2 * elites))
+            batch, elites, kept = self._sizes(candidates, iteration)
         plan = candidates.plan(mean)
         self._elites = best[:kept]
         return plan
+
+    def _sizes(self, candidates: Candidates, iteration: int) -> tuple[int, int, int]:
+        """Return the number of plans in a batch, of elites, and of elites that are kept."""
+        first = candidates.batch(_ITERATIONS)
+        elites = max(1, self.elites * first // self.batch)
+        batch = min(first, max(int(first * self.decay**-iteration), 2 * elites))
+        return batch, elites, int(self.kept * elites)

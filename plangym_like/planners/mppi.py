@@ -6,12 +6,8 @@ import numpy as np
 
 from plangym_like.counts import as_number
 from plangym_like.plan_env import PlanEnv
-from plangym_like.planners.gaussian_plans import (
-    Candidates,
-    Floats,
-    GaussianPlanner,
-    filtered,
-)
+from plangym_like.planners.candidates import Candidates
+from plangym_like.planners.gaussian_plans import Floats, GaussianPlanner, filtered
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.search import Search
 from plangym_like.states import Row
@@ -29,6 +25,7 @@ class MPPI(GaussianPlanner):
     Differences from the papers:
 
     - Rewards take the place of costs.
+    - All plans are drawn around the mean. (The second paper draws a fraction of them around 0.)
     - By default, `temperature` is relative to the spread of the returns.
     - The noise of a clipped plan is its difference from the mean after clipping.
     - The first plan of each batch is the mean without noise.
@@ -80,12 +77,12 @@ class MPPI(GaussianPlanner):
 
     def _search(self, state: Row, search: Search) -> Plan:
         candidates = Candidates(self, search, state)
-        mean, batch = self._first_mean(), self._batch_within(search, iterations=1)
-        while candidates.affordable(batch):
-            noise = self.std * self._noise(search.rng, batch)
+        mean = self._first_mean()
+        while candidates.affordable(1):
+            noise = self.std * self._noise(search.rng, candidates.batch(iterations=1))
             noise[0] = 0.0
             plans, returns = candidates.roll_out(mean + noise)
-            noise = plans - mean
+            noise = plans - mean  # of the plans that the budget allowed, after clipping
             mean = mean + np.tensordot(self.weights(returns, mean, noise), noise, axes=1)
             search.report(candidates.score)
         return candidates.plan(mean)
@@ -93,7 +90,8 @@ class MPPI(GaussianPlanner):
     def weights(self, returns: Floats, mean: Floats, noise: Floats) -> Floats:
         """Return the weights ``(K,)`` of plans; their sum is 1.
 
-        ICRA 2017, Algorithm 2, with ``S = -returns + (1 - alpha) * λ * u^T Σ^-1 ε``::
+        ICRA 2017, Algorithm 2, with ``S = -returns + (1 - alpha) * λ * u^T Σ^-1 ε``, whose factor
+        ``1 - alpha`` is that of the second paper::
 
             w = exp(-(S - min(S)) / λ) / η
 

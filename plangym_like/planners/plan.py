@@ -76,7 +76,8 @@ class Plan:
     spent : Spent
     curve : structured array
         The best score so far, with the fields ``transitions``, ``frames``, ``seconds`` and
-        ``score``. The score never falls.
+        ``score``. The score never falls, and the last one is `score`, unless the planner says
+        otherwise.
     info : dict
         Other results, described by each planner. ``info["action"]`` is `next_action`.
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from plangym_like.counts import as_count
+from plangym_like.errors import InputError
 from plangym_like.planners.plan import CURVE, Plan, Spent
 from plangym_like.planners.planner import Planner, checked_start
 from plangym_like.planners.progress_bar import ProgressBar
@@ -40,13 +41,20 @@ def play(
         The seeds of the searches are spawned from it. A SeedSequence or Generator spawns different
         seeds in each call.
     progress : bool or callable
-        As in `Planner.plan`, for the whole episode: a callable is called after every step.
+        As in `Planner.plan`, for the whole episode: a callable is called after every batch and
+        after every step, with the score of the episode so far. If it raises StopIteration, the
+        search ends with the best plan so far, whose action is the last one that is played.
 
     Returns
     -------
     Plan
         The actions played, and the cost of all searches. The curve is the score of the episode so
         far; unlike the curve of a search, it may fall.
+
+    Raises
+    ------
+    InputError
+        As in `Planner.plan`; or `seed` is a Generator that cannot spawn others.
 
     Examples
     --------
@@ -60,14 +68,32 @@ def play(
     steps, env = as_count("steps", steps), planner.env
     state = start = np.array(checked_start(env, state))
     rng = make_rng(seed)
-    total, score, ended = Spent(), 0.0, False
+    total, score, ended, stopped = Spent(), 0.0, False, False
     moves: list[tuple[Any, int, float]] = []
     curve: list[tuple[int, int, float, float]] = []
     with ProgressBar(f"{planner.name}, {steps} steps", progress) as report:
+
+        def watch(search: Progress) -> None:
+            """Report the progress of a search as that of the episode."""
+            nonlocal stopped
+            done, note = (len(moves) + search.done) / steps, f"step {len(moves) + 1}"
+            try:
+                assert report is not None
+                report(Progress(done, score, total + search.spent, note))
+            except StopIteration:
+                stopped = True
+                raise
+
         for step in range(steps):
             if moves:
                 planner.advance()
-            plan = planner.plan(state, budget=budget, seconds=seconds, seed=rng.spawn(1)[0])
+            plan = planner.plan(
+                state,
+                budget=budget,
+                seconds=seconds,
+                seed=_spawned(rng),
+                progress=False if report is None else watch,
+            )
             action, dt = np.asarray(plan.next_action), int(plan.dt[0])
             result = env.step_batch(action[None], state[None], dt=dt)
             state, reward = result.states[0], float(result.rewards[0])
@@ -76,12 +102,12 @@ def play(
             moves.append((action, dt, reward))
             curve.append((total.transitions, total.frames, total.seconds, score))
             ended = bool(result.terminateds[0] or result.truncateds[0])
-            if report is not None:
+            if report is not None and not stopped:
                 try:
                     report(Progress((step + 1) / steps, score, total, f"step {step + 1}"))
                 except StopIteration:
-                    break
-            if ended:
+                    stopped = True
+            if ended or stopped:
                 break
     actions, held, rewards = zip(*moves, strict=True)
     return Plan(
@@ -94,3 +120,14 @@ def play(
         total,
         np.array(curve, CURVE),
     )
+
+
+def _spawned(rng: np.random.Generator) -> np.random.Generator:
+    """Return a generator with a new seed."""
+    try:
+        return rng.spawn(1)[0]
+    except TypeError as error:
+        raise InputError(
+            "play spawns a seed for each search, and seed was made by an old interface that cannot "
+            f"spawn any ({error}): give it a whole number, or numpy.random.default_rng(number)"
+        ) from error

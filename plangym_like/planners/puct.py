@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from plangym_like.counts import as_count, as_number
 from plangym_like.errors import InputError
@@ -107,8 +106,7 @@ class PUCT(TreePlanner):
         self.rollout = as_count("rollout", rollout, 0)
         if evaluate is None and not self.rollout:
             raise InputError("PUCT needs evaluate or rollout, to estimate values")
-        self.explore = as_number("explore", explore, 0.0)
-        self.base = as_number("base", base, 1.0)
+        self.explore, self.base = as_number("explore", explore, 0.0), as_number("base", base, 1.0)
         self.noise = as_number("noise", noise, 0.0, 1.0)
         self.alpha = as_number("alpha", alpha, 1e-6)
 
@@ -164,7 +162,7 @@ class PUCT(TreePlanner):
             value=values,
         )
 
-    def _rolled_out(self, states: NDArray[np.uint8], search: Search) -> Floats:
+    def _rolled_out(self, states: Row, search: Search) -> Floats:
         """Roll out random actions from each of `states`, and return the discounted returns."""
         plans = search.rng.integers(len(self.actions), size=(len(states), self.rollout))
         rewards = search.rollout_batch(self.actions[plans], states, self.dt).rewards

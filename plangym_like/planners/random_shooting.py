@@ -16,8 +16,9 @@ from plangym_like.states import Row
 class RandomShooting(Planner):
     """Draw random plans, roll them out, and keep the best one.
 
-    A. V. Rao, "A survey of numerical methods for optimal control", 2009, describes this as the
-    simplest shooting method. Other planners are compared with it.
+    A. Nagabandi, G. Kahn, R. S. Fearing and S. Levine, "Neural network dynamics for model-based
+    deep reinforcement learning with model-free fine-tuning", ICRA 2018, section IV-C, uses it for
+    model predictive control. Other planners are compared with it.
 
     Parameters
     ----------

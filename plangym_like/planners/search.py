@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -223,20 +224,29 @@ class Search:
         """
         space = self.env.action_space
         chosen = np.asarray(actions, space.dtype).reshape(-1, *(space.shape or ()))
-        curve, spent = list(self._curve), self.spent()
-        if curve:
-            curve.append((spent.transitions, spent.frames, spent.seconds, curve[-1][3]))
+        rewards, spent = np.array(rewards, np.float64), self.spent()
         return Plan(
             np.array(state),
             chosen,
             np.broadcast_to(np.asarray(dt, np.int64), len(chosen)).copy(),
-            np.array(rewards, np.float64),
+            rewards,
             bool(ended),
             None if seeds is None else np.array(seeds, np.int64),
             spent,
-            np.array(curve, CURVE),
+            self._finished_curve(rewards, spent),
             info,
         )
+
+    def _finished_curve(self, rewards: NDArray[np.float64], spent: Spent) -> NDArray[np.void]:
+        """Return the curve of a search that has found a plan with these rewards."""
+        curve = np.array([*self._curve, *self._curve[-1:]], CURVE)
+        if len(curve):
+            scores, exact = curve["score"], math.fsum(rewards)
+            curve[-1] = (spent.transitions, spent.frames, spent.seconds, scores[-1])
+            # Planners add up the same rewards in another order, with other errors of rounding.
+            if abs(scores[-1] - exact) <= 1e-9 * math.fsum(np.abs(rewards)):
+                scores[scores >= min(scores[-1], exact)] = exact
+        return curve
 
 
 def make_rng(seed: Any) -> np.random.Generator:

@@ -110,7 +110,7 @@ def test_plans_of_any_number_of_workers_are_the_same(planner_class: type[Planner
     for n_workers in (None, 1, 2):
         with plangym_like.make("HalfCheetah-v5", n_workers=n_workers) as env:
             state = env.reset(seed=1).state
-            planner: Any = planner_class(env, horizon=6, batch=20)  # type: ignore[call-arg]
+            planner: Any = planner_class(env, horizon=6, batch=30)  # type: ignore[call-arg]
             plans.append(play(planner, 3, state, budget=500, seed=3))
             assert plans[-1].replay(env) == plans[-1].score
     for other in plans[1:]:
@@ -134,6 +134,45 @@ def test_budgets_are_kept_and_scores_do_not_fall(
         planner.plan(budget=19)
     plan = planner.plan(seconds=0.05, seed=0)
     assert plan.replay(pendulum) == plan.score
+
+
+class Falling(gymnasium.Env[Any, Any]):
+    """An episode ends after 3 to 5 steps; the reward is the negative square of the action."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (1,))
+    action_space = gymnasium.spaces.Box(-1, 1, (1,), float)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.height = 5.0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.height -= 1 + abs(float(action[0]))
+        return np.zeros(1, np.float32), -(float(action[0]) ** 2), self.height <= 0, False, {}
+
+
+@ALL
+@pytest.mark.parametrize(("horizon", "budget"), [(100, 2_000), (100, 9_000), (10, 2_000)])
+def test_what_short_episodes_leave_of_the_budget_is_spent(
+    planner_class: type[Planner], horizon: int, budget: int
+) -> None:
+    with plangym_like.make(Falling) as env:
+        env.reset(seed=0)
+        planner: Any = planner_class(env, horizon=horizon, std=1.0)  # type: ignore[call-arg]
+        plan = planner.plan(budget=budget, seed=0)
+        # Two plans of full length must fit, and one more batch of the usual length.
+        left = 2 * horizon + 5 * planner.batch
+        assert budget - left < plan.spent.transitions <= budget
+        assert plan.score > -0.1 and plan.replay(env) == plan.score
+
+
+@ALL
+def test_a_last_batch_is_made_to_fit(pendulum: Any, planner_class: type[Planner]) -> None:
+    planner: Any = planner_class(pendulum, horizon=10, batch=50)  # type: ignore[call-arg]
+    spent = planner.plan(budget=10 * (50 * 7 + 1 + 40), seed=0).spent
+    # iCEM makes batches smaller: 50, 40, 32, 25, and so on until all are 20.
+    assert spent.transitions > 10 * (50 * 7 + 1 + 40 - (10 if planner_class is ICEM else 1))
 
 
 @ALL
@@ -177,7 +216,7 @@ def test_environments_that_are_refused(planner_class: type[Planner]) -> None:
         (CEM, {"horizon": 0}, "horizon must be a whole number of at least 1"),
         (CEM, {"std": 0}, "std must be a finite number of at least 1e-06, got 0"),
         (CEM, {"alpha": 1.5}, "alpha must be a finite number from 0 to 1, got 1.5"),
-        (CEM, {"elites": 201}, "elites must be at most batch = 200, got 201"),
+        (CEM, {"elites": 200}, "elites must be less than batch = 200, got 200"),
         (ICEM, {"elites": 51}, "elites must be at most batch / 2 = 50, got 51"),
         (ICEM, {"decay": 0.9}, "decay must be a finite number of at least 1"),
         (ICEM, {"beta": -1}, "beta must be a finite number from 0 to 10"),

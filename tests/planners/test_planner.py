@@ -267,6 +267,45 @@ def test_play_takes_first_actions_and_ends_with_the_episode(cartpole: Any) -> No
     assert len(short) < 500
 
 
+def test_play_reports_every_batch_and_every_step(cartpole: Any) -> None:
+    seen: list[Progress] = []
+    planner = RandomShooting(cartpole, horizon=5, batch=20)
+    episode = play(planner, 3, budget=400, seed=0, progress=seen.append)
+    assert [one.done for one in seen] == sorted(one.done for one in seen)
+    assert len(seen) == 3 * (4 + 1) and seen[-1].done == 1
+    assert [one.score for one in seen] == [0] * 4 + [1] * 5 + [2] * 5 + [3]
+    assert [one.spent.transitions for one in seen[:6]] == [100, 200, 300, 400, 400, 500]
+    assert seen[-1].spent == episode.spent and seen[4].note == "step 1"
+
+
+def test_an_episode_ends_in_the_middle_of_a_search(cartpole: Any) -> None:
+    def end(progress: Progress) -> None:
+        if progress.spent.transitions > 1_000:
+            raise StopIteration
+
+    planner = RandomShooting(cartpole, horizon=5, batch=20)
+    episode = play(planner, 100, seconds=600, seed=0, progress=end)
+    assert len(episode) == 1 and episode.spent.transitions == 1_100
+
+
+@pytest.mark.parametrize(
+    "seed", [np.random.RandomState(3), np.random.RandomState(3)._bit_generator]
+)
+def test_play_refuses_seeds_that_cannot_spawn_others(cartpole: Any, seed: Any) -> None:
+    with pytest.raises(InputError, match="play spawns a seed for each search"):
+        play(RandomShooting(cartpole), 2, budget=300, seed=seed)
+
+
+def test_the_last_score_of_a_curve_is_that_of_the_plan() -> None:
+    with plangym_like.make("HalfCheetah-v5") as env:
+        env.reset(seed=0)
+        for seed in range(3):
+            for planner in (RandomShooting(env), planners.FractalMonteCarlo(env)):
+                plan = planner.plan(budget=10_000, seed=seed)
+                assert plan.curve["score"][-1] == plan.score == plan.replay(env)
+                assert np.all(np.diff(plan.curve["score"]) >= 0)
+
+
 def test_play_tells_the_planner_what_was_played(cartpole: Any) -> None:
     class Counting(Planner):
         advanced = 0
@@ -368,8 +407,11 @@ def test_progress_ends_a_search(name: str) -> None:
         plan = planner.plan(budget=10**9, seed=0, progress=end)
         assert calls <= 4, "only the mean is stepped after that"
         assert len(plan) and plan.replay(env) == plan.score
-        calls = 0
-        assert len(play(planner, 10, budget=2_000, seed=0, progress=end)) == 3
+        calls = -3
+        episode = play(planner, 10, budget=2_000, seed=0, progress=end)
+        assert calls <= 4, "only the round that was under way is finished"
+        assert 1 <= len(episode) < 6
+        assert episode.replay(env) == episode.score
 
 
 @pytest.mark.parametrize("planner", [partial(UCT, outcomes=4), OpenLoopMCTS])
