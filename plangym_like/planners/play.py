@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from plangym_like.counts import as_count
+from plangym_like.errors import InputError
 from plangym_like.planners.plan import CURVE, Plan, Spent
 from plangym_like.planners.planner import Planner, checked_start
 from plangym_like.planners.progress_bar import ProgressBar
@@ -57,6 +58,8 @@ def play(
     >>> play(RandomShooting(env, horizon=10), steps=50, budget=500, seed=0).score
     50.0
     """
+    if not isinstance(planner, Planner):
+        raise InputError(f"play needs a planner, such as UCT(env), got {planner!r}")
     steps, env = as_count("steps", steps), planner.env
     state = start = np.array(checked_start(env, state))
     rng = make_rng(seed)
