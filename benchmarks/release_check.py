@@ -52,7 +52,7 @@ with plangym_like.make("CartPole-v1", ray=True, n_workers=2) as env:
 """,
     "torch": """
 import plangym_like
-from plangym_like.batchers import TensorBatcher
+from plangym_like.batchers.tensor_batcher import TensorBatcher
 with plangym_like.make("CartPole-v1") as env:
     env.reset(seed=0)
     print(TensorBatcher(env).step_batch([0, 1]))

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import gymnasium
 
+from plangym_like.call_errors import unknown_option
 from plangym_like.errors import InputError
 from plangym_like.plan_env import PlanEnv
 from plangym_like.simulator import Simulator
@@ -47,13 +48,19 @@ class FamilyEnv(PlanEnv):
             kwargs["wrappers"] = as_wrappers(kwargs["wrappers"])  # it may be an iterator
         own = {key: kwargs[key] for key in _OWN_OPTIONS if key in kwargs}
         rest = {key: kwargs[key] for key in kwargs if key not in own}
-        super().__init__(
-            partial(type(self).simulator_class, name, frameskip=frameskip, **rest),
-            name=name,
-            autoreset=autoreset,
-            delay_setup=delay_setup,
-            **own,
-        )
+        try:
+            super().__init__(
+                partial(type(self).simulator_class, name, frameskip=frameskip, **rest),
+                name=name,
+                autoreset=autoreset,
+                delay_setup=delay_setup,
+                **own,
+            )
+        except TypeError as error:
+            unknown = unknown_option(error, rest)
+            if unknown is None:
+                raise
+            raise unknown from error
         env_kwargs = {"frameskip": frameskip, "autoreset": autoreset, **kwargs}
         self.recipe = (type(self), name, env_kwargs)
         self._arguments = {"name": name, **env_kwargs}
@@ -71,10 +78,18 @@ def as_wrappers(given: Iterable[Any] | None) -> tuple[Any, ...]:
         return ()
     wrappers = tuple(given) if isinstance(given, Iterable) else (None,)
     for item in wrappers:
-        pair = isinstance(item, tuple) and len(item) == 2
-        if not callable(item[0] if pair else item):
+        wrapper = item[0] if isinstance(item, tuple) and len(item) == 2 else item
+        if not callable(wrapper):
+            hint = "; give its class, not the wrapper" * isinstance(wrapper, gymnasium.Env)
             raise InputError(
                 "wrappers must be a list of wrapper classes or pairs (class, arguments), got "
-                f"{given!r}"
+                f"{given!r}{hint}"
+            )
+        if isinstance(wrapper, type) and not issubclass(wrapper, gymnasium.Env):
+            hint = ""
+            if issubclass(wrapper, gymnasium.vector.VectorWrapper):
+                hint = "; it wraps what make_vec returns: put it around that"
+            raise InputError(
+                f"{wrapper.__module__}.{wrapper.__qualname__} is not a gymnasium.Wrapper{hint}"
             )
     return wrappers

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib
-import inspect
 import re
 import sys
 from collections.abc import Callable
@@ -18,7 +17,6 @@ from gymnasium.envs.registration import EnvSpec
 
 from plangym_like.audit.auditor import EVERY
 from plangym_like.envs.auto_snapshot import WAYS
-from plangym_like.envs.unknown_options import unknown_option
 from plangym_like.errors import InputError, MissingExtraError
 from plangym_like.family_env import as_wrappers
 from plangym_like.plan_env import PlanEnv
@@ -149,7 +147,11 @@ def find_spec(name: str) -> EnvSpec:
     module, colon, name = name.rpartition(":")
     if colon:
         # "module:id", as in Gymnasium: the module registers the id when it is imported.
-        importlib.import_module(module)
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            error.add_note(f"raised while make imported the module of {module}:{name}")
+            raise
     if name not in gymnasium.registry:
         for family in FAMILIES:
             if family.package:
@@ -159,7 +161,8 @@ def find_spec(name: str) -> EnvSpec:
     except gymnasium.error.Error as error:
         near = difflib.get_close_matches(name, [*gymnasium.registry, *_listed(name)], n=3)
         hint = f" Near matches: {', '.join(near)}." if near else ""
-        raise type(error)(f"{error}{hint}") from error
+        end = "" if str(error).endswith((".", "?")) else "."
+        raise type(error)(f"{error}{end}{hint}") from error
 
 
 def _listed(name: str) -> list[str]:
@@ -216,13 +219,9 @@ def _find_family(name: Any) -> Family:
     if callable(name):
         return GENERIC
     if not isinstance(name, str):
-        hint = ""
-        if isinstance(name, gymnasium.Env):
-            hint = "; an existing environment cannot be used; pass an id or a function: "
-            hint += f"make({name.spec.id!r})" if name.spec else "make(lambda: ...)"
         raise InputError(
             "name must be a Gymnasium id or a callable that returns an environment, got "
-            f"{name!r}{hint}"
+            f"{name!r}{_hint(name)}"
         )
     for family in FAMILIES:
         if family.names and re.fullmatch(family.names, name) and _takes(family, name):
@@ -233,6 +232,20 @@ def _find_family(name: Any) -> Family:
             if family.entry_point and entry_point.startswith(family.entry_point):
                 return family
     return GENERIC
+
+
+def _hint(name: Any) -> str:
+    """Return a hint at what to give to `make` instead of `name`; empty if there is none."""
+    if isinstance(name, PlanEnv):
+        return "; it was made already: use it as it is, or call its clone()"
+    if isinstance(name, gymnasium.Env):
+        instead = f"make({name.spec.id!r})" if name.spec else "make(lambda: ...)"
+        return f"; an existing environment cannot be used; pass an id or a function: {instead}"
+    if isinstance(name, EnvSpec):
+        return f"; pass its id: make({name.id!r})"
+    if isinstance(name, (list, tuple, gymnasium.vector.VectorEnv)):
+        return "; for several environments at once there is plangym_like.make_vec"
+    return ""
 
 
 def _takes(family: Family, name: str) -> bool:
@@ -369,24 +382,20 @@ def make(
         "step_timeout": step_timeout,
         "start_timeout": start_timeout,
     }
-    try:
-        if kwargs.get("wrappers"):
-            kwargs["wrappers"] = as_wrappers(kwargs["wrappers"])  # it may be an iterator
-        if ray:
-            from plangym_like.ray_env import RayEnv
+    if not isinstance(ray, bool):
+        raise InputError(f"ray must be True or False, got {ray!r}")
+    if kwargs.get("wrappers"):
+        kwargs["wrappers"] = as_wrappers(kwargs["wrappers"])  # it may be an iterator
+    if ray:
+        from plangym_like.ray_env import RayEnv
 
-            return RayEnv(env_class, name, n_workers=n_workers, **execution, **kwargs)
-        if n_workers is None and not isolate and step_timeout is None:
-            env = env_class(name, **kwargs)
-            if not isinstance(env, PlanEnv):
-                raise no_simulator(env)
-            return env
-        from plangym_like.parallel_env import ParallelEnv
+        return RayEnv(env_class, name, n_workers=n_workers, **execution, **kwargs)
+    if n_workers is None and not isolate and step_timeout is None:
+        env = env_class(name, **kwargs)
+        if not isinstance(env, PlanEnv):
+            raise no_simulator(env)
+        return env
+    from plangym_like.parallel_env import ParallelEnv
 
-        n_workers = 1 if n_workers is None else n_workers
-        return ParallelEnv(env_class, name, n_workers=n_workers, **execution, **kwargs)
-    except TypeError as error:
-        unknown = unknown_option(error, env_kwargs, inspect.signature(make).parameters)
-        if unknown is None:
-            raise
-        raise unknown from error
+    n_workers = 1 if n_workers is None else n_workers
+    return ParallelEnv(env_class, name, n_workers=n_workers, **execution, **kwargs)

@@ -16,6 +16,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from plangym_like.action_errors import not_in_space, wrong_dtype, wrong_shape
 from plangym_like.errors import ActionError, InputError, ObservationError
 
 _LEAVES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
@@ -275,13 +276,10 @@ def _leaf_actions(
     if batch.ndim == len(shape) and lead == 1:
         batch = batch[None]
     if batch.ndim != len(shape) + lead or batch.shape[lead:] != shape:
-        expected = ", ".join([*"NT"[:lead], *map(str, shape)])
-        raise ActionError(
-            f"actions of {space} must have shape ({expected}), got shape {np.shape(actions)}"
-        )
+        raise wrong_shape(space, actions, lead)
     kinds = {"f": "iuf", "b": "biu"}.get(dtype.kind, "iu")
     if batch.dtype.kind not in kinds or batch.dtype.itemsize > 8:
-        raise ActionError(f"actions of dtype {batch.dtype} do not fit the action space {space}")
+        raise wrong_dtype(space, actions)
     good: Any
     if isinstance(space, spaces.Box):
         if out_of_bounds == "clip":
@@ -297,10 +295,7 @@ def _leaf_actions(
     else:
         good = (batch == 0) | (batch == 1)
     if np.count_nonzero(good) != good.size:
-        wrong = np.argwhere(~good)[0]
-        row = tuple(int(x) for x in wrong[:lead])
-        place = f" (row {row if lead > 1 else row[0]})" if lead else ""
-        raise ActionError(f"action {batch[row].tolist()}{place} is not in the action space {space}")
+        raise not_in_space(space, batch, good, lead)
     checked: NDArray[Any] = np.asarray(batch, dtype, order="C")[()]
     return checked
 

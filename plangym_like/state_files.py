@@ -14,6 +14,7 @@ Loading executes no code from the file, and allocates no more memory than the si
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -85,6 +86,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             yield file
         return
     target = Path(os.path.realpath(target))
+    if not target.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "there is no such folder", str(target.parent))
     partial = target.with_name(f".{os.getpid()}.{threading.get_ident()}.partial")
     try:
         with open(partial, "wb") as file:

@@ -39,7 +39,7 @@ Row = NDArray[np.uint8]
 States = Row | Sequence[Row]
 
 HEADER_NBYTES = 32
-_MAGIC = b"PLS1"
+MAGIC = b"PLS1"
 # The fields before the checksum, and the checksum.
 _HEAD = struct.Struct("=24sQ")
 _NUMBER = struct.Struct("=Q")
@@ -114,7 +114,7 @@ class StateFormat:
         self.fingerprint = fingerprint_of(family, self.state_nbytes, self.fingerprint_fields)
         _known_fingerprints[self.fingerprint] = self.fingerprint_fields
         header = np.zeros(4, np.uint64)
-        header.view(np.uint8)[:8] = np.frombuffer(_MAGIC + family.encode("ascii"), np.uint8)
+        header.view(np.uint8)[:8] = np.frombuffer(MAGIC + family.encode("ascii"), np.uint8)
         header[1] = self.fingerprint
         header[2] = self.payload_nbytes
         self.header = header
@@ -229,6 +229,7 @@ class StateFormat:
         return tiled[1]
 
     def _as_rows(self, states: Any) -> Row:
+        given = states
         if not isinstance(states, np.ndarray) or states.dtype == object:
             try:
                 stacked = np.stack([np.asarray(row) for row in states])
@@ -237,11 +238,13 @@ class StateFormat:
             except (TypeError, ValueError) as error:
                 raise StateFormatError(
                     "states must be uint8 rows of equal width, and no row may be missing; "
-                    f"got {_kinds(states)}"
+                    f"got {_kinds(states)}{_hint(states)}"
                 ) from error
             states = stacked
         if states.dtype != np.uint8:
-            raise StateFormatError(f"state rows are uint8 arrays, got dtype {states.dtype}")
+            raise StateFormatError(
+                f"state rows are uint8 arrays, got dtype {states.dtype}{_hint(given)}"
+            )
         if states.ndim == 1:
             states = states[None]
         if states.ndim != 2 or states.shape[1] != self.state_nbytes:
@@ -261,7 +264,7 @@ class StateFormat:
     def _explain(
         self, rows: Row, words: NDArray[np.uint64], *, only_mismatch: bool = False
     ) -> None:
-        magic = np.frombuffer(_MAGIC, np.uint8)
+        magic = np.frombuffer(MAGIC, np.uint8)
         bad = (rows[:, :4] != magic).any(axis=1)
         if bad.any():
             if only_mismatch:
@@ -311,6 +314,24 @@ def _kinds(states: Any) -> str:
     if missing:
         return f"None in place of row {missing[0]}"
     return f"{len(rows)} rows of shapes {sorted({np.shape(row) for row in rows})[:4]}"
+
+
+def _hint(given: Any) -> str:
+    """Return a hint at what to give as states instead of `given`; empty if there is none."""
+    for name in ("states", "state"):
+        if name in getattr(given, "_fields", ()):
+            return f"; give its .{name}"
+    if isinstance(given, (int, float, np.number)):
+        return "; a dt is given by name, as dt=4"
+    if isinstance(given, (bytes, bytearray, memoryview)):
+        return "; numpy.frombuffer(given, numpy.uint8) makes a row of them"
+    with suppress(ValueError, TypeError, RuntimeError):
+        kind = np.asarray(given).dtype.kind
+        if kind == "f":
+            return "; an observation is not a state: give the state that was returned with it"
+        if kind in "iu":
+            return "; numpy.asarray(given, numpy.uint8) makes rows of lists of bytes"
+    return ""
 
 
 def mismatch(what: str, family: str, fields: str, its_family: str, its: str) -> StateMismatchError:

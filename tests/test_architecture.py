@@ -23,6 +23,8 @@ LIKE_PLANGYM = PACKAGE / "compat" / "plangym"
 BASE = {
     "errors",
     "extras",
+    "call_errors",
+    "action_errors",
     "lazy_names",
     "counts",
     "fork_safety",

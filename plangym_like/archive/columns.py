@@ -8,6 +8,18 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from plangym_like.errors import BatchLengthError, InputError
+from plangym_like.plan_env import PlanEnv
+
+
+def check_archivable(env: Any) -> None:
+    """Raise `InputError` unless `env` is a `PlanEnv` whose actions are arrays."""
+    if not isinstance(env, PlanEnv):
+        raise InputError(f"StateArchive needs an environment of plangym_like.make, got {env!r}")
+    if not env.layout.array_actions:
+        raise InputError(
+            f"StateArchive keeps actions in one array, but those of {env.action_space} are not "
+            "arrays"
+        )
 
 
 def dtype_and_shape(name: str, given: Any) -> tuple[np.dtype[Any], tuple[int, ...]]:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from plangym_like.archive import archive_file
-from plangym_like.archive.columns import dtype_and_shape, fitted
+from plangym_like.archive.columns import check_archivable, dtype_and_shape, fitted
 from plangym_like.archive.growing_array import GrowingArray
 from plangym_like.archive.row_blocks import RowBlocks
 from plangym_like.archive.row_index import RowIndex, hash_rows
@@ -93,11 +93,7 @@ class StateArchive:
         directory: str | os.PathLike[str] | None = None,
         level: int = 3,
     ) -> None:
-        if not env.layout.array_actions:
-            raise InputError(
-                f"StateArchive keeps actions in one array, but those of {env.action_space} are not "
-                "arrays"
-            )
+        check_archivable(env)
         if as_count("level", level) > _HIGHEST_LEVEL:
             raise InputError(f"level must be at most {_HIGHEST_LEVEL}, got {level}")
         self.env = env
@@ -110,6 +106,8 @@ class StateArchive:
             "rewards": np.float64,
             _HASHES: np.uint64,
         }
+        if not isinstance(columns, Mapping | None):
+            raise InputError(f"columns must be a dict of names and dtypes, got {columns!r}")
         for name, dtype in dict(columns or {}).items():
             if not isinstance(name, str) or name in (*dtypes, *_ROWS, *_ARGUMENTS):
                 raise InputError(f"a column cannot have the name {name!r}")

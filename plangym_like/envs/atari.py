@@ -27,7 +27,7 @@ from plangym_like.envs.codec import Codec
 from plangym_like.envs.fast_form import FastForm
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.envs.preprocessed_atari import is_screen_unread
-from plangym_like.errors import InputError
+from plangym_like.errors import InputError, SnapshotError
 from plangym_like.family_env import FamilyEnv
 from plangym_like.simulator import EnvStep, Outcome
 from plangym_like.states import HEADER_NBYTES, Row, padded
@@ -243,6 +243,8 @@ class AtariSimulator(GymnasiumSimulator):
             "render_mode": self.render_mode,
             **self._layer,
         }
+        if "game" not in kwargs:
+            raise SnapshotError(f"{self.name} is not a game of ale-py: this family saves no others")
         env: gymnasium.Env[Any, Any] = PlannableAle(**kwargs)
         env.unwrapped.spec = copy.copy(spec)
         env.unwrapped.spec.kwargs = {key: kwargs[key] for key in kwargs if key != "episodic_life"}

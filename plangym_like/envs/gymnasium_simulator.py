@@ -26,7 +26,7 @@ from plangym_like.envs.fast_form import FastForm, NotVectorisableError
 from plangym_like.envs.tried_simulator import TriedSimulator
 from plangym_like.envs.wrapping import (
     WrapperLike,
-    as_env,
+    call_source,
     first_reset,
     forget_seed,
     is_plain,
@@ -158,7 +158,7 @@ class GymnasiumSimulator(TriedSimulator):
     def make_env(self) -> gymnasium.Env[Any, Any]:
         """Return the environment without the user's wrappers."""
         if callable(self.name):
-            return as_env(self.name(**self.env_kwargs), self.name)
+            return call_source(self.name, self.env_kwargs)
         # A mode of None is not passed on, because an environment may have another default.
         mode: dict[str, Any] = {} if self.render_mode is None else {"render_mode": self.render_mode}
         return gymnasium.make(self.name, **{"disable_env_checker": True, **mode, **self.env_kwargs})

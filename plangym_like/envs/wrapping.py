@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 from gymnasium.wrappers import TimeLimit
 
+from plangym_like.call_errors import misfit
 from plangym_like.errors import InputError, SnapshotError
 from plangym_like.simulator import name_of
 from plangym_like.snapshots.known_wrappers import TRANSPARENT, chain, links
@@ -30,6 +31,26 @@ def as_env(made: Any, source: Callable[..., Any]) -> gymnasium.Env[Any, Any]:
         f"{name_of(source)} must return a gymnasium.Env, got an object of class "
         f"{type(made).__module__}.{type(made).__qualname__}"
     )
+
+
+def call_source(source: Callable[..., Any], options: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
+    """Return the environment that the callable `source` returns for `options`.
+
+    Raises
+    ------
+    InputError
+        It returns something else, or needs an argument that is not in `options`.
+    """
+    try:
+        return as_env(source(**options), source)
+    except TypeError as error:
+        reason = misfit(source, **options)
+        if not reason.startswith("missing"):
+            raise  # an unknown option has an error of its own
+        raise InputError(
+            f"{name_of(source)} cannot be called: {reason}; give make a callable without "
+            "arguments, or the argument as an option of make"
+        ) from error
 
 
 def is_plain(env: gymnasium.Env[Any, Any]) -> bool:
@@ -73,15 +94,27 @@ def forget_seed(env: gymnasium.Env[Any, Any]) -> None:
 
 
 def wrap(env: gymnasium.Env[Any, Any], item: WrapperLike) -> gymnasium.Env[Any, Any]:
-    """Return `env` wrapped in `item`, a wrapper class or a tuple of a class and its arguments."""
-    if not isinstance(item, tuple):
-        wrapped: gymnasium.Env[Any, Any] = item(env)
-        return wrapped
-    wrapper, arguments = item
-    if isinstance(arguments, Mapping):
-        wrapped = wrapper(env, **arguments)
-    elif isinstance(arguments, (list, tuple)):
-        wrapped = wrapper(env, *arguments)
-    else:
-        wrapped = wrapper(env, arguments)
-    return wrapped
+    """Return `env` wrapped in `item`, a wrapper class or a tuple of a class and its arguments.
+
+    Raises
+    ------
+    InputError
+        The wrapper has other arguments, or does not return an environment.
+    """
+    wrapper, given = item if isinstance(item, tuple) else (item, {})
+    options = dict(given) if isinstance(given, Mapping) else {}
+    if isinstance(given, Mapping):
+        given = ()
+    elif not isinstance(given, (list, tuple)):
+        given = (given,)
+    try:
+        return as_env(wrapper(env, *given, **options), wrapper)
+    except TypeError as error:
+        reason = misfit(wrapper, env, *given, **options)
+        if not reason:
+            raise
+        name = getattr(wrapper, "__name__", repr(wrapper))
+        raise InputError(
+            f"the wrapper {name} cannot be made: {reason}; the arguments of a wrapper are given in "
+            f"a pair, as in wrappers=[({name}, {{'name': value}})]"
+        ) from error

@@ -43,8 +43,15 @@ def make_lanes(envs: Sequence[Any], *, vectorise: bool = True, fewest: int = 1) 
     InputError
         `envs` is empty, or holds an environment twice.
     """
+    if isinstance(envs, str) or not isinstance(envs, Sequence):
+        raise InputError(f"envs must be a list of environments, got {envs!r}")
     if not envs:
         raise InputError("envs is empty; lanes need at least one environment")
+    for env in envs:
+        if not isinstance(env, gymnasium.Env) and not is_plan_env(env):
+            raise InputError(
+                f"envs must hold environments, such as those of plangym_like.make, got {env!r}"
+            )
     if len({id(env) for env in envs}) < len(envs):
         raise InputError("envs holds the same environment twice; make one for each lane")
     if vectorise and _is_gymnasiums_own(envs[0]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -111,12 +112,13 @@ def checked_seeds(seed: Any, count: int) -> list[int | None]:
         return [None] * count
     if isinstance(seed, (int, np.integer)):
         return whole_seeds(int(seed) + index for index in range(count))
-    try:
-        seeds = list(seed)
-    except TypeError as error:
+    seeds = None
+    with suppress(TypeError):
+        seeds = None if isinstance(seed, str) else list(seed)
+    if seeds is None:
         raise InputError(
             f"seed must be a whole number of at least 0, or one for each environment, got {seed!r}"
-        ) from error
+        )
     if len(seeds) != count:
         raise InputError(
             f"seed must have one entry for each of {count} environments, got {len(seeds)}"

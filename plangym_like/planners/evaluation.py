@@ -34,7 +34,10 @@ def evaluated(
     """
     if evaluate is None:
         return np.full((count, num_actions), 1 / num_actions), np.zeros(count)
-    priors, values = (np.asarray(part, np.float64) for part in evaluate(observations))
+    result = evaluate(observations)
+    if not isinstance(result, (tuple, list)) or len(result) != 2:
+        raise InputError(f"evaluate must return a pair (priors, values), got {result!r}")
+    priors, values = (np.asarray(part, np.float64) for part in result)
     if (priors.shape, values.shape) != ((count, num_actions), (count,)):
         raise InputError(
             f"evaluate must return priors (N, {num_actions}) and values (N,), got shapes "

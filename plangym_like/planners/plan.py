@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.errors import InputError
+from plangym_like.gym_view import GymView
 from plangym_like.plan_env import PlanEnv
 from plangym_like.state_files import replacing
 from plangym_like.states import Row
@@ -137,6 +138,7 @@ class Plan:
 
         The env's current state does not change.
         """
+        check_plan_env("a plan", env)
         states = self.state[None]
         for index, action in enumerate(self.actions):
             seed = -1 if self.seeds is None else int(self.seeds[index])
@@ -190,3 +192,13 @@ class Plan:
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise InputError(f"{path} holds no plan: {error!r}") from error
         return plan
+
+
+def check_plan_env(who: str, env: Any) -> None:
+    """Raise `InputError`, which says that `who` needs it, unless `env` is a `PlanEnv`."""
+    if not isinstance(env, PlanEnv):
+        hint = "; give the environment that as_gym was called on" * isinstance(env, GymView)
+        raise InputError(
+            f"{who} needs an environment of plangym_like.make, whose states can be stepped in "
+            f"batches, got {env!r}{hint}"
+        )

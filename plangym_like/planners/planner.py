@@ -6,10 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
+from plangym_like.call_errors import checks_options
 from plangym_like.counts import as_count, check_seconds
 from plangym_like.errors import InputError
 from plangym_like.plan_env import PlanEnv
-from plangym_like.planners.plan import Plan
+from plangym_like.planners.plan import Plan, check_plan_env
 from plangym_like.planners.progress_bar import ProgressBar
 from plangym_like.planners.search import Progress, Search
 from plangym_like.states import Row
@@ -34,12 +35,13 @@ class Planner(ABC):
     """
 
     def __init__(self, env: PlanEnv) -> None:
-        if not isinstance(env, PlanEnv):
-            raise InputError(
-                f"{self.name} needs an environment of plangym_like.make, whose states can be "
-                f"stepped in batches, got {env!r}"
-            )
+        check_plan_env(self.name, env)
         self.env = env
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "__init__" in vars(cls):
+            cls.__init__ = checks_options(cls.__init__)  # type: ignore[method-assign]
 
     def plan(
         self,

@@ -65,6 +65,8 @@ def play(
     >>> play(RandomShooting(env, horizon=10), steps=50, budget=500, seed=0).score
     50.0
     """
+    if not isinstance(planner, Planner):
+        raise InputError(f"play needs a planner, such as UCT(env), got {planner!r}")
     steps, env = as_count("steps", steps), planner.env
     state = start = np.array(checked_start(env, state))
     rng = make_rng(seed)

@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium
 
 from plangym_like import registry
+from plangym_like.counts import as_count
 from plangym_like.errors import InputError, SnapshotError, StateError
 from plangym_like.parallel_env import ParallelEnv
 from plangym_like.plan_env import PlanEnv
@@ -64,8 +65,7 @@ def check_env(
     >>> report.ok, report.snapshot, report.state_nbytes
     (True, 'native', 112)
     """
-    if states < 1 or steps < 1:
-        raise InputError(f"states and steps must be at least 1, got {states} and {steps}")
+    states, steps = as_count("states", states), as_count("steps", steps)
     name, make, make_parallel = _makers(env_or_name, make_kwargs)
     report = Report(name)
     context = CheckContext(make, make_parallel, states, steps, seed, tuple(workers))

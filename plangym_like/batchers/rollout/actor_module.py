@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from plangym_like.errors import InputError
 from plangym_like.lanes.tree import tree_map
 
 
@@ -77,3 +78,10 @@ class BaseActorModule(torch.nn.Module):
         _, _, info = self(obs, act, rew, fin, hx=hx)
         value: torch.Tensor = info["value"]
         return value
+
+
+def check_actor(actor: Any) -> None:
+    """Raise `InputError` unless `actor` is a module."""
+    if not isinstance(actor, torch.nn.Module):
+        hint = "; make one of this class" * isinstance(actor, type)
+        raise InputError(f"the actor must be a BaseActorModule, got {actor!r}{hint}")

@@ -10,11 +10,12 @@ from plangym_like.batchers.engine.backend import Backend
 from plangym_like.batchers.engine.buffers import Buffers
 from plangym_like.batchers.engine.shared_actor import SharedActor
 from plangym_like.batchers.engine.worker_group import Job, WorkerGroup
-from plangym_like.batchers.rollout.actor_module import BaseActorModule
+from plangym_like.batchers.rollout.actor_module import BaseActorModule, check_actor
 from plangym_like.batchers.rollout.delivery import Delivery
 from plangym_like.batchers.rollout.fragment import Fragment
 from plangym_like.batchers.rollout.rollout_iterator import RolloutIterator
 from plangym_like.batchers.rollout.rollout_worker import ACTOR, BUFFERS, RolloutPlan
+from plangym_like.counts import as_count
 from plangym_like.errors import InputError
 from plangym_like.processes.interrupts import interrupts_deferred
 
@@ -37,6 +38,7 @@ class PooledRollout(RolloutIterator):
         max_lag: int | None,
     ) -> None:
         super().__init__()
+        check_actor(actor)
         self._n_actors, self._n_per_batch = len(plan.seeds), n_per_batch
         self._n_buffers = n_buffers
         self._ordered, self._max_lag = ordered, max_lag
@@ -193,8 +195,7 @@ def check_numbers(
         "n_per_batch": n_per_batch,
     }
     for name, number in numbers.items():
-        if number < 1:
-            raise InputError(f"{name} must be at least 1, got {number}")
+        as_count(name, number)
     if n_buffers < n_per_batch:
         raise InputError(
             f"a batch is made of n_per_batch={n_per_batch} buffers, but there are only "

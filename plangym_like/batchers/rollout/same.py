@@ -11,13 +11,14 @@ import torch
 
 from plangym_like.batchers.engine.random_streams import RandomStreams
 from plangym_like.batchers.engine.tensor_tree import empty
-from plangym_like.batchers.rollout.actor_module import BaseActorModule
+from plangym_like.batchers.rollout.actor_module import BaseActorModule, check_actor
 from plangym_like.batchers.rollout.collector import Collector
 from plangym_like.batchers.rollout.delivery import Delivery
 from plangym_like.batchers.rollout.fragment import Fragment
 from plangym_like.batchers.rollout.fragment_buffer import FragmentBuffer, FragmentOptions
 from plangym_like.batchers.rollout.rollout_iterator import RolloutIterator
 from plangym_like.batchers.start_states import StartStates
+from plangym_like.counts import as_count
 from plangym_like.errors import InputError
 from plangym_like.lanes.make_lanes import make_lanes
 from plangym_like.lanes.seeding import GroupSeed, seed_groups, whole_seeds
@@ -72,8 +73,8 @@ def rollout(
         Also a context manager. It can still be used after a Ctrl-C; all environments then begin
         new episodes.
     """
-    if n_steps < 1:
-        raise InputError(f"n_steps must be at least 1, got {n_steps}")
+    n_steps = as_count("n_steps", n_steps)
+    check_actor(actor)
     lanes = make_lanes(envs, vectorise=vectorise)
     group = _group_seed(seed, lanes.num_lanes)
     starts = StartStates.of(states)

@@ -23,6 +23,7 @@ from plangym_like.batchers.time_buffer import TimeBuffer, named_leaves
 from plangym_like.batchers.workspaces.agent import Agent
 from plangym_like.batchers.workspaces.episode_rows import MEASURES, EpisodeRows, Row
 from plangym_like.batchers.workspaces.workspace import Workspace
+from plangym_like.counts import as_count
 from plangym_like.errors import InputError
 from plangym_like.lanes.make_lanes import env_factory, make_envs, make_lanes
 from plangym_like.lanes.seeding import seed_groups
@@ -106,8 +107,7 @@ class ParallelGymAgent(Agent):
         name: str | None = None,
     ) -> None:
         super().__init__(name)
-        if num_envs < 1:
-            raise InputError(f"num_envs must be at least 1, got {num_envs}")
+        num_envs = as_count("num_envs", num_envs)
         arguments = dict(make_env_args or {})
         self._another = partial(
             type(self),

@@ -15,6 +15,8 @@ class TemporalAgent(Agent):
 
     def __init__(self, agent: Agent, name: str | None = None) -> None:
         super().__init__(name)
+        if not isinstance(agent, Agent):
+            raise InputError(f"a TemporalAgent calls an Agent, got {agent!r}")
         self.agent = agent
 
     def __call__(

@@ -369,7 +369,7 @@ def test_numbers_that_do_not_fit_together() -> None:
         for missing in ({"pinned": True}, {"device": "cuda"}):
             with pytest.raises(InputError, match="GPU"):
                 multi.rollout(Count, Follower(), 5, **missing)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="n_steps must be at least 1"):
+    with pytest.raises(InputError, match="n_steps must be a whole number of at least 1"):
         same.rollout([Count()], Follower(), 0)
     with pytest.raises(InputError, match="2 seeds"):
         same.rollout([Count()], Follower(), seed=[1, 2])

@@ -1,0 +1,136 @@
+"""Errors for calls whose arguments do not fit, such as those with a misspelled option."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from plangym_like.errors import InputError
+
+# Python's message about an argument that a function does not have.
+_UNEXPECTED = re.compile(
+    r"(\w+)(?:\.__init__)?\(\) (?:got an unexpected keyword argument '(\w+)'|takes no arguments)"
+)
+# What only `make` takes, and not the class of an environment.
+MAKE_OPTIONS = ("n_workers", "ray", "snapshot", "isolate", "step_timeout", "start_timeout")
+# The other options of `make`; those that it documents as `env_kwargs` come last.
+ENV_OPTIONS = (
+    "frameskip",
+    "autoreset",
+    "delay_setup",
+    "audit",
+    "audit_every",
+    "out_of_bounds",
+    "wrappers",
+    "render_mode",
+    "obs_type",
+    "return_image",
+    "remove_time_limit",
+    "state_capacity",
+    "allow_pickle",
+    "replay_capacity",
+    "live_prefixes",
+    "max_episode_steps",
+    "disable_env_checker",
+)
+# Options of other libraries, and what to do instead.
+_ELSEWHERE = {
+    "seed": "give it to reset(seed=...)",
+    "num_envs": "several environments at once are made by plangym_like.make_vec(id, num_envs)",
+    "n_envs": "several environments at once are made by plangym_like.make_vec(id, num_envs)",
+    "wrapper_class": "it is called wrappers, and is a list",
+    "env_kwargs": "give its entries as options of their own",
+    "kwargs": "give its entries as options of their own",
+}
+
+
+def unknown_option(error: TypeError, options: Mapping[str, Any]) -> InputError | None:
+    """Return the error for an unknown option of an environment.
+
+    Return ``None`` if `error` names none of `options`.
+
+    Parameters
+    ----------
+    error : TypeError
+        Raised by a call with `options`.
+    options : mapping
+    """
+    known = (*MAKE_OPTIONS, *ENV_OPTIONS)
+    found = _UNEXPECTED.search(str(error))
+    if found is None:
+        return None
+    # Python names the option unless the class has no constructor.
+    option: str | None = found[2] or next((each for each in options if each not in known), None)
+    if option is None or option not in options:
+        return None
+    if option in MAKE_OPTIONS:
+        return InputError(f"{found[1]} has no option {option!r}: only plangym_like.make has it")
+    hint = did_you_mean(option, known)
+    if option in ENV_OPTIONS:
+        hint = "; other environments have it"
+    elif option in _ELSEWHERE:
+        hint = f"; {_ELSEWHERE[option]}"
+    return InputError(f"neither make nor {found[1]} has an option {option!r}{hint}")
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return a hint at the word of `known` that is most like `word`; empty if none is like it.
+
+    Examples
+    --------
+    >>> did_you_mean("horizn", ["horizon", "dt"]), did_you_mean("qqq", ["horizon", "dt"])
+    ("; did you mean 'horizon'?", '')
+    """
+    near = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def checks_options(init: Callable[..., None]) -> Callable[..., None]:
+    """Return the constructor `init` with an error for options that it does not have.
+
+    Raises
+    ------
+    InputError
+        Raised by the returned constructor; the message lists its options.
+    """
+    parameters = list(inspect.signature(init).parameters.values())[1:]
+    known = [each.name for each in parameters if each.kind is not each.VAR_POSITIONAL]
+    if any(each.kind is each.VAR_KEYWORD for each in parameters):
+        return init
+
+    @functools.wraps(init)
+    def checked(self: Any, *args: Any, **options: Any) -> None:
+        for option in options:
+            if option not in known:
+                raise InputError(
+                    f"{type(self).__name__} has no option {option!r}, but "
+                    f"{', '.join(known)}{did_you_mean(option, known)}"
+                )
+        init(self, *args, **options)
+
+    return checked
+
+
+def misfit(function: Callable[..., Any], *args: Any, **options: Any) -> str:
+    """Return why `function` cannot be called with these arguments; empty if it can.
+
+    It is also empty if the parameters of `function` are not known.
+
+    Examples
+    --------
+    >>> misfit(lambda env, depth: env, 1)
+    "missing a required argument: 'depth'"
+    """
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return ""
+    try:
+        signature.bind(*args, **options)
+    except TypeError as error:
+        return str(error)
+    return ""

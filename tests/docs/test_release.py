@@ -1,0 +1,66 @@
+"""What is published with a release: the figures of README.md, and what each extra is for."""
+
+from __future__ import annotations
+
+import configparser
+import importlib.util
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def _release_check() -> Any:
+    spec = importlib.util.spec_from_file_location(
+        "release_check", ROOT / "benchmarks" / "release_check.py"
+    )
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_extra_is_tried() -> None:
+    check, config = _release_check(), configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    assert {"", *config["options.extras_require"]} - check.NOT_TRIED == {*check.CODE}
+
+
+@pytest.mark.parametrize("extra", ["", "classic-control", "torch", "archive", "viz"])
+def test_what_an_extra_is_for_runs(extra: str) -> None:
+    exec(_release_check().CODE[extra], {})
+
+
+def _ratio(ours: list[float], others: list[list[float]]) -> float:
+    """Return the median ratio to the best of the others."""
+    return min(
+        statistics.median(a / b for a, b in zip(ours, theirs, strict=True)) for theirs in others
+    )
+
+
+def _over_best(rows: list[dict[str, Any]], name: str) -> float:
+    """Return our rate with two workers over that of the best contender called `name`."""
+    (ours,) = (row["rates"] for row in rows if row["label"] == "plangym_like, 2 workers")
+    return _ratio(ours, [row["rates"] for row in rows if row["label"].startswith(name)])
+
+
+def test_the_figures_of_the_readme_are_measured() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    bench = json.loads((ROOT / "docs/figures/bench.json").read_text(encoding="utf-8"))
+    robots = json.loads((ROOT / "docs/figures/mujoco.json").read_text(encoding="utf-8"))
+    jobs = {job["key"]: job["rows"] for job in (*bench["throughput"], *robots["tasks"])}
+    for name, key, told in (
+        ("Ms. Pac-Man with pictures", "mspacman_rgb", "{:.1f} times plangym's best"),
+        ("Ms. Pac-Man's memory", "mspacman_ram", "{:.1f} times plangym's best"),
+        ("CartPole", "cartpole", "{:.0f} times plangym's best"),
+        ("HalfCheetah", "HalfCheetah", "{:.1f} times plangym's best"),
+    ):
+        (line,) = (line for line in readme.splitlines() if line.startswith(f"| {name}, "))
+        (rate,) = (row["rate"] for row in jobs[key] if row["label"] == "plangym_like, 2 workers")
+        assert f"{rate:,}" in line
+        assert told.format(_over_best(jobs[key], "plangym, ")) in line
+    assert f"{_over_best(jobs['cartpole'], 'EnvPool'):.0f} times EnvPool's" in readme

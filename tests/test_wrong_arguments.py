@@ -1,0 +1,266 @@
+"""What users read after they gave wrong arguments: the message names the mistake and the remedy."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.wrappers import FlattenObservation, FrameStackObservation, TimeLimit
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
+
+import plangym_like
+from plangym_like import planners
+from plangym_like.batchers.rollout import BaseActorModule, evaluate, multi, same
+from plangym_like.batchers.workspaces import ParallelGymAgent, TemporalAgent
+from plangym_like.call_errors import ENV_OPTIONS, MAKE_OPTIONS
+from plangym_like.envs.auto_snapshot import WAYS
+from plangym_like.errors import ActionError, InputError, SnapshotError, StateFormatError
+
+
+@pytest.fixture
+def env() -> Any:
+    with plangym_like.make("CartPole-v1") as env:
+        env.reset(seed=0)
+        yield env
+
+
+# Options
+
+
+def test_the_options_of_make_are_known() -> None:
+    named = {*inspect.signature(plangym_like.make).parameters} - {"name", "env_kwargs"}
+    of_snapshots = {option for _, options in WAYS.values() for option in options}
+    assert named | of_snapshots <= {*MAKE_OPTIONS, *ENV_OPTIONS}
+
+
+def test_a_misspelled_option_of_a_class_a_clone_and_a_check(env: Any) -> None:
+    for make in (
+        partial(plangym_like.ClassicControlEnv, "CartPole-v1"),
+        env.clone,
+        partial(plangym_like.check_env, "CartPole-v1"),
+    ):
+        with pytest.raises(InputError, match="an option 'frame_skip'; did you mean 'frameskip'?"):
+            make(frame_skip=2)
+    with pytest.raises(InputError, match="no option 'n_workers': only plangym_like.make has it"):
+        env.clone(n_workers=2)
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ({"seed": 0}, r"an option 'seed'; give it to reset\(seed=...\)"),
+        ({"num_envs": 3}, "an option 'num_envs'; several .* are made by plangym_like.make_vec"),
+        ({"env_kwargs": {"a": 1}}, "give its entries as options of their own"),
+        ({"ray": 4}, "ray must be True or False, got 4"),
+    ],
+)
+def test_options_that_belong_elsewhere(option: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        plangym_like.make("CartPole-v1", **option)
+
+
+def test_misspelled_options_of_planners(env: Any) -> None:
+    words = "RandomShooting has no option 'horizn', but env, horizon.*; did you mean 'horizon'?"
+    with pytest.raises(InputError, match=words):
+        planners.RandomShooting(env, horizn=3)  # type: ignore[call-arg]
+    with pytest.raises(InputError, match="IW has no option 'wdth'.*; did you mean 'width'?"):
+        planners.IW(env, wdth=1)  # type: ignore[call-arg]
+
+
+def test_signatures_of_planners_are_shown() -> None:
+    assert [*inspect.signature(planners.RandomShooting).parameters][:2] == ["env", "horizon"]
+
+
+# What to make
+
+
+def needs_a_depth(depth: int) -> gymnasium.Env[Any, Any]:
+    raise AssertionError(depth)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (["CartPole-v1"] * 2, "for several environments at once there is plangym_like.make_vec"),
+        (gymnasium.spec("CartPole-v1"), r"pass its id: make\('CartPole-v1'\)"),
+        (needs_a_depth, "needs_a_depth cannot be called: missing a required argument: 'depth'"),
+        (TimeLimit, "TimeLimit cannot be called: missing a required argument"),
+    ],
+)
+def test_what_cannot_be_made(name: Any, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        plangym_like.make(name)
+
+
+def test_an_env_in_place_of_its_id(env: Any) -> None:
+    with pytest.raises(InputError, match=r"it was made already: .* call its clone\(\)"):
+        plangym_like.make(env)
+
+
+def test_near_matches_are_sentences() -> None:
+    for name in ("CartPole", "CartPol-v1"):
+        with pytest.raises(gymnasium.error.Error, match=r"\w`?[.?] Near matches: CartPole-v1"):
+            plangym_like.make(name)
+
+
+def test_a_module_that_does_not_exist() -> None:
+    with pytest.raises(ModuleNotFoundError) as caught:
+        plangym_like.make("no_such_module:Env-v0")
+    assert caught.value.__notes__ == [
+        "raised while make imported the module of no_such_module:Env-v0"
+    ]
+
+
+def test_an_id_of_another_family() -> None:
+    pytest.importorskip("ale_py", reason="ale-py is not installed")
+    with pytest.raises(SnapshotError, match="CartPole-v1 is not a game of ale-py"):
+        plangym_like.AtariEnv("CartPole-v1")
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "words"),
+    [
+        (dict, "builtins.dict is not a gymnasium.Wrapper"),
+        (RecordEpisodeStatistics, "it wraps what make_vec returns"),
+        (FrameStackObservation, r"missing a required argument: 'stack_size'; .* in a pair"),
+        ((FrameStackObservation, {"size": 2}), r"got an unexpected keyword argument|missing a"),
+        (partial(FrameStackObservation, size=2), "FrameStackObservation.* cannot be made"),
+        (lambda env: None, "<lambda> must return a gymnasium.Env, got .*NoneType"),
+    ],
+)
+def test_wrappers_that_do_not_fit(wrapper: Any, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        plangym_like.make("CartPole-v1", wrappers=[wrapper])
+
+
+def test_a_wrapper_that_was_made_already() -> None:
+    live = FlattenObservation(gymnasium.make("CartPole-v1"))
+    with live, pytest.raises(InputError, match="give its class, not the wrapper"):
+        plangym_like.make("CartPole-v1", wrappers=[live])
+
+
+# Actions and states
+
+
+def test_things_that_are_not_states(env: Any) -> None:
+    reset = env.reset(seed=0)
+    state = reset.state
+    for given, words in (
+        (reset, "give its .state$"),
+        (env.step_batch([0, 1], state), "give its .states$"),
+        (reset.obs, "an observation is not a state: give the state that was returned with it"),
+        ([state.tolist()], r"numpy.asarray\(given, numpy.uint8\) makes rows of lists"),
+        (state.tobytes(), r"numpy.frombuffer\(given, numpy.uint8\) makes a row"),
+        (4, "got int; a dt is given by name, as dt=4"),
+    ):
+        with pytest.raises(StateFormatError, match=words):
+            env.step_batch([0], given)
+
+
+def test_states_in_place_of_actions(env: Any) -> None:
+    state = env.get_state()
+    for use in (env.step, env.step_batch, env.rollout_batch):
+        with pytest.raises(ActionError, match="these are states: the first argument is the actio"):
+            use(state, [0, 1])
+
+
+@pytest.mark.parametrize(
+    ("action", "words"),
+    [
+        (np.array([1]), "step takes one action, step_batch takes one for each row"),
+        (1.0, r"it takes whole numbers: convert them with astype\(int\)"),
+        ("1", "they are text"),
+        (None, "give an array or a list, not a NoneType"),
+    ],
+)
+def test_actions_of_another_kind(env: Any, action: Any, words: str) -> None:
+    with pytest.raises(ActionError, match=words):
+        env.step(action)
+
+
+def test_generators_are_not_batches(env: Any) -> None:
+    with pytest.raises(ActionError, match="give an array or a list, not a generator"):
+        env.step_batch(action for action in range(2))
+
+
+# Things that need an environment
+
+
+def test_what_is_not_an_environment_of_make(env: Any) -> None:
+    plan = planners.RandomShooting(env, horizon=5).plan(budget=50, seed=0)
+    with gymnasium.make("CartPole-v1") as foreign:
+        for use in (planners.UCT, plan.replay, plangym_like.StateArchive):
+            with pytest.raises(InputError, match="needs an environment of plangym_like.make"):
+                use(foreign)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="give the environment that as_gym was called on"):
+        planners.UCT(env.as_gym())
+
+
+@pytest.mark.parametrize("given", [planners.UCT, "UCT"])
+def test_what_is_not_a_planner(env: Any, given: Any) -> None:
+    for each in (given, env):
+        with pytest.raises(InputError, match=r"play needs a planner, such as UCT\(env\), got"):
+            planners.play(each, 10, budget=100)
+
+
+def test_columns_are_a_dict(env: Any) -> None:
+    with pytest.raises(InputError, match="columns must be a dict of names and dtypes, got 'vis"):
+        plangym_like.StateArchive(env, "visits")  # type: ignore[arg-type]
+
+
+def test_a_folder_that_does_not_exist(env: Any, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no such folder: .*missing'"):
+        env.save_states(tmp_path / "missing" / "states", env.get_state()[None])
+
+
+def test_an_evaluation_that_is_not_a_pair(env: Any) -> None:
+    planner = planners.PUCT(env, evaluate=lambda obs: len(obs))  # type: ignore[arg-type, return-value]
+    with pytest.raises(InputError, match=r"evaluate must return a pair \(priors, values\)"):
+        planner.plan(budget=100)
+
+
+def test_numbers_that_are_text() -> None:
+    with pytest.raises(InputError, match="states must be a whole number of at least 1, got '4'"):
+        plangym_like.check_env("CartPole-v1", states="4")  # type: ignore[arg-type]
+    envs = plangym_like.make_vec("CartPole-v1", 1)
+    with pytest.raises(InputError, match="seed must be a whole number .* got '1'"):
+        envs.reset(seed="1")  # type: ignore[arg-type]
+    envs.close()
+
+
+# Batchers
+
+
+class Actor(BaseActorModule):
+    """Is never called."""
+
+
+def test_rollouts(env: Any) -> None:
+    rollout: Callable[..., Any] = same.rollout
+    with pytest.raises(InputError, match="envs must be a list of environments, got 'CartPole"):
+        rollout("CartPole-v1", Actor(), 5)
+    with pytest.raises(InputError, match="envs must be a list of environments, got Classic"):
+        rollout(env, Actor(), 5)
+    with pytest.raises(InputError, match="envs must hold environments, .* got 'CartPole-v1'"):
+        rollout(["CartPole-v1"], Actor(), 5)
+    with pytest.raises(InputError, match="n_steps must be a whole number .* got '5'"):
+        rollout([env], Actor(), "5")
+    multiple: Callable[..., Any] = multi.rollout
+    for collect in (rollout, multiple):
+        with pytest.raises(InputError, match="must be a BaseActorModule, .*; make one of this cl"):
+            collect([env] if collect is rollout else "CartPole-v1", Actor, 5)
+    with pytest.raises(InputError, match="envs must be a list"):
+        evaluate("CartPole-v1", Actor())  # type: ignore[arg-type]
+
+
+def test_workspaces() -> None:
+    with pytest.raises(InputError, match="a TemporalAgent calls an Agent, got 3"):
+        TemporalAgent(3)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="num_envs must be a whole number .* got '2'"):
+        ParallelGymAgent("CartPole-v1", "2")  # type: ignore[arg-type]
