@@ -43,6 +43,7 @@ _MAGIC = b"PLS1"
 # The fields before the checksum, and the checksum.
 _HEAD = struct.Struct("=24sQ")
 _NUMBER = struct.Struct("=Q")
+_BYTE = np.dtype(np.uint8)
 # A header is copied as one value, which is faster than four words.
 _HEADER = np.dtype((np.void, HEADER_NBYTES))
 _known_fingerprints: dict[int, str] = {}
@@ -117,6 +118,7 @@ class StateFormat:
         self.header = header
         self.header_bytes = header.view(np.uint8)
         self._head = header.tobytes()
+        self._fields = self._head[: _HEAD.size - _NUMBER.size]
         self._tiled = (1, self._head)
         self._shape = (self.state_nbytes,)
 
@@ -190,7 +192,7 @@ class StateFormat:
             There is not exactly one row.
         """
         # A fast path for the usual rows of a search; other rows get complete checks and errors.
-        if type(state) is np.ndarray and state.dtype == np.uint8 and state.shape == self._shape:
+        if type(state) is np.ndarray and state.dtype == _BYTE and state.shape == self._shape:
             if state.strides == (1,) and self._is_intact(state):
                 return state
         rows = self.check(state)
@@ -204,8 +206,11 @@ class StateFormat:
         if self.variable:
             return False
         if self.checksum:
-            head, checksum = _HEAD.unpack_from(row.data)
-            return bool(head == self._head[:24] and checksum == _checksum(row))
+            memory = row.data
+            fields, checksum = _HEAD.unpack_from(memory)
+            if fields != self._fields:
+                return False
+            return bool(checksum == xxh3_64_intdigest(memory[HEADER_NBYTES:], self.payload_nbytes))
         words = row.view(np.uint64)
         return bool(words.flags.aligned and words[:4].tobytes() == self._head)
 
