@@ -115,6 +115,8 @@ def check_dt(dt: Any) -> int | NDArray[np.int64]:
 
 def check_one_dt(dt: Any) -> int:
     """Return `dt` as an int; raise `InputError` unless it is one whole number of at least 1."""
+    if type(dt) is int and 0 < dt < 2**63:
+        return dt
     steps = check_dt(dt)
     if not isinstance(steps, int):
         raise InputError(f"step takes one dt, not one for each row; got {dt!r}")

@@ -38,14 +38,18 @@ class CurrentState:
         error.
     given : bool
         Whether the episode began with a state given by a caller, rather than with a reset.
+    in_use : threading.Lock
+        Held while the simulator is used; see `not_in_use`.
+    is_quick : bool
+        Whether the simulator has a fast path for single rows; see `Simulator.step_row`.
     """
 
     __slots__ = (
         "_format",
-        "_in_use",
-        "_quick",
         "_simulator",
         "given",
+        "in_use",
+        "is_quick",
         "lost",
         "picture",
         "row",
@@ -55,13 +59,13 @@ class CurrentState:
     def __init__(self, simulator: Simulator, state_format: StateFormat) -> None:
         self._simulator = simulator
         self._format = state_format
-        self._in_use = threading.Lock()
+        self.in_use = threading.Lock()
         self.row: Row | None = None
         self.started = False
         self.lost = False
         self.given = True
         self.picture: Any = None
-        self._quick = type(simulator).step_row is not Simulator.step_row
+        self.is_quick = type(simulator).step_row is not Simulator.step_row
 
     def check(self, name: str) -> None:
         """Raise `StateLostError` if the current state of the environment `name` is lost."""
@@ -70,10 +74,6 @@ class CurrentState:
                 f"the current state of {name!r} is lost, because a call that should have replaced "
                 "it raised; reset the environment or set a state"
             )
-
-    def alone(self) -> threading.Lock:
-        """Return the lock to hold while the simulator is used; see `not_in_use`."""
-        return not_in_use(self._in_use)
 
     # Reading and setting aside
 
@@ -90,7 +90,7 @@ class CurrentState:
         """Return the current state as a new row."""
         if self.row is not None:
             return self.row.copy()
-        with self.alone():
+        with not_in_use(self.in_use):
             return self.read()
 
     def set_aside(self) -> None:
@@ -103,12 +103,12 @@ class CurrentState:
     def bring_back(self) -> None:
         """Restore the current state in the simulator if it was set aside."""
         if self.row is not None:
-            with self.alone():
+            with not_in_use(self.in_use):
                 self._bring_back()
 
     def image(self) -> Any:
         """Return a copy of the current state's image."""
-        with self.alone():
+        with not_in_use(self.in_use):
             self._bring_back()
             return owned(self._simulator.image())
 
@@ -154,7 +154,7 @@ class CurrentState:
         not change. If the episode began with a given state, the current state is then lost, because
         saving it before every step would slow down a search.
         """
-        with self.alone():
+        with not_in_use(self.in_use):
             self.keep_episode()
             try:
                 self._simulator.write(row[HEADER_NBYTES:])
@@ -171,7 +171,7 @@ class CurrentState:
         EnvStep
             Observation and info are copies.
         """
-        with self.alone():
+        with not_in_use(self.in_use):
             if self.row is not None:
                 self._restore()
             obs, reward, terminated, truncated, info = self._simulator.step_env(action)
@@ -206,9 +206,9 @@ class CurrentState:
         Exception
             Any error of the environment; `set` describes the current state after an error.
         """
-        with self.alone():
+        with not_in_use(self.in_use):
             sim = self._simulator
-            if self._quick and row is not None and read and not image:
+            if self.is_quick and row is not None and read and not image:
                 result = self._step_quickly(row, action, dt, autoreset=autoreset)
                 if result is not None:
                     return result
@@ -241,11 +241,12 @@ class CurrentState:
         self, row: Row, action: Any, dt: int, *, autoreset: bool
     ) -> Transition | None:
         """Step from `row` with the simulator's fast path; return ``None`` if there is none."""
-        moves = self._simulator.step_row_moves
-        if moves:
-            self.keep_episode()
+        simulator = self._simulator
+        moves = simulator.step_row_moves
+        if moves and not self.given:
+            self._try_to_set_aside()
         try:
-            found = self._simulator.step_row(row, action, dt)
+            found = simulator.step_row(row, action, dt)
         except BaseException:
             if moves:
                 self.fail()
@@ -273,7 +274,7 @@ class CurrentState:
         current state, they start as in a new simulator. If the current state cannot be restored, a
         new random generator is used. If the reset raises, the current state is unchanged.
         """
-        with self.alone():
+        with not_in_use(self.in_use):
             self._prepare_reset()
             simulator = self._simulator
             try:

@@ -14,6 +14,7 @@ from plangym_like.current_state import CurrentState
 from plangym_like.errors import ClosedError
 from plangym_like.fork_safety import forget_after_fork, held_by_lost_thread
 from plangym_like.layout import Layout
+from plangym_like.nested_use import not_in_use
 from plangym_like.ownership import owned
 from plangym_like.row_errors import interruption_in, not_exiting, row_exit
 from plangym_like.simulator import Simulator, no_simulator
@@ -80,7 +81,7 @@ class RowStepper:
             return self._run_rows_apart(rows, start, stop)
         with self.lock:
             self.ensure_usable()
-            with self.current.alone():
+            with not_in_use(self.current.in_use):
                 self.current.set_aside()
                 if start < stop:
                     self._run_range(rows, start, stop)
@@ -105,7 +106,9 @@ class RowStepper:
     def _step_row(self, rows: Rows, index: int) -> bool:
         """Step one row with the simulator's fast path; return False if there is none."""
         inputs, sim = rows.inputs, self.simulator
-        if rows.next_states is None or inputs.seeds is not None or "rgb" in rows.columns:
+        if not self.current.is_quick or rows.next_states is None:
+            return False
+        if inputs.seeds is not None or "rgb" in rows.columns:
             return False
         state = inputs.states[0 if len(inputs.states) == 1 else index]
         action, dt = owned(inputs.actions[index]), dt_of(inputs, index)

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from plangym_like.envs.ale_leftovers import Leftovers
 from plangym_like.envs.ale_memory import TIMERS, GolfCounts, LastTimer
 from plangym_like.envs.ale_screen import Screen
-from plangym_like.errors import StateFormatError
 
 # ALE does not save the frame buffers. These games draw only parts of them, so a frame can show
 # pixels of another branch. Before every restore, a few frames of a fixed state are run, and steps
@@ -44,6 +43,9 @@ class PlannableAle(AleEnv):
 
     So the previous action and the random generator can be saved.
     """
+
+    # The observation, even if no wrapper reads it.
+    observe = AleEnv._get_obs
 
     def __init__(
         self, *, repeat_action_probability: float, episodic_life: bool, **kwargs: Any
@@ -159,8 +161,7 @@ class PlannableAle(AleEnv):
 
     def clone(self) -> bytes:
         """Return the emulator's complete state, serialised."""
-        saved = self.ale.cloneState().serialize()
-        self.leftovers.note(saved)
+        saved = self.leftovers.save()
         return saved if self._golf is None else self._golf.written_into(saved)
 
     def restore(self, saved: bytes) -> None:
@@ -171,36 +172,20 @@ class PlannableAle(AleEnv):
         StateFormatError
             The emulator rejects the state.
         """
-        finished = self.leftovers.finished(saved)
+        leftovers = self.leftovers
         if self._neutral is not None:
-            self.leftovers.prepare(True)
+            leftovers.prepare(True)
             self.ale.restoreState(self._neutral)
             for _ in range(self._settling_frames):
                 self.ale.act(0)
         if self._timer is not None:
-            self.leftovers.prepare(True)
-            self.load(saved)
+            leftovers.prepare(True)
+            leftovers.load(saved)
             self._timer.recall(self.ale)
-        self.leftovers.prepare(finished)
-        self.load(saved)
-        self.leftovers.note_restored(finished)
+        leftovers.restore(saved)
         if self._golf is not None:
             self._golf.read_from(saved)
         self.settled = True
-
-    def load(self, saved: bytes) -> None:
-        """Restore the serialised state `saved` without the preparation that `restore` adds.
-
-        Most rows do not need that preparation.
-        """
-        try:
-            self.ale.restoreState(ALEState(saved))
-        except (SystemError, ValueError, RuntimeError) as error:
-            self.leftovers.note_damage()
-            raise StateFormatError(
-                "a state row is damaged, or was not made by this library: its checksum matches, "
-                f"but the emulator rejects it ({error})"
-            ) from error
 
     def hold(self, action: Any, dt: int) -> tuple[float, int]:
         """Hold `action` for `dt` frameskips, or until the game ends.
@@ -209,8 +194,21 @@ class PlannableAle(AleEnv):
         """
         if self._restores_first and not self.settled:
             self.restore(self.clone())
-        if self.plain_frames:
-            return self._hold_plain(int(self.codes[action]), dt * self.plain_frames)
+        if not self.plain_frames:
+            return self._hold_corrected(action, dt)
+        act, over = self.ale.act, self.ale.game_over
+        code, frames = self.codes.item(action), dt * self.plain_frames
+        self.settled = self.stale = False
+        self.picture, self.previous = None, code
+        reward, ran = float(act(code)), 1
+        while ran < frames and not over():
+            reward += act(code)
+            ran += 1
+        self.frames += ran
+        return reward, ran
+
+    def _hold_corrected(self, action: Any, dt: int) -> tuple[float, int]:
+        """Like `hold`, for games that need corrections, random frames or continuous actions."""
         if self.continuous:
             chosen, strength = self._joystick(action)
         else:
@@ -237,22 +235,6 @@ class PlannableAle(AleEnv):
         self.frames += frames
         return reward, frames
 
-    def _hold_plain(self, code: int, frames: int) -> tuple[float, int]:
-        """Hold the action whose ALE code is `code` for `frames` frames, or until the game ends.
-
-        This is for games that need no correction. Return the reward and the number of frames that
-        ran.
-        """
-        act, over = self.ale.act, self.ale.game_over
-        self.settled = self.stale = False
-        self.picture, self.previous = None, code
-        reward, ran = float(act(code)), 1
-        while ran < frames and not over():
-            reward += act(code)
-            ran += 1
-        self.frames += ran
-        return reward, ran
-
     def step(self, action: Any) -> tuple[Any, float, bool, bool, Any]:
         lives = self.lives()
         reward, _ = self.hold(action, 1)
@@ -266,7 +248,7 @@ class PlannableAle(AleEnv):
         )
 
     def _get_obs(self) -> Any:
-        return self._blank if self.unread else super()._get_obs()
+        return self._blank if self.unread else self.observe()
 
     @cached_property
     def _blank(self) -> NDArray[Any]:
@@ -275,7 +257,7 @@ class PlannableAle(AleEnv):
         return np.zeros(space.shape, space.dtype)
 
     def _get_info(self) -> Any:
-        info = dict(super()._get_info())
+        info: Any = AleEnv._get_info(self)
         if self.places:
             ram = self.ale.getRAM()
             info.update((name, int(ram[address])) for name, address in self.places.items())

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from ale_py import ALEInterface, ALEState
 
-from plangym_like.errors import SnapshotError
+from plangym_like.errors import SnapshotError, StateFormatError
 
 _STOPPED, _FATAL = 0x01, 0x02
 # Six registers and seven flags of the processor lie between its name and its status, in words.
@@ -27,7 +27,7 @@ _TRIES = 1000
 
 
 class Leftovers:
-    """Prepares one emulator so that a state can be restored exactly.
+    """Saves the states of one emulator, and restores them exactly.
 
     Every state contains the processor's status, which tells whether the processor stopped at the
     end of a frame. This determines the value that ALE's flag must have. To give the flag this
@@ -67,58 +67,79 @@ class Leftovers:
         halted = bytearray(saved)
         halted[self.status] = _FATAL
         self._halted = ALEState(bytes(halted))
-        self._known: tuple[int, bool] | None = None
+        # A frame number, and whether (1) or not (0) that frame was finished.
+        self._known: tuple[int, int] | None = None
         self._damaged = False
 
-    def finished(self, saved: bytes) -> bool:
-        """Return whether the last frame before the serialised state `saved` was finished."""
-        return bool(saved[self.status] & _STOPPED)
-
-    def note(self, saved: bytes) -> None:
-        """Record that `saved` is the emulator's current state, serialised."""
-        self._known = self._ale.getFrameNumber(), self.finished(saved)
+    def save(self) -> bytes:
+        """Return the emulator's state, serialised."""
+        ale = self._ale
+        saved: bytes = ale.cloneState().serialize()
+        self._known = ale.getFrameNumber(), saved[self.status] & _STOPPED
         if saved[self.banks] != self.usual_banks:
             self._damaged = True
+        return saved
 
-    def note_restored(self, finished: bool) -> None:
-        """Record that a state was restored after `prepare(finished)`."""
+    def restore(self, saved: bytes) -> None:
+        """Restore the serialised state `saved`, and what it does not hold.
+
+        Raises
+        ------
+        StateFormatError
+            The emulator rejects the state.
+        """
+        finished = saved[self.status] & _STOPPED
+        if self._damaged or self._known != (self._ale.getFrameNumber(), finished):
+            self.prepare(finished)
+        self.load(saved)
+        self.note_restored(finished)
+
+    def load(self, saved: bytes) -> None:
+        """Restore the serialised state `saved` alone, without the preparation that `restore` adds.
+
+        Most states do not need that preparation.
+        """
+        try:
+            self._ale.restoreState(ALEState(saved))
+        except (SystemError, ValueError, RuntimeError) as error:
+            self._damaged = True
+            raise StateFormatError(
+                "a state row is damaged, or was not made by this library: its checksum matches, "
+                f"but the emulator rejects it ({error})"
+            ) from error
+
+    def note_restored(self, finished: int) -> None:
+        """Record that a state was restored; `finished` says whether its last frame was finished."""
         self._known = self._ale.getFrameNumber(), finished
 
     def forget(self) -> None:
         """Record that frames have run, so that the next `prepare` queries the emulator."""
         self._known = None
 
-    def note_damage(self) -> None:
-        """Record that the game's program may be damaged.
-
-        The next `prepare` loads the game again.
-        """
-        self._damaged = True
-
     def are_as_at_the_beginning(self) -> bool:
         """Return whether the initial state can be restored without preparation."""
-        self._ask()
-        return not self._damaged and self._is(self.finished(self._beginning.serialize()))
+        self.save()
+        return not self._damaged and self._is(self._beginning.serialize()[self.status] & _STOPPED)
 
-    def prepare(self, finished: bool) -> None:
+    def prepare(self, finished: int) -> None:
         """Prepare to restore a state; `finished` says whether that state's last frame was finished.
 
         This may run frames, and so change the emulator's state.
         """
         ale = self._ale
         if self._known is None or self._known[0] != ale.getFrameNumber():
-            self._ask()
+            self.save()
         if self._damaged:
             self._load()
             ale.reset_game()
             self._damaged = False
-            self._ask()
+            self.save()
         if self._is(finished):
             return
         ale.restoreState(self._beginning if finished else self._halted)
         for _ in range(_TRIES):
             ale.act(0)
-            self._ask()
+            self.save()
             if self._is(finished):
                 return
         raise SnapshotError(
@@ -126,8 +147,5 @@ class Leftovers:
             "states of this game cannot be restored"
         )
 
-    def _is(self, finished: bool) -> bool:
+    def _is(self, finished: int) -> bool:
         return self._known is not None and self._known[1] == finished
-
-    def _ask(self) -> None:
-        self.note(self._ale.cloneState().serialize())

@@ -41,10 +41,6 @@ class AleRows(FastForm):
     def __init__(self, base: PlannableAle, room: int) -> None:
         self._base, self._room = base, room
 
-    def pays_off(self, count: int, horizon: int) -> bool:
-        # benchmarks/one_step.py: one frame of MsPacman takes 107 us here, 102 in the environment.
-        return count > 1
-
     def takes(self, rows: Rows) -> bool:
         usual = not rows.inputs.horizon and rows.inputs.seeds is None
         return usual and super().takes(rows)
@@ -59,7 +55,7 @@ class AleRows(FastForm):
         """
         start, stop, base, room = first, last, self._base, self._room
         ale, inputs, cursor, frames = base.ale, rows.inputs, rows.cursor, base.plain_frames
-        load, act, clone = base.load, ale.act, ale.cloneState
+        act, clone = ale.act, ale.cloneState
         lives, over, truncated = base.lives, ale.game_over, ale.game_truncated
         episode_frame_number, frame_number = ale.getEpisodeFrameNumber, ale.getFrameNumber
         episodic = base.episodic_life
@@ -82,7 +78,7 @@ class AleRows(FastForm):
         places = [(rows.columns[name], address) for name, address in base.places.items()]
         outcomes = []
         code, index = base.previous, start
-        leftovers = base.leftovers
+        leftovers, load = base.leftovers, base.leftovers.load
         status, banks, usual = leftovers.status, leftovers.banks, leftovers.usual_banks
         shortest = leftovers.shortest
         # Whether the last frame left nothing behind; most states then need no preparation.

@@ -107,7 +107,7 @@ class AtariCodec(Codec):
         names = "ram", "lives", "frame_number", "episode_frame_number"
         values = []
         for payload in payloads:
-            base.restore(self._emulator(payload))
+            base.restore(self._unpacked(payload)[0])
             values.append(
                 (ale.getRAM(), base.lives(), ale.getFrameNumber(), ale.getEpisodeFrameNumber())
             )
@@ -144,20 +144,22 @@ class AtariCodec(Codec):
     def write(self, payload: Row) -> None:
         """Restore the emulator, the previous action and, if states hold it, the screen."""
         base = self._base
-        base.restore(self._emulator(payload))
-        base.previous = HEAD.unpack_from(payload.data)[1]
+        saved, previous = self._unpacked(payload)
+        base.restore(saved)
+        base.previous = previous
         base.stale = not self._pictures
         if self._pictures:
             base.picture = payload[self._picture_at :].reshape(self._picture_shape).copy()
         else:
             base.picture = None
 
-    def _emulator(self, payload: Row) -> bytes:
-        """Return the emulator's serialised state that `payload` holds."""
-        length = HEAD.unpack_from(payload.data)[0]
+    def _unpacked(self, payload: Row) -> tuple[bytes, int]:
+        """Return the emulator's serialised state and the previous action that `payload` holds."""
+        memory = payload.data
+        length, previous = HEAD.unpack_from(memory)
         if not self._base.leftovers.shortest <= length <= self.ale_nbytes:
             raise wrong_length(length)
-        return bytes(payload.data[ALE_AT : ALE_AT + length])
+        return bytes(memory[ALE_AT : ALE_AT + length]), previous
 
 
 class AtariSimulator(GymnasiumSimulator):
@@ -305,7 +307,7 @@ class AtariSimulator(GymnasiumSimulator):
             if base.episodic_life:
                 over = over or base.lives() < lives
             truncated = ale.game_truncated()
-            return base._get_obs(), reward, over, truncated, base._get_info(), frames
+            return base.observe(), reward, over, truncated, base._get_info(), frames
         base.frames = 0
         outcome = self.hold(action, dt)
         return *outcome[:5], base.frames

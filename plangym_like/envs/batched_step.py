@@ -65,10 +65,6 @@ class BatchedStep(BlockStepper[ObservedStates]):
         self._place = slice(HEADER_NBYTES, HEADER_NBYTES + example.nbytes)
         self._space = space
 
-    def pays_off(self, count: int, horizon: int) -> bool:
-        # The environment itself steps single rows, so that audits compare the two.
-        return count > 1
-
     def takes(self, rows: Rows) -> bool:
         return not rows.columns and rows.inputs.seeds is None
 

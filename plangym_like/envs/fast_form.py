@@ -34,18 +34,13 @@ class FastForm(abc.ABC):
         The maximum number of rows that are stepped at once.
     is_vectorised : bool
         Whether stepping rows together is faster than one by one.
+    rolls_out_one : bool
+        Whether `rollout` of a single row is faster than the environment itself.
     """
 
     most: int = 1 << 62
     is_vectorised: bool = True
-
-    def pays_off(self, count: int, horizon: int) -> bool:
-        """Return whether this form is faster than the environment itself.
-
-        `count` is the number of rows, and `horizon` the number of steps in each; `horizon` is 0 in
-        ``step_batch``.
-        """
-        return True
+    rolls_out_one: bool = False
 
     def takes(self, rows: Rows) -> bool:
         """Return whether this form can step the batch `rows`."""

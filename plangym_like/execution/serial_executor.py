@@ -31,11 +31,13 @@ class SerialExecutor:
 
     def submit(self, inputs: Inputs, options: SubmitOptions) -> Any:
         """Step a batch; see `Executor.submit`."""
-        self._stepper.layout.verify(inputs)
+        if not inputs.verified:
+            self._stepper.layout.verify(inputs)
         if not options.audit:
             self.stats.begin(inputs.count)
-        run = partial(self._run, inputs, options)
-        return run() if options.blocking else Future.of(run)
+        if options.blocking:
+            return self._run(inputs, options)
+        return Future.of(partial(self._run, inputs, options))
 
     def _run(self, inputs: Inputs, options: SubmitOptions) -> Any:
         stepper = self._stepper.for_audits() if options.audit else self._stepper

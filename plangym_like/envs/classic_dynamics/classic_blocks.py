@@ -67,9 +67,6 @@ class ClassicBlocks(BlockStepper[Columns]):
         # Whether `_states` is equal to the columns.
         self._is_turned = False
 
-    def pays_off(self, count: int, horizon: int) -> bool:
-        return count > 1
-
     def step_one(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
         if dt * self._frameskip != 1:
             return None
