@@ -178,7 +178,7 @@ def restart(bits: Any, fresh: Any) -> None:
 def spawner_of(generator: np.random.Generator) -> tuple[Any, ...] | None:
     """Return what decides which generators `generator` spawns; the 40 bytes do not hold it.
 
-    The result are the fields of a `SeedSequence`, or ``None`` if the generator has none.
+    These are the fields of a `SeedSequence`, or ``None`` if the generator has none.
     """
     seeds = generator.bit_generator.seed_seq
     if type(seeds) is not np.random.SeedSequence:
