@@ -166,8 +166,40 @@ def reseed(env: Any, seed: int) -> None:
 
     The generator is changed in place, because other objects of the environment may refer to it.
     """
-    memory = save_generator(seeded_generator(seed))
-    env._np_random = load_generator(memory, vars(env).get("_np_random"))
+    own, fresh = vars(env).get("_np_random"), seeded_generator(seed)
+    if own is None or not isinstance(own.bit_generator, np.random.PCG64):
+        env._np_random = fresh
+    else:
+        restart(own.bit_generator, fresh.bit_generator)
+
+
+def restart(bits: Any, fresh: Any) -> None:
+    """Give `bits`, a bit generator, the state of `fresh`, and make it spawn the same generators."""
+    bits.__setstate__((fresh.state, fresh.seed_seq))
+
+
+def spawner_of(generator: np.random.Generator) -> tuple[Any, ...] | None:
+    """Return what decides which generators `generator` spawns; the 40 bytes do not hold it.
+
+    These are the fields of a `SeedSequence`, or ``None`` if the generator has none.
+    """
+    seeds = generator.bit_generator.seed_seq
+    if type(seeds) is not np.random.SeedSequence:
+        return None
+    return seeds.entropy, seeds.spawn_key, seeds.pool_size, seeds.n_children_spawned
+
+
+def spawning_generator(
+    memory: bytes, spawner: tuple[Any, ...] | None
+) -> np.random.Generator | None:
+    """Return a new generator that continues from `memory`, and spawns what `spawner` says."""
+    if spawner is None:
+        return load_generator(memory, None)
+    entropy, key, pool_size, count = spawner
+    seeds = np.random.SeedSequence(
+        entropy, spawn_key=key, pool_size=pool_size, n_children_spawned=count
+    )
+    return load_generator(memory, np.random.Generator(np.random.PCG64(seeds)))
 
 
 def make_generator(env: Any) -> None:

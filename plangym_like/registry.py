@@ -18,6 +18,7 @@ from gymnasium.envs.registration import EnvSpec
 from plangym_like.audit.auditor import EVERY
 from plangym_like.envs.auto_snapshot import WAYS
 from plangym_like.errors import InputError, MissingExtraError
+from plangym_like.execution.known_ids import user_families
 from plangym_like.family_env import as_wrappers
 from plangym_like.plan_env import PlanEnv
 from plangym_like.simulator import name_of, no_simulator
@@ -88,7 +89,6 @@ GENERIC = Family(place="auto_snapshot:AnyEnv")
 SNAPSHOTS = {way: Family(place=place) for way, (place, _) in WAYS.items()}
 
 EnvClass = Callable[..., PlanEnv]
-_registered: list[tuple[Callable[[Any], bool], EnvClass]] = []
 
 
 def register(prefix_or_predicate: str | Callable[[Any], bool], family: EnvClass) -> None:
@@ -127,7 +127,7 @@ def register(prefix_or_predicate: str | Callable[[Any], bool], family: EnvClass)
         raise InputError(f"expected a prefix of ids or a function, got {answers!r}")
     if not callable(family):
         raise InputError(f"family must be a class of environments or a function, got {family!r}")
-    _registered.insert(0, (answers, family))
+    user_families.insert(0, (answers, family))
 
 
 def _begins_with(prefix: str, name: Any) -> bool:
@@ -195,7 +195,7 @@ def family_of(name: str | Callable[..., Any], snapshot: str = "auto") -> EnvClas
         raise InputError(
             f"snapshot must be one of 'auto', {', '.join(map(repr, SNAPSHOTS))}, got {snapshot!r}"
         )
-    for answers, registered in _registered:
+    for answers, registered in user_families:
         if answers(name):
             own_way = getattr(getattr(registered, "simulator_class", None), "snapshot", None)
             if snapshot not in ("auto", own_way):
@@ -203,7 +203,7 @@ def family_of(name: str | Callable[..., Any], snapshot: str = "auto") -> EnvClas
                     f"{name_of(name)} belongs to a family that was given to register, which "
                     f"chooses how states are saved; leave out snapshot={snapshot!r}"
                 )
-            return registered
+            return cast(EnvClass, registered)
     found = _find_family(name)
     family: Any = _load(found)
     own_way = getattr(family.simulator_class, "snapshot", None)

@@ -201,11 +201,8 @@ def _told(value: Any) -> str:
 
 def blank(batch: Any, indices: Sequence[int]) -> None:
     """Overwrite rows `indices` of `batch` with zeros, or with ``None`` if rows are objects."""
-    if isinstance(batch, dict):
-        for inner in batch.values():
-            blank(inner, indices)
-    elif isinstance(batch, tuple):
-        for inner in batch:
+    if isinstance(batch, (dict, tuple)):
+        for inner in batch.values() if isinstance(batch, dict) else batch:
             blank(inner, indices)
     elif isinstance(batch, list):
         for index in indices:
@@ -290,8 +287,9 @@ def _leaf_actions(
         low = int(space.start)
         good = (batch >= low) & (batch < low + int(space.n))
     elif isinstance(space, spaces.MultiDiscrete):
-        start = np.asarray(space.start)
-        good = (batch >= start) & (batch - start < space.nvec)
+        # In 64 bits, because sums and differences may not fit into the dtype of the space.
+        start = np.asarray(space.start, np.int64)
+        good = (batch >= start) & (batch < start + np.asarray(space.nvec, np.int64))
     else:
         good = (batch == 0) | (batch == 1)
     if np.count_nonzero(good) != good.size:
@@ -324,18 +322,17 @@ def _within(space: spaces.Box, batch: NDArray[Any], out_of_bounds: str) -> Any:
 def _object_actions(space: spaces.Space[Any], actions: Any, lead: int, out_of_bounds: str) -> Any:
     if lead == 0:
         return _one_action(space, actions, out_of_bounds, "")
-    if isinstance(actions, np.ndarray):
+    if isinstance(actions, (np.ndarray, list)):
         rows: list[Any] = list(actions)
-    elif isinstance(actions, list):
-        rows = list(actions)
     elif lead == 1 and _is_one_action(space, actions, out_of_bounds):
         rows = [actions]
     elif isinstance(actions, (dict, tuple)):
         try:
-            count = len(flatten(space, actions)[0])
-            rows = [take(actions, index) for index in range(count)]
+            rows = _unstacked(space, actions)
+            rows = rows if lead == 1 else [_unstacked(space, row) for row in rows]
         except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise ActionError(f"actions do not form a batch of the action space {space}") from error
+            message = f"actions are no batch of {space}: its parts must be arrays of one length"
+            raise ActionError(message) from error
     else:
         raise ActionError(f"expected a list of actions of {space}, got {type(actions).__name__}")
     for index, row in enumerate(rows):
@@ -349,6 +346,12 @@ def _object_actions(space: spaces.Space[Any], actions: Any, lead: int, out_of_bo
     return rows
 
 
+def _unstacked(space: spaces.Space[Any], batch: Any) -> list[Any]:
+    """Return the rows of a tree of arrays; raise `ValueError` unless these have one length."""
+    (count,) = {len(part) for part in flatten(space, batch)}
+    return [take(batch, index) for index in range(count)]
+
+
 def _is_one_action(space: spaces.Space[Any], action: Any, out_of_bounds: str) -> bool:
     try:
         _one_action(space, action, out_of_bounds, "")
@@ -359,10 +362,6 @@ def _is_one_action(space: spaces.Space[Any], action: Any, out_of_bounds: str) ->
 
 def _one_action(space: spaces.Space[Any], action: Any, out_of_bounds: str, place: str) -> Any:
     """Check all parts of an action that is not an array; return the action."""
-    if _parts(space) is None:
-        if not space.contains(action):
-            raise ActionError(f"action {action!r}{place} is not in the action space {space}")
-        return action
     try:
         return _checked_parts(space, action, out_of_bounds)
     except ActionError as error:

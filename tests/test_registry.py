@@ -30,9 +30,9 @@ def _heavy_cart_pole(**kwargs: Any) -> gymnasium.Env[Any, Any]:
 
 @pytest.fixture(autouse=True)
 def unregistered() -> Iterator[None]:
-    kept = list(registry._registered)
+    kept = list(registry.user_families)
     yield
-    registry._registered[:] = kept
+    registry.user_families[:] = kept
 
 
 @pytest.mark.parametrize("n_workers", [None, 2])

@@ -262,6 +262,27 @@ def test_nested_actions_are_taken_as_lists_and_as_nests_of_arrays():
             )
 
 
+PAIR = spaces.Tuple((spaces.Discrete(5), spaces.Discrete(5)))
+
+
+@pytest.mark.parametrize("kind", [np.array, list])
+def test_rollouts_of_nested_actions_are_nests_of_arrays_too(kind):
+    nest = kind([[0, 1], [2, 2]]), kind([[3, 3], [4, 1]])
+    assert as_actions(PAIR, nest, 2) == [[(0, 3), (1, 3)], [(2, 4), (2, 1)]]
+    named = spaces.Dict(a=PAIR, b=spaces.Discrete(5))
+    (row, _) = as_actions(named, {"a": nest, "b": nest[1]}, 2)
+    assert row == [{"a": (0, 3), "b": 3}, {"a": (1, 3), "b": 3}]
+
+
+@pytest.mark.parametrize("parts", [([1], [0, 1, 2]), ([1, 2, 3], [0, 1]), ([1, 2], [0, 1, 2])])
+def test_parts_of_nested_actions_have_one_length(parts):
+    arrays = tuple(map(np.array, parts))
+    with pytest.raises(ActionError, match="arrays of one length"):
+        as_actions(PAIR, arrays)
+    with pytest.raises(ActionError, match="arrays of one length"):
+        as_actions(PAIR, tuple(part[None] for part in arrays), 2)
+
+
 @pytest.mark.parametrize("space", SPACES, ids=str)
 def test_no_actions_are_an_empty_batch(space):
     batch = as_actions(space, [])
@@ -332,6 +353,7 @@ def test_bounds_belong_to_the_space():
         (spaces.MultiDiscrete([2, 3]), [0, 2**40]),
         (spaces.MultiDiscrete([2, 3]), [0.0, 1.0]),
         (spaces.MultiDiscrete([2, 3], start=[1, 1]), [0, 1]),
+        (spaces.MultiDiscrete([127], np.int8, start=[-100]), np.array([100], np.int8)),
         (NEST, {"a": 1}),
         (NEST, 3),
         (NEST, None),

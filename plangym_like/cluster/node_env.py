@@ -11,8 +11,8 @@ from typing import Any
 from plangym_like.batches import steps_of
 from plangym_like.cluster.chunk import ChunkRequest, ChunkResult
 from plangym_like.execution.executor import SubmitOptions
+from plangym_like.execution.known_ids import know, known_ids
 from plangym_like.execution.placement import signature
-from plangym_like.execution.user_env_specs import know, specs_for
 from plangym_like.processes.messages import dumps, dumps_by_value, loads
 from plangym_like.processes.remote_errors import is_remote, pack_exception
 from plangym_like.states import Row, adopt_session_key, session_key
@@ -47,8 +47,8 @@ class NodeEnv:
         try:
             key, packed = loads(recipe)
             adopt_session_key(key)
-            construct, specs = loads(packed)
-            know(specs)
+            construct, ids = loads(packed)
+            know(ids)
             self._env = construct()
             for worker in self._env.executor:
                 worker.wait_ready()
@@ -98,5 +98,5 @@ class NodeEnv:
 
 def write_recipe(construct: Callable[[], Any], name: Any) -> bytes:
     """Pickle `construct`, which a `NodeEnv` calls to make the environment `name`."""
-    packed = dumps_by_value((construct, specs_for(name)))
+    packed = dumps_by_value((construct, known_ids(name)))
     return dumps((session_key(), packed))

@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from plangym_like.counts import as_count, check_seconds
+from plangym_like.execution.known_ids import known_ids, make_with_ids
 from plangym_like.execution.process_executor import ProcessExecutor
-from plangym_like.execution.user_env_specs import construct, specs_for
 from plangym_like.processes import fork_server
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.start_methods import FORK_SERVERS
@@ -62,7 +62,7 @@ class ProcessOptions:
         self._step_timeout, self._start_timeout = step_timeout, start_timeout
         self._start_method = start_method
         self._construct = partial(
-            construct, specs_for(name), env_class, name, **headless(env_kwargs)
+            make_with_ids, known_ids(name), env_class, name, **headless(env_kwargs)
         )
         self._preload = ["plangym_like.execution.job"]
         module = getattr(env_class, "__module__", None)

@@ -179,6 +179,8 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
         if has_objects(layout):
             space = batch_space(self.single_action_space, count)
         batch = batch_actions(actions, space, layout, count)
+        if has_objects(layout):
+            batch = owned(batch)  # they may be used only after the caller has changed its objects
         like = tree_map(lambda rows: Leaf(rows.shape[1:], rows.dtype), batch)
         scattered = zeros(like, (self.num_envs,))
         write_rows(scattered, lanes, batch)

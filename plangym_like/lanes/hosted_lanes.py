@@ -7,9 +7,8 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
-from gymnasium.envs.registration import EnvSpec
 
-from plangym_like.execution.user_env_specs import know
+from plangym_like.execution.known_ids import KnownIds, know
 from plangym_like.lanes.lane_memory import LaneArrays, LaneForm
 from plangym_like.lanes.lanes import Lanes, Which, add_note
 from plangym_like.lanes.make_lanes import EnvSource, lanes_from, make_envs, make_lanes
@@ -70,8 +69,8 @@ class HostedLanes:
         The process hosts the lanes ``start:stop``.
     vectorise : bool
         See `lanes_from`.
-    specs : sequence of EnvSpec
-        Specs that the environments may need, in addition to those registered in this process.
+    ids : KnownIds, optional
+        Ids that the environments may need, in addition to those registered in this process.
 
     Attributes
     ----------
@@ -84,9 +83,10 @@ class HostedLanes:
         start: int,
         stop: int,
         vectorise: bool,
-        specs: Sequence[EnvSpec] = (),
+        ids: KnownIds | None = None,
     ) -> None:
-        know(specs)
+        if ids is not None:
+            know(ids)
         self._start, self._stop = start, stop
         self.lanes = make_part(sources, start, stop, vectorise=vectorise)
         self._form: LaneForm | None = None

@@ -10,7 +10,7 @@ from typing import Any
 
 from plangym_like.counts import as_count, check_seconds
 from plangym_like.errors import ClosedError, InputError
-from plangym_like.execution.user_env_specs import user_specs
+from plangym_like.execution.known_ids import known_ids
 from plangym_like.fork_safety import forget_after_fork
 from plangym_like.lanes.hosted_lanes import HostedLanes, Sources, make_part, sources_of_part
 from plangym_like.lanes.lane_memory import LaneArrays
@@ -70,12 +70,12 @@ class LaneParts:
         self.own = slice(0, bounds[1])
         linger = _LINGER_SECONDS if count <= len(os.sched_getaffinity(0)) else 0.0
         workers: list[LanesWorker] = []
-        specs = user_specs()
+        ids = known_ids()
         try:
             for part, (start, stop) in enumerate(pairwise(bounds[1:])):
                 own = sources_of_part(sources, start, stop)
                 process = ExternalProcess(
-                    partial(HostedLanes, own, start, stop, vectorise, specs),
+                    partial(HostedLanes, own, start, stop, vectorise, ids),
                     start_method=start_method,
                     preload=(*_PRELOAD, *preload),
                     name=f"lanes {start} to {stop - 1}",

@@ -5,7 +5,7 @@ A log is a sequence of entries. Each is a tag byte and the fields of that tag, l
 ======  ====================================================================================
 tag     what follows
 ======  ====================================================================================
-``S``   uint32 length, then plain data: seed, random generator, options; each may be ``None``
+``S``   uint32 length, then plain data: the fields of `Start`, each of which may be ``None``
 ``A``   an action with the space's shape and dtype: its packed bytes, whose number is fixed
 ``D``   an action with the space's shape but another dtype: its type character, then its bytes
 ``P``   uint32 length, then plain data: any other action
@@ -40,11 +40,15 @@ _SEED = struct.Struct("<cQ")
 
 
 class Start(NamedTuple):
-    """How an episode began: from a seed, or from the random generator's state before the reset."""
+    """How an episode began: from a seed, or from the random generator's state before the reset.
+
+    `spawner` is what `random_state.spawner_of` returned for this generator.
+    """
 
     seed: int | None
     generator: bytes | None
     options: dict[str, Any] | None
+    spawner: tuple[Any, ...] | None = None
 
 
 class ActionLogFormat:

@@ -75,18 +75,19 @@ class CurrentEnvProxy(gymnasium.Wrapper[Any, Any, Any, Any]):
     ) -> tuple[Any, dict[str, Any]]:
         """Begin an episode; without a seed, keep the random generator of the last episode."""
         self.cache.log_draws(self._current)
-        generator = None
+        generator = spawner = None
         if seed is None:
             self._ensure_copy()
             own: Any = vars(self.env).get("_np_random")
             if not isinstance(own, np.random.Generator):
                 own = np.random.default_rng()
             generator = random_state.save_generator(own)
+            spawner = random_state.spawner_of(own)
             if self.seeds_only:
                 drawn = random_state.load_generator(generator, None)
                 assert drawn is not None
-                seed, generator = int(drawn.integers(2**31)), None
-        cached, obs, info = self.cache.begin(Start(seed, generator, options))
+                seed, generator, spawner = int(drawn.integers(2**31)), None, None
+        cached, obs, info = self.cache.begin(Start(seed, generator, options, spawner))
         self._show(cached)
         return owned(obs), owned_info(info)
 

@@ -96,7 +96,7 @@ class ReplayCache:
         cached = CachedCopy(self._new_env(), last_used=self._restores)
         base: Any = cached.env
         if start.generator is not None:
-            base._np_random = random_state.load_generator(start.generator, None)
+            base._np_random = random_state.spawning_generator(start.generator, start.spawner)
         try:
             obs, info = base.reset(seed=start.seed, options=copy.deepcopy(start.options))
         except BaseException:

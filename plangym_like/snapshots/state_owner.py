@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from plangym_like.errors import SnapshotError
+from plangym_like.random_state import restart
 from plangym_like.snapshots.configuration import is_handle, qualified_name
 
 # Attributes of an environment that no step changes.
@@ -132,7 +133,7 @@ def restart_generators(owners: list[StateOwner], own: Any, seed: int) -> None:
             if isinstance(value, np.random.Generator) and value is not own:
                 bits: Any = value.bit_generator
                 start = np.random.SeedSequence(int(seed), spawn_key=(number,))
-                bits.state = type(bits)(start).state
+                restart(bits, type(bits)(start))
                 number += 1
 
 

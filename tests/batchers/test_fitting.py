@@ -158,6 +158,10 @@ def test_actions_keep_their_values() -> None:
     for value in (torch.tensor([300]), torch.tensor([-1]), torch.tensor([1.0])):
         with pytest.raises(ActionError, match="x must"):
             as_actions(value, (1,), torch.uint8, "x")
+    # The sign would change, and back.
+    for number, kind, dtype in ((-56, torch.int8, torch.uint8), (200, torch.uint8, torch.int8)):
+        with pytest.raises(ActionError, match="x must"):
+            as_actions(torch.tensor([number], dtype=kind), (1,), dtype, "x")
 
 
 def test_observations_that_share_memory_are_told_apart() -> None:

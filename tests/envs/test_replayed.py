@@ -419,3 +419,37 @@ def test_the_length_of_a_log_has_a_name() -> None:
     sim = ReplayedSimulator(Dungeon)
     sim.reset(seed=0)
     assert_same(saved(sim)[32:], states[0][32:])
+
+
+class Spawner(gymnasium.Env):
+    """Draws all numbers from generators that its own generator spawns."""
+
+    observation_space = gymnasium.spaces.Box(0, 1, (), np.float64)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def _draw(self) -> Any:
+        return np.array(self.np_random.spawn(1)[0].random())
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return self._draw(), {}
+
+    def step(self, action: Any) -> Any:
+        return self._draw(), 0.0, False, False, {}
+
+
+def test_unseeded_episodes_go_on_with_the_generators_that_are_spawned() -> None:
+    env, theirs = plangym_like.make(Spawner, snapshot="replay").as_gym(), Spawner()
+    for seed in (5, None, None, 5, None):
+        assert env.reset(seed=seed)[0] == theirs.reset(seed=seed)[0]
+        assert env.step(0)[0] == theirs.step(0)[0]
+
+
+@pytest.mark.parametrize("snapshot", ["pickle", "replay"])
+def test_seeds_of_rows_decide_which_generators_are_spawned(snapshot: str) -> None:
+    env = plangym_like.make(Spawner, snapshot=snapshot)
+    state = env.reset(seed=0).state
+    rows = env.step_batch([0] * 4, state, seeds=[1, 2, 3, 1])
+    assert len(set(rows.obs.tolist())) == 3 and rows.obs[0] == rows.obs[3]
+    following = env.step_batch([0] * 4, rows.states).obs
+    assert len(set(following.tolist())) == 3 and following[0] == following[3]

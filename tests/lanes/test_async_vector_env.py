@@ -174,6 +174,31 @@ def test_spaces_and_infos_of_all_kinds(
     assert same(history, _expected(make(source, 4, autoreset_mode=mode), history))
 
 
+class Listener(gymnasium.Env):
+    """Observes the sum of its action, a stack of numbers."""
+
+    observation_space = gymnasium.spaces.Box(-1e9, 1e9, (), np.float64)
+    action_space = gymnasium.spaces.Sequence(gymnasium.spaces.Box(0, 9, (1,)), stack=True)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        return np.zeros(()), {}
+
+    def step(self, action: Any) -> Any:
+        return np.array(np.sum(action), np.float64), 0.0, False, False, {}
+
+
+def test_actions_that_are_objects_may_be_changed_once_they_are_sent(
+    make: Callable[..., Any],
+) -> None:
+    envs = make(Listener, 2, batch_size=2)
+    envs.async_reset()
+    envs.recv()
+    action = np.ones((3, 1), np.float32)
+    envs.send((action, action))
+    action[:] = 9
+    assert envs.recv()[0].tolist() == [3, 3]
+
+
 def test_the_first_that_are_ready_are_received(make: Callable[..., Any], tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     envs = make([Gated, Gated, partial(Gated, gate)], None, 3, batch_size=2)

@@ -251,7 +251,7 @@ def test_seeds_of_rows_of_one_environment() -> None:
 
 
 def test_ids_that_gymnasium_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_registered", [])
+    monkeypatch.setattr(registry, "user_families", [])
     plangym_like.register(
         "mine/", lambda name, **kwargs: plangym_like.ClassicControlEnv(name[5:], **kwargs)
     )

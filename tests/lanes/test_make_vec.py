@@ -128,7 +128,7 @@ def test_factories(make: Callable[[], Any], mode: str) -> None:
 
 
 def test_an_id_that_gymnasium_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_registered", [])
+    monkeypatch.setattr(registry, "user_families", [])
     plangym_like.register("by-prefix/", _of_a_family)
     envs = make_vec("by-prefix/CartPole-v1", 2)
     assert envs.reset(seed=0)[0].shape == (2, 4) and envs.spec is None

@@ -16,8 +16,10 @@ from gymnasium.vector import SyncVectorEnv
 from small_envs import Fuse, Nested, Teller
 from test_make_vec import MODES, compare, same
 
-from plangym_like import make_vec
+import plangym_like
+from plangym_like import make_vec, registry
 from plangym_like.errors import InputError, RemoteError, WorkerDiedError
+from plangym_like.execution import known_ids
 from plangym_like.lanes import make_vec as module
 from plangym_like.lanes.classic_lanes import ClassicLanes
 from plangym_like.lanes.process_lanes import ProcessLanes
@@ -74,6 +76,31 @@ def test_ids_that_only_the_caller_has_registered(
         envs = make(source, 3, 2)
         here = make_vec(source, 3)
         assert same(envs.reset(seed=1), here.reset(seed=1))
+
+
+@pytest.mark.filterwarnings("ignore:.*Overriding environment")
+def test_gymnasiums_ids_that_the_caller_has_registered_again(
+    make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gymnasium.envs.registration, "registry", {**gymnasium.registry})
+    monkeypatch.setattr(gymnasium, "registry", gymnasium.envs.registration.registry)
+    entry_point = gymnasium.registry["CartPole-v1"].entry_point
+    gymnasium.register("CartPole-v1", entry_point, max_episode_steps=2)
+    for source in ("CartPole-v1", lambda: gymnasium.make("CartPole-v1")):
+        envs = make(source, 4, 2)
+        envs.reset(seed=0)
+        assert [envs.step([0] * 4)[3].tolist() for _ in range(2)] == [[False] * 4, [True] * 4]
+
+
+def test_families_that_the_caller_has_registered(
+    make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known_ids, "user_families", [])
+    monkeypatch.setattr(registry, "user_families", known_ids.user_families)
+    plangym_like.register(
+        "CartPole-v1", lambda _, **kwargs: plangym_like.ClassicControlEnv("Acrobot-v1", **kwargs)
+    )
+    assert make("CartPole-v1", 4, 2).reset(seed=0)[0].shape == (4, 6)
 
 
 def test_attributes(make: Callable[..., Any]) -> None:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from plangym_like.batchers.engine.caller_settings import WithCallerSettings
 from plangym_like.batchers.engine.group_context import CONTROL, control_layout
 from plangym_like.batchers.engine.hosted_objects import HostedObjects
 from plangym_like.batchers.engine.shared_tree import SharedTree
@@ -39,10 +40,11 @@ class ProcessWorkers(Workers):
         self._workers: list[WorkerHandle] = []
         self._pool = WorkerPool(self._workers, counts=Stats())
         try:
+            make_object = WithCallerSettings(options.make_object)
             for number in range(self.num_workers):
                 groups = options.groups_of(number, self.num_workers)
                 process = ExternalProcess(
-                    partial(HostedObjects, options.make_object, groups),
+                    partial(HostedObjects, make_object, groups),
                     start_method=start_method,
                     preload=(*_PRELOAD, *options.preload),
                     name=f"{options.name}-{number}",

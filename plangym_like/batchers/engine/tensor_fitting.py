@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 
 from plangym_like.errors import ActionError, InputError
@@ -59,7 +60,8 @@ def as_actions(value: Any, shape: tuple[int, ...], dtype: torch.dtype, place: st
         )
     value = value.detach().cpu()
     cast: torch.Tensor = value.to(dtype)
-    if not dtype.is_floating_point and not torch.equal(cast.to(value.dtype), value):
+    # Compared by NumPy: converted back, a number may be right again although its sign has changed.
+    if not dtype.is_floating_point and not np.array_equal(cast.numpy(), value.numpy()):
         raise ActionError(
             f"{place} must be {dtype}, got {value.dtype} with values from {value.min()} to "
             f"{value.max()}, which {dtype} cannot hold"

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import gymnasium
 import psutil
 import pytest
 import torch
@@ -52,6 +53,39 @@ class Hosted:
 
 
 WORKERS = pytest.mark.parametrize("num_workers", [0, 1, 2])
+
+
+class Settings:
+    """What decides which environments a factory makes, and how an actor computes."""
+
+    def __init__(self, context: GroupContext) -> None:
+        self.made = gymnasium.make("CartPole-v1")
+
+    def read(self) -> tuple[Any, ...]:
+        spec = self.made.spec
+        assert spec is not None
+        return spec.max_episode_steps, torch.ones(1).dtype, torch.get_float32_matmul_precision()
+
+
+@WORKERS
+@pytest.mark.filterwarnings("ignore:.*Overriding environment")
+def test_objects_are_made_with_the_settings_of_the_caller(
+    num_workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gymnasium.envs.registration, "registry", {**gymnasium.registry})
+    monkeypatch.setattr(gymnasium, "registry", gymnasium.envs.registration.registry)
+    entry_point = gymnasium.registry["CartPole-v1"].entry_point
+    gymnasium.register("CartPole-v1", entry_point, max_episode_steps=2)
+    precision = torch.get_float32_matmul_precision()
+    torch.set_default_dtype(torch.float64)
+    torch.set_float32_matmul_precision("high")
+    try:
+        with WorkerGroup(Settings, 2, num_workers=num_workers) as workers:
+            for group in range(2):
+                assert workers.run(group, "read") == (2, torch.float64, "high")
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_float32_matmul_precision(precision)
 
 
 @WORKERS

@@ -13,6 +13,7 @@ from plangym_like.compat.plangym.making import writes_hooks
 from plangym_like.compat.plangym.plan_env import PlanEnv, as_steps, without_states
 from plangym_like.compat.plangym.plangym_env import PlangymEnv
 from plangym_like.envs.wrapping import WrapperLike
+from plangym_like.execution.known_ids import known_ids, make_with_ids
 
 # Attributes and methods that are taken from the environment in this process
 _FORWARDED = (
@@ -101,7 +102,8 @@ class VectorizedEnv(PlangymEnv):
         """Return a callable that makes an environment in a worker, without a window."""
         shown = self._env_kwargs.get("render_mode") == "human"
         mode = {"render_mode": "rgb_array"} if shown else {}
-        return self.create_env_callable(delay_setup=False, **mode)
+        make = self.create_env_callable(delay_setup=False, **mode)
+        return partial(make_with_ids, known_ids(), make)
 
     def setup(self) -> None:
         """Make the environment in this process; workers are made when they are first needed."""

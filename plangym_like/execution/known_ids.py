@@ -1,0 +1,75 @@
+"""The ids that this process knows, so that workers make the same environments from them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec
+
+from plangym_like.processes.messages import dumps_by_value
+
+# A function that tells which names a family handles, and the family.
+UserFamily = tuple[Callable[[Any], bool], Callable[..., Any]]
+
+# What `plangym_like.register` was given, the latest first.
+user_families: list[UserFamily] = []
+
+
+class KnownIds(NamedTuple):
+    """What a worker needs in order to make environments from the ids that its owner knows.
+
+    Attributes
+    ----------
+    specs : list of EnvSpec
+        What is registered with Gymnasium. Its own ids are included, since anyone may register them
+        again, with another time limit for example.
+    families : list
+        What is registered with `plangym_like.register`.
+    """
+
+    specs: list[EnvSpec]
+    families: list[UserFamily]
+
+
+def known_ids(name: Any = None) -> KnownIds:
+    """Return what another process needs in order to make `name`, or anything if it is ``None``.
+
+    Only Gymnasium's own environments make no environment of another id. What cannot be pickled is
+    left out, except the spec of `name`.
+    """
+    own = gymnasium.registry.get(name) if isinstance(name, str) else None
+    if own is not None and not user_families and str(own.entry_point).startswith("gymnasium."):
+        return KnownIds([own], [])
+    known = KnownIds(list(gymnasium.registry.values()), list(user_families))
+    if _is_picklable(known):
+        return known
+    specs = [spec for spec in known.specs if spec is own or _is_picklable(spec)]
+    return KnownIds(specs, list(filter(_is_picklable, known.families)))
+
+
+def _is_picklable(value: Any) -> bool:
+    try:
+        dumps_by_value(value)
+    except Exception:  # what the attributes of a user's class raise
+        return False
+    return True
+
+
+def know(ids: KnownIds) -> None:
+    """Register `ids`, even if they are already registered for something else.
+
+    If a package that registers these ids is imported later, Gymnasium warns that it overrides
+    them. So this process ignores this warning from now on.
+    """
+    warnings.filterwarnings("ignore", ".*Overriding environment .* already in registry")
+    gymnasium.registry.update({spec.id: spec for spec in ids.specs})
+    user_families[:0] = [family for family in ids.families if family not in user_families]
+
+
+def make_with_ids(ids: KnownIds, make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Return ``make(*args, **kwargs)``, after registering `ids`."""
+    know(ids)
+    return make(*args, **kwargs)
