@@ -13,7 +13,7 @@ from plangym_like.envs.wrapping import forget_seed
 from plangym_like.errors import SnapshotError
 from plangym_like.simulator import Simulator
 from plangym_like.snapshots.configuration import qualified_name
-from plangym_like.snapshots.known_wrappers import has_foreign_code
+from plangym_like.snapshots.known_wrappers import has_foreign_code, links
 from plangym_like.snapshots.trial import Trial, TrialRule
 from plangym_like.states import Row
 
@@ -68,7 +68,7 @@ class TriedSimulator(Simulator):
         forget_seed(self.env)
 
     def _second_copy(self) -> Self | None:
-        """Return a simulator made with the same arguments, or ``None`` if there can be only one."""
+        """Return a simulator made with the same arguments, or ``None`` if there can be none."""
         if not self.trial.copies:
             return None
         try:
@@ -78,11 +78,19 @@ class TriedSimulator(Simulator):
         if other.env.unwrapped is self.env.unwrapped:
             # The callable returns the same object each time.
             return None
+        if other.payload_nbytes != self.payload_nbytes:
+            # An argument that both share has grown.
+            other.close()
+            return None
         other._fresh = None
         return other
 
     def _reset_env(self, seed: int | None, options: dict[str, Any] | None) -> Any:
         """Reset the environment and its wrappers.
+
+        If the options change a part of the environment that is the same in all state rows, the
+        environment and its wrappers get their attributes back. If the change was made inside an
+        attribute, such as a model, the simulator raises from then on.
 
         Raises
         ------
@@ -92,17 +100,42 @@ class TriedSimulator(Simulator):
         if options is None or self.exactness != "exact":
             return self.env.reset(seed=seed, options=options)
         before = dict(self.codec.fingerprint_fields())
-        result = self.env.reset(seed=seed, options=options)
+        attributes = [(vars(link), dict(vars(link))) for link in links(self.env)]
+        try:
+            result = self.env.reset(seed=seed, options=options)
+            if changed := self._changed_since(before):
+                raise SnapshotError(
+                    f"reset(options={options!r}) changed {changed}, which no state row holds; make "
+                    "a new environment for each such change, or, if it is written in Python, make "
+                    "it with snapshot='pickle'"
+                )
+        except BaseException:
+            if self._changed_since(before):
+                for now, then in attributes:
+                    now.clear()
+                    now.update(then)
+                if changed := self._changed_since(before):
+                    self._refuse_use(changed)
+            raise
+        return result
+
+    def _changed_since(self, before: dict[str, Any]) -> str:
+        """Return a phrase that names the changed `fingerprint_fields`, or ``""`` if none has."""
         after = self.codec.fingerprint_fields()
         changed = [name for name in before if after[name] != before[name]]
-        if changed:
+        name = qualified_name(type(self.env.unwrapped))
+        return f"the {' and the '.join(changed)} of {name}" if changed else ""
+
+    def _refuse_use(self, changed: str) -> None:
+        def refuse(*_: Any, **__: Any) -> None:
             raise SnapshotError(
-                f"reset(options={options!r}) changed the {' and the '.join(changed)} of "
-                f"{qualified_name(type(self.env.unwrapped))}, which no state row holds; make a new "
-                "environment for each such change, or, if it is written in Python, make it with "
-                "snapshot='pickle'"
+                f"a reset with options changed {changed}, and it cannot be changed back, so this "
+                "environment can no longer be used: make another one"
             )
-        return result
+
+        # A check in each method would slow down every step.
+        names = ("read", "write", "reset", "step", "step_env", "step_row")
+        vars(self).update(dict.fromkeys((*names, "step_rows", "rollout_rows"), refuse))
 
     def copy_for_audits(self) -> Simulator | None:
         """Return a second copy if the environment or its wrappers may have state outside its rows.
@@ -111,11 +144,7 @@ class TriedSimulator(Simulator):
         """
         if self._is_copy or self.snapshot == "replay" or not has_foreign_code(self.env):
             return None
-        copy = self._second_copy()
-        if copy is not None and copy.payload_nbytes != self.payload_nbytes:
-            copy.close()
-            return None
-        return copy
+        return self._second_copy()
 
     def make_again(self, *args: Any, **changed: Any) -> Self:
         """Make a similar simulator with other arguments, and without a trial.

@@ -1,5 +1,6 @@
 """What all of Gymnasium's environments share: time limits, rewards, and what is observed."""
 
+import importlib.util
 import warnings
 from functools import partial
 from typing import Any
@@ -334,3 +335,56 @@ def test_options_that_change_what_rows_do_not_hold(backend: str) -> None:
         light, heavy = env.rollout_batch(np.ones((2, 5), int), np.stack(roots)).states
         assert env.view_state(light)["gravity"] == 9.8
         assert env.view_state(light)["state"][3] != env.view_state(heavy)["state"][3]
+
+
+class Failing(Configured):
+    """Raises after it has set the attributes."""
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        obs, info = super().reset(seed=seed, options=options)
+        if options:
+            raise ValueError("unknown option")
+        return obs, info
+
+
+@pytest.mark.parametrize("backend", ["serial", "isolated"])
+@pytest.mark.parametrize("wrapper", [Configured, Failing])
+def test_constants_that_options_changed_are_changed_back(backend: str, wrapper: Any) -> None:
+    with make_on(backend, "CartPole-v1", wrappers=[wrapper]) as env:
+        state = env.reset(seed=0).state
+        before = env.rollout_batch(np.ones((1, 5), int), state)
+        for change in ({"gravity": 20.0}, {"unknown": 1, "length": 9.0}):
+            with pytest.raises((SnapshotError, ValueError)):
+                env.reset(options=change)
+            assert env.env.unwrapped.gravity == 9.8
+            after = env.rollout_batch(np.ones((1, 5), int), state)
+            assert after.states.tobytes() == before.states.tobytes()
+            assert env.get_state().tobytes() == state.tobytes()
+        assert env.reset(seed=0).state.tobytes() == state.tobytes()
+
+
+class Lighter(gymnasium.Wrapper):
+    """Changes a number inside the simulator's model, as an option of reset says."""
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        if options:
+            self.unwrapped.model.opt.gravity[2] = options["gravity"]
+        return self.env.reset(seed=seed)
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("mujoco"), reason="MuJoCo is not installed")
+def test_an_environment_whose_model_options_changed_refuses_further_use() -> None:
+    with plangym_like.make("InvertedPendulum-v5", wrappers=[Lighter]) as env:
+        state = env.reset(seed=0).state
+        with pytest.raises(SnapshotError, match="changed the model of"):
+            env.reset(options={"gravity": -1.0})
+        for use in (
+            env.reset,
+            lambda: env.step([0.0]),
+            lambda: env.step([0.0], state),
+            lambda: env.step_batch(np.zeros((1, 1)), state),
+            lambda: env.step_batch(np.zeros((64, 1)), state),
+            lambda: env.set_state(state),
+        ):
+            with pytest.raises(SnapshotError, match="can no longer be used: make another one"):
+                use()
