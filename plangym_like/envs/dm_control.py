@@ -37,8 +37,7 @@ from plangym_like.envs.mujoco_physics import PhysicsMemory, model_arrays, model_
 from plangym_like.envs.mujoco_robots import ChunkStepper, Robot
 from plangym_like.errors import InputError
 from plangym_like.family_env import FamilyEnv
-from plangym_like.snapshots.configuration import qualified_name
-from plangym_like.snapshots.descriptions import describe
+from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.states import Row
 
 _TRIALS = 3

@@ -37,7 +37,7 @@ from plangym_like.errors import InputError
 from plangym_like.family_env import as_wrappers
 from plangym_like.ownership import owned
 from plangym_like.simulator import EnvStep, Outcome, as_reset, as_reward, as_step, name_of
-from plangym_like.snapshots.descriptions import describe
+from plangym_like.snapshots.configuration import describe
 from plangym_like.snapshots.generators import watched_generators
 from plangym_like.snapshots.restore_after_trial import restorer
 from plangym_like.snapshots.wrapper_state import WrapperState
@@ -202,7 +202,7 @@ class GymnasiumSimulator(TriedSimulator):
         """Return the id, arguments, wrappers, library version, and the fields of the codec."""
         return {
             "id": name_of(self.name),
-            "kwargs": {k: describe(v, type(self.base)) for k, v in sorted(self.env_kwargs.items())},
+            "kwargs": {key: describe(value) for key, value in sorted(self.env_kwargs.items())},
             "wrappers": self.memory.fingerprint_fields(),
             "gymnasium": importlib.metadata.version("gymnasium"),
             **self.codec.fingerprint_fields(),

@@ -38,8 +38,7 @@ from plangym_like.family_env import FamilyEnv
 from plangym_like.row_errors import errors_suppressed
 from plangym_like.snapshots.chain_pickle import ChainPickle
 from plangym_like.snapshots.chain_state import columns_of
-from plangym_like.snapshots.configuration import qualified_name
-from plangym_like.snapshots.descriptions import describe
+from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.differences import difference
 from plangym_like.snapshots.restore_after_trial import restorer
 from plangym_like.snapshots.trial import TrialRule
@@ -112,10 +111,9 @@ class PickleCodec(Codec):
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
         """Return the class of the environment, and the callable that makes it, if any."""
-        kind = type(self._env.unwrapped)
         return {
-            "class": qualified_name(kind),
-            "callable": None if isinstance(self._name, str) else describe(self._name, kind),
+            "class": qualified_name(type(self._env.unwrapped)),
+            "callable": None if isinstance(self._name, str) else describe(self._name),
         }
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:

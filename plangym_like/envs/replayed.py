@@ -34,9 +34,8 @@ from plangym_like.errors import SnapshotError, StateCapacityError, StateFormatEr
 from plangym_like.family_env import FamilyEnv
 from plangym_like.row_errors import errors_suppressed
 from plangym_like.snapshots.action_log import ACTIONS, ActionLogFormat
-from plangym_like.snapshots.configuration import qualified_name
+from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.current_env_proxy import CurrentEnvProxy
-from plangym_like.snapshots.descriptions import describe
 from plangym_like.snapshots.known_wrappers import chain
 from plangym_like.snapshots.replay_cache import DIGEST_NBYTES, ReplayCache
 from plangym_like.snapshots.replay_trial import needs_seeds
@@ -90,7 +89,7 @@ class ReplayCodec(Codec):
             version = importlib.metadata.version(kind.__module__.partition(".")[0])
         return {
             "class": qualified_name(kind),
-            "callable": None if isinstance(self._name, str) else describe(self._name, kind),
+            "callable": None if isinstance(self._name, str) else describe(self._name),
             "package": version,
             "episode": self._episode,
         }

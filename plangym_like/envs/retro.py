@@ -34,7 +34,7 @@ from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.envs.retro_game import PlannableRetro
 from plangym_like.errors import InputError, StateCapacityError, StateFormatError
 from plangym_like.family_env import FamilyEnv
-from plangym_like.snapshots.descriptions import describe
+from plangym_like.snapshots.configuration import describe
 from plangym_like.states import Row, padded
 
 _HEAD = struct.Struct("<qqq")

@@ -24,8 +24,7 @@ from plangym_like.envs.wrapping import first_reset, forget_seed
 from plangym_like.errors import PlangymError, SnapshotError, StateCapacityError, StateFormatError
 from plangym_like.family_env import FamilyEnv
 from plangym_like.snapshots import plain_data
-from plangym_like.snapshots.configuration import qualified_name
-from plangym_like.snapshots.descriptions import describe
+from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.known_wrappers import TRANSPARENT, chain
 from plangym_like.snapshots.state_owner import kind_of
 from plangym_like.snapshots.trial import TrialRule
@@ -73,10 +72,10 @@ class SaveLoadCodec(Codec):
             self.nbytes = padded(capacity or 2 * needed + _SLACK)
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
-        example, kind = self.example, type(self._base)
+        example = self.example
         return {
-            "class": qualified_name(kind),
-            "callable": None if isinstance(self._name, str) else describe(self._name, kind),
+            "class": qualified_name(type(self._base)),
+            "callable": None if isinstance(self._name, str) else describe(self._name),
             "state": None if example is None else [example.dtype.str, *example.shape],
             "generator": "behind the state",
         }

@@ -68,7 +68,7 @@ class TriedSimulator(Simulator):
         forget_seed(self.env)
 
     def _second_copy(self) -> Self | None:
-        """Return a simulator made with the same arguments, or ``None`` if there can be none."""
+        """Return a simulator made with the same arguments, or ``None`` if there can be only one."""
         if not self.trial.copies:
             return None
         try:
@@ -77,10 +77,6 @@ class TriedSimulator(Simulator):
             return None
         if other.env.unwrapped is self.env.unwrapped:
             # The callable returns the same object each time.
-            return None
-        if other.payload_nbytes != self.payload_nbytes:
-            # An argument that both share has grown.
-            other.close()
             return None
         other._fresh = None
         return other
@@ -144,7 +140,11 @@ class TriedSimulator(Simulator):
         """
         if self._is_copy or self.snapshot == "replay" or not has_foreign_code(self.env):
             return None
-        return self._second_copy()
+        copy = self._second_copy()
+        if copy is not None and copy.payload_nbytes != self.payload_nbytes:
+            copy.close()
+            return None
+        return copy
 
     def make_again(self, *args: Any, **changed: Any) -> Self:
         """Make a similar simulator with other arguments, and without a trial.

@@ -1,4 +1,4 @@
-"""Decide which attributes of an environment are configuration.
+"""Decide which attributes of an environment are configuration, and describe them.
 
 Functions, classes, modules, spaces, loggers and similar objects are configuration: they do not
 change when a state is restored. Neither do handles, such as windows and locks.
@@ -9,12 +9,13 @@ from __future__ import annotations
 import ctypes
 import enum
 import functools
+import hashlib
 import logging
 import pathlib
 import re
 import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
@@ -124,3 +125,78 @@ def name_of_key(key: Any, at: int) -> str:
     """Return a name for the dict key or set item at position `at`, without a memory address."""
     name = repr(key)
     return f"{qualified_name(type(key))} {at}" if " at 0x" in name else name
+
+
+def describe(value: Any) -> Any:
+    """Return `value` as JSON-serialisable data that is the same in every process.
+
+    It contains no memory addresses.
+
+    >>> describe({"skip": 4, "kind": int})
+    {'skip': 4, 'kind': 'builtins.int'}
+    """
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, np.generic):
+        return [str(value.dtype), repr(value.item())]
+    if isinstance(value, np.ndarray):
+        content = value.tolist() if value.dtype == object else _digest(value.tobytes())
+        return [value.dtype.str, list(value.shape), describe(content)]
+    if isinstance(value, bytes | bytearray):
+        return _digest(bytes(value))
+    if isinstance(value, list | tuple):
+        return [describe(item) for item in value]
+    if isinstance(value, set | frozenset):
+        return sorted((describe(item) for item in value), key=repr)
+    if isinstance(value, Mapping):
+        return {str(key): describe(item) for key, item in value.items()}
+    return _describe_configuration(value)
+
+
+def _describe_configuration(value: Any) -> Any:
+    if isinstance(value, enum.Enum):
+        return f"{qualified_name(type(value))}.{value.name}"
+    if isinstance(value, functools.partial):
+        return [describe(value.func), describe(value.args), describe(value.keywords)]
+    if isinstance(value, types.FunctionType):
+        cells = [describe(value.__defaults__), *_cells(value)]
+        return [qualified_name(value), _code_digest(value.__code__), cells]
+    if isinstance(value, types.MethodType):
+        return [qualified_name(value.__func__), describe(value.__self__)]
+    if isinstance(value, gymnasium.Space | np.dtype | range | slice | re.Pattern):
+        return repr(value)
+    if isinstance(value, pathlib.PurePath):
+        return str(value)
+    if isinstance(value, type | types.BuiltinFunctionType | functools._lru_cache_wrapper):
+        return qualified_name(value)
+    if isinstance(value, types.ModuleType | np.ufunc | type(np.mean)):
+        return str(value.__name__)
+    return qualified_name(type(value))
+
+
+def _cells(function: types.FunctionType) -> list[Any]:
+    plain = (type(None), bool, int, float, str, bytes, np.ndarray, np.generic, tuple)
+    found = []
+    for cell in function.__closure__ or ():
+        try:
+            value = cell.cell_contents
+        except ValueError:
+            continue
+        found.append(describe(value) if isinstance(value, plain) else qualified_name(type(value)))
+    return found
+
+
+def _code_digest(code: types.CodeType) -> str:
+    lines = [repr(code.co_code), repr(code.co_names)]
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            lines.append(_code_digest(constant))
+        elif isinstance(constant, frozenset):
+            lines.append(repr(sorted(map(repr, constant))))
+        else:
+            lines.append(repr(constant))
+    return _digest("\n".join(lines).encode())
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=8).hexdigest()

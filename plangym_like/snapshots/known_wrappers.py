@@ -11,9 +11,8 @@ import gymnasium
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker
 
 from plangym_like.errors import SnapshotError
-from plangym_like.snapshots.configuration import qualified_name
+from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.current_env_proxy import CurrentEnvProxy
-from plangym_like.snapshots.descriptions import describe
 from plangym_like.snapshots.state_owner import CONSTANT, kind_of
 
 # Wrappers that only check how an environment is called, or forward calls to a copy of it.
@@ -181,11 +180,11 @@ def _arguments(wrapper: Any) -> Any:
     """Return a wrapper's constructor arguments, from Gymnasium's record or from its attributes."""
     recorded = getattr(wrapper, "_saved_kwargs", None)
     if recorded is not None:
-        return describe(recorded, type(wrapper))
+        return describe(recorded)
     attributes = vars(wrapper)
     found = {}
     for name in inspect.signature(type(wrapper).__init__).parameters:
         for key in (name, f"_{name}"):
             if key in attributes and key not in CONSTANT:
-                found[name] = describe(attributes[key], type(wrapper))
+                found[name] = describe(attributes[key])
     return found

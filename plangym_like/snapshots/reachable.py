@@ -11,8 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from plangym_like.snapshots.configuration import is_configuration, is_handle, name_of_key
-from plangym_like.snapshots.descriptions import describe
+from plangym_like.snapshots.configuration import (
+    describe,
+    is_configuration,
+    is_handle,
+    name_of_key,
+)
 
 ATOMS = (type(None), bool, int, float, complex, str, bytes, bytearray, np.generic)
 # One walk stops after this many objects, so that making an environment never takes minutes.
