@@ -125,6 +125,9 @@ def misfit(function: Callable[..., Any], *args: Any, **options: Any) -> str:
     >>> misfit(lambda env, depth: env, 1)
     "missing a required argument: 'depth'"
     """
+    while isinstance(function, functools.partial):
+        args, options = (*function.args, *args), {**function.keywords, **options}
+        function = function.func
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):

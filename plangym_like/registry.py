@@ -146,8 +146,7 @@ def find_spec(name: str) -> EnvSpec:
     """
     module, colon, name = name.rpartition(":")
     if colon:
-        # "module:id", as in Gymnasium: the module registers the id when it is imported.
-        try:
+        try:  # as in Gymnasium, the module registers the id when it is imported
             importlib.import_module(module)
         except ImportError as error:
             error.add_note(f"raised while make imported the module of {module}:{name}")
@@ -397,5 +396,5 @@ def make(
         return env
     from plangym_like.parallel_env import ParallelEnv
 
-    n_workers = 1 if n_workers is None else n_workers
-    return ParallelEnv(env_class, name, n_workers=n_workers, **execution, **kwargs)
+    execution["n_workers"] = 1 if n_workers is None else n_workers
+    return ParallelEnv(env_class, name, **execution, **kwargs)

@@ -66,7 +66,7 @@ BELOW = {
     "envs": {"family_env", "stateful_env", "snapshots"},
     "registry": ENV | CONSTRUCTORS | {"envs"},
     "archive": {"plan_env"},
-    "planners": {"plan_env", "archive"},
+    "planners": {"plan_env", "gym_view", "archive"},
     "testing": ENV | CONSTRUCTORS | {"snapshots", "envs", "registry"},
     "lanes": ENV | CONSTRUCTORS | {"snapshots", "envs", "registry"},
     "batchers": ENV | CONSTRUCTORS | {"envs", "registry", "lanes"},

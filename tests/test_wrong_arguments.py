@@ -69,8 +69,8 @@ def test_misspelled_options_of_planners(env: Any) -> None:
     words = "RandomShooting has no option 'horizn', but env, horizon.*; did you mean 'horizon'?"
     with pytest.raises(InputError, match=words):
         planners.RandomShooting(env, horizn=3)  # type: ignore[call-arg]
-    with pytest.raises(InputError, match="IW has no option 'wdth'.*; did you mean 'width'?"):
-        planners.IW(env, wdth=1)  # type: ignore[call-arg]
+    with pytest.raises(InputError, match="IW has no option 'discont'.*; did you mean 'discount'?"):
+        planners.IW(env, discont=1)  # type: ignore[call-arg]
 
 
 def test_signatures_of_planners_are_shown() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import importlib.metadata
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from operator import is_
 from typing import Any, Self
 
@@ -324,11 +324,8 @@ class GymnasiumSimulator(TriedSimulator):
         return form is not None and form.is_vectorised
 
     def step_rows(self, rows: Rows, start: int, stop: int) -> None:
-        """Step the rows ``start:stop`` with the fast form if there is one, otherwise one by one.
-
-        The environment itself steps a single row, which is faster, so audits compare the two.
-        """
-        if stop - start == 1:
+        """Step the rows ``start:stop`` with the fast form if there is one, otherwise one by one."""
+        if stop - start == 1:  # the environment itself is faster, and audits compare the two
             super().step_rows(rows, start, stop)
         else:
             self._step_blocks(super().step_rows, rows, start, stop)
@@ -345,7 +342,8 @@ class GymnasiumSimulator(TriedSimulator):
             step_singly(rows, start, stop)
             return
         step = form.rollout if rows.inputs.horizon else form.step
-        for first, last in _blocks(start, stop, form.most):
+        for first in range(start, stop, form.most):
+            last = min(first + form.most, stop)
             rows.cursor[0] = first
             try:
                 step(rows, first, last)
@@ -400,8 +398,3 @@ class GymnasiumSimulator(TriedSimulator):
         if self._painter is not None:
             self._painter.close()
         super().close()
-
-
-def _blocks(start: int, stop: int, most: int) -> Iterator[tuple[int, int]]:
-    for first in range(start, stop, most):
-        yield first, min(first + most, stop)

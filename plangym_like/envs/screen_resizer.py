@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,7 +55,7 @@ class ScreenResizer:
     def _begin(self, shape: tuple[int, ...], size: tuple[int, int]) -> None:
         """Resize screens of this shape to this size from now on, beginning with a black one."""
         self._form = None
-        self._blocks = blocks_of(shape, tuple(size))
+        self._blocks = blocks_of(shape, (size[0], size[1]))
         if self._blocks is not None:
             count = shape[0] // self._blocks[0]
             black = np.zeros(shape, np.uint8)
@@ -64,7 +64,7 @@ class ScreenResizer:
 
 
 @functools.cache
-def blocks_of(shape: tuple[int, ...], size: tuple[int, ...]) -> tuple[int, int] | None:
+def blocks_of(shape: tuple[int, ...], size: tuple[int, int]) -> tuple[int, int] | None:
     """Return how many rows of a screen make how many rows of the result, in one block.
 
     Return ``None`` if screens of this `shape` cannot be resized to `size` block by block.
@@ -101,5 +101,4 @@ def _resized_blocks(
 def _resized(screen: Screen, size: tuple[int, int]) -> Screen:
     import cv2
 
-    resized: Screen = cv2.resize(screen, size, interpolation=cv2.INTER_AREA)
-    return resized
+    return cast(Screen, cv2.resize(screen, size, interpolation=cv2.INTER_AREA))

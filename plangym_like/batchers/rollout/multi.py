@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from plangym_like.batchers.engine.backend import Backend
-from plangym_like.batchers.rollout.actor_module import BaseActorModule
+from plangym_like.batchers.rollout.actor_module import BaseActorModule, check_actor
 from plangym_like.batchers.rollout.delivery import Delivery
 from plangym_like.batchers.rollout.fragment_buffer import FragmentOptions
 from plangym_like.batchers.rollout.pooled_rollout import PooledRollout, check_numbers
@@ -130,6 +130,7 @@ def rollout(
     MissingExtraError
         Ray is not installed.
     """
+    check_actor(actor)
     check_numbers(n_steps, n_actors, n_per_actor, n_buffers, n_per_batch, max_lag)
     starts = StartStates.of(states)
     if starts is not None:

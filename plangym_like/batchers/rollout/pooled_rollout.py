@@ -10,7 +10,7 @@ from plangym_like.batchers.engine.backend import Backend
 from plangym_like.batchers.engine.buffers import Buffers
 from plangym_like.batchers.engine.shared_actor import SharedActor
 from plangym_like.batchers.engine.worker_group import Job, WorkerGroup
-from plangym_like.batchers.rollout.actor_module import BaseActorModule, check_actor
+from plangym_like.batchers.rollout.actor_module import BaseActorModule
 from plangym_like.batchers.rollout.delivery import Delivery
 from plangym_like.batchers.rollout.fragment import Fragment
 from plangym_like.batchers.rollout.rollout_iterator import RolloutIterator
@@ -38,7 +38,6 @@ class PooledRollout(RolloutIterator):
         max_lag: int | None,
     ) -> None:
         super().__init__()
-        check_actor(actor)
         self._n_actors, self._n_per_batch = len(plan.seeds), n_per_batch
         self._n_buffers = n_buffers
         self._ordered, self._max_lag = ordered, max_lag
