@@ -12,6 +12,7 @@ import os
 import numpy as np
 
 import plangym_like
+from plangym_like.errors import InputError
 from plangym_like.planners import MPPI, play
 
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -27,14 +28,17 @@ args = parser.parse_args()
 
 with plangym_like.make(args.env, n_workers=os.cpu_count()) as env:
     start = env.reset(seed=args.seed).state
-    planner = MPPI(
-        env,
-        horizon=args.horizon,
-        batch=args.plans,
-        std=args.noise,
-        temperature=args.temperature,
-        dt=args.dt,
-    )
+    try:
+        planner = MPPI(
+            env,
+            horizon=args.horizon,
+            batch=args.plans,
+            std=args.noise,
+            temperature=args.temperature,
+            dt=args.dt,
+        )
+    except InputError as error:
+        parser.error(str(error))
     budget = (args.plans + 1) * args.horizon  # one update of the mean, and the mean itself
     episode = play(planner, args.steps, start, budget=budget, seed=args.seed, progress=True)
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 import plangym_like
+from plangym_like.errors import InputError
 from plangym_like.planners import UCT, play
 
 
@@ -39,15 +40,18 @@ def main() -> None:
     kwargs: dict[str, Any] = {"obs_type": "ram"} if args.env.startswith("ALE/") else {}
     with plangym_like.make(args.env, n_workers=os.cpu_count(), **kwargs) as env:
         start = env.reset(seed=args.seed).state
-        planner = UCT(
-            env,
-            args.batch,
-            args.rollout,
-            args.explore,
-            args.discount,
-            dt=args.dt,
-            outcomes=args.outcomes,
-        )
+        try:
+            planner = UCT(
+                env,
+                args.batch,
+                args.rollout,
+                args.explore,
+                args.discount,
+                dt=args.dt,
+                outcomes=args.outcomes,
+            )
+        except InputError as error:
+            parser.error(str(error))
         episode = play(
             planner,
             args.steps,

@@ -145,12 +145,15 @@ def test_go_explore_works_by_cells_of_the_observation(tmp_path: Path) -> None:
         ("go_explore.py", ("CartPole-v1", "--cells", "fixed"), "ScreenCells needs screens"),
         ("go_explore.py", ("MountainCar-v0", "--map", "a.png"), "only Montezuma's Revenge has"),
         ("fmc.py", ("CartPole-v1", "--walkers", "0"), "walkers must be a whole number"),
+        ("uct.py", ("Pendulum-v1",), "for continuous actions use CEM"),
+        ("mppi.py", ("CartPole-v1", "--steps", "1"), "needs continuous actions"),
     ],
 )
 def test_what_cannot_be_searched_is_a_clear_error(
     tmp_path: Path, script: str, arguments: tuple[str, ...], words: str
 ) -> None:
-    outcome = _run(tmp_path, script, *arguments, "--budget", "500")
+    budget = () if script == "mppi.py" else ("--budget", "500")
+    outcome = _run(tmp_path, script, *arguments, *budget)
     assert outcome.returncode == 2
     assert words in outcome.stderr
     assert "Traceback" not in outcome.stderr

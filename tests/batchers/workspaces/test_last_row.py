@@ -91,7 +91,7 @@ def test_a_row_that_looks_alike_is_not_where_they_stand(
     agent(first, n_steps=10)
     agent(second, n_steps=elsewhere)
     first = move(first)
-    with pytest.raises(InputError, match="run elsewhere since"):
+    with pytest.raises(InputError, match="stepped elsewhere since"):
         agent(first, t=first.time_size(), n_steps=1)
     agent(second, t=elsewhere, n_steps=3)
     assert second.time_size() == elsewhere + 3
@@ -113,7 +113,7 @@ def test_the_row_where_they_stand_is_known_wherever_it_went(make: Any, move: Any
 def test_rows_before_the_last_are_not_where_they_stand() -> None:
     agent, workspace = dark(), Workspace()
     agent(workspace, n_steps=10)
-    with pytest.raises(InputError, match="run elsewhere since"):
+    with pytest.raises(InputError, match="stepped elsewhere since"):
         agent(workspace, t=7, n_steps=1)
 
 
@@ -125,7 +125,7 @@ def test_a_copy_made_by_hand_is_compared_as_a_whole() -> None:
         for name in workspace.keys():  # noqa: SIM118
             other.set(name, 0, workspace.get(name, 4).clone())
     false.get("env/env_obs", 0)[1] += 1
-    with pytest.raises(InputError, match="run elsewhere since"):
+    with pytest.raises(InputError, match="stepped elsewhere since"):
         agent(false, t=1, n_steps=1)
     agent(true, t=1, n_steps=3)
     assert true["env/timestep"][:, 0].tolist() == [4, 5, 6, 7]
