@@ -489,8 +489,10 @@ def test_a_state_that_has_outgrown_its_row_is_an_error(monkeypatch):
             def serialize(self) -> bytes:
                 return text
 
-        real = env.simulator.base.ale
-        monkeypatch.setattr(env.simulator.base, "ale", _Interface(real, Grown()))
+        base = env.simulator.base
+        grown = _Interface(base.ale, Grown())
+        monkeypatch.setattr(base, "ale", grown)
+        monkeypatch.setattr(base.leftovers, "_ale", grown)
         for use in (
             lambda: env.step_batch([0, 0], state),
             lambda: env.step_batch([0, 0], state, seeds=[1, 2]),

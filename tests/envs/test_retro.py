@@ -216,7 +216,7 @@ def test_addresses_are_translated_wherever_they_stand():
     moved._high_bytes = [0x7F]
     assert_same(moved.strip(moved.fill_in(stripped)), stripped)
     for wrong in (stripped[:3], stripped[:-1], np.full(8, 255, np.uint8)):
-        with pytest.raises(ValueError, match="address"):
+        with pytest.raises(ValueError, match="too short|address"):
             addresses.fill_in(wrong)
 
 
