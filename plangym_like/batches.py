@@ -76,6 +76,18 @@ def dt_of(inputs: Inputs, index: int) -> int:
     return inputs.dt if isinstance(inputs.dt, int) else int(inputs.dt[index])
 
 
+def share_of_dt(inputs: Inputs, start: int, stop: int) -> float:
+    """Return the mean ``dt`` of the rows ``start:stop``, as a multiple of that of all rows.
+
+    >>> states, dt = np.zeros((3, 40), np.uint8), np.array([1, 2, 3])
+    >>> share_of_dt(Inputs(3, 0, np.zeros(3), states, dt, None), 0, 1)
+    0.5
+    """
+    if isinstance(inputs.dt, int):
+        return 1.0
+    return float(inputs.dt[start:stop].mean() / inputs.dt.mean())
+
+
 def steps_of(inputs: Inputs) -> int:
     """Return the mean number of single steps that a row of `inputs` takes."""
     held = inputs.dt

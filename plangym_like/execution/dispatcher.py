@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from plangym_like.batches import split
+from plangym_like.batches import share_of_dt, split
 from plangym_like.errors import WorkerDiedError
 from plangym_like.execution.costs import CostModel, portion
 from plangym_like.execution.job import Report
@@ -249,8 +249,7 @@ class Dispatcher:
         until = time.perf_counter() + _LOOK_SECONDS
         while self.has_own_rows:
             start, stop = self._own
-            seconds_per_row = self._costs.seconds_per_row(self._steps)
-            middle = stop - portion(stop - start, seconds_per_row)
+            middle = stop - portion(stop - start, self._costs.seconds_per_row(self._steps))
             begun = time.perf_counter()
             assert self._step_here is not None
             try:
@@ -261,7 +260,8 @@ class Dispatcher:
                 return
             now = time.perf_counter()
             self._pool.tally.seconds_here += now - begun
-            self._costs.note_portion(stop - middle, self._steps, seconds=now - begun)
+            usual = (now - begun) / share_of_dt(self._batch.rows.inputs, middle, stop)
+            self._costs.note_portion(stop - middle, self._steps, seconds=usual)
             self._own = (start, middle)
             self._pass_on()
             if now > until or any(worker.left == 0 for worker in self._held()):

@@ -216,7 +216,7 @@ class StubBatch:
     """A batch of 200 rows that notes what is sent."""
 
     masked = audit = False
-    rows: Any = SimpleNamespace(inputs=SimpleNamespace(count=200), have_objects=False)
+    rows: Any = SimpleNamespace(inputs=SimpleNamespace(count=200, dt=1), have_objects=False)
 
     def begin(self, workers: int, seconds_per_row: float) -> None:
         pass
