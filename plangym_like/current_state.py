@@ -243,8 +243,8 @@ class CurrentState:
         """Step from `row` with the simulator's fast path; return ``None`` if there is none."""
         simulator = self._simulator
         moves = simulator.step_row_moves
-        if moves and not self.given:
-            self._try_to_set_aside()
+        if moves:
+            self.keep_episode()
         try:
             found = simulator.step_row(row, action, dt)
         except BaseException:
