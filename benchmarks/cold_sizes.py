@@ -26,17 +26,19 @@ LARGE = 16384
 ROUNDS = 9
 
 
-def series() -> dict[str, list[int]]:
-    """Return the sizes of the batches of each series."""
+def series() -> dict[str, tuple[list[int], int]]:
+    """Return the sizes of the batches of each series, and the largest `dt` of their rows."""
     rng = np.random.default_rng(0)
     growing = [1]
     while growing[-1] < 1500:
         growing.append(min(1500, max(growing[-1] + 1, round(growing[-1] * 1.05))))
     return {
-        "40 of 256": [256] * 40,
-        "40 of 100 to 400": rng.integers(100, 401, 40).tolist(),
-        "40 of 8 to 64": rng.integers(8, 65, 40).tolist(),
-        "growing from 1 to 1,500": growing,
+        "40 of 256": ([256] * 40, 1),
+        "40 of 100 to 400": (rng.integers(100, 401, 40).tolist(), 1),
+        "40 of 8 to 64": (rng.integers(8, 65, 40).tolist(), 1),
+        "growing from 1 to 1,500": (growing, 1),
+        "160 of 16, each row with dt from 1 to 8": ([16] * 160, 8),
+        "40 of 64, each row with dt from 1 to 8": ([64] * 40, 8),
     }
 
 
@@ -52,9 +54,15 @@ def measure(
     processes = {place: Process("ours", interpreters, tree=tree) for place in places}
     ratios: dict[str, list[float]] = {}
 
-    def rate(place: str, sizes: Sequence[int], *, warm: int = 0) -> float:
+    def rate(place: str, sizes: Sequence[int], most_dt: int = 1, *, warm: int = 0) -> float:
         answer = processes[place].ask(
-            "cold", module="ours", job=JOB, n_workers=places[place], sizes=list(sizes), warm=warm
+            "cold",
+            module="ours",
+            job=JOB,
+            n_workers=places[place],
+            sizes=list(sizes),
+            most_dt=most_dt,
+            warm=warm,
         )
         if "absent" in answer:
             raise ContenderDied(f"{answer['absent']}: {answer['reason']}")
@@ -62,9 +70,9 @@ def measure(
 
     try:
         for number in range(rounds):
-            for name, sizes in series().items():
+            for name, (sizes, most_dt) in series().items():
                 order = sorted(places, reverse=bool(number % 2))
-                rates = {place: rate(place, sizes) for place in order}
+                rates = {place: rate(place, sizes, most_dt) for place in order}
                 ratios.setdefault(name, []).append(rates["parallel"] / rates["serial"])
             once = rate("parallel", [LARGE])
             many = rate("parallel", [256] * (LARGE // 256), warm=20)
@@ -87,7 +95,7 @@ def main() -> None:
     found: dict[str, Any] = measure(rounds=arguments.rounds, interpreters={}, tree=tree)
     print(tree or str(HERE.parent))
     for name, ratio in found.items():
-        print(f"  {name:<26} {'-' if ratio is None else f'{ratio:.2f}'}")
+        print(f"  {name:<40} {'-' if ratio is None else f'{ratio:.2f}'}")
 
 
 if __name__ == "__main__":

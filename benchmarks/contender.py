@@ -80,11 +80,11 @@ class Contender:
         return {"children": found}
 
     def cold(
-        self, module: str, job: dict[str, Any], n_workers: int | None, sizes: list[int], warm: int
+        self, module: str, job: dict[str, Any], n_workers: int | None, **batches: Any
     ) -> dict[str, Any]:
-        """Make a new environment and time batches of these sizes; `warm`: after so many others."""
+        """Make a new environment and time the batches that are described."""
         contender = importlib.import_module(f"contenders.{module}")
-        seconds = contender.time_batches(Job(**job), n_workers=n_workers, sizes=sizes, warm=warm)
+        seconds = contender.time_batches(Job(**job), n_workers=n_workers, **batches)
         return {"seconds": seconds}
 
     def close(self) -> dict[str, Any]:

@@ -86,15 +86,15 @@ def check(name: str, options: argparse.Namespace) -> dict[str, Any]:
     found = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if found:
         report: dict[str, Any] = json.loads(found[-1])
-        if report["failed"]:
+        if "error" in report:
+            # The folder of this machine's packages means nothing to others.
+            report["reason"] = report["error"].replace(f"{sysconfig.get_path('purelib')}/", "")
+        elif report["failed"]:
             report["reason"] = "; ".join(
                 f"{failed['check']}: {failed['detail']}" for failed in report["failed"]
             )
         return report
-    lines = [line for line in done.stderr.splitlines() if line.startswith(f"{name}: ")]
-    said = lines[-1].removeprefix(f"{name}: ") if lines else f"it ended with {done.returncode}"
-    # Where packages are on this machine says nothing to others.
-    return {"ok": False, "reason": said.replace(f"{sysconfig.get_path('purelib')}/", "")}
+    return {"ok": False, "reason": f"it ended with {done.returncode}"}
 
 
 def write_page(known: dict[str, dict[str, Any]]) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from learner_env import check_env
 
 import plangym_like
 from plangym_like.batchers.tensor_batcher import TensorBatcher
@@ -112,7 +113,7 @@ def learn(args: argparse.Namespace, seed: int) -> list[tuple[int, float]]:
     end = time.perf_counter() + args.seconds
     with TensorBatcher(plangym_like.make(args.env, remove_time_limit=False)) as batcher:
         env, scale = batcher.env, 1 / (1 - args.discount)
-        network = Network(env.observation_space.shape[0], int(env.action_space.n), scale)
+        network = Network(*args.sizes, scale)
         optimizer = torch.optim.Adam(network.parameters(), lr=3e-3, weight_decay=1e-4)
         planner = PUCT(env, network.evaluate, discount=args.discount, noise=0.25)
         moves: deque[Any] = deque(maxlen=5_000)
@@ -159,6 +160,7 @@ def main() -> int:
     parser.add_argument("--discount", type=float, default=0.99)
     parser.add_argument("--out", type=Path, default=Path("learn/alphazero.png"))
     args = parser.parse_args()
+    args.sizes = check_env(parser, args.env)
     torch.set_num_threads(1)
     curves, missed = {}, []
     for seed in args.seeds:

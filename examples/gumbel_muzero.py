@@ -20,6 +20,7 @@ import os
 from typing import Any
 
 import numpy as np
+from gymnasium.spaces import Discrete
 from numpy.typing import NDArray
 
 import plangym_like
@@ -162,6 +163,8 @@ def main() -> None:
 
     kwargs: dict[str, Any] = {"obs_type": "ram"} if args.env.startswith("ALE/") else {}
     with plangym_like.make(args.env, n_workers=os.cpu_count(), **kwargs) as env:
+        if not isinstance(env.action_space, Discrete):
+            parser.error(f"{args.env} has no discrete actions, but {env.action_space}")
         nodes = Nodes(
             env, args.games, args.simulations, args.dt, args.rollout, args.discount, args.seed
         )

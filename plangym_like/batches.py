@@ -76,24 +76,22 @@ def dt_of(inputs: Inputs, index: int) -> int:
     return inputs.dt if isinstance(inputs.dt, int) else int(inputs.dt[index])
 
 
-def share_of_dt(inputs: Inputs, start: int, stop: int) -> float:
-    """Return the mean ``dt`` of the rows ``start:stop``, as a multiple of that of all rows.
+def single_steps(inputs: Inputs, start: int, stop: int) -> int:
+    """Return how many single steps the rows ``start:stop`` take if no episode ends before.
 
-    >>> states, dt = np.zeros((3, 40), np.uint8), np.array([1, 2, 3])
-    >>> share_of_dt(Inputs(3, 0, np.zeros(3), states, dt, None), 0, 1)
-    0.5
+    >>> states, dt = np.zeros((3, 40), np.uint8), np.array([1, 2, 4])
+    >>> inputs = Inputs(3, 0, np.zeros(3), states, dt, None)
+    >>> single_steps(inputs, 1, 3), single_steps(inputs, 0, 3)
+    (6, 7)
     """
-    if isinstance(inputs.dt, int):
-        return 1.0
-    return float(inputs.dt[start:stop].mean() / inputs.dt.mean())
-
-
-def steps_of(inputs: Inputs) -> int:
-    """Return the mean number of single steps that a row of `inputs` takes."""
     held = inputs.dt
-    if not isinstance(held, int):
-        held = -(-int(held.sum()) // max(1, inputs.count))
-    return held * max(1, inputs.horizon)
+    steps = held * (stop - start) if isinstance(held, int) else int(held[start:stop].sum())
+    return steps * max(1, inputs.horizon)
+
+
+def steps_of(inputs: Inputs) -> float:
+    """Return how many single steps a row of `inputs` takes on average, at least 1."""
+    return single_steps(inputs, 0, inputs.count) / inputs.count if inputs.count else 1.0
 
 
 def check_dt(dt: Any) -> int | NDArray[np.int64]:

@@ -56,10 +56,13 @@ def first_batch(env: Any, job: Job) -> None:
     env.step_batch([0] * job.count, states=state)
 
 
-def time_batches(job: Job, *, n_workers: int | None, sizes: list[int], warm: int) -> float:
+def time_batches(
+    job: Job, *, n_workers: int | None, sizes: list[int], most_dt: int, warm: int
+) -> float:
     """Return the seconds that batches of these sizes take on a new environment.
 
-    Its workers have had a second to start, and `warm` batches have run before.
+    Its workers have had a second to start, and `warm` batches have run before. Each row has a `dt`
+    of its own, from 1 to `most_dt`; if that is 1, no `dt` is given.
     """
     import numpy as np
 
@@ -69,7 +72,11 @@ def time_batches(job: Job, *, n_workers: int | None, sizes: list[int], warm: int
     states, num_actions = _ROOTS[job]
     rng = np.random.default_rng(walks.SEED)
     batches = [
-        (rng.integers(0, num_actions, size), states[rng.integers(0, len(states), size)])
+        (
+            rng.integers(0, num_actions, size),
+            states[rng.integers(0, len(states), size)],
+            rng.integers(1, most_dt + 1, size) if most_dt > 1 else 1,
+        )
         for size in sizes
     ]
     with make(job, n_workers=n_workers) as env:
@@ -78,8 +85,8 @@ def time_batches(job: Job, *, n_workers: int | None, sizes: list[int], warm: int
         for _ in range(warm):
             env.step_batch(*batches[0])
         begun = time.perf_counter()
-        for actions, chosen in batches:
-            env.step_batch(actions, chosen)
+        for batch in batches:
+            env.step_batch(*batch)
         return time.perf_counter() - begun
 
 

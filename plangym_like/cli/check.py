@@ -23,6 +23,7 @@ from plangym_like.cli.arguments import (
     find,
 )
 from plangym_like.testing import check_env
+from plangym_like.testing.report import Report
 
 
 def add_to(commands: Any) -> None:
@@ -71,6 +72,9 @@ def run(chosen: argparse.Namespace) -> int:
             )
         except Exception as error:  # the environment's own constructor may raise anything
             print(f"{name}: {described(error)}", file=sys.stderr)
+            if chosen.json:
+                failure = {"ok": False, "error": described(error)}
+                print(json.dumps(Report(name).as_dict() | failure), flush=True)
             status = USAGE
             continue
         print(json.dumps(report.as_dict()) if chosen.json else report, flush=True)

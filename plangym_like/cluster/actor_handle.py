@@ -65,7 +65,7 @@ class ActorHandle:
         chunk.sent_at = time.monotonic()
         self.tasks[self._actor.run.remote(request, states)] = chunk
 
-    def seconds_per_row(self, steps: int) -> float:
+    def seconds_per_row(self, steps: float) -> float:
         """Return the shortest time per row of `steps` steps, using all workers; 0 if unknown."""
         return self._seconds_per_step * steps
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
-from plangym_like.batches import steps_of
+from plangym_like.batches import single_steps
 from plangym_like.cluster.chunk import ChunkRequest, ChunkResult
 from plangym_like.execution.executor import SubmitOptions
 from plangym_like.execution.known_ids import know, known_ids
@@ -61,7 +61,7 @@ class NodeEnv:
         """Step a chunk; exceptions are not raised, but returned in the result."""
         env = self._env
         begun = time.perf_counter()
-        chunk = ChunkResult(steps=request.inputs.count * steps_of(request.inputs))
+        chunk = ChunkResult(steps=single_steps(request.inputs, 0, request.inputs.count))
         try:
             result = env.executor.submit(
                 request.with_states(states),

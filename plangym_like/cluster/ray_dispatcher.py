@@ -58,7 +58,7 @@ class RayDispatcher(Dispatcher):
         pool: RowPool,
         costs: CostModel,
         batch: SharedBatch,
-        steps: int,
+        steps: float,
         step_here: StepHere | None,
     ) -> None:
         super().__init__(pool, costs, batch, steps, step_here)

@@ -97,7 +97,7 @@ class RayExecutor(ProcessExecutor):
     def _num_helpers(self) -> int:
         return len(self.workers) + sum(each.placement.workers for each in self.actors.handles)
 
-    def _dispatcher(self, batch: SharedBatch, steps: int) -> Dispatcher:
+    def _dispatcher(self, batch: SharedBatch, steps: float) -> Dispatcher:
         self.actors.survey()
         self.actors.stats.bytes_shared += batch.nbytes
         step_here = self._step_here(batch)

@@ -19,7 +19,7 @@ _TRY_AGAIN, _TRY_AGAIN_LATER = 64, 1024
 # Between portions, rows may be moved to other processes (`benchmarks/never_slower.py`, 16 to 256
 # rows).
 _FINE_SECONDS, _COARSE_SECONDS = 4e-4, 12e-3
-# The fraction by which the shortest time per row is raised in each coarse portion: rows may slow.
+# The fraction by which the shortest time per step is raised in each coarse portion: steps may slow.
 _FADE = 0.05
 
 
@@ -36,8 +36,8 @@ def portion(remaining: int, seconds_per_row: float) -> int:
     return min(remaining, max(fine, min(coarse, remaining * 3 // 4)))
 
 
-def faded_minimum(best: float, seconds: float, rows: int) -> float:
-    """Return the shortest time per row, after `rows` rows have taken `seconds`.
+def faded_minimum(best: float, seconds: float, steps: float) -> float:
+    """Return the shortest time per step, after `steps` steps have taken `seconds`.
 
     `best` is the shortest time so far, or 0 if it is not known. It fades: it is first increased a
     little, so that older measurements count less.
@@ -45,7 +45,7 @@ def faded_minimum(best: float, seconds: float, rows: int) -> float:
     >>> faded_minimum(0.0, 0.5, 4), round(faded_minimum(0.001, 0.012, 10), 5)
     (0.125, 0.00105)
     """
-    each = seconds / rows
+    each = seconds / steps
     fade = 1.0 + _FADE * seconds / _COARSE_SECONDS
     return min(each, best * fade) if best else each
 
@@ -69,8 +69,10 @@ class _Trials:
         return batch == self._next
 
 
-class _Rows:
-    """Measurements of rows with a given number of steps.
+class _Kind:
+    """Measurements of batches whose rows take about equally many steps.
+
+    All counts are of single steps.
 
     Parameters
     ----------
@@ -80,10 +82,10 @@ class _Rows:
     Attributes
     ----------
     shared : float
-        The shortest time per row, in seconds, in this process while workers step other rows; 0 if
+        The shortest time per step, in seconds, in this process while workers step other rows; 0 if
         not known.
     quiet : float
-        The time per row while workers are idle, as a fraction of `shared`.
+        The time per step while workers are idle, as a fraction of `shared`.
     strain : float
         The measured time of batches that were sent, as a multiple of the calculated time.
     """
@@ -95,17 +97,17 @@ class _Rows:
         self._first: list[float] = []
         self._try_here, self._try_sending = _Trials(), _Trials()
 
-    def here(self, count: int) -> float:
-        """Return the time in seconds that `count` rows take in this process."""
-        return count * self.shared * self.quiet
+    def here(self, steps: float) -> float:
+        """Return the time in seconds that `steps` steps take in this process."""
+        return steps * self.shared * self.quiet
 
-    def sent(self, count: int, workers: int) -> float:
-        """Return the shortest time in seconds for `count` rows shared with `workers` workers."""
-        return self._message + count * self.shared / (workers + 1)
+    def sent(self, steps: float, workers: int) -> float:
+        """Return the shortest time in seconds for `steps` steps shared with `workers` workers."""
+        return self._message + steps * self.shared / (workers + 1)
 
-    def choose(self, count: int, workers: int) -> bool:
-        """Return whether to send a batch of `count` rows to workers, rather than step it here."""
-        here, sent = self.here(count), self.sent(count, workers)
+    def choose(self, steps: float, workers: int) -> bool:
+        """Return whether to send a batch of `steps` steps to workers, rather than step it here."""
+        here, sent = self.here(steps), self.sent(steps, workers)
         if sent >= here:
             return False
         self._batch += 1
@@ -113,34 +115,35 @@ class _Rows:
             return not self._try_here.due(self._batch)
         return self._try_sending.due(self._batch)
 
-    def note_sent(self, seconds: float, count: int, workers: int) -> None:
+    def note_sent(self, seconds: float, steps: float, workers: int) -> None:
         """Record the time of a batch that was sent."""
         if self._sent_last:
-            strain = seconds / self.sent(count, workers)
+            strain = seconds / self.sent(steps, workers)
             if len(self._first) < _FIRST:
                 self._first.append(strain)
                 self.strain = min(self._first) if len(self._first) == _FIRST else 1.0
             else:
                 self.strain += (min(strain, _SPOILT * self.strain) - self.strain) / _MEMORY
             # A larger value makes no difference, and would take long to decrease.
-            self.strain = min(self.strain, _SPOILT * self.here(count) / self.sent(count, workers))
+            self.strain = min(self.strain, _SPOILT * self.here(steps) / self.sent(steps, workers))
         self._sent_last = True
 
-    def note_here(self, seconds: float, count: int) -> None:
+    def note_here(self, seconds: float, steps: float) -> None:
         """Record the time of a batch that was stepped here."""
-        if self._sent_last and self.here(count) > self._message:
-            self.quiet = min(1.0, seconds / count / self.shared)
+        if self._sent_last and self.here(steps) > self._message:
+            self.quiet = min(1.0, seconds / steps / self.shared)
             self._sent_last = False
         else:
-            self.shared = faded_minimum(self.shared, seconds / self.quiet, count)
+            self.shared = faded_minimum(self.shared, seconds / self.quiet, steps)
 
 
 class CostModel:
     """Decides whether to send a batch to workers, from the time that its rows take here.
 
-    The model is: in this process, a batch of n rows takes n times as long as one row. If the batch
-    is sent, that time is divided by the number of processes, and the time for messages is added.
-    Measurements of batches correct both calculations.
+    The model is: in this process, the time of a batch is proportional to the number of its single
+    steps. If the batch is sent, that time is divided by the number of processes, and the time for
+    messages is added. Measurements of batches correct both calculations. They are kept apart for
+    rows of 1 step, 2 or 3, 4 to 7, and so on, because each row also costs something itself.
 
     Parameters
     ----------
@@ -161,50 +164,57 @@ class CostModel:
 
     def __init__(self, message_seconds: float = MESSAGE_SECONDS) -> None:
         self._message = message_seconds
-        self._rows: dict[int, _Rows] = {}
+        self._kinds: dict[int, _Kind] = {}
 
-    def seconds_per_row(self, steps: int) -> float:
+    def seconds_per_row(self, steps: float) -> float:
         """Return the shortest time of a row with `steps` steps in this process, in seconds.
 
         0 means that it is not known.
         """
-        rows = self._rows.get(steps.bit_length())
-        return 0.0 if rows is None else rows.shared
+        kind = self._kinds.get(_key(steps))
+        return 0.0 if kind is None else kind.shared * steps
 
-    def worth_sending(self, count: int, steps: int, *, workers: int) -> bool:
+    def worth_sending(self, count: int, steps: float, *, workers: int) -> bool:
         """Return whether to send `count` rows of `steps` steps each to `workers` workers.
 
         The result is true if nothing is known yet, since sending a few rows is enough to find out.
         """
-        rows = self._rows.get(steps.bit_length())
-        return rows is None or rows.choose(count, workers)
+        kind = self._kinds.get(_key(steps))
+        return kind is None or kind.choose(count * steps, workers)
 
-    def cheap(self, count: int, steps: int) -> bool:
+    def cheap(self, count: int, steps: float) -> bool:
         """Return whether `count` rows are known to take less time here than a message takes."""
         return 0.0 < count * self.seconds_per_row(steps) < self._message
 
-    def least(self, steps: int) -> int:
+    def least(self, steps: float) -> int:
         """Return the smallest number of rows that take longer here than sending a message."""
         return max(1, int(self._message / (self.seconds_per_row(steps) or 1.0)))
 
-    def note_portion(self, count: int, steps: int, *, seconds: float) -> None:
-        """Record the time of rows that were stepped here while workers stepped others."""
-        rows = self._kind(steps)
-        rows.shared = faded_minimum(rows.shared, seconds, count)
+    def note_portion(self, taken: int, steps: float, *, seconds: float) -> None:
+        """Record the time of rows that were stepped here while workers stepped others.
 
-    def note_here(self, count: int, steps: int, *, seconds: float) -> None:
+        The rows took `taken` single steps in total, and those of the batch `steps` each on average.
+        """
+        kind = self._kind(steps)
+        kind.shared = faded_minimum(kind.shared, seconds, taken)
+
+    def note_here(self, count: int, steps: float, *, seconds: float) -> None:
         """Record the time of a batch that was stepped here."""
-        self._kind(steps).note_here(seconds, count)
+        self._kind(steps).note_here(seconds, count * steps)
 
-    def note_sent(self, count: int, steps: int, *, seconds: float, workers: int) -> None:
+    def note_sent(self, count: int, steps: float, *, seconds: float, workers: int) -> None:
         """Record the time of a batch that was sent to `workers` workers, all of them ready."""
-        rows = self._kind(steps)
-        if rows.shared:
-            rows.note_sent(seconds, count, workers)
+        kind = self._kind(steps)
+        if kind.shared:
+            kind.note_sent(seconds, count * steps, workers)
 
-    def _kind(self, steps: int) -> _Rows:
-        key = steps.bit_length()
-        rows = self._rows.get(key)
-        if rows is None:
-            rows = self._rows[key] = _Rows(self._message)
-        return rows
+    def _kind(self, steps: float) -> _Kind:
+        kind = self._kinds.get(_key(steps))
+        if kind is None:
+            kind = self._kinds[_key(steps)] = _Kind(self._message)
+        return kind
+
+
+def _key(steps: float) -> int:
+    """Return the same number for rows that take about as many steps as each other."""
+    return int(steps).bit_length()

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from plangym_like.batches import share_of_dt, split
+from plangym_like.batches import single_steps, split
 from plangym_like.errors import WorkerDiedError
 from plangym_like.execution.costs import CostModel, portion
 from plangym_like.execution.job import Report
@@ -56,7 +56,7 @@ class Dispatcher:
         The times per row measured so far.
     batch : SharedBatch
         The batch whose rows are stepped.
-    steps : int
+    steps : float
         How many single steps a row takes on average.
     step_here : callable or None
         ``step_here(start, stop)`` steps rows in this process. With ``on_error="mask"``, it returns
@@ -68,7 +68,7 @@ class Dispatcher:
         pool: RowPool,
         costs: CostModel,
         batch: SharedBatch,
-        steps: int,
+        steps: float,
         step_here: StepHere | None,
     ) -> None:
         self._pool, self._costs, self._batch = pool, costs, batch
@@ -260,8 +260,8 @@ class Dispatcher:
                 return
             now = time.perf_counter()
             self._pool.tally.seconds_here += now - begun
-            usual = (now - begun) / share_of_dt(self._batch.rows.inputs, middle, stop)
-            self._costs.note_portion(stop - middle, self._steps, seconds=usual)
+            taken = single_steps(self._batch.rows.inputs, middle, stop)
+            self._costs.note_portion(taken, self._steps, seconds=now - begun)
             self._own = (start, middle)
             self._pass_on()
             if now > until or any(worker.left == 0 for worker in self._held()):

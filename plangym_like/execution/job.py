@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.batches import Rows
+from plangym_like.batches import Rows, single_steps, steps_of
 from plangym_like.errors import StateMismatchError
-from plangym_like.execution.costs import faded_minimum, portion
+from plangym_like.execution.costs import CostModel, portion
 from plangym_like.execution.placement import Memory, Shape, place, signature
 from plangym_like.layout import Layout
 from plangym_like.processes.messages import dumps
@@ -31,7 +31,7 @@ _KEPT_PLACES = 16
 
 _blocks: dict[int, Memory] = {}
 _placed: dict[tuple[Any, ...], Rows] = {}
-_seconds_per_row = 0.0
+_costs = CostModel()
 
 
 class HostedEnv(Protocol):
@@ -119,7 +119,6 @@ def run_job(env: HostedEnv, job: Job, fds: Sequence[int] = ()) -> Report:
     the parent which rows are left and which row was being stepped. At the end, a flag in the slot
     says that all rows are done and that the limit will not be read again.
     """
-    global _seconds_per_row
     _attach(job.attached, fds)
     if job.dropped:
         _placed.clear()
@@ -140,16 +139,17 @@ def run_job(env: HostedEnv, job: Job, fds: Sequence[int] = ()) -> Report:
     rows = _rows_of(layout, job)
     slot = progress_slot(_blocks[job.slots], job.worker)
     rows.cursor = slot[CURSOR : CURSOR + 1]
+    steps = steps_of(rows.inputs)
     errors: dict[int, Exception] = {}
     begun = time.perf_counter()
     at = job.start
     while (limit := min(job.stop, int(slot[LIMIT]))) > at:
-        stop = at + 1 if job.careful else at + portion(limit - at, _seconds_per_row)
+        stop = at + 1 if job.careful else at + portion(limit - at, _costs.seconds_per_row(steps))
         slot[REACH] = stop
         started = time.perf_counter()
         errors |= stepper.run_rows(rows, at, stop, masked=job.masked) or {}
         seconds = time.perf_counter() - started
-        _seconds_per_row = faded_minimum(_seconds_per_row, seconds, stop - at)
+        _costs.note_portion(single_steps(rows.inputs, at, stop), steps, seconds=seconds)
         slot[DONE] = at = stop
     slot[LEFT] = 1
     report = Report(at, time.perf_counter() - begun)

@@ -156,7 +156,7 @@ class ProcessExecutor:
         """Return the lock to hold while batches are advanced; see `not_in_use`."""
         return not_in_use(self._in_use)
 
-    def _dispatcher(self, batch: SharedBatch, steps: int) -> Dispatcher:
+    def _dispatcher(self, batch: SharedBatch, steps: float) -> Dispatcher:
         self.tally.bytes_shared += batch.nbytes
         return Dispatcher(self.pool, self._costs, batch, steps, self._step_here(batch))
 
@@ -170,7 +170,7 @@ class ProcessExecutor:
         """The number of processes other than this one that step rows."""
         return len(self._processes)
 
-    def _stays_here(self, count: int, steps: int, *, blocking: bool = True) -> bool:
+    def _stays_here(self, count: int, steps: float, *, blocking: bool = True) -> bool:
         if self._stepper is None:
             return count == 0
         if not self._num_helpers or not count:
@@ -224,7 +224,7 @@ class ProcessExecutor:
         """Wait at most `seconds` for a reply or another event."""
         self.pool.wait_for_rows(min(seconds, dispatcher.max_sleep()), dispatcher.watched())
 
-    def _run_here(self, inputs: Inputs, steps: int, options: SubmitOptions) -> Any:
+    def _run_here(self, inputs: Inputs, steps: float, options: SubmitOptions) -> Any:
         rows = self.layout.allocate(
             inputs, states=options.states, observations=options.observations
         )

@@ -173,10 +173,12 @@ def relativize(values: NDArray[np.float64]) -> NDArray[np.float64]:
     >>> relativize(np.array([0.0, 1.0, 2.0])).round(3)
     array([0.294, 1.   , 1.8  ])
     """
-    spread = values.std()
+    deviations = values - values.mean()
+    spread = np.sqrt((deviations * deviations).mean())  # `np.std` would take twice as long
     if not spread > 0:
         return np.ones(len(values))
-    z = (values - values.mean()) / spread
+    z = deviations / spread
     # The exponential of less than -745 is 0.
-    virtual: NDArray[np.float64] = np.exp(np.clip(z, -700, 0)) + np.log1p(np.maximum(z, 0))
+    virtual: NDArray[np.float64] = np.exp(np.maximum(np.minimum(z, 0.0), -700.0))
+    virtual += np.log1p(np.maximum(z, 0.0))
     return virtual

@@ -45,6 +45,16 @@ def test_it_says_what_could_not_be_made(capsys: pytest.CaptureFixture[str]) -> N
     assert "NameNotFound" in told.err and "CartPole-v1: every check passed" in told.out
 
 
+def test_one_json_object_is_printed_for_each_environment(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["check", "CartPoll-v1", "CartPole-v1", *QUICK, "--json"]) == 2
+    failed, passed = map(json.loads, capsys.readouterr().out.splitlines())
+    assert failed["name"] == "CartPoll-v1" and not failed["ok"]
+    assert failed["error"].startswith("NameNotFound: ")
+    assert passed["name"] == "CartPole-v1" and passed["ok"] and "error" not in passed
+
+
 def test_arguments_reach_make(capsys: pytest.CaptureFixture[str]) -> None:
     settings = ["--set", "is_slippery=False", "--set", "map_name=8x8", "--snapshot", "replay"]
     assert main(["check", "FrozenLake-v1", *QUICK, *settings, "--json"]) == 0

@@ -159,6 +159,24 @@ def test_what_cannot_be_searched_is_a_clear_error(
     assert "Traceback" not in outcome.stderr
 
 
+@pytest.mark.parametrize("script", ["a2c.py", "alphazero.py", "dqn.py", "reinforce.py"])
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        ("FrozenLake-v1", "observations must be vectors"),
+        ("Pendulum-v1", "actions must be discrete"),
+        ("CartPoll-v1", "Did you mean: `CartPole`"),
+    ],
+)
+def test_what_cannot_be_learned_is_a_clear_error(
+    tmp_path: Path, script: str, env: str, words: str
+) -> None:
+    outcome = _run(tmp_path, script, "--env", env)
+    assert outcome.returncode == 2
+    assert words in outcome.stderr
+    assert "Traceback" not in outcome.stderr
+
+
 _FILM = """
 import show
 found = {"id": "CartPole-v1", "kwargs": {}, "seed": 0, "actions": [[0, 1], [1, 1]] * 4}

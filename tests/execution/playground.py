@@ -95,6 +95,20 @@ class CounterSimulator(Simulator):
         return np.zeros((2, 2, 3), np.uint8)
 
 
+class SleepingCounter(CounterSimulator):
+    """A counter that sleeps for a millisecond in each of the `dt` steps."""
+
+    def step(self, action: Any, dt: int) -> Outcome:
+        time.sleep(1e-3 * dt)
+        return super().step(action, dt)
+
+
+class SleepingEnv(FamilyEnv):
+    """Plans over a `SleepingCounter`."""
+
+    simulator_class = SleepingCounter
+
+
 class CounterEnv(FamilyEnv):
     """Plans over a `CounterSimulator`; its name is the simulator's label."""
 
@@ -322,13 +336,13 @@ class Parcel(Letter):
 class AlwaysSend(CostModel):
     """Has every batch sent to workers, however cheap: tests try the way, not whether it pays."""
 
-    def seconds_per_row(self, steps: int) -> float:
+    def seconds_per_row(self, steps: float) -> float:
         return super().seconds_per_row(steps) or 1e-4
 
-    def worth_sending(self, count: int, steps: int, *, workers: int) -> bool:
+    def worth_sending(self, count: int, steps: float, *, workers: int) -> bool:
         return True
 
-    def cheap(self, count: int, steps: int) -> bool:
+    def cheap(self, count: int, steps: float) -> bool:
         return False
 
 

@@ -185,3 +185,21 @@ def test_a_new_environment_sends_batches_of_any_size_at_once(
             parallel += here
         serial += here
     assert serial / parallel > least
+
+
+def test_batches_whose_mean_dt_varies_are_compared_by_their_steps() -> None:
+    """With the costs of HalfCheetah, 16 rows with dt from 1 to 8."""
+    chance, costs, step = random.Random(0), CostModel(), 29e-6
+    ways = []
+    for _ in range(1000):
+        steps = [chance.randint(1, 8) for _ in range(16)]
+        mean, total = sum(steps) / 16, sum(steps)
+        ways.append(costs.worth_sending(16, mean, workers=1))
+        if ways[-1]:
+            for portion in (steps[8:12], steps[12:]):
+                costs.note_portion(sum(portion), mean, seconds=sum(portion) * step)
+            seconds = MESSAGE_SECONDS + 1.25 * total * step / 2
+            costs.note_sent(16, mean, seconds=seconds, workers=1)
+        else:
+            costs.note_here(16, mean, seconds=total * step)
+    assert sum(ways) > 950
