@@ -82,7 +82,7 @@ class Contender:
     def cold(
         self, module: str, job: dict[str, Any], n_workers: int | None, **batches: Any
     ) -> dict[str, Any]:
-        """Make a new environment and time the batches that are described."""
+        """Make a new environment and time batches; `batches` are arguments of ``time_batches``."""
         contender = importlib.import_module(f"contenders.{module}")
         seconds = contender.time_batches(Job(**job), n_workers=n_workers, **batches)
         return {"seconds": seconds}

@@ -20,7 +20,7 @@ from typing import Any
 
 import gymnasium
 import torch
-from learner_env import check_env
+from learner_spaces import sizes_of
 
 from plangym_like.batchers.returns import pyt_gae
 from plangym_like.batchers.rollout import BaseActorModule, Fragment, evaluate, multi, multinomial
@@ -149,7 +149,7 @@ def main() -> int:
     parser.add_argument("--updates", type=int, default=1000, help="over which lr falls to a fifth")
     parser.add_argument("--out", type=Path, default=Path("learn/a2c.png"))
     args = parser.parse_args()
-    check_env(parser, args.env)
+    sizes_of(parser, args.env)
     torch.set_num_threads(1)
     curves, missed = {}, []
     for seed in args.seeds:

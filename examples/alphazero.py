@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from learner_env import check_env
+from learner_spaces import sizes_of
 
 import plangym_like
 from plangym_like.batchers.tensor_batcher import TensorBatcher
@@ -106,14 +106,14 @@ def score(batcher: TensorBatcher, network: Network, seed: int, num_games: int = 
     return float(returns.mean())
 
 
-def learn(args: argparse.Namespace, seed: int) -> list[tuple[int, float]]:
+def learn(args: argparse.Namespace, sizes: tuple[int, int], seed: int) -> list[tuple[int, float]]:
     """Play and train until the score is good; return (moves, score) pairs."""
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
     end = time.perf_counter() + args.seconds
     with TensorBatcher(plangym_like.make(args.env, remove_time_limit=False)) as batcher:
         env, scale = batcher.env, 1 / (1 - args.discount)
-        network = Network(*args.sizes, scale)
+        network = Network(*sizes, scale)
         optimizer = torch.optim.Adam(network.parameters(), lr=3e-3, weight_decay=1e-4)
         planner = PUCT(env, network.evaluate, discount=args.discount, noise=0.25)
         moves: deque[Any] = deque(maxlen=5_000)
@@ -160,12 +160,12 @@ def main() -> int:
     parser.add_argument("--discount", type=float, default=0.99)
     parser.add_argument("--out", type=Path, default=Path("learn/alphazero.png"))
     args = parser.parse_args()
-    args.sizes = check_env(parser, args.env)
+    sizes = sizes_of(parser, args.env)
     torch.set_num_threads(1)
     curves, missed = {}, []
     for seed in args.seeds:
         begin = time.perf_counter()
-        curves[seed] = learn(args, seed)
+        curves[seed] = learn(args, sizes, seed)
         (moves, result), took = curves[seed][-1], time.perf_counter() - begin
         said = f"mean evaluated return {result:.1f} after {moves:,} moves and {took:.0f} s"
         print(f"seed {seed}: {said}", flush=True)

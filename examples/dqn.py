@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from learner_env import check_env
+from learner_spaces import sizes_of
 from torch import nn
 
 from plangym_like.batchers.workspaces import (
@@ -43,7 +43,7 @@ parser.add_argument("--rate", type=float, default=1e-3, help="of learning")
 parser.add_argument("--explore", type=int, default=10_000, help="steps until chance is rare")
 parser.add_argument("--out", type=Path, default=Path("dqn.png"), help="the learning curves")
 args = parser.parse_args()
-check_env(parser, args.env)
+sizes_of(parser, args.env)
 torch.set_num_threads(1)  # a small network is faster on one
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import gymnasium
 import torch
-from learner_env import check_env
+from learner_spaces import sizes_of
 from torch import nn
 
 from plangym_like.batchers.episodes import Agent, DictTensor, EpisodeBatcher, GymEnv
@@ -34,7 +34,7 @@ parser.add_argument("--discount", type=float, default=0.99)
 parser.add_argument("--rate", type=float, default=0.01, help="of learning")
 parser.add_argument("--out", type=Path, default=Path("reinforce.png"), help="the learning curves")
 args = parser.parse_args()
-num_inputs, num_actions = check_env(parser, args.env)
+num_inputs, num_actions = sizes_of(parser, args.env)
 
 
 class Policy(Agent, nn.Module):

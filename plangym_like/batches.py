@@ -76,16 +76,21 @@ def dt_of(inputs: Inputs, index: int) -> int:
     return inputs.dt if isinstance(inputs.dt, int) else int(inputs.dt[index])
 
 
-def single_steps(inputs: Inputs, start: int, stop: int) -> int:
+def single_steps(inputs: Inputs, start: int, stop: int) -> float:
     """Return how many single steps the rows ``start:stop`` take if no episode ends before.
+
+    It is a float because sums of large ``dt`` do not fit into an integer of 64 bits.
 
     >>> states, dt = np.zeros((3, 40), np.uint8), np.array([1, 2, 4])
     >>> inputs = Inputs(3, 0, np.zeros(3), states, dt, None)
     >>> single_steps(inputs, 1, 3), single_steps(inputs, 0, 3)
-    (6, 7)
+    (6.0, 7.0)
     """
     held = inputs.dt
-    steps = held * (stop - start) if isinstance(held, int) else int(held[start:stop].sum())
+    if isinstance(held, int):
+        steps = float(held) * (stop - start)
+    else:
+        steps = float(held[start:stop].sum(dtype=np.float64))
     return steps * max(1, inputs.horizon)
 
 

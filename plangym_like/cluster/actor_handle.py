@@ -69,9 +69,9 @@ class ActorHandle:
         """Return the shortest time per row of `steps` steps, using all workers; 0 if unknown."""
         return self._seconds_per_step * steps
 
-    def note(self, steps: int, seconds: float) -> None:
+    def note(self, steps: float, seconds: float) -> None:
         """Record that the actor took `seconds` for `steps` steps."""
-        self._seconds_per_step = faded_minimum(self._seconds_per_step, seconds, max(1, steps))
+        self._seconds_per_step = faded_minimum(self._seconds_per_step, seconds, max(1.0, steps))
 
     def ask_to_close(self) -> Any:
         """Ask the actor to close its environment, and return a reference to wait for."""

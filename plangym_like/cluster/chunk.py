@@ -84,7 +84,7 @@ class ChunkResult:
     """
 
     seconds: float = 0.0
-    steps: int = 0
+    steps: float = 0.0
     counts: dict[str, float] = field(default_factory=dict)
     error: bytes | None = None
     states: Row | None = None

@@ -13,6 +13,7 @@ import time
 from collections import deque
 from typing import cast
 
+from plangym_like.batches import single_steps
 from plangym_like.cluster.actor_handle import ActorHandle
 from plangym_like.cluster.actor_pool import ActorPool
 from plangym_like.cluster.chunk import Chunk, ChunkResult, counted_from_batch
@@ -62,6 +63,7 @@ class RayDispatcher(Dispatcher):
         step_here: StepHere | None,
     ) -> None:
         super().__init__(pool, costs, batch, steps, step_here)
+        self._steps = steps
         self._actors = actors
         self._sender = ChunkSender(batch.layout, batch.rows, actors.stats, masked=batch.masked)
         self._sent: set[Chunk] = set()
@@ -138,7 +140,7 @@ class RayDispatcher(Dispatcher):
         """
         ready = [handle for handle in self._actors.handles if handle.ready]
         each = [handle.seconds_per_row(self._steps) * handle.placement.workers for handle in ready]
-        self._seconds_per_row = self._costs.seconds_per_row(self._steps)
+        self._seconds_per_row = self._costs.seconds_per_row
         if not self._seconds_per_row and (measured := [seconds for seconds in each if seconds]):
             self._seconds_per_row = sum(measured) / len(measured)
         usual = self._seconds_per_row or 1.0
@@ -221,7 +223,8 @@ class RayDispatcher(Dispatcher):
         now = time.monotonic()
         for handle in ready:
             for chunk in handle.tasks.values():
-                usual = handle.seconds_per_row(self._steps) * len(chunk) * _DEPTH
+                steps = single_steps(self._batch.rows.inputs, chunk.start, chunk.stop)
+                usual = handle.seconds_per_row(steps) * _DEPTH
                 late = now - chunk.sent_at > max(_LATE_SECONDS, _LATE_FACTOR * usual)
                 if usual and late and chunk.owner is self and not chunk.suspect:
                     self.requeue(chunk)

@@ -175,7 +175,7 @@ class CostModel:
         return 0.0 if kind is None else kind.shared * steps
 
     def worth_sending(self, count: int, steps: float, *, workers: int) -> bool:
-        """Return whether to send `count` rows of `steps` steps each to `workers` workers.
+        """Return whether to send `count` rows, of `steps` steps on average, to `workers` workers.
 
         The result is true if nothing is known yet, since sending a few rows is enough to find out.
         """
@@ -187,13 +187,13 @@ class CostModel:
         return 0.0 < count * self.seconds_per_row(steps) < self._message
 
     def least(self, steps: float) -> int:
-        """Return the smallest number of rows that take longer here than sending a message."""
+        """Return about how many rows take as long here as sending a message, at least 1."""
         return max(1, int(self._message / (self.seconds_per_row(steps) or 1.0)))
 
-    def note_portion(self, taken: int, steps: float, *, seconds: float) -> None:
-        """Record the time of rows that were stepped here while workers stepped others.
+    def note_portion(self, taken: float, steps: float, *, seconds: float) -> None:
+        """Record the time of the rows of a sent batch that were stepped here.
 
-        The rows took `taken` single steps in total, and those of the batch `steps` each on average.
+        They took `taken` single steps in total; the rows of the batch take `steps` on average.
         """
         kind = self._kind(steps)
         kind.shared = faded_minimum(kind.shared, seconds, taken)
@@ -218,3 +218,54 @@ class CostModel:
 def _key(steps: float) -> int:
     """Return the same number for rows that take about as many steps as each other."""
     return int(steps).bit_length()
+
+
+class BatchCosts:
+    """The costs of one batch that is sent, while its rows are stepped.
+
+    The time of this process's rows is recorded when the batch is over, for all of them together:
+    some rows are unusually cheap, because their episodes end early, and the shortest time counts.
+    Only the first rows of an environment are recorded at once.
+
+    Parameters
+    ----------
+    costs : CostModel
+        The times measured in earlier batches.
+    steps : float
+        How many single steps a row takes on average.
+
+    Examples
+    --------
+    >>> costs = BatchCosts(CostModel(), steps=1.0)
+    >>> costs.note_portion(1, seconds=0.5)
+    >>> costs.note_portion(1, seconds=0.1)
+    >>> costs.note_end()
+    >>> round(costs.seconds_per_row, 3)
+    0.3
+    """
+
+    def __init__(self, costs: CostModel, steps: float) -> None:
+        self._costs, self._steps = costs, steps
+        self._taken = self._seconds = 0.0
+
+    @property
+    def seconds_per_row(self) -> float:
+        """The shortest time of a row in this process, in seconds; 0 if it is not known."""
+        return self._costs.seconds_per_row(self._steps)
+
+    @property
+    def least(self) -> int:
+        """About how many rows take as long here as sending a message."""
+        return self._costs.least(self._steps)
+
+    def note_portion(self, taken: float, *, seconds: float) -> None:
+        """Add the time of rows that were stepped here and took `taken` single steps in total."""
+        self._taken += taken
+        self._seconds += seconds
+        if not self.seconds_per_row:
+            self.note_end()
+
+    def note_end(self) -> None:
+        """Record the time of all rows that were stepped here."""
+        if self._taken:
+            self._costs.note_portion(self._taken, self._steps, seconds=self._seconds)

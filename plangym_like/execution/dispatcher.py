@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from plangym_like.batches import single_steps, split
 from plangym_like.errors import WorkerDiedError
-from plangym_like.execution.costs import CostModel, portion
+from plangym_like.execution.costs import BatchCosts, CostModel, portion
 from plangym_like.execution.job import Report
 from plangym_like.execution.row_faults import RowFaults
 from plangym_like.execution.row_pool import RowPool
@@ -53,7 +53,7 @@ class Dispatcher:
     pool : RowPool
         The workers.
     costs : CostModel
-        The times per row measured so far.
+        The times measured in earlier batches.
     batch : SharedBatch
         The batch whose rows are stepped.
     steps : float
@@ -71,9 +71,8 @@ class Dispatcher:
         steps: float,
         step_here: StepHere | None,
     ) -> None:
-        self._pool, self._costs, self._batch = pool, costs, batch
-        self._steps = steps
-        self._step_here = step_here
+        self._pool, self._batch, self._step_here = pool, batch, step_here
+        self._costs = BatchCosts(costs, steps)
         self._faults = RowFaults(pool.policy, pool.step_timeout, masked=batch.masked)
         # Tells workers which batch their rows belong to. It is not the dispatcher itself, which
         # would make a reference cycle through pool and workers.
@@ -117,7 +116,7 @@ class Dispatcher:
         workers = [worker for worker in self._pool.workers if worker.free]
         if self._batch.audit and count < len(workers):
             workers.reverse()  # other workers than the ones that stepped these few rows first
-        self._batch.begin(len(self._pool.workers), self._costs.seconds_per_row(self._steps))
+        self._batch.begin(len(self._pool.workers), self._costs.seconds_per_row)
         if not (workers or here):
             self._pending.append((0, count))
         else:
@@ -130,7 +129,7 @@ class Dispatcher:
 
     def _probe(self) -> int:
         """Step the last row if the time per row is not known; return how many rows are left."""
-        if self._costs.seconds_per_row(self._steps):
+        if self._costs.seconds_per_row:
             return self.count
         first = self.count - 1
         self._batch.verify_from(first)
@@ -170,7 +169,7 @@ class Dispatcher:
         """Give rows to every worker that has none; if `here` is true, to this process too."""
         suspects, shared = self._faults.suspects, here and self._step_here is not None
         # A message to a worker is not worth its cost for a few rows that this process can step.
-        least = self._costs.least(self._steps) if shared else 1
+        least = self._costs.least if shared else 1
         for worker in self._pool.workers:
             if not worker.free:
                 continue
@@ -249,7 +248,7 @@ class Dispatcher:
         until = time.perf_counter() + _LOOK_SECONDS
         while self.has_own_rows:
             start, stop = self._own
-            middle = stop - portion(stop - start, self._costs.seconds_per_row(self._steps))
+            middle = stop - portion(stop - start, self._costs.seconds_per_row)
             begun = time.perf_counter()
             assert self._step_here is not None
             try:
@@ -261,7 +260,7 @@ class Dispatcher:
             now = time.perf_counter()
             self._pool.tally.seconds_here += now - begun
             taken = single_steps(self._batch.rows.inputs, middle, stop)
-            self._costs.note_portion(taken, self._steps, seconds=now - begun)
+            self._costs.note_portion(taken, seconds=now - begun)
             self._own = (start, middle)
             self._pass_on()
             if now > until or any(worker.left == 0 for worker in self._held()):
@@ -391,6 +390,7 @@ class Dispatcher:
 
     def result(self) -> Any:
         """Return the result of a batch that is over."""
+        self._costs.note_end()
         return self._batch.result(self._faults.errors)
 
     def abandon(self) -> None:

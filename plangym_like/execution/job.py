@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from plangym_like.batches import Rows, single_steps, steps_of
 from plangym_like.errors import StateMismatchError
-from plangym_like.execution.costs import CostModel, portion
+from plangym_like.execution.costs import BatchCosts, CostModel, portion
 from plangym_like.execution.placement import Memory, Shape, place, signature
 from plangym_like.layout import Layout
 from plangym_like.processes.messages import dumps
@@ -139,18 +139,19 @@ def run_job(env: HostedEnv, job: Job, fds: Sequence[int] = ()) -> Report:
     rows = _rows_of(layout, job)
     slot = progress_slot(_blocks[job.slots], job.worker)
     rows.cursor = slot[CURSOR : CURSOR + 1]
-    steps = steps_of(rows.inputs)
+    costs = BatchCosts(_costs, steps_of(rows.inputs))
     errors: dict[int, Exception] = {}
     begun = time.perf_counter()
     at = job.start
     while (limit := min(job.stop, int(slot[LIMIT]))) > at:
-        stop = at + 1 if job.careful else at + portion(limit - at, _costs.seconds_per_row(steps))
+        stop = at + 1 if job.careful else at + portion(limit - at, costs.seconds_per_row)
         slot[REACH] = stop
         started = time.perf_counter()
         errors |= stepper.run_rows(rows, at, stop, masked=job.masked) or {}
         seconds = time.perf_counter() - started
-        _costs.note_portion(single_steps(rows.inputs, at, stop), steps, seconds=seconds)
+        costs.note_portion(single_steps(rows.inputs, at, stop), seconds=seconds)
         slot[DONE] = at = stop
+    costs.note_end()
     slot[LEFT] = 1
     report = Report(at, time.perf_counter() - begun)
     if rows.have_objects:

@@ -96,10 +96,10 @@ class CounterSimulator(Simulator):
 
 
 class SleepingCounter(CounterSimulator):
-    """A counter that sleeps for a millisecond in each of the `dt` steps."""
+    """A counter that sleeps for a millisecond in each of the `dt` steps; with action 0, once."""
 
     def step(self, action: Any, dt: int) -> Outcome:
-        time.sleep(1e-3 * dt)
+        time.sleep(1e-3 * (dt if action else 1))
         return super().step(action, dt)
 
 

@@ -35,6 +35,7 @@ from playground import (
     sending,
 )
 
+import plangym_like
 from plangym_like.errors import (
     ClosedError,
     PoisonInputError,
@@ -147,19 +148,40 @@ def test_a_slow_worker_is_relieved_of_its_rows(
     assert env.stats.rows_retried == 0
 
 
-def test_batches_are_sent_although_some_of_their_rows_take_much_longer_than_others() -> None:
-    """One way, the batch takes 64 ms; the other way, 32 ms."""
-    dt = np.array([1, 15] * 4)
+@pytest.mark.parametrize(
+    ("actions", "dt"),
+    [([1] * 8, [1, 15] * 4), ([1, 0, 1, 1] * 2, [10] * 8)],
+    ids=["short and long", "ending early"],
+)
+def test_batches_are_sent_although_some_of_their_rows_take_much_less_time(
+    actions: list[int], dt: list[int]
+) -> None:
+    """In one process, the batch takes over 60 ms; in two, half of that."""
     with ParallelEnv(SleepingEnv, "toy", n_workers=2, audit="off") as env:
-        actions, state, sent = np.arange(8), env.get_state(), 0
-        # Batches that take longer than usual, on a busy machine, are not counted.
+        for worker in env.batch_env:
+            worker.wait_ready()
+        state, sent = env.get_state(), 0
+        # A batch that is disturbed by other programs may be followed by some that are not sent.
         for _ in range(400):
             before = env.stats.rows_sent
-            env.step_batch(actions, state, dt)
+            env.step_batch(actions, state, np.array(dt))
             sent = sent + 1 if env.stats.rows_sent > before else 0
             if sent == 20:
                 break
         assert sent == 20, "in a row"
+
+
+@pytest.mark.parametrize("dt", [2**62, 2**63 - 1])
+def test_batches_with_the_largest_dt_are_stepped(dt: int) -> None:
+    # Episodes of CartPole end long before.
+    with plangym_like.make("CartPole-v1", n_workers=2, audit="off") as env:
+        state = env.reset(seed=0).state
+        for _ in range(3):
+            step = env.step_batch([0] * 4, state, np.full(4, dt))
+            assert step.terminateds.all()
+        rollout = env.rollout_batch(np.zeros((4, 3), int), state, np.full(4, dt))
+        assert rollout.terminateds[:, 0].all()
+        assert env.executor._costs.seconds_per_row(float(dt)) > 0
 
 
 def test_the_caller_takes_over_what_a_slow_worker_has_left(

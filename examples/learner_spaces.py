@@ -1,4 +1,4 @@
-"""The environments that the learners in this folder can learn."""
+"""The spaces of environments that the learners in this folder can learn."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import gymnasium
 from gymnasium.spaces import Box, Discrete
 
 
-def check_env(parser: argparse.ArgumentParser, env_id: str) -> tuple[int, int]:
+def sizes_of(parser: argparse.ArgumentParser, env_id: str) -> tuple[int, int]:
     """Return the size of the observations and the number of actions of an environment.
 
     If the environment cannot be made, or has other spaces than a vector and discrete actions, end
@@ -17,7 +17,7 @@ def check_env(parser: argparse.ArgumentParser, env_id: str) -> tuple[int, int]:
     try:
         with gymnasium.make(env_id) as env:
             observations, actions = env.observation_space, env.action_space
-    except gymnasium.error.Error as error:
+    except (gymnasium.error.Error, ImportError) as error:
         parser.error(str(error))
     if not (isinstance(observations, Box) and len(observations.shape) == 1):
         parser.error(f"observations must be vectors; those of {env_id} are in {observations}")
