@@ -100,6 +100,21 @@ class Fragment(NamedTuple):
         ``None`` if ``keep_final`` was false.
     sticky : bool
         Whether a lane whose episode ended stayed frozen for the rest of the fragment.
+
+    Examples
+    --------
+    >>> import gymnasium
+    >>> from plangym_like.batchers.rollout import BaseActorModule, same
+    >>> class Right(BaseActorModule):
+    ...     def forward(self, obs, act=None, rew=None, fin=None, *, hx=None):
+    ...         return torch.ones(obs.shape[:2], dtype=torch.int64), (), {"value": obs[..., 0]}
+    >>> envs = [gymnasium.make("CartPole-v1")]
+    >>> with same.rollout(envs, Right(), n_steps=12, seed=0) as fragments:
+    ...     fragment = next(fragments)
+    >>> fragment.state.fin.sum() == len(fragment.final.t)  # one final observation per episode
+    tensor(True)
+    >>> fragment.inputs().act.shape, fragment.actor["value"].shape
+    (torch.Size([12, 1]), torch.Size([12, 1]))
     """
 
     state: State
