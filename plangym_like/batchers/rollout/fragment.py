@@ -108,13 +108,14 @@ class Fragment(NamedTuple):
     >>> class Right(BaseActorModule):
     ...     def forward(self, obs, act=None, rew=None, fin=None, *, hx=None):
     ...         return torch.ones(obs.shape[:2], dtype=torch.int64), (), {"value": obs[..., 0]}
-    >>> envs = [gymnasium.make("CartPole-v1")]
-    >>> with same.rollout(envs, Right(), n_steps=12, seed=0) as fragments:
+    >>> envs, actor = [gymnasium.make("CartPole-v1")], Right()
+    >>> with same.rollout(envs, actor, n_steps=12, seed=0) as fragments:
     ...     fragment = next(fragments)
-    >>> fragment.state.fin.sum() == len(fragment.final.t)  # one final observation per episode
+    >>> fragment.state.fin.sum() == len(fragment.final.t)  # a final observation for each episode
     tensor(True)
-    >>> fragment.inputs().act.shape, fragment.actor["value"].shape
-    (torch.Size([12, 1]), torch.Size([12, 1]))
+    >>> actions, hx, info = actor(*fragment.inputs(), hx=fragment.hx)  # now with gradients
+    >>> torch.equal(info["value"], fragment.actor["value"])
+    True
     """
 
     state: State
