@@ -49,6 +49,15 @@ class BatchEnv(PlanEnv):
     ------
     ValueError
         The environments' spaces or states differ.
+
+    Examples
+    --------
+    >>> import plangym_like
+    >>> worker = ExternalProcess(lambda: plangym_like.make("CartPole-v1"))
+    >>> with BatchEnv([worker]) as env:
+    ...     states, obs, infos = env.reset()
+    ...     env.step_batch([0, 1, 1], states[0]).rewards
+    array([1., 1., 1.])
     """
 
     def __init__(

@@ -40,6 +40,15 @@ class PlangymError(Exception):
     """The base of all errors in this package.
 
     The first argument is the message; others are the attributes of the class.
+
+    Examples
+    --------
+    >>> import plangym_like
+    >>> try:
+    ...     plangym_like.make("CartPole-v1", frameskip=0)
+    ... except PlangymError as error:
+    ...     print(type(error).__name__, isinstance(error, ValueError))
+    InputError True
     """
 
     def __str__(self) -> str:
@@ -47,15 +56,51 @@ class PlangymError(Exception):
 
 
 class InputError(PlangymError, ValueError):
-    """An argument cannot be used; nothing was sent or changed."""
+    """An argument cannot be used; nothing was sent or changed.
+
+    Examples
+    --------
+    >>> import plangym_like
+    >>> plangym_like.make("CartPole-v1", worker=2)
+    Traceback (most recent call last):
+        ...
+    plangym_like.errors.InputError: ... an option 'worker'; did you mean 'n_workers'?
+    """
 
 
 class ActionError(InputError):
-    """An action does not belong to the action space, or holds a NaN."""
+    """An action does not belong to the action space, or holds a NaN.
+
+    Examples
+    --------
+    >>> import plangym_like
+    >>> strict = plangym_like.make("Pendulum-v1", out_of_bounds="raise")
+    >>> state, obs, info = strict.reset(seed=0)
+    >>> strict.step([3.0])
+    Traceback (most recent call last):
+        ...
+    plangym_like.errors.ActionError: action [3.0] is not in the action space ...
+    >>> clipping = plangym_like.make("Pendulum-v1", out_of_bounds="clip")
+    >>> clipping.step([3.0], state).reward == clipping.step([2.0], state).reward
+    True
+    """
 
 
 class BatchLengthError(InputError):
-    """Actions, states, ``dt`` and seeds of a batch do not all have length N or 1."""
+    """Actions, states, ``dt`` and seeds of a batch do not all have length N or 1.
+
+    Examples
+    --------
+    >>> import plangym_like
+    >>> env = plangym_like.make("CartPole-v1")
+    >>> state, obs, info = env.reset(seed=0)
+    >>> env.step_batch([0, 1, 1], [state, state])
+    Traceback (most recent call last):
+        ...
+    plangym_like.errors.BatchLengthError: ... got 3 actions, 2 states
+    >>> env.step_batch([0, 1, 1], state).rewards  # one state for all rows
+    array([1., 1., 1.])
+    """
 
 
 class StepCountError(InputError):
@@ -67,7 +112,18 @@ class StateError(PlangymError, ValueError):
 
 
 class StateFormatError(StateError):
-    """A state row is malformed: its size, type, header or checksum is wrong."""
+    """A state row is malformed: its size, type, header or checksum is wrong.
+
+    Examples
+    --------
+    >>> import plangym_like
+    >>> env = plangym_like.make("CartPole-v1")
+    >>> state, obs, info = env.reset(seed=0)
+    >>> env.step(0, state[:-1])
+    Traceback (most recent call last):
+        ...
+    plangym_like.errors.StateFormatError: a state row of this environment has 112 bytes, ...
+    """
 
 
 class StateMismatchError(StateError):
@@ -77,6 +133,16 @@ class StateMismatchError(StateError):
     ----------
     expected, got : str
         Descriptions of the environment's own rows and of the given row.
+
+    Examples
+    --------
+    >>> import plangym_like
+    >>> pole, lake = plangym_like.make("CartPole-v1"), plangym_like.make("FrozenLake-v1")
+    >>> try:
+    ...     pole.set_state(lake.reset(seed=0).state)
+    ... except StateMismatchError as error:
+    ...     print("CartPole-v1" in error.expected, "FrozenLake-v1" in error.got)
+    True True
     """
 
     def __init__(self, message: str, expected: str = "", got: str = "") -> None:
@@ -86,7 +152,17 @@ class StateMismatchError(StateError):
 
 
 class StateCapacityError(StateError):
-    """A snapshot is larger than the fixed width of the environment's state rows."""
+    """A snapshot is larger than the fixed width of the environment's state rows.
+
+    Examples
+    --------
+    >>> import plangym_like
+    >>> from gymnasium.envs.classic_control import PendulumEnv
+    >>> plangym_like.make(PendulumEnv, snapshot="pickle", state_capacity=64)
+    Traceback (most recent call last):
+        ...
+    plangym_like.errors.StateCapacityError: ... make the environment with state_capacity=...
+    """
 
 
 class UntrustedStateError(StateError):
@@ -120,7 +196,21 @@ class RewardError(PlangymError, ValueError):
 
 
 class EnvApiError(PlangymError, TypeError):
-    """An environment's ``reset`` or ``step`` returned something that violates Gymnasium's API."""
+    """An environment's ``reset`` or ``step`` returned something that violates Gymnasium's API.
+
+    Examples
+    --------
+    >>> import plangym_like
+    >>> from gymnasium.envs.classic_control import CartPoleEnv
+    >>> class OldCartPole(CartPoleEnv):
+    ...     def step(self, action):
+    ...         obs, reward, terminated, truncated, info = super().step(action)
+    ...         return obs, reward, terminated or truncated, info
+    >>> plangym_like.make(OldCartPole)
+    Traceback (most recent call last):
+        ...
+    plangym_like.errors.EnvApiError: step returned a tuple of 4 parts, ... as in Gym before 0.26
+    """
 
 
 class StateLostError(StateError):
@@ -128,7 +218,21 @@ class StateLostError(StateError):
 
 
 class SnapshotError(PlangymError, TypeError):
-    """An environment or wrapper cannot be saved and restored exactly."""
+    """An environment or wrapper cannot be saved and restored exactly.
+
+    Examples
+    --------
+    >>> import numpy as np, plangym_like
+    >>> from gymnasium.envs.classic_control import PendulumEnv
+    >>> class Wind(PendulumEnv):
+    ...     def step(self, action):
+    ...         self.state = self.state + np.random.normal(size=2)  # self.np_random could be saved
+    ...         return super().step(action)
+    >>> plangym_like.make(Wind)
+    Traceback (most recent call last):
+        ...
+    plangym_like.errors.SnapshotError: Wind cannot be saved exactly, ...
+    """
 
 
 class ImpureEnvironmentError(PlangymError, RuntimeError):
@@ -156,7 +260,18 @@ class MissingExtraError(PlangymError, ImportError):
 
 
 class ClosedError(PlangymError, RuntimeError):
-    """The environment or process was used after it had been closed."""
+    """The environment or process was used after it had been closed.
+
+    Examples
+    --------
+    >>> import plangym_like
+    >>> with plangym_like.make("CartPole-v1") as env:
+    ...     state, obs, info = env.reset(seed=0)
+    >>> env.step(0)
+    Traceback (most recent call last):
+        ...
+    plangym_like.errors.ClosedError: the environment CartPole-v1 has been closed: ...
+    """
 
 
 class RowExitError(PlangymError, RuntimeError):
@@ -178,6 +293,17 @@ class WorkerDiedError(WorkerError):
     ----------
     pid, exitcode : int or None
         The process id, and the exit status (negative: the signal that ended it; ``None``: unknown).
+
+    Examples
+    --------
+    >>> import os
+    >>> from plangym_like import ExternalProcess
+    >>> with ExternalProcess(lambda: os) as worker:
+    ...     try:
+    ...         worker.call("_exit", 3).result()
+    ...     except WorkerDiedError as error:
+    ...         error.exitcode
+    3
     """
 
     def __init__(self, message: str, pid: int | None = None, exitcode: int | None = None) -> None:
@@ -230,7 +356,18 @@ class RemoteError(WorkerError):
 
 
 class RemoteTraceback(PlangymError):
-    """The text of a child process's traceback; the ``__cause__`` of the child's exception."""
+    """The text of a child process's traceback; the ``__cause__`` of the child's exception.
+
+    Examples
+    --------
+    >>> from plangym_like import ExternalProcess
+    >>> with ExternalProcess(lambda: [3, 1, 2]) as numbers:
+    ...     try:
+    ...         numbers.index(5)
+    ...     except ValueError as error:
+    ...         type(error.__cause__).__name__
+    'RemoteTraceback'
+    """
 
     def __str__(self) -> str:
         return "\n" + "".join(str(argument) for argument in self.args)

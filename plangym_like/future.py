@@ -43,6 +43,17 @@ class Future(Generic[_Result]):
         The running operation; ``None`` if it is already over.
     owner : object
         An object to keep alive until the operation is over.
+
+    Examples
+    --------
+    >>> import plangym_like
+    >>> env = plangym_like.make("CartPole-v1")
+    >>> state, obs, info = env.reset(seed=0)
+    >>> future = env.step_batch([0, 1, 1], state, blocking=False)
+    >>> future.result().rewards
+    array([1., 1., 1.])
+    >>> future.done(), future.exception()
+    (True, None)
     """
 
     __slots__ = ("__weakref__", "_cancelled", "_check", "_error", "_owner", "_pending", "_result")

@@ -39,6 +39,17 @@ class GymView(gymnasium.Env[Any, Any]):
     observation_space, action_space : gymnasium.Space
     metadata, render_mode
         The same as in the Gymnasium environment inside.
+
+    Examples
+    --------
+    >>> import plangym_like
+    >>> view = plangym_like.make("CartPole-v1").as_gym()
+    >>> obs, info = view.reset(seed=0)
+    >>> state = view.get_state()
+    >>> first = view.step(1)
+    >>> view.set_state(state)
+    >>> bool((view.step(1)[0] == first[0]).all())
+    True
     """
 
     def __init__(self, plan_env: StatefulEnv) -> None:

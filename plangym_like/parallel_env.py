@@ -47,6 +47,16 @@ class ParallelEnv(PlanEnv):
         How child processes are started.
     kwargs
         Passed to `env_class`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from plangym_like import ClassicControlEnv
+    >>> with ParallelEnv(ClassicControlEnv, "Pendulum-v1", n_workers=2) as env:
+    ...     state, obs, info = env.reset(seed=0)
+    ...     step = env.step_batch(np.linspace(-2, 2, 64)[:, None], state)
+    >>> step.rewards.shape
+    (64,)
     """
 
     def __init__(

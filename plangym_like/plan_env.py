@@ -54,14 +54,23 @@ class PlanEnv(StatefulEnv):
         Where batches are stepped; by default in this process.
     name : str or callable, optional
         The name of the environment.
-    autoreset : bool
-        Whether `step` starts a new episode once one has ended (batches never do).
     return_image : bool
         Put an image of each resulting state into ``info["rgb"]``.
-    audit, audit_every, out_of_bounds
+    autoreset, audit, audit_every, out_of_bounds
         As in `make`.
     delay_setup : bool
         Make simulator and executor on first use; until then the env can be pickled.
+
+    Examples
+    --------
+    >>> import plangym_like
+    >>> env = plangym_like.make("CartPole-v1")
+    >>> state, obs, info = env.reset(seed=0)
+    >>> first = env.step_batch([0, 1], state)  # two actions from one state
+    >>> env.step_batch([0, 1], first.states, dt=3).rewards
+    array([3., 3.])
+    >>> env.step(1).reward  # from the current state
+    1.0
     """
 
     # One state
@@ -203,12 +212,7 @@ class PlanEnv(StatefulEnv):
         if self._given.elsewhere:
             step = partial(self._given.step, stepper.current)
         result: Transition | Step = step(
-            chosen,
-            steps,
-            row,
-            read=return_state,
-            image=self.return_image,
-            autoreset=self.autoreset,
+            chosen, steps, row, read=return_state, image=self.return_image, autoreset=self.autoreset
         )
         return result
 
@@ -355,7 +359,7 @@ class PlanEnv(StatefulEnv):
         blocking: bool = True,
         on_error: str = "raise",
     ) -> Rollout | Future[Rollout]:
-        """Step N rows T times in one call.
+        """Step N rows T times in one call, and return a `Rollout`.
 
         Parameters
         ----------
@@ -364,10 +368,6 @@ class PlanEnv(StatefulEnv):
             As in `step_batch`.
         return_observations : bool
             Whether to return the observations ``(N, T, *obs_shape)``.
-
-        Returns
-        -------
-        Rollout
         """
         executor = self.executor
         given = self.get_state() if states is None else states

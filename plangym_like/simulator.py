@@ -135,6 +135,18 @@ class Simulator(abc.ABC):
     step_row_moves : bool
         Whether `step_row` leaves the simulator in the next state. If false, `step_row` does not use
         the simulator.
+
+    Examples
+    --------
+    >>> import plangym_like
+    >>> simulator = plangym_like.make("CartPole-v1").simulator
+    >>> obs, info = simulator.reset(seed=0)
+    >>> payload = np.zeros(simulator.payload_nbytes, np.uint8)
+    >>> used = simulator.read(payload)
+    >>> first = simulator.step(1, dt=1)
+    >>> simulator.write(payload)
+    >>> bool((simulator.step(1, dt=1)[0] == first[0]).all())
+    True
     """
 
     family: ClassVar[str]

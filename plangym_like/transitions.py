@@ -14,7 +14,16 @@ STEP_COUNTS = ("n_step", "dt")
 
 
 class ResetResult(NamedTuple):
-    """The result of ``reset()``: the first state row, observation and info of an episode."""
+    """The result of ``reset()``: the first state row, observation and info of an episode.
+
+    Examples
+    --------
+    >>> import plangym_like
+    >>> env = plangym_like.make("FrozenLake-v1")
+    >>> state, obs, info = env.reset(seed=0)
+    >>> state.shape == (env.state_nbytes,), obs
+    (True, 0)
+    """
 
     state: NDArray[np.uint8]
     obs: Any
@@ -22,14 +31,35 @@ class ResetResult(NamedTuple):
 
 
 class ResetObservation(NamedTuple):
-    """The result of ``reset(return_state=False)``."""
+    """The result of ``reset(return_state=False)``.
+
+    Examples
+    --------
+    >>> import plangym_like
+    >>> env = plangym_like.make("FrozenLake-v1")
+    >>> obs, info = env.reset(seed=0, return_state=False)
+    >>> obs
+    0
+    """
 
     obs: Any
     info: dict[str, Any]
 
 
 class Transition(NamedTuple):
-    """The result of ``step`` with the next state; reward and flags are Python scalars."""
+    """The result of ``step`` with the next state; reward and flags are Python scalars.
+
+    Examples
+    --------
+    >>> import plangym_like
+    >>> env = plangym_like.make("FrozenLake-v1", is_slippery=False)
+    >>> start, obs, info = env.reset(seed=0)
+    >>> right = env.step(2, start)
+    >>> right.obs, right.reward, right.terminated
+    (1, 0.0, False)
+    >>> env.step(1, right.state).obs  # down from there
+    5
+    """
 
     state: NDArray[np.uint8]
     obs: Any
@@ -40,7 +70,17 @@ class Transition(NamedTuple):
 
 
 class Step(NamedTuple):
-    """The result of ``step`` without a state."""
+    """The result of ``step`` without a state.
+
+    Examples
+    --------
+    >>> import plangym_like
+    >>> env = plangym_like.make("CartPole-v1")
+    >>> state, obs, info = env.reset(seed=0)
+    >>> step = env.step(1, dt=3)
+    >>> step.reward, step.terminated, step.info
+    (3.0, False, {'n_step': 3, 'dt': 3})
+    """
 
     obs: Any
     reward: float
@@ -55,6 +95,18 @@ class BatchTransition(NamedTuple):
     ``states`` is ``(N, state_nbytes) uint8``. ``obs`` is ``(N, *obs_shape)`` in the space's dtype,
     or a tree of such arrays. ``rewards`` is ``(N,) float64``, ``terminateds`` and ``truncateds``
     are ``(N,) bool``, and ``infos`` is a `BatchInfo` of N rows.
+
+    Examples
+    --------
+    >>> import plangym_like
+    >>> env = plangym_like.make("FrozenLake-v1", is_slippery=False)
+    >>> start, obs, info = env.reset(seed=0)
+    >>> first = env.step_batch([1, 2], start)  # down, and right
+    >>> first.obs
+    array([4, 1])
+    >>> second = env.step_batch([1, 1], first.states)  # down from both
+    >>> second.obs, second.terminateds
+    (array([8, 5]), array([False,  True]))
     """
 
     states: NDArray[np.uint8]
@@ -66,7 +118,17 @@ class BatchTransition(NamedTuple):
 
 
 class BatchStep(NamedTuple):
-    """The result of ``step_batch`` without states; the fields are as in `BatchTransition`."""
+    """The result of ``step_batch`` without states; the fields are as in `BatchTransition`.
+
+    Examples
+    --------
+    >>> import plangym_like
+    >>> env = plangym_like.make("FrozenLake-v1", is_slippery=False)
+    >>> start, obs, info = env.reset(seed=0)
+    >>> step = env.step_batch([0, 1, 2, 3])  # each from the current state
+    >>> step.obs
+    array([0, 4, 1, 0])
+    """
 
     obs: Any
     rewards: NDArray[np.float64]
@@ -83,6 +145,18 @@ class Rollout(NamedTuple):
     ``(N, T) bool``. A row that has ended keeps its final state and flags, and its further rewards
     are 0. ``infos`` is a `BatchInfo` of N rows with ``n_step`` (the total number of frames of each
     row), ``dt``, and the failed rows.
+
+    Examples
+    --------
+    >>> import plangym_like
+    >>> env = plangym_like.make("FrozenLake-v1", is_slippery=False)
+    >>> start, obs, info = env.reset(seed=0)
+    >>> rollout = env.rollout_batch([[2, 1, 1], [1, 1, 2]], start)
+    >>> rollout.terminateds  # the first plan falls into the hole after two steps
+    array([[False,  True,  True],
+           [False, False, False]])
+    >>> rollout.infos["n_step"]
+    array([2, 3])
     """
 
     states: NDArray[np.uint8]

@@ -18,6 +18,12 @@ rewards that include the estimated value after the truncation.
 
 Functions named ``pyt_...`` take tensors, and functions named ``npy_...`` take arrays. Both give the
 same results, and raise `InputError` for shapes that do not fit together.
+
+Examples
+--------
+>>> import numpy as np
+>>> npy_returns(np.ones(3), np.array([False, True, False]), gamma=0.5, bootstrap=10.0)
+array([1.5, 1. , 6. ])
 """
 
 from __future__ import annotations
@@ -91,6 +97,13 @@ def pyt_deltas(
 
     They are ``rho[t] * (rew[t] + gamma * val[t + 1] - val[t])``, without ``val[t + 1]`` where
     ``fin[t]`` is true. ``rho`` is as in `pyt_returns` (Espeholt et al. 2018, below equation 1).
+
+    Examples
+    --------
+    >>> rew, fin = torch.tensor([1.0, 1.0, 1.0]), torch.tensor([False, True, False])
+    >>> val = torch.tensor([0.5, 0.5, 0.5])
+    >>> pyt_deltas(rew, fin, val, gamma=0.5, bootstrap=10.0)
+    tensor([0.7500, 0.5000, 5.5000])
     """
     rew, val, after, rho = _operands(rew, val, bootstrap, omega, r_bar)
     following = torch.cat((val[1:], after[None]))
@@ -113,6 +126,15 @@ def pyt_gae(
     ``A[t] = delta[t] + gamma * C * A[t + 1]``; the second term is 0 where ``fin[t]`` is true.
     ``delta`` is the result of `pyt_deltas`. ``C=1`` gives the return minus `val`, and ``C=0`` gives
     ``delta``.
+
+    Examples
+    --------
+    >>> rew, fin = torch.tensor([1.0, 1.0, 1.0]), torch.tensor([False, True, False])
+    >>> val = torch.tensor([0.5, 0.5, 0.5])
+    >>> pyt_gae(rew, fin, val, gamma=0.5, C=0.8, bootstrap=10.0)
+    tensor([0.9500, 0.5000, 5.5000])
+    >>> pyt_gae(rew, fin, val, gamma=0.5, C=1.0, bootstrap=10.0) + val  # the returns
+    tensor([1.5000, 1.0000, 6.0000])
     """
     deltas = pyt_deltas(rew, fin, val, gamma=gamma, bootstrap=bootstrap)
     return _accumulate(deltas, _carry(torch.full_like(deltas, gamma * C), fin), _nothing(deltas))
@@ -135,6 +157,13 @@ def pyt_vtrace(
     ``v[t] = val[t] + delta[t] + gamma * c[t] * (v[t + 1] - val[t + 1])``; the last term is 0 where
     ``fin[t]`` is true. ``delta`` is the result of `pyt_deltas` with `r_bar`; ``c`` is
     ``min(exp(omega), c_bar)``. With ``omega=0``, the targets are the returns.
+
+    Examples
+    --------
+    >>> rew, fin = torch.tensor([1.0, 1.0, 1.0]), torch.tensor([False, True, False])
+    >>> val, omega = torch.tensor([0.5, 0.5, 0.5]), torch.tensor([0.0, -1000.0, 0.0])
+    >>> pyt_vtrace(rew, fin, val, omega, gamma=0.5, bootstrap=10.0)  # val[1] has no correction
+    tensor([1.2500, 0.5000, 6.0000])
     """
     deltas = pyt_deltas(rew, fin, val, gamma=gamma, bootstrap=bootstrap, omega=omega, r_bar=r_bar)
     rew, val, _, see = _operands(rew, val, bootstrap, omega, c_bar)
@@ -158,6 +187,13 @@ def pyt_multistep(
     ``G[t, n] = rho[t] * (rew[t] + gamma * G[t + 1, n - 1])`` and ``G[t, 0] = val[t]``, without
     ``G[t + 1]`` where ``fin[t]`` is true (Sutton and Barto 2018, sections 7.1 and 7.4).
     ``n_lookahead=None`` looks ahead to the end of the fragment, which gives `pyt_returns`.
+
+    Examples
+    --------
+    >>> rew, fin = torch.tensor([1.0, 1.0, 1.0]), torch.tensor([False, True, False])
+    >>> val = torch.tensor([0.5, 0.5, 0.5])
+    >>> pyt_multistep(rew, fin, val, gamma=0.5, n_lookahead=1, bootstrap=10.0)
+    tensor([1.2500, 1.0000, 6.0000])
     """
     if n_lookahead is not None and n_lookahead < 1:
         raise InputError(f"n_lookahead must be None or at least 1, got {n_lookahead}")

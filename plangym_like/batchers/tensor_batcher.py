@@ -23,6 +23,15 @@ class TensorFuture:
         The environment's future.
     as_tensors : callable
         Converts the environment's result to tensors.
+
+    Examples
+    --------
+    >>> import plangym_like
+    >>> batcher = TensorBatcher(plangym_like.make("CartPole-v1"))
+    >>> state, obs, info = batcher.reset(seed=0)
+    >>> future = batcher.step_batch(torch.tensor([0, 1, 1]), state, blocking=False)
+    >>> future.result().rewards
+    tensor([1., 1., 1.], dtype=torch.float64)
     """
 
     def __init__(self, future: Future[Any], as_tensors: Callable[[Any], Any]) -> None:

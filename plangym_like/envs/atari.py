@@ -355,6 +355,14 @@ class AtariEnv(FamilyEnv):
 
     plangym's options ``clone_seeds``, ``array_state`` and ``possible_to_win`` are accepted without
     effect: states are always complete, and always arrays.
+
+    Examples
+    --------
+    >>> with AtariEnv("ALE/Pong-v5", obs_type="ram", frameskip=4) as env:
+    ...     state, obs, info = env.reset(seed=0)
+    ...     step = env.step_batch([0, 2, 3], state)
+    >>> step.obs.shape, step.infos["n_step"]
+    ((3, 128), array([4, 4, 4]))
     """
 
     simulator_class = AtariSimulator

@@ -66,7 +66,15 @@ class Box2DSimulator(ReplayedSimulator):
 
 
 class Box2DEnv(FamilyEnv):
-    """A `PlanEnv` of LunarLander, BipedalWalker or CarRacing: ``Box2DEnv("LunarLander-v3")``."""
+    """A `PlanEnv` of LunarLander, BipedalWalker or CarRacing: ``Box2DEnv("LunarLander-v3")``.
+
+    Examples
+    --------
+    >>> env = Box2DEnv("LunarLander-v3")
+    >>> state, obs, info = env.reset(seed=0)
+    >>> env.step_batch([0, 1, 2, 3], state).obs.shape
+    (4, 8)
+    """
 
     simulator_class = Box2DSimulator
 

@@ -235,6 +235,16 @@ class ClassicControlEnv(FamilyEnv):
     """A classic control environment that can be stepped from any state.
 
     `view_state` returns the variables of states, and `make_state` makes states from variables.
+
+    Examples
+    --------
+    >>> env = ClassicControlEnv("MountainCar-v0")
+    >>> state, obs, info = env.reset(seed=0)
+    >>> near = env.make_state(x=[0.49, 0.04])  # its position and velocity
+    >>> env.view_state(near)["x"]
+    array([0.49, 0.04])
+    >>> env.step_batch([0, 1, 2], near).terminateds
+    array([ True,  True,  True])
     """
 
     simulator_class = ClassicControlSimulator

@@ -236,6 +236,16 @@ class MujocoEnv(FamilyEnv):
     """A MuJoCo robot that can be stepped from any state; see `MujocoSimulator`.
 
     `view_state` returns the variables of states, and `make_state` makes states from variables.
+
+    Examples
+    --------
+    >>> env = MujocoEnv("InvertedPendulum-v5")
+    >>> state, obs, info = env.reset(seed=0)
+    >>> env.view_state(state)["qpos"].shape
+    (2,)
+    >>> upright = env.make_state(qpos=[0, 0], qvel=[0, 0])
+    >>> env.step_batch([[0.0], [3.0]], upright).terminateds
+    array([False, False])
     """
 
     simulator_class = MujocoSimulator

@@ -280,6 +280,20 @@ def _refusal(base: Any, method: str, error: Exception) -> SnapshotError:
 
 
 class OwnEnv(FamilyEnv):
-    """A `PlanEnv` of an environment that has ``save_state`` and ``load_state``."""
+    """A `PlanEnv` of an environment that has ``save_state`` and ``load_state``.
+
+    Examples
+    --------
+    >>> from gymnasium.envs.classic_control import PendulumEnv
+    >>> class Pendulum(PendulumEnv):
+    ...     def save_state(self):
+    ...         return self.state
+    ...     def load_state(self, state):
+    ...         self.state = state
+    >>> env = OwnEnv(Pendulum)
+    >>> state, obs, info = env.reset(seed=0)
+    >>> env.step_batch([[0.5], [-0.5]], state).rewards.round(3)
+    array([-0.762, -0.762])
+    """
 
     simulator_class = SaveLoadSimulator

@@ -48,6 +48,17 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
     ------
     InputError
         `batch_size` is out of range, or `autoreset_mode` is ``"Disabled"``.
+
+    Examples
+    --------
+    >>> import plangym_like
+    >>> with plangym_like.make_vec("CartPole-v1", 4, batch_size=2) as envs:
+    ...     envs.async_reset(seed=0)
+    ...     for _ in range(10):
+    ...         obs, rewards, terminations, truncations, infos = envs.recv()
+    ...         envs.send([0, 1], infos["env_id"])
+    >>> obs.shape
+    (2, 4)
     """
 
     def __init__(self, lanes: Lanes, *, batch_size: int, **options: Any) -> None:

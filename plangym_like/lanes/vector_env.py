@@ -57,6 +57,16 @@ class PlanVectorEnv(StatefulVectorEnv):
         `autoreset_mode` is not one of these modes.
     RuntimeError
         The spaces of the environments do not match, as in `gymnasium.vector.SyncVectorEnv`.
+
+    Examples
+    --------
+    >>> import plangym_like
+    >>> with plangym_like.make_vec("CartPole-v1", 3) as envs:
+    ...     obs, infos = envs.reset(seed=0)
+    ...     envs.set_states(envs.get_states([0])[0])  # all continue from the first one's state
+    ...     obs, *_ = envs.step([1, 1, 1])
+    >>> bool((obs == obs[0]).all())
+    True
     """
 
     def __init__(

@@ -31,6 +31,16 @@ class Visit(NamedTuple):
         The frames from the first state.
     found : Spent
         The cost of the search until the cell was first reached.
+
+    Examples
+    --------
+    >>> import plangym_like
+    >>> from plangym_like.planners import GoExplore
+    >>> env = plangym_like.make("MountainCar-v0")
+    >>> state, obs, info = env.reset(seed=0)
+    >>> cells = GoExplore(env).plan(state, budget=1_000, seed=0).info["cells"]
+    >>> {visit.score + visit.frames for visit in cells.values()}  # every frame costs 1
+    {0.0}
     """
 
     score: float

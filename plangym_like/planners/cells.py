@@ -30,6 +30,12 @@ def position_cells(obs: Any, infos: BatchInfo) -> list[Hashable]:
     ------
     InputError
         The infos of this environment contain no ``room``, ``x`` and ``y``.
+
+    Examples
+    --------
+    >>> columns = {"room": np.array([1, 1]), "x": np.array([77, 85]), "y": np.array([235, 192])}
+    >>> position_cells(np.zeros((2, 3)), BatchInfo(2, columns))
+    [(1, 9, 14, 0), (1, 10, 12, 0)]
     """
     missing = {"room", "x", "y"} - infos.keys()
     if missing:
@@ -63,6 +69,12 @@ class ObservationCells:
     InputError
         Observations are not numbers, or have more than 8 numbers: with more, a search would hardly
         ever visit a cell twice.
+
+    Examples
+    --------
+    >>> cell_of = ObservationCells(Box(-1, 1, (2,)), bins=4)
+    >>> cell_of(np.array([[-1.0, 0.1], [-0.9, 0.9]]), BatchInfo(2, {}))
+    [(0, 2), (0, 3)]
     """
 
     def __init__(self, space: Space[Any], bins: int = 16) -> None:

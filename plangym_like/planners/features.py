@@ -35,6 +35,15 @@ def default_features(env: PlanEnv, planner: str) -> Features:
     ------
     InputError
         Other observations have no default features; the message names `planner`.
+
+    Examples
+    --------
+    >>> import plangym_like
+    >>> env = plangym_like.make("Taxi-v4")
+    >>> features = default_features(env, "IW")
+    >>> features(np.array([328, 228]), BatchInfo(2, {}))
+    array([[328],
+           [228]])
     """
     space = env.observation_space
     if isinstance(space, Discrete | MultiDiscrete):

@@ -40,6 +40,12 @@ class Spent:
         The time that the search took.
     seconds_in_env : float
         The part of `seconds` that `PlanEnv.step_batch` and `PlanEnv.rollout_batch` took.
+
+    Examples
+    --------
+    >>> spent = Spent(transitions=100, frames=400) + Spent(transitions=20, frames=80)
+    >>> spent.transitions, spent.frames
+    (120, 480)
     """
 
     transitions: int = 0

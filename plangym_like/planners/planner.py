@@ -32,6 +32,19 @@ class Planner(ABC):
     ------
     InputError
         `env` is not a `PlanEnv`.
+
+    Examples
+    --------
+    >>> import plangym_like
+    >>> class OneStep(Planner):
+    ...     def _search(self, state, search):
+    ...         assert search.has(2)  # it raises if the budget is too small
+    ...         step = search.step_batch([0, 1], state)
+    ...         best = [step.rewards.argmax()]
+    ...         return search.plan(state, best, step.rewards[best], ended=step.terminateds[best])
+    >>> env = plangym_like.make("CartPole-v1")
+    >>> OneStep(env).plan(env.reset(seed=0).state, budget=2)
+    Plan(score=1, 1 actions, ended=False, transitions=2)
     """
 
     def __init__(self, env: PlanEnv) -> None:

@@ -30,6 +30,15 @@ class RandomShooting(Planner):
         The number of plans that are rolled out at once.
     dt : int
         How long each action is held.
+
+    Examples
+    --------
+    >>> import plangym_like
+    >>> env = plangym_like.make("CartPole-v1")
+    >>> state, obs, info = env.reset(seed=0)
+    >>> plan = RandomShooting(env, horizon=20).plan(state, budget=10_000, seed=0)
+    >>> plan.score, plan.replay(env)
+    (20.0, 20.0)
     """
 
     def __init__(self, env: PlanEnv, horizon: int = 30, batch: int = 256, dt: int = 1) -> None:

@@ -30,6 +30,14 @@ class ScreenCells:
     ----------
     height, width, shades : int
         The numbers of rows and columns of pixels, and of shades of grey.
+
+    Examples
+    --------
+    >>> screens = np.zeros((2, 210, 160), np.uint8)
+    >>> screens[1, :, :80] = 255
+    >>> cell_of = ScreenCells(height=1, width=2, shades=8)
+    >>> [list(cell) for cell in cell_of(screens, BatchInfo(2, {}))]
+    [[0, 0], [7, 0]]
     """
 
     def __init__(self, height: int = 8, width: int = 11, shades: int = 8) -> None:
@@ -81,6 +89,15 @@ class DynamicScreenCells(ScreenCells):
         The number of sizes that are compared.
     sample : int
         The number of recent screens to which a size is fitted.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> screens = rng.integers(256, size=(80, 21, 16), dtype=np.uint8)
+    >>> cell_of = DynamicScreenCells(share=0.125, trials=20)
+    >>> cell_of.fit(screens, rng)
+    >>> 5 <= len(set(cell_of(screens, BatchInfo(80, {})))) <= 20  # the aim is 80 * 0.125
+    True
     """
 
     def __init__(

@@ -29,6 +29,19 @@ class Progress(NamedTuple):
     spent : Spent
     note : str
         A note of the planner, such as the number of cells.
+
+    Examples
+    --------
+    >>> import plangym_like
+    >>> from plangym_like.planners import RandomShooting
+    >>> def stop_at_20(progress):
+    ...     if progress.score >= 20:
+    ...         raise StopIteration
+    >>> env = plangym_like.make("CartPole-v1")
+    >>> state, obs, info = env.reset(seed=0)
+    >>> plan = RandomShooting(env).plan(state, budget=50_000, seed=0, progress=stop_at_20)
+    >>> plan.score >= 20, plan.spent.transitions < 50_000
+    (True, True)
     """
 
     done: float
@@ -57,6 +70,16 @@ class Search:
     env : PlanEnv
     rng : numpy.random.Generator
         The source of all random numbers of the search.
+
+    Examples
+    --------
+    >>> import plangym_like
+    >>> env = plangym_like.make("CartPole-v1")
+    >>> state, obs, info = env.reset(seed=0)
+    >>> search = Search(env, budget=10, seconds=None, seed=0)
+    >>> step = search.step_batch(search.rng.integers(2, size=8), state)
+    >>> search.remaining, search.has(2), search.has(3), search.fit(64)
+    (2, True, False, 2)
     """
 
     def __init__(

@@ -98,6 +98,14 @@ class FailedCheck:
         What differs: ``reward``, ``observation[3]``, ``info['lives']``, ``next state``, ...
     detail : str
         The two values, and the cause if it is known.
+
+    Examples
+    --------
+    >>> failed = FailedCheck("repeat", 3, "reward", "1.0 and 0.5")
+    >>> print(failed)
+    FAILED  the same seed and actions give the same episode in every copy
+            reward at step 3: 1.0 and 0.5
+            what to do: let reset(seed=...) set every generator ...
     """
 
     check: str
@@ -141,6 +149,15 @@ class Report:
         The check that failed, if any; later checks are not run.
     states, steps : int
         How many states were restored, and how many steps were taken from them in total.
+
+    Examples
+    --------
+    >>> import plangym_like
+    >>> report = plangym_like.check_env("CartPole-v1", states=2, steps=3, workers=())
+    >>> report.ok, report.failed, report.passed[:2]
+    (True, [], ['made', 'repeat'])
+    >>> report.as_dict()["exactness"]
+    'exact'
     """
 
     name: str

@@ -18,6 +18,17 @@ class Agent:
     each environment, holds everything that it remembers of the episodes. Inherit from this class,
     and from `torch.nn.Module` if the agent has weights (list `Agent` first). Any other object with
     the same `__call__` and `update` can be used as well.
+
+    Examples
+    --------
+    >>> import torch
+    >>> class Right(Agent):
+    ...     def __call__(self, state, observation, agent_info=None, history=None):
+    ...         action = torch.ones(observation.n_elems(), dtype=torch.int64)
+    ...         return DictTensor(), DictTensor({"action": action}), DictTensor()
+    >>> state, action, new_state = Right()(None, DictTensor({"frame": torch.zeros(3, 4)}))
+    >>> action["action"]
+    tensor([1, 1, 1])
     """
 
     def require_history(self) -> bool:

@@ -92,6 +92,12 @@ def masked_dicttensor(
     ------
     InputError
         The fields or shapes differ.
+
+    Examples
+    --------
+    >>> old, new = DictTensor({"x": torch.zeros(3)}), DictTensor({"x": torch.ones(3)})
+    >>> masked_dicttensor(old, new, torch.tensor([False, True, False]))["x"]
+    tensor([0., 1., 0.])
     """
     names = list(dicttensor0.keys(include_nested=True, leaves_only=True))
     others = list(dicttensor1.keys(include_nested=True, leaves_only=True))

@@ -168,6 +168,17 @@ class GymInfEnv(GymEnv):
     ----------
     envs, seed
         See `GymEnv`.
+
+    Examples
+    --------
+    >>> env = GymInfEnv("CartPole-v1", num_envs=2, seed=0)
+    >>> observation, running = env.reset()
+    >>> right = DictTensor({"action": torch.ones(2, dtype=torch.int64)})
+    >>> for _ in range(20):  # an episode has ended by then
+    ...     (result, _), (observation, running) = env.step(right)
+    >>> running
+    tensor([0, 1])
+    >>> env.close()
     """
 
     endless = True

@@ -35,6 +35,17 @@ def replay_agent(
     -------
     TensorDict
         ``[B, T, ...]``, the fields of the agent's actions, for example ``replayed["logits"]``.
+
+    Examples
+    --------
+    >>> weight = torch.tensor(2.0, requires_grad=True)
+    >>> def agent(state, observation, agent_info=None, history=None):
+    ...     return DictTensor(), DictTensor({"action": weight * observation["frame"]}), DictTensor()
+    >>> trajectories = Trajectories({"frame": torch.ones(3, 5)}, torch.tensor([5, 5, 2]))
+    >>> actions = replay_agent(agent, trajectories)["action"]
+    >>> actions[trajectories.mask()].sum().backward()
+    >>> weight.grad
+    tensor(12.)
     """
     info = trajectories.agent_info if has_tensors(trajectories.agent_info) else None
     answers = []

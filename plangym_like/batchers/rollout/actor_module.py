@@ -16,6 +16,19 @@ class BaseActorModule(torch.nn.Module):
 
     All inputs and outputs are trees of tensors ``(T, B, ...)``: time first, then the lanes. Do not
     change them in place.
+
+    Examples
+    --------
+    >>> class Linear(BaseActorModule):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.layer = torch.nn.Linear(4, 2)
+    ...     def forward(self, obs, act=None, rew=None, fin=None, *, hx=None):
+    ...         logits = self.layer(obs)
+    ...         return logits.argmax(-1), (), {"logits": logits}
+    >>> actions, hx, info = Linear()(torch.zeros(5, 3, 4))  # 5 steps of 3 lanes
+    >>> actions.shape, info["logits"].shape
+    (torch.Size([5, 3]), torch.Size([5, 3, 2]))
     """
 
     def forward(

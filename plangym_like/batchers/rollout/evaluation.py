@@ -64,6 +64,16 @@ def evaluate(
     array float32 ``(T', B)``
         T' is the length of the longest episode; rewards after the end of a shorter episode are 0.
         The sum along the first axis is the score of each episode.
+
+    Examples
+    --------
+    >>> class Right(BaseActorModule):
+    ...     def forward(self, obs, act=None, rew=None, fin=None, *, hx=None):
+    ...         return torch.ones(obs.shape[:2], dtype=torch.int64), (), {}
+    >>> envs = [gymnasium.make("CartPole-v1") for _ in range(2)]
+    >>> rewards = evaluate(envs, Right(), seeds=[0, 1])
+    >>> rewards.sum(axis=0) < 15  # the score of each episode
+    array([ True,  True])
     """
     if render and len(envs) != 1:
         raise InputError(f"one environment at a time can be rendered, not {len(envs)}")

@@ -100,6 +100,22 @@ class Fragment(NamedTuple):
         ``None`` if ``keep_final`` was false.
     sticky : bool
         Whether a lane whose episode ended stayed frozen for the rest of the fragment.
+
+    Examples
+    --------
+    >>> import gymnasium
+    >>> from plangym_like.batchers.rollout import BaseActorModule, same
+    >>> class Right(BaseActorModule):
+    ...     def forward(self, obs, act=None, rew=None, fin=None, *, hx=None):
+    ...         return torch.ones(obs.shape[:2], dtype=torch.int64), (), {"value": obs[..., 0]}
+    >>> envs, actor = [gymnasium.make("CartPole-v1")], Right()
+    >>> with same.rollout(envs, actor, n_steps=12, seed=0) as fragments:
+    ...     fragment = next(fragments)
+    >>> fragment.state.fin.sum() == len(fragment.final.t)  # a final observation for each episode
+    tensor(True)
+    >>> actions, hx, info = actor(*fragment.inputs(), hx=fragment.hx)  # now with gradients
+    >>> torch.equal(info["value"], fragment.actor["value"])
+    True
     """
 
     state: State

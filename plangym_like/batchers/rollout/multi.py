@@ -129,6 +129,16 @@ def rollout(
         An argument is invalid, or two arguments contradict each other.
     MissingExtraError
         Ray is not installed.
+
+    Examples
+    --------
+    >>> class Left(BaseActorModule):
+    ...     def forward(self, obs, act=None, rew=None, fin=None, *, hx=None):
+    ...         return torch.zeros(obs.shape[:2], dtype=torch.int64), (), {}
+    >>> sizes = {"n_actors": 4, "n_per_actor": 3, "n_buffers": 4, "n_per_batch": 2}
+    >>> with rollout("CartPole-v1", Left(), n_steps=5, **sizes, n_workers=0) as fragments:
+    ...     next(fragments).state.rew.shape  # two of the actors, with three lanes each
+    torch.Size([5, 6])
     """
     check_actor(actor)
     check_numbers(n_steps, n_actors, n_per_actor, n_buffers, n_per_batch, max_lag)

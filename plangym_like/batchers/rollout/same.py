@@ -72,6 +72,17 @@ def rollout(
     iterator of Fragment
         Also a context manager. It can still be used after a Ctrl-C; all environments then begin
         new episodes.
+
+    Examples
+    --------
+    >>> class Left(BaseActorModule):
+    ...     def forward(self, obs, act=None, rew=None, fin=None, *, hx=None):
+    ...         return torch.zeros(obs.shape[:2], dtype=torch.int64), (), {}
+    >>> envs = [gymnasium.make("CartPole-v1") for _ in range(3)]
+    >>> with rollout(envs, Left(), n_steps=5, seed=0) as fragments:
+    ...     fragment = next(fragments)
+    >>> fragment.state.rew.shape, fragments.stats.steps
+    (torch.Size([5, 3]), 15)
     """
     n_steps = as_count("n_steps", n_steps)
     check_actor(actor)

@@ -44,6 +44,15 @@ def rollout(
     -------
     iterator of Fragment
         Also a context manager.
+
+    Examples
+    --------
+    >>> class Left(BaseActorModule):
+    ...     def forward(self, obs, act=None, rew=None, fin=None, *, hx=None):
+    ...         return torch.zeros(obs.shape[:2], dtype=torch.int64), (), {}
+    >>> with rollout("CartPole-v1", Left(), n_steps=5, n_envs=3, n_workers=0) as fragments:
+    ...     next(fragments).state.rew.shape  # collected in this process, since n_workers is 0
+    torch.Size([5, 3])
     """
     return multi.rollout(
         factory,

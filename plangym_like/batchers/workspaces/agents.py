@@ -12,7 +12,18 @@ from plangym_like.errors import InputError
 
 
 class Agents(Agent):
-    """Calls each of its agents, in the order given, with the same arguments."""
+    """Calls each of its agents, in the order given, with the same arguments.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from plangym_like.batchers.workspaces import CopyTAgent
+    >>> workspace = Workspace()
+    >>> workspace.set("x", 0, torch.tensor([1, 2]))
+    >>> Agents(CopyTAgent("x", "y"), CopyTAgent("y", "z"))(workspace, t=0)
+    >>> workspace["z"]
+    tensor([[1, 2]])
+    """
 
     def __init__(self, *agents: Agent, name: str | None = None) -> None:
         super().__init__(name)

@@ -21,6 +21,12 @@ def make_env(
     ----------
     autoreset : bool
         Whether the environment is reset when its episode ends. If not, it waits for the others.
+
+    Examples
+    --------
+    >>> from gymnasium.wrappers import NormalizeReward
+    >>> make_env("CartPole-v1", autoreset=True, wrappers=[NormalizeReward])
+    <Autoreset<NormalizeReward<TimeLimit<...CartPoleEnv<CartPole-v1>...>>>
     """
     env = gymnasium.make(env_name, **kwargs)
     for wrapper in wrappers:

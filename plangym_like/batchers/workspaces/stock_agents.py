@@ -8,7 +8,18 @@ from plangym_like.batchers.workspaces.agent import Agent
 
 
 class CopyTAgent(Agent):
-    """Copies a variable to another name, at one time or as a whole."""
+    """Copies a variable to another name, at one time or as a whole.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from plangym_like.batchers.workspaces import Workspace
+    >>> workspace = Workspace()
+    >>> workspace.set("x", 0, torch.tensor([1, 2]))
+    >>> CopyTAgent("x", "y")(workspace, t=0)
+    >>> workspace["y"]
+    tensor([[1, 2]])
+    """
 
     def __init__(
         self, input_name: str, output_name: str, detach: bool = False, name: str | None = None
@@ -26,7 +37,17 @@ class CopyTAgent(Agent):
 
 
 class PrintAgent(Agent):
-    """Prints the rows of some variables, by default of all variables that have a row at `t`."""
+    """Prints the rows of some variables, by default of all variables that have a row at `t`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from plangym_like.batchers.workspaces import Workspace
+    >>> workspace = Workspace()
+    >>> workspace.set("x", 0, torch.tensor([1, 2]))
+    >>> PrintAgent("x")(workspace, t=0)
+    x  =  tensor([1, 2])
+    """
 
     def __init__(self, *names: str, name: str | None = None) -> None:
         super().__init__(name)
@@ -45,6 +66,18 @@ class EpisodesDone(Agent):
 
     The output shows which environments have ended their first episode, even with autoreset. With
     ``stop_variable=out_var``, a run ends when all environments have ended an episode.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from plangym_like.batchers.workspaces import TemporalAgent, Workspace
+    >>> workspace = Workspace()
+    >>> workspace.set_full("env/done", torch.tensor([[False, False], [True, False], [False, True]]))
+    >>> TemporalAgent(EpisodesDone(out_var="over"))(workspace, n_steps=3)
+    >>> workspace["over"]
+    tensor([[False, False],
+            [ True, False],
+            [ True,  True]])
     """
 
     def __init__(self, in_var: str = "env/done", out_var: str = "env/done") -> None:

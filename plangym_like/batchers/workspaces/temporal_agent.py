@@ -11,7 +11,20 @@ from plangym_like.errors import InputError
 
 
 class TemporalAgent(Agent):
-    """Calls `agent` at times ``t``, ``t + 1``, ..., for some steps or until a variable is true."""
+    """Calls `agent` at times ``t``, ``t + 1``, ..., for some steps or until a variable is true.
+
+    Examples
+    --------
+    >>> import torch
+    >>> class Count(Agent):
+    ...     def forward(self, t, **kwargs):
+    ...         self.set(("n", t), torch.tensor([t]))
+    ...         self.set(("done", t), torch.tensor([t == 2]))
+    >>> workspace = Workspace()
+    >>> TemporalAgent(Count())(workspace, t=0, stop_variable="done")
+    >>> workspace["n"].flatten()
+    tensor([0, 1, 2])
+    """
 
     def __init__(self, agent: Agent, name: str | None = None) -> None:
         super().__init__(name)

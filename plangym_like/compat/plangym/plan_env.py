@@ -31,6 +31,24 @@ class PlanEnv:
         Call `setup` at the first use, not in the constructor.
     return_image : bool
         Put an image of each resulting state into ``info["rgb"]``.
+
+    Examples
+    --------
+    >>> class Counter(PlanEnv):
+    ...     obs_shape = action_shape = ()
+    ...     def apply_action(self, action):
+    ...         self.count += action
+    ...         return self.count, float(action), self.count > 5, False, {}
+    ...     def apply_reset(self, **kwargs):
+    ...         self.count = 0
+    ...         return self.count, {}
+    ...     def get_state(self):
+    ...         return np.array([self.count])
+    ...     def set_state(self, state):
+    ...         self.count = int(state[0])
+    >>> state, obs, info = Counter("counter").reset()
+    >>> Counter("counter").step(2, state, dt=2)[1]
+    4
     """
 
     STATE_IS_ARRAY: bool = True

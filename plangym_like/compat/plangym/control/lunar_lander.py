@@ -76,6 +76,13 @@ class LunarLander(PlangymEnv):
         As in `FastGymLunarLander`.
     frameskip, episodic_life, autoreset, wrappers, delay_setup, render_mode, kwargs
         As in `PlangymEnv`.
+
+    Examples
+    --------
+    >>> env = LunarLander(deterministic=True, render_mode=None)
+    >>> state, obs, info = env.reset()
+    >>> env.deterministic, obs.shape
+    (True, (8,))
     """
 
     core_class = Box2DEnv

@@ -9,7 +9,16 @@ from plangym_like.envs import mujoco
 
 
 class MujocoEnv(PlangymEnv):
-    """A MuJoCo robot; its time limit is always removed."""
+    """A MuJoCo robot; its time limit is always removed.
+
+    Examples
+    --------
+    >>> env = MujocoEnv("InvertedPendulum-v5", frameskip=2)
+    >>> state, obs, info = env.reset()
+    >>> state, obs, reward, terminal, truncated, info = env.step([0.0], state)
+    >>> info["n_step"]
+    2
+    """
 
     core_class = mujoco.MujocoEnv
     AVAILABLE_RENDER_MODES = {"human", "rgb_array"}  # noqa: RUF012

@@ -91,6 +91,16 @@ class ParallelEnv(VectorizedEnv):
         As in `VectorizedEnv`.
     blocking : bool
         Whether workers take turns on batches without states, instead of running in parallel.
+
+    Examples
+    --------
+    >>> from plangym_like.compat.plangym.control.classic_control import ClassicControl
+    >>> env = ParallelEnv(ClassicControl, "CartPole-v1", n_workers=2)
+    >>> state, obs, info = env.reset()
+    >>> states, obs, rewards, *rest = env.step_batch([0, 1, 1], [state] * 3)
+    >>> rewards
+    [1.0, 1.0, 1.0]
+    >>> env.close()
     """
 
     def __init__(

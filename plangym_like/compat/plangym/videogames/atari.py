@@ -46,6 +46,15 @@ class AtariEnv(VideogameEnv):
         Must be true, because states are always rows.
     episodic_life, autoreset, wrappers, delay_setup, remove_time_limit, render_mode, return_image
         As in `PlangymEnv`.
+
+    Examples
+    --------
+    >>> env = AtariEnv("ALE/Pong-v5", obs_type="ram")
+    >>> state, obs, info = env.reset()
+    >>> states, obs, *rest = env.step_batch([0, 2], [state, state], dt=2)
+    >>> obs[0].shape
+    (128,)
+    >>> env.close()
     """
 
     AVAILABLE_RENDER_MODES = {"human", "rgb_array"}  # noqa: RUF012

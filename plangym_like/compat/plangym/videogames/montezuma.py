@@ -255,6 +255,14 @@ class MontezumaEnv(AtariEnv):
         ``"coords"`` are x, y, the room, and the byte that encodes the objects.
     kwargs
         As in `AtariEnv` and `CustomMontezuma`.
+
+    Examples
+    --------
+    >>> env = MontezumaEnv(obs_type="coords")
+    >>> state, obs, info = env.reset()
+    >>> obs.shape, int(obs[2])  # the game begins in room 1
+    ((4,), 1)
+    >>> env.close()
     """
 
     AVAILABLE_OBS_TYPES = {"coords", "rgb", "grayscale", "ram", None}  # noqa: RUF012
