@@ -16,7 +16,7 @@ from plangym_like.states import Row
 class Codec(abc.ABC):
     """Saves and restores the state of one environment, without its wrappers, as bytes.
 
-    In a row, the random generator ``np_random`` and the wrappers' memory follow these bytes; both
+    In a row, the random generator ``np_random`` and the wrappers' state follow these bytes; both
     are saved by `GymnasiumSimulator`.
 
     Attributes
