@@ -5,10 +5,10 @@
     python examples/gumbel_muzero.py ALE/MsPacman-v5 --dt 4 --games 16 --steps 50
 
 mctx builds one search tree for each game, all of them in one compiled program, and asks for one
-transition in each tree at a time. The nodes of its trees hold numbers of states in an array on the
-host: a callback looks up the rows, and steps them all with one ``step_batch``. There is no network:
-all actions are equally likely at first, and the value of a new node is the sum of rewards of a
-random rollout.
+transition in each tree at a time. The nodes of its trees hold indices into an array of state rows
+on the host: a callback looks up the rows, and steps them all with one ``step_batch``. There is no
+network: all actions are equally likely at first, and the value of a new node is the sum of rewards
+of a random rollout.
 
 The search is that of Danihelka et al., "Policy improvement by planning with Gumbel", ICLR 2022.
 """
@@ -39,7 +39,7 @@ Rows = NDArray[np.uint8]
 
 
 class Nodes:
-    """The states of all nodes of `games` search trees; nodes are named by their numbers.
+    """The states of all nodes of `games` search trees; a node is an index into `states`.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class Nodes:
         self.count = 0
 
     def start(self, states: Rows, ended: NDArray[np.bool_]) -> tuple[Integers, Floats]:
-        """Forget all nodes; return the numbers and values of these roots."""
+        """Forget all nodes; return the indices and values of these roots."""
         self.count = 0
         numbers = self._add(states, ended)
         return numbers, self._values(numbers)

@@ -3,10 +3,10 @@
     python examples/ppo_vector.py                                  # CartPole, seed 0
     python examples/ppo_vector.py --env HalfCheetah-v5 --workers 2 --steps 1000000 --rate 3e-4
 
-Every update collects 128 steps of each environment and then makes the actions that turned out
-better than expected more likely, but not by much more at once. (J. Schulman et al., "Proximal
-policy optimization algorithms", 2017; the settings are those of CleanRL, S. Huang et al., JMLR
-2022, with a higher learning rate.)
+Every update collects 128 steps of each environment. Then it makes actions more likely that turned
+out better than expected, but changes their probabilities only a little at a time. (J. Schulman et
+al., "Proximal policy optimization algorithms", 2017; the settings are those of CleanRL, S. Huang et
+al., JMLR 2022, with a higher learning rate.)
 
 The autoreset mode is Gymnasium's "NextStep": after the last step of an episode, the next step is
 the reset. It ignores the action, so nothing is learned from it. The observation that it acts on is

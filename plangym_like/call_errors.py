@@ -15,7 +15,7 @@ from plangym_like.errors import InputError
 _UNEXPECTED = re.compile(
     r"(\w+)(?:\.__init__)?\(\) (?:got an unexpected keyword argument '(\w+)'|takes no arguments)"
 )
-# What only `make` takes, and not the class of an environment.
+# The options that `make` takes, but not the class of an environment.
 MAKE_OPTIONS = ("n_workers", "ray", "snapshot", "isolate", "step_timeout", "start_timeout")
 # The other options of `make`; those that it documents as `env_kwargs` come last.
 ENV_OPTIONS = (

@@ -355,7 +355,7 @@ class StatefulEnv:
             stepper.close()
 
     def clone(self, **changed: Any) -> Self:
-        """Return another env made with the same arguments, except for those in `changed`.
+        """Return another env made with the same arguments, updated with `changed`.
 
         The clone is in the same state as this env, unless `changed` changes what states mean.
         """

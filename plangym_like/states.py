@@ -297,7 +297,7 @@ class StateFormat:
 def _checksum(row: Row) -> int:
     """Return the checksum of a row: the XXH64 hash of its payload, seeded with its length.
 
-    XXH64 is specified at https://xxhash.com. XXH3 is faster for many rows in a row, but its vector
+    XXH64 is specified at https://xxhash.com. XXH3 is faster for many rows at once, but its vector
     instructions slow down the emulator's next step by more than that.
     """
     content = row.data

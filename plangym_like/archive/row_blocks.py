@@ -13,7 +13,7 @@ from plangym_like.archive.zstd import load_zstd
 from plangym_like.errors import StateFormatError
 from plangym_like.states import Row
 
-# The largest block, which is part of the file format. Blocks of 256 rows of MsPacman and
+# The limits of a block are part of the file format. Blocks of 256 rows of MsPacman and
 # MontezumaRevenge were 5 to 9 % smaller, but took two and a half times as long to read.
 _MOST_ROWS = 64
 _MOST_NBYTES = 1 << 19

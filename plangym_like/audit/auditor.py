@@ -23,7 +23,7 @@ from plangym_like.stats import Stats
 MODES = ("raise", "warn", "off")
 EVERY = 500
 # The first `_FIRST` rows of a new environment are all audited. After N rows, one row in N / _FADING
-# is, and in the long run one in `every`: most faults show up early.
+# is audited, and in the long run one in `every`, because most faults show up early.
 _FIRST, _FADING = 256, 64
 # The largest fraction of the time that audits may take, in the long run and before that
 # (`benchmarks/audit_cost.py`). Where action logs are replayed, an audit may cost much more than its

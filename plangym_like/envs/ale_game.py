@@ -110,7 +110,7 @@ class PlannableAle(AleEnv):
         self.load_game()
 
     def _atlantis2_lives(self) -> int:
-        # ALE's own number is from the last frame that ran.
+        # ALE's own number of lives belongs to the last frame that ran, not to a restored state.
         return 0 if self.ale.game_over(with_truncation=False) else int(self.ale.getRAM()[0x71])
 
     def reset(

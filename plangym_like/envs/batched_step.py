@@ -92,7 +92,7 @@ class BatchedStep(BlockStepper[ObservedStates]):
         out[...] = states.obs
 
     def store(self, states: ObservedStates, rows: Rows, block: slice) -> None:
-        # The random generator and the wrappers' memory do not change.
+        # The random generator and the wrappers' state do not change.
         assert rows.next_states is not None
         fresh = rows.next_states[block]
         fresh[:] = given_states(rows, block)

@@ -162,7 +162,7 @@ class _Survivors(Generic[S]):
     Attributes
     ----------
     part : States
-        The states to step: `whole` itself until rows are dropped, then a copy of the others.
+        The states to step: at first `whole` itself; once rows are dropped, a copy of the rest.
     rows : slice or index array
         The rows of `whole` that `part` holds.
     """

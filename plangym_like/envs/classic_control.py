@@ -8,7 +8,7 @@ Payload of a row::
     4 or 8 bytes     1 if ``env.state`` is in single precision, else 0; Pendulum adds 2 if last_u is
                      in double precision, and 4 if it is in half precision
     40 bytes         the random generator
-    ...              the wrappers' memory
+    ...              the wrappers' state
 
 If there are no wrappers except a time limit, and `classic_dynamics` supports the configuration,
 whole blocks of rows are stepped at once. Otherwise, rows are stepped one by one. Both ways give the

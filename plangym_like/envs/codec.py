@@ -16,7 +16,7 @@ from plangym_like.states import Row
 class Codec(abc.ABC):
     """Saves and restores the state of one environment, without its wrappers, as bytes.
 
-    In a row, the random generator ``np_random`` and the wrappers' memory follow these bytes; both
+    In a row, the random generator ``np_random`` and the wrappers' state follow these bytes; both
     are saved by `GymnasiumSimulator`.
 
     Attributes
@@ -41,7 +41,7 @@ class Codec(abc.ABC):
 
     @abc.abstractmethod
     def fingerprint_fields(self) -> Mapping[str, Any]:
-        """Return everything that gives the bytes their meaning, except id, arguments, wrappers."""
+        """Return what determines the meaning of the bytes, except id, arguments and wrappers."""
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
         """Return the named fields of `payloads` ``(N, nbytes or more)``, each ``(N, ...)``."""

@@ -8,7 +8,7 @@ Payload of a row::
     8 bytes     for each number that the task keeps in attributes
     2512 bytes  the task's random generator
     40 bytes    the generator that wrappers draw from, if there are wrappers
-    ...         the wrappers' memory
+    ...         the wrappers' state
 
 After a restore, everything that depends on positions and velocities is computed again. dm_control
 does the same after every step, so the result is the same.

@@ -1,7 +1,7 @@
 """`GymnasiumSimulator`: a Gymnasium environment and its wrappers as a `Simulator`.
 
 A family adds a `Codec` for the base of the wrapper chain, and a `FastForm` if it has one. A row
-holds the state of the base, its random generator, and the wrappers' memory, in this order.
+holds the state of the base, its random generator, and the wrappers' state, in this order.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class GymnasiumSimulator(TriedSimulator):
         Whether to remove every `TimeLimit` before applying `wrappers`. By default, the limit of a
         registered id is removed unless ``max_episode_steps`` is given; a callable's limit is kept.
     state_capacity : int, optional
-        Bytes reserved in each row for the wrappers' memory, if it has no fixed size.
+        Bytes reserved in each row for the wrappers' state, if it has no fixed size.
     env_kwargs
         Passed to ``gymnasium.make``, or to the callable.
     """
@@ -264,7 +264,7 @@ class GymnasiumSimulator(TriedSimulator):
         self.memory.reseed(seed)
 
     def renew(self) -> None:
-        """Remove all random generators, and restore the wrappers' initial memory."""
+        """Remove all random generators, and restore the wrappers' initial state."""
         self.codec.renew()
         forget_seed(self.env)
         if self._fresh is not None:

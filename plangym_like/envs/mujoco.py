@@ -7,7 +7,7 @@ Payload of a row::
                 position, ...) and, with ``render_mode="rgb_array"``, the data that images are
                 rendered from
     40 bytes    the random generator
-    ...         the wrappers' memory
+    ...         the wrappers' state
 
 If there are no wrappers except a time limit, whole blocks of rows are stepped at once: the
 simulation runs row by row, but Gymnasium's computations around it are vectorised. The results are

@@ -214,7 +214,7 @@ class PickledSimulator(GymnasiumSimulator):
         super().__init__(name, state_capacity=state_capacity, **simulator_kwargs)
 
     def make_codec(self) -> PickleCodec:
-        """Copy the environment's initial memory, reset the environment, and return the codec."""
+        """Copy the environment's initial state, reset the environment, and return the codec."""
         self._fresh = restorer(self.env, base=True)
         self.reset_once()
         codec = PickleCodec(

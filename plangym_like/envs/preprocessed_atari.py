@@ -2,8 +2,8 @@
 
 In each step, Gymnasium's wrapper calls the game's ``step`` once for each frame. It ignores the
 observations, and reads the last two screens directly from the emulator. Drawing screens that are
-never read takes a quarter of the time (``benchmarks/vector.py mspacman_84``). Shrinking the screen
-takes half of what is then left besides the emulator's own time; see `ScreenResizer`.
+never read takes a quarter of a step's time (``benchmarks/vector.py mspacman_84``). Of the remaining
+time outside the emulator, shrinking the screen takes half; see `ScreenResizer`.
 
 `FrameStackObservation` stacks the frames of any space. For arrays, its generic code takes three
 times as long as necessary.

@@ -7,7 +7,7 @@ Payload of a row::
                 (see `plangym_like.envs.retro_addresses`)
     ...         the screen, which cannot be computed from the emulator's state
     40 bytes    the random generator, for wrappers that draw from it
-    ...         the wrappers' memory
+    ...         the wrappers' state
 
 The reward is the increase of the score since the last frame. After a restore, it is the increase
 since the restored state. stable-retro includes one free game, ``Airstriker-Genesis-v0``. To add the

@@ -13,7 +13,8 @@ Screen = NDArray[np.uint8]
 
 # With fewer blocks, resizing the whole screen takes as long.
 _FEWEST_BLOCKS = 8
-# How many blocks are compared with those of a whole screen, before a size is resized in blocks.
+# Before a size is resized in blocks, groups of this many blocks are resized, and the results are
+# compared with those of the whole screen.
 _COMPARED = (1, 2, 5)
 
 
@@ -65,7 +66,7 @@ class ScreenResizer:
 
 @functools.cache
 def blocks_of(shape: tuple[int, ...], size: tuple[int, int]) -> tuple[int, int] | None:
-    """Return how many rows of a screen make how many rows of the result, in one block.
+    """Return how many rows of a screen one block has, and how many rows it is resized to.
 
     Return ``None`` if screens of this `shape` cannot be resized to `size` block by block.
     """
@@ -92,7 +93,7 @@ def blocks_of(shape: tuple[int, ...], size: tuple[int, int]) -> tuple[int, int] 
 def _resized_blocks(
     blocks: Screen, shape: tuple[int, ...], size: tuple[int, int], block: tuple[int, int]
 ) -> Screen:
-    """Return the rows that `blocks`, each one row of bytes, are resized to, again one row each."""
+    """Resize `blocks`; each block is one row of bytes, in the argument and in the result."""
     count = len(blocks)
     part = blocks.reshape(count * block[0], *shape[1:])
     return _resized(part, (size[0], count * block[1])).reshape(count, -1)

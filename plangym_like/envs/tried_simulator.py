@@ -29,7 +29,7 @@ class TriedSimulator(Simulator):
     _arguments: tuple[tuple[Any, ...], dict[str, Any]]
     _is_copy: bool = False
     _wrappers: tuple[Any, ...] = ()
-    # Restores the initial memory of the wrappers; used until the first reset.
+    # Restores the initial state of the wrappers; used until the first reset.
     _fresh: Callable[[], None] | None = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:

@@ -19,7 +19,8 @@ _TRY_AGAIN, _TRY_AGAIN_LATER = 64, 1024
 # Between portions, rows may be moved to other processes (`benchmarks/never_slower.py`, 16 to 256
 # rows).
 _FINE_SECONDS, _COARSE_SECONDS = 4e-4, 12e-3
-# The fraction by which the shortest time per step is raised in each coarse portion: steps may slow.
+# In each coarse portion, the shortest time per step is raised by this fraction, because steps may
+# become slower.
 _FADE = 0.05
 
 
@@ -193,7 +194,7 @@ class CostModel:
     def note_portion(self, taken: float, steps: float, *, seconds: float) -> None:
         """Record the time of the rows of a sent batch that were stepped here.
 
-        They took `taken` single steps in total; the rows of the batch take `steps` on average.
+        The rows took `taken` single steps in total. A row of the batch takes `steps` on average.
         """
         kind = self._kind(steps)
         kind.shared = faded_minimum(kind.shared, seconds, taken)
@@ -216,7 +217,7 @@ class CostModel:
 
 
 def _key(steps: float) -> int:
-    """Return the same number for rows that take about as many steps as each other."""
+    """Return a number that is the same for all rows that take about `steps` steps."""
     return int(steps).bit_length()
 
 

@@ -14,7 +14,7 @@ from plangym_like.processes.messages import dumps_by_value
 # A function that tells which names a family handles, and the family.
 UserFamily = tuple[Callable[[Any], bool], Callable[..., Any]]
 
-# What `plangym_like.register` was given, the latest first.
+# The families that `plangym_like.register` was given, the latest first.
 user_families: list[UserFamily] = []
 
 
@@ -37,8 +37,8 @@ class KnownIds(NamedTuple):
 def known_ids(name: Any = None) -> KnownIds:
     """Return what another process needs in order to make `name`, or anything if it is ``None``.
 
-    Only Gymnasium's own environments make no environment of another id. What cannot be pickled is
-    left out, except the spec of `name`.
+    Gymnasium's own environments need only their own spec; others may make environments of other
+    ids. What cannot be pickled is left out, except the spec of `name`.
     """
     own = gymnasium.registry.get(name) if isinstance(name, str) else None
     if own is not None and not user_families and str(own.entry_point).startswith("gymnasium."):

@@ -102,7 +102,7 @@ class RowWorker(WorkerHandle):
 
     @property
     def unbegun(self) -> int:
-        """The number of rows that it has not begun, which may be taken from it."""
+        """The number of rows that it has not begun, so that they may be taken from it."""
         return max(0, self.stop - int(self.slot[REACH])) if self.busy else 0
 
     @property

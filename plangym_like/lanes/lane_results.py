@@ -125,7 +125,8 @@ class LaneResults:
     ) -> None:
         """Copy the observations of the worker's lanes `own` into the caller's rows.
 
-        `own` is ``None`` for all its lanes. If `in_place` is true, they are there already.
+        If `own` is ``None``, copy those of all its lanes. `in_place` is true if the worker has
+        already written them there.
         """
         rows: Any = worker.rows if own is None else np.array(worker.numbers(own), np.intp)
         recent = arrays.recent[worker.slot]

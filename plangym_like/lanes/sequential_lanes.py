@@ -137,7 +137,7 @@ def as_gym_env(env: Any) -> Any:
 class LiveEnv:
     """The Gymnasium environment inside a `PlanEnv`, stepped without the checks of the `PlanEnv`.
 
-    Its observations and infos are not copied: lanes do that.
+    Its observations and infos are not copied, because lanes copy them.
     """
 
     def __init__(self, env: PlanEnv) -> None:

@@ -163,8 +163,8 @@ def _first_visits(
 ) -> tuple[NDArray[np.int64], bool]:
     """Return the first `width` rows of `order` that have a new highest score for their key.
 
-    Their scores are recorded in `known`. The second result says whether these rows are all that
-    have a new highest score.
+    Their scores are recorded in `known`. The second result is true if no other row of `order` has
+    a new highest score.
     """
     found: list[int] = []
     are_all = True

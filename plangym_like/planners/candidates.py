@@ -17,9 +17,9 @@ from plangym_like.states import Row
 class Candidates:
     """Rolls plans out from one state, and keeps the best one.
 
-    The budget must allow for plans of full length, although episodes may end earlier. So a batch is
-    rolled out in parts if the rest of the budget is too small for all its plans at full length, and
-    without its last plans if it is too small for them after all.
+    Episodes may end early, but this is not known before plans are rolled out. If the budget is too
+    small for all plans of a batch at full length, the batch is rolled out in parts, each as large
+    as the budget allows at full length. The last plans are left out if the budget is then spent.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class Candidates:
         return max(1, min(self._planner.batch, most))
 
     def affordable(self, count: int) -> bool:
-        """Return whether the budget allows for `count` more plans, and for the mean at the end."""
+        """Return whether the budget allows for `count` more plans, and the mean at the end."""
         horizon = self._planner.horizon
         return self._search.has(horizon + max(horizon, math.ceil(count * self._usual)))
 
@@ -68,7 +68,7 @@ class Candidates:
         horizon, found = self._planner.horizon, [np.empty(0)]
         actions, done = self._clipped(plans), 0
         while done < len(actions) and (not done or self._search.has(2 * horizon)):
-            most = self._search.fit(len(actions) - done + 1, horizon) - 1  # and the mean at the end
+            most = self._search.fit(len(actions) - done + 1, horizon) - 1  # the mean comes last
             found.append(self._returns(actions[done : done + most]))
             done += most
         return actions[:done].astype(np.float64), np.concatenate(found)

@@ -90,8 +90,9 @@ class MPPI(GaussianPlanner):
     def weights(self, returns: Floats, mean: Floats, noise: Floats) -> Floats:
         """Return the weights ``(K,)`` of plans; their sum is 1.
 
-        ICRA 2017, Algorithm 2, with ``S = -returns + (1 - alpha) * λ * u^T Σ^-1 ε``, whose factor
-        ``1 - alpha`` is that of the second paper::
+        The formula is that of Algorithm 2 in the first paper, with
+        ``S = -returns + (1 - alpha) * λ * u^T Σ^-1 ε``; the second paper adds the factor
+        ``1 - alpha``::
 
             w = exp(-(S - min(S)) / λ) / η
 

@@ -12,7 +12,7 @@ from plangym_like.transitions import BatchTransition
 
 
 def outcome_keys(step: BatchTransition) -> NDArray[np.int64]:
-    """Return a number ``(N,)`` that identifies each row's observation, reward and flags.
+    """Return a number for each row, ``(N,)``, that identifies its observation, reward and flags.
 
     The state is left out, because it holds the random generator.
     """

@@ -83,8 +83,8 @@ class Plan:
     spent : Spent
     curve : structured array
         The best score so far, with the fields ``transitions``, ``frames``, ``seconds`` and
-        ``score``. The score never falls, and the last one is `score`, unless the planner says
-        otherwise.
+        ``score``. The score never falls, and the last one is `score`, unless the documentation
+        of the planner or of `play` says otherwise.
     info : dict
         Other results, described by each planner. ``info["action"]`` is `next_action`.
 
@@ -201,7 +201,7 @@ class Plan:
 
 
 def check_plan_env(who: str, env: Any) -> None:
-    """Raise `InputError`, which says that `who` needs it, unless `env` is a `PlanEnv`."""
+    """Raise `InputError` unless `env` is a `PlanEnv`, which `who` needs."""
     if not isinstance(env, PlanEnv):
         hint = "; give the environment that as_gym was called on" * isinstance(env, GymView)
         raise InputError(

@@ -18,7 +18,7 @@ Key = Callable[[Any, BatchInfo, States], Any]
 
 
 def make_key(key: Any) -> Key:
-    """Return a function for the option ``key=``, which is "state", "obs" or a function.
+    """Return the option ``key=`` ("state", "obs" or a function) as a function.
 
     Raises
     ------
@@ -38,7 +38,7 @@ def make_key(key: Any) -> Key:
 
 
 def make_cost(cost: Any) -> Callable[[BatchTransition], NDArray[np.float64]]:
-    """Return a function for the option ``cost=``, which is "steps", "reward" or a function.
+    """Return the option ``cost=`` ("steps", "reward" or a function) as a function.
 
     Raises
     ------

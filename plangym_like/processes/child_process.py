@@ -55,7 +55,10 @@ def open_pidfd(pid: int) -> int | None:
 
 
 def oom_kills() -> int | None:
-    """Return how many processes the kernel killed for lack of memory; ``None`` if not known."""
+    """Return how many processes the kernel has killed for lack of memory since the machine started.
+
+    Return ``None`` if this is not known.
+    """
     try:
         with open("/proc/vmstat", "rb") as file:
             counts = dict(line.split() for line in file)

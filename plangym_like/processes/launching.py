@@ -23,8 +23,8 @@ ONE_THREAD = {
     f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")
 } | {"VECLIB_MAXIMUM_THREADS": "1"}
 
-# Starts the process, given the other ends of the socket and the alive pipe, and the descriptors to
-# close in a forked copy.
+# Starts a process with the other ends of the socket and of the alive pipe (see `parent_death`). The
+# last argument closes the descriptors that a forked process must not keep.
 Start = Callable[[int, int, contextlib.ExitStack], ChildProcess]
 
 
@@ -43,7 +43,10 @@ class Launched(NamedTuple):
 
 
 def launch_by(start: Start, kind: int = socket.SOCK_STREAM) -> Launched:
-    """Start a process, connected to this one by sockets of type `kind` and an alive pipe."""
+    """Start a process, and connect it to this one.
+
+    The connection is a pair of sockets of type `kind`, and an alive pipe (see `parent_death`).
+    """
     fill_standard_descriptors()
     with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
         here, there = socket.socketpair(socket.AF_UNIX, kind)

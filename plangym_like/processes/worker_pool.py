@@ -55,8 +55,8 @@ class WorkerPool(Generic[Handle]):
     start_timeout : float, optional
         Seconds that a process may take to become ready before it is replaced; by default no limit.
     spin_seconds : float
-        How long `wait` polls before it sleeps. Waking up takes as long as a short task, so polling
-        should last from the time when one worker is done until the next one usually is.
+        How long `wait` polls before it sleeps. Waking up takes as long as a short task, so this
+        should be at least the usual time between the replies of two workers.
     counts : PoolCounts, optional
         Where deaths and restarts are counted.
 

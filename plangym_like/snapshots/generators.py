@@ -1,4 +1,4 @@
-"""Read the states of random generators: global ones, the environment's and its spaces'."""
+"""Read the states of the global random generators, and of those in an environment."""
 
 from __future__ import annotations
 

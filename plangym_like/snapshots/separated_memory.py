@@ -27,7 +27,7 @@ class SeparatedMemory:
         self._things: dict[int, Any] = {}
 
     def add(self, thing: Any) -> None:
-        """Add an object of the pickle."""
+        """Add `thing`, which is in the pickle."""
         if not isinstance(thing, _UNCHANGING):
             self._things[id(thing)] = thing
 

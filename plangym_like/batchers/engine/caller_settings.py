@@ -12,10 +12,10 @@ from plangym_like.execution.known_ids import know, known_ids
 
 
 class WithCallerSettings:
-    """Calls `make_object` in a worker, after adopting what is set in the process that made this.
+    """Calls `make_object` in a worker, after adopting the settings of the process that made this.
 
-    They are the ids that are registered, which decide what environments a factory makes, and
-    torch's default dtype and precision, which decide how an actor computes.
+    The settings are the registered ids, which decide what environments a factory makes, and torch's
+    default dtype and precision, which decide how an actor computes.
 
     Parameters
     ----------

@@ -48,8 +48,8 @@ class TemporalAgent(Agent):
             The maximum number of calls.
         stop_variable : str, optional
             Stop after the first step at which this variable is true for the whole batch. A step
-            without a row counts as false if there is a later row, since an agent may write one
-            step ahead.
+            at which it has no row counts as false if it has a later row, since an agent may write
+            one step ahead.
         kwargs
             Other arguments, which every agent gets.
 

@@ -160,7 +160,7 @@ class PlanEnv:
         return tuple(list(column) for column in zip(*rows, strict=True))
 
     def clone(self, **kwargs: Any) -> Self:
-        """Return another environment made with the same arguments, except for those in `kwargs`."""
+        """Return another environment made with the same arguments, updated with `kwargs`."""
         given = {
             "name": self.name,
             "frameskip": self.frameskip,

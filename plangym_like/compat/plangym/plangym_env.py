@@ -199,7 +199,7 @@ class PlangymEnv(PlanEnv):
         self.apply_wrappers([lambda env: wrapper(env, *args, **kwargs)])
 
     def clone(self, **kwargs: Any) -> Self:
-        """Return another environment made with the same arguments, except for those in `kwargs`."""
+        """Return another environment made with the same arguments, updated with `kwargs`."""
         given: dict[str, Any] = {
             "wrappers": self._wrappers,
             "remove_time_limit": self._remove_time_limit,

@@ -31,10 +31,10 @@ class Record:
         self._views: list[Views] = []
 
     def views(self, count: int) -> list[Views]:
-        """Return, by row and time, pairs of views: of the integration state, and of all bytes.
+        """Return two views for each row and time: the integration state, and all bytes.
 
-        There are at least `count` rows. Making a view takes about as long as using it, so views are
-        kept for later calls.
+        The list has at least `count` rows. Making a view takes about as long as using it, so views
+        are kept for later calls.
         """
         while len(self._views) < count:
             row = len(self._views)

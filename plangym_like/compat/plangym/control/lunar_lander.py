@@ -137,6 +137,6 @@ class LunarLander(PlangymEnv):
         return {"obs_type": self.obs_type}
 
     def clone(self, **kwargs: Any) -> Self:
-        """Return another lander made with the same arguments, except for those in `kwargs`."""
+        """Return another lander made with the same arguments, updated with `kwargs`."""
         given = {"deterministic": self.deterministic, "continuous": self.continuous}
         return super().clone(**{**given, **kwargs})

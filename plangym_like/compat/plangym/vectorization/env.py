@@ -162,7 +162,7 @@ class VectorizedEnv(PlangymEnv):
         self._env_kwargs["wrappers"] = self._plan_env._wrappers
 
     def clone(self, **kwargs: Any) -> Self:
-        """Return another environment made with the same arguments, except for those in `kwargs`."""
+        """Return another environment made with the same arguments, updated with `kwargs`."""
         given = {
             "env_class": self._env_class,
             "n_workers": self.n_workers,

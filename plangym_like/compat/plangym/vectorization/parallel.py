@@ -156,7 +156,7 @@ class ParallelEnv(VectorizedEnv):
             self._workers = None
 
     def clone(self, **kwargs: Any) -> Self:
-        """Return another environment made with the same arguments, except for those in `kwargs`."""
+        """Return another environment made with the same arguments, updated with `kwargs`."""
         return super().clone(**{"blocking": self.blocking, **kwargs})
 
 

@@ -117,7 +117,7 @@ class AtariEnv(VideogameEnv):
         return {**super()._core_kwargs(), **game, "episodic_life": self.episodic_life}
 
     def clone(self, **kwargs: Any) -> Self:
-        """Return another environment made with the same arguments, except for those in `kwargs`."""
+        """Return another environment made with the same arguments, updated with `kwargs`."""
         given = {**self._game, "obs_type": self.obs_type, "episodic_life": self.episodic_life}
         return super().clone(**{**given, **kwargs})
 

@@ -288,5 +288,5 @@ class MontezumaEnv(AtariEnv):
         return super()._make_core([tracker, *wrappers])
 
     def clone(self, **kwargs: Any) -> Self:
-        """Return another environment made with the same arguments, except for those in `kwargs`."""
+        """Return another environment made with the same arguments, updated with `kwargs`."""
         return super().clone(**{**self._options, **kwargs})

@@ -112,6 +112,6 @@ class RetroEnv(VideogameEnv):
         return self._live.get_image()
 
     def clone(self, **kwargs: Any) -> Self:
-        """Return another environment made with the same arguments, except for those in `kwargs`."""
+        """Return another environment made with the same arguments, updated with `kwargs`."""
         given = {"obs_type": self.obs_type, "episodic_life": self.episodic_life}
         return super().clone(**{**given, **kwargs})
