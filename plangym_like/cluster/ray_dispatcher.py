@@ -13,7 +13,7 @@ import time
 from collections import deque
 from typing import cast
 
-from plangym_like.batches import single_steps
+from plangym_like.batches import single_steps, steps_of
 from plangym_like.cluster.actor_handle import ActorHandle
 from plangym_like.cluster.actor_pool import ActorPool
 from plangym_like.cluster.chunk import Chunk, ChunkResult, counted_from_batch
@@ -48,7 +48,7 @@ class RayDispatcher(Dispatcher):
     ----------
     actors : ActorPool
         The actors; while no actor is ready, all rows are stepped on this machine.
-    pool, costs, batch, steps, step_here
+    pool, costs, batch, step_here
         As in `Dispatcher`. If this machine has no workers, `step_here` steps batches that are too
         cheap to send, and all batches while no actor is ready.
     """
@@ -59,11 +59,10 @@ class RayDispatcher(Dispatcher):
         pool: RowPool,
         costs: CostModel,
         batch: SharedBatch,
-        steps: float,
         step_here: StepHere | None,
     ) -> None:
-        super().__init__(pool, costs, batch, steps, step_here)
-        self._steps = steps
+        super().__init__(pool, costs, batch, step_here)
+        self._steps = steps_of(batch.rows.inputs)
         self._actors = actors
         self._sender = ChunkSender(batch.layout, batch.rows, actors.stats, masked=batch.masked)
         self._sent: set[Chunk] = set()

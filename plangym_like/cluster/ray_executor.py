@@ -97,11 +97,11 @@ class RayExecutor(ProcessExecutor):
     def _num_helpers(self) -> int:
         return len(self.workers) + sum(each.placement.workers for each in self.actors.handles)
 
-    def _dispatcher(self, batch: SharedBatch, steps: float) -> Dispatcher:
+    def _dispatcher(self, batch: SharedBatch) -> Dispatcher:
         self.actors.survey()
         self.actors.stats.bytes_shared += batch.nbytes
         step_here = self._step_here(batch)
-        return RayDispatcher(self.actors, self.pool, self._costs, batch, steps, step_here)
+        return RayDispatcher(self.actors, self.pool, self._costs, batch, step_here)
 
     def _tend(self) -> None:
         super()._tend()

@@ -15,9 +15,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from plangym_like.batches import single_steps, split
+from plangym_like.batches import split
 from plangym_like.errors import WorkerDiedError
-from plangym_like.execution.costs import BatchCosts, CostModel, portion
+from plangym_like.execution.batch_costs import BatchCosts
+from plangym_like.execution.costs import CostModel
 from plangym_like.execution.job import Report
 from plangym_like.execution.row_faults import RowFaults
 from plangym_like.execution.row_pool import RowPool
@@ -56,8 +57,6 @@ class Dispatcher:
         The times measured in earlier batches.
     batch : SharedBatch
         The batch whose rows are stepped.
-    steps : float
-        How many single steps a row takes on average.
     step_here : callable or None
         ``step_here(start, stop)`` steps rows in this process. With ``on_error="mask"``, it returns
         the exceptions of rows that failed, instead of raising. ``None``: only workers step rows.
@@ -68,11 +67,10 @@ class Dispatcher:
         pool: RowPool,
         costs: CostModel,
         batch: SharedBatch,
-        steps: float,
         step_here: StepHere | None,
     ) -> None:
         self._pool, self._batch, self._step_here = pool, batch, step_here
-        self._costs = BatchCosts(costs, steps)
+        self._costs = BatchCosts(costs, batch.rows.inputs)
         self._faults = RowFaults(pool.policy, pool.step_timeout, masked=batch.masked)
         # Tells workers which batch their rows belong to. It is not the dispatcher itself, which
         # would make a reference cycle through pool and workers.
@@ -248,7 +246,7 @@ class Dispatcher:
         until = time.perf_counter() + _LOOK_SECONDS
         while self.has_own_rows:
             start, stop = self._own
-            middle = stop - portion(stop - start, self._costs.seconds_per_row)
+            middle = stop - self._costs.portion(start, stop, last=True)
             begun = time.perf_counter()
             assert self._step_here is not None
             try:
@@ -259,8 +257,7 @@ class Dispatcher:
                 return
             now = time.perf_counter()
             self._pool.tally.seconds_here += now - begun
-            taken = single_steps(self._batch.rows.inputs, middle, stop)
-            self._costs.note_portion(taken, seconds=now - begun)
+            self._costs.note_portion(middle, stop, seconds=now - begun)
             self._own = (start, middle)
             self._pass_on()
             if now > until or any(worker.left == 0 for worker in self._held()):

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.batches import Rows, single_steps, steps_of
+from plangym_like.batches import Rows
 from plangym_like.errors import StateMismatchError
-from plangym_like.execution.costs import BatchCosts, CostModel, portion
+from plangym_like.execution.batch_costs import BatchCosts
+from plangym_like.execution.costs import CostModel
 from plangym_like.execution.placement import Memory, Shape, place, signature
 from plangym_like.layout import Layout
 from plangym_like.processes.messages import dumps
@@ -139,17 +140,16 @@ def run_job(env: HostedEnv, job: Job, fds: Sequence[int] = ()) -> Report:
     rows = _rows_of(layout, job)
     slot = progress_slot(_blocks[job.slots], job.worker)
     rows.cursor = slot[CURSOR : CURSOR + 1]
-    costs = BatchCosts(_costs, steps_of(rows.inputs))
+    costs = BatchCosts(_costs, rows.inputs)
     errors: dict[int, Exception] = {}
     begun = time.perf_counter()
     at = job.start
     while (limit := min(job.stop, int(slot[LIMIT]))) > at:
-        stop = at + 1 if job.careful else at + portion(limit - at, costs.seconds_per_row)
+        stop = at + 1 if job.careful else at + costs.portion(at, limit)
         slot[REACH] = stop
         started = time.perf_counter()
         errors |= stepper.run_rows(rows, at, stop, masked=job.masked) or {}
-        seconds = time.perf_counter() - started
-        costs.note_portion(single_steps(rows.inputs, at, stop), seconds=seconds)
+        costs.note_portion(at, stop, seconds=time.perf_counter() - started)
         slot[DONE] = at = stop
     costs.note_end()
     slot[LEFT] = 1

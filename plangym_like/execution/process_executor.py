@@ -129,7 +129,7 @@ class ProcessExecutor:
                 alone = not self._runs
                 pools = self._audit_pools if options.audit else self._pools
                 batch = SharedBatch(self.layout, pools, inputs, options)
-                run = BatchRun(self, self._dispatcher(batch, steps))
+                run = BatchRun(self, self._dispatcher(batch))
                 # From here on, the batch is cancelled when its future is dropped, even if an
                 # interrupt drops it.
                 future = run.future(self)
@@ -156,9 +156,9 @@ class ProcessExecutor:
         """Return the lock to hold while batches are advanced; see `not_in_use`."""
         return not_in_use(self._in_use)
 
-    def _dispatcher(self, batch: SharedBatch, steps: float) -> Dispatcher:
+    def _dispatcher(self, batch: SharedBatch) -> Dispatcher:
         self.tally.bytes_shared += batch.nbytes
-        return Dispatcher(self.pool, self._costs, batch, steps, self._step_here(batch))
+        return Dispatcher(self.pool, self._costs, batch, self._step_here(batch))
 
     def _step_here(self, batch: SharedBatch) -> StepHere | None:
         if self._stepper is None:

@@ -159,13 +159,13 @@ def test_what_cannot_be_searched_is_a_clear_error(
     assert "Traceback" not in outcome.stderr
 
 
-@pytest.mark.parametrize("script", ["a2c.py", "alphazero.py", "dqn.py", "reinforce.py"])
 @pytest.mark.parametrize(
-    ("env", "words"),
+    ("script", "env", "words"),
     [
-        ("FrozenLake-v1", "observations must be vectors"),
-        ("Pendulum-v1", "actions must be discrete"),
-        ("CartPoll-v1", "Did you mean: `CartPole`"),
+        ("a2c.py", "FrozenLake-v1", "observations must be vectors"),
+        ("alphazero.py", "Pendulum-v1", "actions must be discrete"),
+        ("dqn.py", "CartPoll-v1", "Did you mean: `CartPole`"),
+        ("reinforce.py", "no_module:Foo-v0", "No module named 'no_module'"),
     ],
 )
 def test_what_cannot_be_learned_is_a_clear_error(

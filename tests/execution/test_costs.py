@@ -5,8 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
+from plangym_like.batches import Inputs
+from plangym_like.execution.batch_costs import BatchCosts
 from plangym_like.execution.costs import MESSAGE_SECONDS, CostModel
 
 ROW = 1e-4
@@ -203,3 +206,17 @@ def test_batches_whose_mean_dt_varies_are_compared_by_their_steps() -> None:
         else:
             costs.note_here(16, mean, seconds=total * step)
     assert sum(ways) > 950
+
+
+def test_portions_of_rows_that_are_sorted_by_dt_take_equally_long() -> None:
+    dt = np.array([1] * 900 + [100] * 100)
+    inputs = Inputs(1000, 0, np.zeros(1000), np.zeros((1, 40), np.uint8), dt, None)
+    costs = CostModel()
+    costs.note_portion(1, 10.9, seconds=1e-5)
+    batch = BatchCosts(costs, inputs)
+    mean = batch.portion(450, 1000)
+    for start, stop, last in ((0, 1000, False), (0, 1000, True), (900, 1000, False)):
+        rows = batch.portion(start, stop, last=last)
+        chosen = dt[stop - rows : stop] if last else dt[start : start + rows]
+        assert 0 < chosen.sum() * 1e-5 < 13e-3
+        assert rows < mean if last or start else rows > mean

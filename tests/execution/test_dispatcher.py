@@ -282,7 +282,7 @@ def test_a_quick_worker_is_given_more_without_a_message(done: int, stop: int) ->
     def step_here(first: int, last: int) -> None:
         stepped.extend(range(first, last))
 
-    dispatcher = Dispatcher(pool, costs, batch, 1, step_here)  # type: ignore[arg-type]
+    dispatcher = Dispatcher(pool, costs, batch, step_here)  # type: ignore[arg-type]
     dispatcher.launch(here=True)
     assert (worker.stop, worker.most) == (100, 106)
     while len(stepped) < 200 - worker.stop:

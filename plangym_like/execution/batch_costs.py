@@ -1,0 +1,73 @@
+"""`BatchCosts`: the costs of one batch that is sent."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from plangym_like.batches import Inputs, single_steps, steps_of
+from plangym_like.execution.costs import CostModel, portion
+
+
+class BatchCosts:
+    """The costs of one batch that is sent, while its rows are stepped.
+
+    The time of this process's rows is recorded when the batch is over, for all of them together:
+    some rows are unusually cheap, because their episodes end early, and the shortest time counts.
+    Only the first rows of an environment are recorded at once.
+
+    Parameters
+    ----------
+    costs : CostModel
+        The times measured in earlier batches.
+    inputs : Inputs
+        The inputs of the batch.
+
+    Examples
+    --------
+    >>> inputs = Inputs(2, 0, np.zeros(2), np.zeros((2, 40), np.uint8), 1, None)
+    >>> costs = BatchCosts(CostModel(), inputs)
+    >>> costs.note_portion(1, 2, seconds=0.5)
+    >>> costs.note_portion(0, 1, seconds=0.1)
+    >>> costs.note_end()
+    >>> round(costs.seconds_per_row, 3)
+    0.3
+    """
+
+    def __init__(self, costs: CostModel, inputs: Inputs) -> None:
+        self._costs, self._inputs, self._steps = costs, inputs, steps_of(inputs)
+        self._taken = self._seconds = 0.0
+
+    @property
+    def seconds_per_row(self) -> float:
+        """The shortest time of an average row here, in seconds; 0 if it is not known."""
+        return self._costs.seconds_per_row(self._steps)
+
+    @property
+    def least(self) -> int:
+        """About how many rows take as long here as sending a message."""
+        return self._costs.least(self._steps)
+
+    def portion(self, start: int, stop: int, *, last: bool = False) -> int:
+        """Return how many of the rows ``start:stop`` to step before checking other processes.
+
+        The first rows are stepped next, or the last ones if `last` is true.
+        """
+        rows, dt = portion(stop - start, self.seconds_per_row), self._inputs.dt
+        if isinstance(dt, int):
+            return rows
+        # The next rows may take much longer than others, for example if rows are sorted by `dt`.
+        total = np.cumsum(dt[start:stop][::-1] if last else dt[start:stop], dtype=np.float64)
+        most = rows * self._steps / max(1, self._inputs.horizon)
+        return max(1, int(np.searchsorted(total, most, side="right")))
+
+    def note_portion(self, start: int, stop: int, *, seconds: float) -> None:
+        """Add the time that the rows ``start:stop`` took here."""
+        self._taken += single_steps(self._inputs, start, stop)
+        self._seconds += seconds
+        if not self.seconds_per_row:
+            self.note_end()
+
+    def note_end(self) -> None:
+        """Record the time of all rows that were stepped here."""
+        if self._taken:
+            self._costs.note_portion(self._taken, self._steps, seconds=self._seconds)
