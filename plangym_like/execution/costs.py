@@ -224,9 +224,10 @@ def _key(steps: float) -> int:
 class BatchCosts:
     """The costs of one batch that is sent, while its rows are stepped.
 
-    The time of this process's rows is recorded when the batch is over, for all of them together:
-    some rows are unusually cheap, because their episodes end early, and the shortest time counts.
-    Only the first rows of an environment are recorded at once.
+    The time of this process's rows is recorded when the batch is over, for all of them together.
+    Otherwise, a few rows that are unusually cheap because their episodes end early would make all
+    rows look cheap, since the shortest time counts. Only the first rows of an environment are
+    recorded at once.
 
     Parameters
     ----------
@@ -260,7 +261,7 @@ class BatchCosts:
         return self._costs.least(self._steps)
 
     def note_portion(self, taken: float, *, seconds: float) -> None:
-        """Add the time of rows that were stepped here and took `taken` single steps in total."""
+        """Add `seconds`, the time of some rows stepped here, which took `taken` single steps."""
         self._taken += taken
         self._seconds += seconds
         if not self.seconds_per_row:

@@ -77,7 +77,7 @@ class ChainState(abc.ABC):
         return self._fingerprint_fields
 
     def reseed(self, seed: int) -> None:
-        """Restart the owners' random generators, except the base's own, from `seed`."""
+        """Restart the owners' random generators from `seed`, but not the base's ``np_random``."""
         if not self.owners:
             return
         # If there are several copies of the environment, `unwrapped` is the current one.
