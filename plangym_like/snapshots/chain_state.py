@@ -137,7 +137,7 @@ class ChainState(abc.ABC):
         """Return the error for the attribute `place`, whose `value` cannot be saved."""
 
     def _refer(self, place: str, value: Any) -> str:
-        """From now on, encode `value` as a reference to its place; return `place`, made unique."""
+        """Encode `value` as a reference from now on; return its place, which is made unique."""
         while place in self._references:
             place += "'"
         self._references[place] = value
