@@ -181,7 +181,8 @@ def restart(bits: Any, fresh: Any) -> None:
 def spawner_of(generator: np.random.Generator) -> tuple[Any, ...] | None:
     """Return the data that determine which generators `generator` spawns.
 
-    These are the fields of its `SeedSequence`, which the 40 bytes do not hold; ``None`` if it has none.
+    The 40 bytes do not hold these data. They are the fields of the generator's `SeedSequence`; the
+    result is ``None`` if it has none.
     """
     seeds = generator.bit_generator.seed_seq
     if type(seeds) is not np.random.SeedSequence:
