@@ -137,7 +137,7 @@ class ChainState(abc.ABC):
         """Return the error for the attribute `place`, whose `value` cannot be saved."""
 
     def _refer(self, place: str, value: Any) -> str:
-        """Encode `value` as a reference from now on; return its place, which is made unique."""
+        """Register `value`, to be encoded as a reference; return a unique name of its place."""
         while place in self._references:
             place += "'"
         self._references[place] = value
