@@ -78,7 +78,7 @@ def unknown_option(error: TypeError, options: Mapping[str, Any]) -> InputError |
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return a hint at the word of `known` that is most like `word`; empty if none is like it.
+    """Return a hint that names the word in `known` most like `word`; empty if none is like it.
 
     Examples
     --------
@@ -90,7 +90,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def checks_options(init: Callable[..., None]) -> Callable[..., None]:
-    """Return the constructor `init` with an error for options that it does not have.
+    """Wrap the constructor `init`, so that an unknown option raises an error.
 
     Raises
     ------

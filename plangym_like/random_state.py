@@ -179,9 +179,10 @@ def restart(bits: Any, fresh: Any) -> None:
 
 
 def spawner_of(generator: np.random.Generator) -> tuple[Any, ...] | None:
-    """Return what decides which generators `generator` spawns; the 40 bytes do not hold it.
+    """Return the data that determine which generators `generator` spawns.
 
-    These are the fields of a `SeedSequence`, or ``None`` if the generator has none.
+    The 40 bytes do not hold these data. They are the fields of the generator's `SeedSequence`; the
+    result is ``None`` if it has none.
     """
     seeds = generator.bit_generator.seed_seq
     if type(seeds) is not np.random.SeedSequence:
@@ -192,7 +193,7 @@ def spawner_of(generator: np.random.Generator) -> tuple[Any, ...] | None:
 def spawning_generator(
     memory: bytes, spawner: tuple[Any, ...] | None
 ) -> np.random.Generator | None:
-    """Return a new generator that continues from `memory`, and spawns what `spawner` says."""
+    """Return a new generator that continues from `memory`, and spawns as `spawner` describes."""
     if spawner is None:
         return load_generator(memory, None)
     entropy, key, pool_size, count = spawner

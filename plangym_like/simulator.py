@@ -183,9 +183,10 @@ class Simulator(abc.ABC):
         raise SnapshotError(f"{type(self).__name__} cannot build a state from physical quantities")
 
     def state_difference(self, one: Row, other: Row) -> tuple[str, str] | None:
-        """Return where two payloads differ in meaning, and both values; ``None`` if they do not.
+        """Return a field that differs between two payloads, and both values.
 
-        Families in which different bytes may mean the same state override this.
+        Return ``None`` if the payloads hold the same state. Families in which different bytes may
+        mean the same state override this.
         """
         if np.array_equal(one, other):
             return None

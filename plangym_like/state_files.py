@@ -165,7 +165,11 @@ def check_header(path: str | os.PathLike[str], text: bytes, state_format: StateF
 
 
 def _read(file: BinaryIO, nbytes: int, *, known: bool) -> Row:
-    """Read at most `nbytes`; unless `known` is true, allocate memory as data arrives."""
+    """Read at most `nbytes`.
+
+    `known` says whether the file is known to be that long. If it is not, memory is allocated as
+    data arrives.
+    """
     if known:
         content = np.empty(nbytes, np.uint8)
         return content[: file.readinto(content.data)]  # type: ignore[attr-defined]

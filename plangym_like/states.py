@@ -298,7 +298,7 @@ def _checksum(row: Row) -> int:
     """Return the checksum of a row: the XXH64 hash of its payload, seeded with its length.
 
     XXH64 is specified at https://xxhash.com. XXH3 is faster for many rows at once, but its vector
-    instructions slow down the emulator's next step by more than that.
+    instructions slow down the emulator's next step by more than the hash itself saves.
     """
     content = row.data
     return xxh64_intdigest(content[HEADER_NBYTES:], *_NUMBER.unpack_from(content, 16))

@@ -88,7 +88,7 @@ class AuditedRows:
         return cls(auditor, inputs) if auditor.is_due(inputs.count) and inputs.count else None
 
     def audited(self, result: Any, again: Again) -> Any:
-        """Audit `result` and return it; if it is a `Future`, audit its result when that is read."""
+        """Audit `result` and return it; a `Future` is audited when its result is first read."""
         if isinstance(result, Future):
             result.check(partial(self.compare, again=again))
         else:

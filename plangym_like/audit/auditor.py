@@ -67,8 +67,8 @@ class Auditor:
     name : str
         The name of the environment in messages.
     state_difference : callable
-        ``state_difference(one, other)`` returns the field in which two payloads differ in meaning,
-        and both values; ``None`` if they do not differ.
+        ``state_difference(one, other)`` returns the name and both values of a field that differs
+        between two payloads; ``None`` if they hold the same state.
     on_found : callable
         Called with a message if a difference is found and `mode` is ``"warn"``.
     mode : {"raise", "warn", "off"}
@@ -168,7 +168,7 @@ class Auditor:
         return self._audits % 2 == 0
 
     def note(self, rows: int, compared: int, each: float, seconds: float) -> None:
-        """Record an audit of `rows` rows, and decide when the next one is due.
+        """Record an audit for which `rows` rows were chosen; decide when the next one is due.
 
         The audit took `seconds`, and compared `compared` rows. In the batch itself, each row took
         `each` seconds.
@@ -191,7 +191,10 @@ class Auditor:
         self._left = self._pause
 
     def state_difference(self, one: Row, other: Row) -> tuple[str, str] | None:
-        """Return where two rows differ in meaning, and both values; ``None`` if they do not."""
+        """Return a field that differs between two rows, and both values.
+
+        Return ``None`` if the rows hold the same state, even if their bytes differ.
+        """
         if np.array_equal(one, other):
             return None
         found = self._state_difference(one[HEADER_NBYTES:], other[HEADER_NBYTES:])

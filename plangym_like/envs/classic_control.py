@@ -193,7 +193,7 @@ class ClassicControlSimulator(GymnasiumSimulator):
         return self.codec.dynamics.signature(self.base) or (None,)
 
     def step_row(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
-        """Step one row with the dynamics, without arrays; return ``None`` if they cannot."""
+        """Step one row with Python numbers, not arrays; return ``None`` if this is not possible."""
         form = self._fast_form_of(action)
         return None if form is None else form.step_one(row, action, dt)
 

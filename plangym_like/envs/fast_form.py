@@ -47,9 +47,9 @@ class FastForm(abc.ABC):
         return "rgb" not in rows.columns
 
     def step_one(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
-        """Step one row without arrays; see `Simulator.step_row`.
+        """Step one row outside a batch; see `Simulator.step_row`.
 
-        Return ``None`` if this form cannot do so.
+        Return ``None`` if this form cannot step the row in this way.
         """
         return None
 

@@ -324,7 +324,7 @@ class GymnasiumSimulator(TriedSimulator):
         return form is not None and form.is_vectorised
 
     def step_rows(self, rows: Rows, start: int, stop: int) -> None:
-        """Step the rows ``start:stop`` with the fast form if there is one, otherwise one by one."""
+        """Step several rows with the fast form if there is one; otherwise, step them one by one."""
         if stop - start == 1:  # the environment itself is faster, and audits compare the two
             super().step_rows(rows, start, stop)
         else:

@@ -1,4 +1,4 @@
-"""`AtariPreprocessing` that draws only the screens that it reads, and a faster stack of frames.
+"""Make `AtariPreprocessing` draw only the screens that it reads, and stack frames faster.
 
 In each step, Gymnasium's wrapper calls the game's ``step`` once for each frame. It ignores the
 observations, and reads the last two screens directly from the emulator. Drawing screens that are

@@ -84,9 +84,9 @@ class TriedSimulator(Simulator):
     def _reset_env(self, seed: int | None, options: dict[str, Any] | None) -> Any:
         """Reset the environment and its wrappers.
 
-        If the options change a part of the environment that is the same in all state rows, the
-        environment and its wrappers get their attributes back. If the change was made inside an
-        attribute, such as a model, the simulator raises from then on.
+        The options must not change a part of the environment that is the same in all state rows.
+        If they do, the attributes of the environment and its wrappers are set back. If the change
+        was made inside an attribute, such as a model, the simulator cannot be used any more.
 
         Raises
         ------

@@ -11,9 +11,10 @@ from plangym_like.execution.costs import CostModel, portion
 class BatchCosts:
     """The costs of one batch that is sent, while its rows are stepped.
 
-    The time of this process's rows is recorded when the batch is over, for all of them together:
-    some rows are unusually cheap, because their episodes end early, and the shortest time counts.
-    Only the first rows of an environment are recorded at once.
+    The time of this process's rows is recorded when the batch is over, for all of them together.
+    Otherwise, a few rows that are unusually cheap because their episodes end early would make all
+    rows look cheap, since the shortest time counts. Only the first rows of an environment are
+    recorded at once.
 
     Parameters
     ----------

@@ -35,7 +35,8 @@ class GivenStates:
     Attributes
     ----------
     tries : bool
-        Whether the executor first steps given states as a trial (see `try_elsewhere`).
+        Whether the executor steps given states before this process uses them, in case they crash
+        a simulator (see `try_elsewhere`).
     elsewhere : bool
         Whether given states are used only in workers.
     """
@@ -49,7 +50,7 @@ class GivenStates:
         self._held: Row | None = None
 
     def attempt(self, states: Any, actions: Any = None, dt: Any = 1, *, many: bool = False) -> None:
-        """If `tries` is true, step `states` with the executor as a trial; see `try_elsewhere`."""
+        """If `tries` is true, step `states` with the executor first; see `try_elsewhere`."""
         if self.tries:
             try_elsewhere(self._executor, self._layout, states, actions, dt, many=many)
 

@@ -19,7 +19,7 @@ user_families: list[UserFamily] = []
 
 
 class KnownIds(NamedTuple):
-    """What a worker needs in order to make environments from the ids that its owner knows.
+    """The ids that a worker must know to make the same environments as its owner.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class KnownIds(NamedTuple):
 
 
 def known_ids(name: Any = None) -> KnownIds:
-    """Return what another process needs in order to make `name`, or anything if it is ``None``.
+    """Return what another process needs to make `name`; if `name` is ``None``, to make any id.
 
     Gymnasium's own environments need only their own spec; others may make environments of other
     ids. What cannot be pickled is left out, except the spec of `name`.

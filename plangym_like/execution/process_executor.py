@@ -350,7 +350,7 @@ class ProcessExecutor:
             raise ClosedError(self._closed_because)
 
     def forget(self) -> None:
-        """In a forked child process, close the executor, which shares its parent's memory."""
+        """Mark the executor as closed; called after `os.fork`, in the child process."""
         self.lock, self._in_use = threading.RLock(), threading.Lock()
         self._closed = True
         self._closed_because = (

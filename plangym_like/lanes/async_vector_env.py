@@ -35,7 +35,7 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
     episodes of each environment are the same as with `step`. All other methods first wait until
     the steps that `send` began are done; `recv` still returns the results of these steps, unless
     `reset` drops them. `step` raises an error if any result has not been received yet; `set_states`
-    raises one only if this is a result of an environment whose state it sets.
+    raises one only if it sets the state of an environment whose result has not been received.
 
     Parameters
     ----------

@@ -159,7 +159,7 @@ class ClassicLanes(Lanes):
                 limit._elapsed_steps = int(self._columns.elapsed[lane])
 
     def _read_back(self, lanes: Sequence[int]) -> None:
-        """Copy the states of their environments to `lanes`, if the lanes have been started."""
+        """Read the states of `lanes` from their environments, if the lanes have been started."""
         for lane in lanes if self._is_started else ():
             limit = time_limit(gym_env_of(self.envs[lane]))
             self._take_over(lane, 0 if limit is None else limit._elapsed_steps)

@@ -75,7 +75,7 @@ class LaneResults:
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def begin_step(self, call: StepCall) -> None:
-        """Move the last step's info columns into `infos`; drop them if `call` steps all lanes."""
+        """Move the last info columns into `infos`, or drop them if `call` steps all lanes."""
         if call.lanes is None:
             self._columns = {}
         _ = self.infos

@@ -124,7 +124,7 @@ class CellArchive:
         spent: Spent,
         screens: NDArray[np.uint8] | None = None,
     ) -> None:
-        """Keep visits that are new or better; count all other entries into known cells.
+        """Keep visits that are new or better; otherwise, count how often known cells are entered.
 
         `before` and `after` are the explorations before and after a step; only `rows` are used.
         `screens` are the observations; they are needed if cells may later be computed again.

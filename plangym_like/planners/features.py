@@ -81,6 +81,8 @@ def _tiles(obs: Any, infos: BatchInfo) -> NDArray[np.bool_]:
 def tile_colors(screens: NDArray[Any], rows: int = 14, columns: int = 16) -> NDArray[np.bool_]:
     """Return which colours are seen in each tile of the screens, ``(N, rows * columns * 256)``.
 
+    With several channels that are not colours, the last axis is as many times longer.
+
     These are the basic features of Y. Liang, M. C. Machado, E. Talvitie and M. Bowling, "State of
     the art control of Atari games using shallow reinforcement learning", AAMAS 2016:
     14 by 16 tiles, of 15 by 10 pixels on a screen of Atari. RGB colours are rounded to 3, 3

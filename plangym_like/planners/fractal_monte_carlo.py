@@ -57,7 +57,7 @@ class FractalMonteCarlo(Planner):
     env : PlanEnv
         Its action space is finite or a bounded box; its observations are numbers.
     walkers : int
-        The number of walkers; more are used in places where all walkers have died.
+        The number of walkers. If all of them die, more may be added (see above).
     hold : int
         The longest time that an action is held, in steps of the environment.
     alpha, beta : float

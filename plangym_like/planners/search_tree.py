@@ -344,7 +344,7 @@ def _groups(keys: Ints) -> tuple[Ints, Ints, Ints]:
 
 
 def _best(scores: Floats, starts: Ints, ranks: Ints) -> Ints:
-    """Return the columns ``(n,)`` of the k highest scores in each group of k rows."""
+    """For each group of k rows, return the columns of its k highest scores, ``(n,)``."""
     if not ranks.any():
         return np.asarray(scores.argmax(axis=1))
     width = scores.shape[1]

@@ -153,7 +153,7 @@ class Connection:
             request.answer(self._end)
 
     def drain(self) -> None:
-        """Process all replies that have arrived, and the worker's end if it has ended.
+        """Process all replies that have arrived; if the worker has ended, complete all requests.
 
         This never blocks.
         """

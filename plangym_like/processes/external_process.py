@@ -241,7 +241,7 @@ class ExternalProcess:
         return self._connection.unsent
 
     def drain(self) -> None:
-        """Process all replies that have arrived, and the process's end if it has ended.
+        """Process all replies that have arrived; if the process has ended, complete all requests.
 
         The futures of these replies are done afterwards. This never blocks, and does not raise
         their errors.

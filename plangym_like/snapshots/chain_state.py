@@ -77,7 +77,7 @@ class ChainState(abc.ABC):
         return self._fingerprint_fields
 
     def reseed(self, seed: int) -> None:
-        """Restart the owners' random generators, except the base's own, from `seed`."""
+        """Restart the owners' random generators from `seed`, but not the base's ``np_random``."""
         if not self.owners:
             return
         # If there are several copies of the environment, `unwrapped` is the current one.
@@ -137,7 +137,7 @@ class ChainState(abc.ABC):
         """Return the error for the attribute `place`, whose `value` cannot be saved."""
 
     def _refer(self, place: str, value: Any) -> str:
-        """From now on, encode `value` as a reference to its place; return `place`, made unique."""
+        """Register `value`, to be encoded as a reference; return a unique name of its place."""
         while place in self._references:
             place += "'"
         self._references[place] = value

@@ -166,7 +166,7 @@ def _is_trusted(value: Any) -> bool:
 
 
 def _package_of(thing: Any) -> str:
-    """Return the package of a function, a class, or the class of another object."""
+    """Return the name of the package in which `thing`, or else its class, is defined."""
     return str(getattr(thing, "__module__", None) or type(thing).__module__).partition(".")[0]
 
 

@@ -278,7 +278,7 @@ class WrapperState(ChainState):
 
 
 def _nbytes_of_one(wrapper: Any) -> int:
-    """Return how many bytes an observation or action takes; it may replace a ``None`` later."""
+    """Return the size in bytes of an observation or action, which may replace ``None`` later."""
     lengths = [0]
     for name in ("observation_space", "action_space"):
         space = getattr(wrapper, name, None)

@@ -91,7 +91,7 @@ def dt(context: CheckContext) -> bool:
 
 
 def unseeded(context: CheckContext) -> bool:
-    """Play episodes that begin without a seed; continue from their states in another copy."""
+    """Play episodes that begin without a seed, and continue from their states in another copy."""
     new, other = context.fresh(), context.used()
     for env in (new, new, other):
         _continue_elsewhere(env, other if env is new else new, None, context.steps)
@@ -125,7 +125,7 @@ VARIATIONS = {
 
 
 def _continue_elsewhere(env: Any, other: Any, seed: int | None, steps: int) -> None:
-    """Play an episode in `env`; continue from some of its states in `other`, the last first."""
+    """Play an episode in `env`; continue from some of its states in `other`, latest first."""
     episode = play(env, seed, steps, save=True)
     numbers = range(len(episode.steps))
     for number in sorted({*numbers[:: max(1, len(numbers) // 3)]}, reverse=True):

@@ -121,7 +121,7 @@ def _field(value: Any) -> Any:
 
 
 def _rows(fields: Mapping[str, Any]) -> list[int]:
-    """Return the batch size of `fields`."""
+    """Return the batch size of `fields`: ``[B]``, or ``[]`` if they hold no tensors."""
     counts = {key: field.shape[0] if field.ndim else None for key, field in fields.items()}
     # A part without tensors has no number of rows.
     for key, field in fields.items():

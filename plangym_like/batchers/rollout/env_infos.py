@@ -1,9 +1,9 @@
 """The numbers in environments' infos: columns, and extras for values that fit no column.
 
-The infos of the first reset determine the columns of a buffer. A key that only infos of steps have
-gets a column outside the buffer, which is sent as an `Extra`. A value that does not fit its column,
-such as 0.3 in a column of integers, is also sent as an `Extra`. When the fragment is assembled,
-`EnvInfos` widens columns or adds them. No value is ever rounded.
+The infos of the first reset determine the columns of a buffer. If infos of steps have another key,
+its values get a column outside the buffer, which is sent as an `Extra`. A value that does not fit
+its column, such as 0.3 in a column of integers, is also sent as an `Extra`. When the fragment is
+assembled, `EnvInfos` widens columns or adds them. No value is ever rounded.
 """
 
 from __future__ import annotations

@@ -47,9 +47,9 @@ class TemporalAgent(Agent):
         n_steps : int, optional
             The maximum number of calls.
         stop_variable : str, optional
-            Stop after the first step at which this variable is true for the whole batch. A step
-            at which it has no row counts as false if it has a later row, since an agent may write
-            one step ahead.
+            Stop after the first step at which this variable is true for the whole batch. If it has
+            a later row but none for this step, it counts as false, since an agent may write one
+            step ahead.
         kwargs
             Other arguments, which every agent gets.
 

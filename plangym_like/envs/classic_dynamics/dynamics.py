@@ -124,10 +124,10 @@ class Dynamics(abc.ABC):
     def advance_one(
         self, x: Sequence[float], hidden: Any, action: Any
     ) -> tuple[Sequence[float], Any, float, bool] | None:
-        """Step one state; return the next `x` and `hidden`, the reward and the terminated flag.
+        """Step one state, given as Python numbers; faster than `advance` for a few rows.
 
-        `x` is in the order of ``env.state``. Return ``None`` if the state cannot be stepped without
-        arrays.
+        Return the next `x` and `hidden`, the reward and the terminated flag, or ``None`` if this
+        method cannot step the state. `x` is in the order of ``env.state``.
         """
         return None
 

@@ -40,7 +40,7 @@ class MountainCarContinuous(Dynamics):
     def suits(cls, env: Any) -> bool:
         """As in `Dynamics`, but with one more condition.
 
-        Every bound must compare with the goal in ``float32`` as it does in double precision.
+        Comparing a bound with the goal must give the same result in ``float32`` as in ``float64``.
         """
         if not super().suits(env):
             return False

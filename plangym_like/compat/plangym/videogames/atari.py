@@ -39,7 +39,7 @@ class AtariEnv(VideogameEnv):
     repeat_action_probability : float
         The probability that a frame repeats the previous action.
     full_action_space : bool
-        Whether all 18 actions can be given, or only the actions that the game uses.
+        Whether the action space has all 18 actions, or only those that the game uses.
     possible_to_win, clone_seeds : bool
         Have no effect, because states are always complete.
     array_state : bool
@@ -108,7 +108,7 @@ class AtariEnv(VideogameEnv):
 
     @property
     def full_action_space(self) -> bool:
-        """Whether all 18 actions can be given."""
+        """Whether the action space has all 18 actions."""
         return bool(self._game["full_action_space"])
 
     def _core_kwargs(self) -> dict[str, Any]:
