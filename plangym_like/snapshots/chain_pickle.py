@@ -27,7 +27,7 @@ from gymnasium.utils import EzPickle
 
 from plangym_like.errors import SnapshotError, StateFormatError
 from plangym_like.ownership import releases
-from plangym_like.snapshots.array_layout import ArrayLayout, OverlapError
+from plangym_like.snapshots.array_layout import ArrayLayout, OverlapError, refuse_hidden_memory
 from plangym_like.snapshots.chain_state import ChainState
 from plangym_like.snapshots.class_names import can_be_imported, classes_named, name_of
 from plangym_like.snapshots.configuration import (
@@ -287,6 +287,8 @@ class _Pickler(pickle.Pickler):
         place = self._owner.place_of(thing, constants=self._constants)
         if place is not None:
             return _thing_at, (place,)
+        if isinstance(thing, np.ndarray):
+            refuse_hidden_memory(thing)
         if type(thing) is np.ndarray:
             return self._arrays.reduce(thing) or NotImplemented
         if isinstance(thing, np.dtype) and thing.isbuiltin == 1:

@@ -40,7 +40,7 @@ from plangym_like.snapshots.plain_data_reader import PlainDataReader
 from plangym_like.snapshots.plain_data_writer import WRITERS, PlainDataWriter
 
 
-def encode(value: Any, known: Sequence[Any] = ()) -> bytes:
+def encode(value: Any, known: Sequence[Any] = (), *, attributes: bool = False) -> bytes:
     """Return the bytes of `value`.
 
     Parameters
@@ -50,11 +50,14 @@ def encode(value: Any, known: Sequence[Any] = ()) -> bytes:
     known : sequence
         Objects that are written as references; `decode` needs the corresponding objects in the
         same order.
+    attributes : bool
+        Whether `value` holds attributes that objects continue to use, so that its arrays must not
+        share memory with objects outside `value`.
 
     Raises
     ------
     SnapshotError
-        A part of `value` is not plain data.
+        A part of `value` is not plain data; or an attribute is an array in a library's memory.
 
     Examples
     --------
@@ -64,7 +67,7 @@ def encode(value: Any, known: Sequence[Any] = ()) -> bytes:
     """
     whole: set[int] = set()
     while True:
-        writer = PlainDataWriter(known, whole)
+        writer = PlainDataWriter(known, whole, attributes=attributes)
         try:
             writer.put(value)
         except OverlapError as overlap:
