@@ -7,7 +7,6 @@ methods are tested against ``step``; a `SnapshotError` is raised if they disagre
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -23,6 +22,7 @@ from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.envs.wrapping import first_reset, forget_seed
 from plangym_like.errors import PlangymError, SnapshotError, StateCapacityError, StateFormatError
 from plangym_like.family_env import FamilyEnv
+from plangym_like.row_errors import errors_suppressed, not_exiting
 from plangym_like.snapshots import plain_data
 from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.known_wrappers import TRANSPARENT, chain
@@ -140,7 +140,7 @@ class SaveLoadCodec(Codec):
     def renew(self) -> None:
         """Load the state saved before the first reset, if there is one and it can be loaded."""
         if self._initial is not None:
-            with contextlib.suppress(Exception):
+            with errors_suppressed(Exception):
                 self._base.load_state(plain_data.decode(self._initial))
 
 
@@ -192,7 +192,7 @@ class SaveLoadSimulator(GymnasiumSimulator):
         missing = [name for name in _METHODS if not callable(getattr(env.unwrapped, name, None))]
         if missing:
             # Some environments cannot be closed before their first reset.
-            with contextlib.suppress(Exception):
+            with errors_suppressed(Exception):
                 env.close()
             raise SnapshotError(
                 f"{qualified_name(type(env.unwrapped))} has no {' and no '.join(missing)}"
@@ -203,7 +203,7 @@ class SaveLoadSimulator(GymnasiumSimulator):
         """Reset the environment once, and return its codec."""
         initial = None
         # Before their first reset, some environments have no state that could be saved.
-        with contextlib.suppress(Exception):
+        with errors_suppressed(Exception):
             initial = plain_data.encode(self.base.save_state())
         # Seeded, because the saved form of a fresh generator has a different length in each
         # process.
@@ -273,6 +273,7 @@ class SaveLoadSimulator(GymnasiumSimulator):
 
 
 def _refusal(base: Any, method: str, error: Exception) -> SnapshotError:
+    not_exiting(error)
     return SnapshotError(
         f"{type(base).__name__}.{method} raised {type(error).__name__}: {error}; save_state() must "
         "return the state, and load_state(state) must restore it"

@@ -35,6 +35,7 @@ from typing import Any
 import numpy as np
 
 from plangym_like.errors import StateFormatError
+from plangym_like.row_errors import not_exiting
 from plangym_like.snapshots.array_layout import OverlapError
 from plangym_like.snapshots.plain_data_reader import PlainDataReader
 from plangym_like.snapshots.plain_data_writer import WRITERS, PlainDataWriter
@@ -91,6 +92,7 @@ def decode(data: bytes, known: Sequence[Any] = ()) -> Any:
     except StateFormatError:
         raise
     except Exception as error:
+        not_exiting(error)
         raise StateFormatError(f"the bytes of plain data are damaged: {error}") from error
     if reader.place != len(data):
         raise StateFormatError("the bytes of plain data are damaged: more than one value")

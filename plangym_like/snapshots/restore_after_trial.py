@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.ownership import releases
+from plangym_like.row_errors import not_exiting
 from plangym_like.snapshots.array_layout import copies
 from plangym_like.snapshots.configuration import FUNCTIONS, is_configuration, is_ordinary
 from plangym_like.snapshots.impure_functions import held_objects
@@ -55,7 +56,8 @@ def restorer(env: gymnasium.Env[Any, Any], *, base: bool = False) -> Callable[[]
                 if is_configuration(value) or any(map(releases, within)):
                     raise TypeError(f"{name} is configuration, or releases something")
                 copied[name] = copy.deepcopy(value, memo)
-            except Exception:
+            except Exception as error:
+                not_exiting(error)
                 owner.exclude(name, value)
         kept.append((owner, copied))
 
