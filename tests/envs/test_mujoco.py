@@ -242,7 +242,15 @@ def test_what_is_carried_belongs_to_a_made_state() -> None:
 
 
 @pytest.mark.parametrize(
-    "physics", [{"qpos": [0.0]}, {"qvel": [np.nan] * 9}, {"x": 1}, {"qpos": "far"}]
+    "physics",
+    [
+        {"qpos": [0.0]},
+        {"qvel": [np.nan] * 9},
+        {"qvel": [1e200] * 9},
+        {"qpos": [-2e10] * 9},
+        {"x": 1},
+        {"qpos": "far"},
+    ],
 )
 def test_states_cannot_be_made_of_nonsense(env: Any, physics: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=next(iter(physics))):
