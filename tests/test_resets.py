@@ -240,6 +240,39 @@ def test_environments_that_count_episodes_begin_with_the_first(new_env: Any, sna
     assert [float(env.reset(seed=seed).obs[0]) for seed in (0, None, 1)] == [1.0, 2.0, 3.0]
 
 
+class LevelsOnceReset(Levels):
+    """Cannot save its state before its first reset."""
+
+    has_begun = False
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        self.has_begun = True
+        return super().reset(seed=seed)
+
+    def save_state(self) -> Any:
+        if not self.has_begun:
+            raise RuntimeError("reset it first")
+        return super().save_state()
+
+
+class DrifterOnceReset(LevelsOnceReset):
+    """Counts its levels only in its reset."""
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        self.level = 0
+        return super().reset(seed=seed)
+
+
+def test_a_count_of_episodes_that_save_state_cannot_undo_is_saved_otherwise(new_env: Any) -> None:
+    env = new_env(LevelsOnceReset)
+    assert (env.snapshot, env.exactness) == ("pickle", "exact")
+    assert "make save_state work before the first reset" in env.snapshot_note
+    assert [float(env.reset(seed=seed).obs[0]) for seed in (0, None, 1)] == [1.0, 2.0, 3.0]
+    assert new_env(LevelsOnceReset, snapshot="native").exactness == "approximate"
+    other = new_env(DrifterOnceReset)
+    assert (other.snapshot, other.exactness) == ("native", "exact")
+
+
 class Counter:
     """Counts, and is never copied."""
 

@@ -161,6 +161,7 @@ class SaveLoadSimulator(GymnasiumSimulator):
     to ``saved``, and may keep this object. If ``save_state`` works before the first reset, the
     state from that time is loaded again before the user's first reset. So the resets and steps that
     are taken when the environment is made leave no trace, such as a higher count of episodes.
+    Otherwise, an environment that such resets change is approximate.
 
     The optional ``step_states(states, actions)`` takes states ``(N, *shape)`` and N actions. It
     returns the same next states, observations, rewards, terminateds and truncateds as ``step``,
@@ -209,8 +210,23 @@ class SaveLoadSimulator(GymnasiumSimulator):
         # process.
         first_reset(self.env)
         codec = self.codec_class(self.base, self.name, self.state_capacity, initial)
+        if initial is None and self._remembers_episodes(codec):
+            codec.exactness = "approximate"
+            codec.exactness_note = (
+                f"{type(self.base).__name__}.save_state raises before the first reset, and a "
+                "second episode with the same seed begins in another state, so your first episode "
+                "is not the first one; make save_state work before the first reset"
+            )
         forget_seed(self.env)
         return codec
+
+    def _remembers_episodes(self, codec: SaveLoadCodec) -> bool:
+        """Return whether another reset with the same seed leads to another state than the first."""
+        first, second = np.zeros((2, codec.nbytes), np.uint8)
+        codec.read(first)
+        first_reset(self.env)
+        codec.read(second)
+        return not np.array_equal(first, second)
 
     def _try_out(self) -> None:
         """Check that ``load_state`` takes the result of ``save_state``, and run the trial."""
