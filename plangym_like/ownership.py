@@ -15,6 +15,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from plangym_like.row_errors import not_exiting
+
 # Types whose objects cannot change, so that no copy is needed.
 _CONSTANT = frozenset(
     [
@@ -89,5 +91,6 @@ def _copied(value: Any, memo: dict[int, Any]) -> Any:
         return value
     try:
         return copy.deepcopy(value, memo)
-    except Exception:
+    except Exception as error:
+        not_exiting(error)
         return value

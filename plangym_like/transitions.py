@@ -173,7 +173,8 @@ class BatchInfo(Sequence[dict[str, Any]]):
     ``infos[3]`` is the dict of row 3. ``infos["lives"]`` is a column: an array of numbers if every
     row has the key and all its values have the same dtype and shape. Otherwise it is an object
     array, with ``None`` for rows without the key. ``infos.mask("lives")`` marks the rows that have
-    the key.
+    the key. Infos that are computed for whole blocks of rows, such as those of MuJoCo's robots, are
+    Python numbers in the dict of a row, even if a single step returns numbers of NumPy.
 
     With ``on_error="mask"``, `failed` marks the rows that failed, and `errors` holds their
     exceptions.

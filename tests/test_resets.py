@@ -240,6 +240,86 @@ def test_environments_that_count_episodes_begin_with_the_first(new_env: Any, sna
     assert [float(env.reset(seed=seed).obs[0]) for seed in (0, None, 1)] == [1.0, 2.0, 3.0]
 
 
+class LevelsOnceReset(Levels):
+    """Cannot save its state before its first reset."""
+
+    has_begun = False
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        self.has_begun = True
+        return super().reset(seed=seed)
+
+    def save_state(self) -> Any:
+        if not self.has_begun:
+            raise RuntimeError("reset it first")
+        return super().save_state()
+
+
+class DrifterOnceReset(LevelsOnceReset):
+    """Counts its levels only in its reset."""
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        self.level = 0
+        return super().reset(seed=seed)
+
+
+def test_a_count_of_episodes_that_save_state_cannot_undo_is_saved_otherwise(new_env: Any) -> None:
+    env = new_env(LevelsOnceReset)
+    assert (env.snapshot, env.exactness) == ("pickle", "exact")
+    assert "make save_state work before the first reset" in env.snapshot_note
+    assert [float(env.reset(seed=seed).obs[0]) for seed in (0, None, 1)] == [1.0, 2.0, 3.0]
+    assert new_env(LevelsOnceReset, snapshot="native").exactness == "approximate"
+    other = new_env(DrifterOnceReset)
+    assert (other.snapshot, other.exactness) == ("native", "exact")
+
+
+class Counter:
+    """Counts, and is never copied."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self
+
+
+class CountsWithAnother(Drifter):
+    """Leaves counting to an object that is never copied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counters = [Counter()]
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        obs, _ = super().reset(seed=seed)
+        self.counters[0].count += 1
+        return obs, {"episodes": self.counters[0].count}
+
+
+class WrapperCountsWithAnother(gymnasium.Wrapper):
+    def __init__(self, env: gymnasium.Env) -> None:
+        super().__init__(env)
+        self.counter = Counter()
+
+    def reset(self, **kwargs: Any) -> Any:
+        self.counter.count += 1
+        return self.env.reset(**kwargs)[0], {"episodes": self.counter.count}
+
+
+@pytest.mark.parametrize(
+    "name, kwargs",
+    [
+        (CountsWithAnother, {"snapshot": "pickle"}),
+        ("CartPole-v1", {"wrappers": [WrapperCountsWithAnother]}),
+    ],
+)
+def test_objects_that_are_never_copied_begin_with_the_first_episode(
+    new_env: Any, name: Any, kwargs: Any
+) -> None:
+    env = new_env(name, **kwargs)
+    assert [env.reset(seed=seed).info["episodes"] for seed in (0, None, 1)] == [1, 2, 3]
+
+
 def test_a_lake_that_was_drawn_at_random_stays_the_environments(new_env: Any) -> None:
     kwargs = {"desc": None, "map_name": None, "is_slippery": False}
     first, env = new_env("FrozenLake-v1", **kwargs), new_env("FrozenLake-v1", **kwargs)

@@ -53,7 +53,8 @@ class StateArchive:
         Keep rows and columns in unnamed files in this directory instead of in memory. The files are
         mapped into memory, and vanish with the archive; use `save` to keep it. If the process
         forks, both copies of the archive use the same files, so the child's copy can only be read.
-        To write in the child, save the archive and load it there.
+        To write in the child, save the archive and load it there. Views of columns that were taken
+        before the fork are not protected: what the child writes into them, the parent reads.
     level : int
         The compression level, from 1 to 22.
 

@@ -7,7 +7,6 @@ holds the state of the base, its random generator, and the wrappers' state, in t
 from __future__ import annotations
 
 import abc
-import contextlib
 import importlib.metadata
 from collections.abc import Callable, Iterable, Mapping
 from operator import is_
@@ -36,6 +35,7 @@ from plangym_like.envs.wrapping import (
 from plangym_like.errors import InputError
 from plangym_like.family_env import as_wrappers
 from plangym_like.ownership import owned
+from plangym_like.row_errors import errors_suppressed
 from plangym_like.simulator import EnvStep, Outcome, as_reset, as_reward, as_step, name_of
 from plangym_like.snapshots.configuration import describe
 from plangym_like.snapshots.generators import watched_generators
@@ -117,7 +117,7 @@ class GymnasiumSimulator(TriedSimulator):
         except BaseException:
             # Some simulators allow only one instance at a time, and another method may be tried
             # next.
-            with contextlib.suppress(Exception):
+            with errors_suppressed(Exception):
                 env.close()
             raise
 

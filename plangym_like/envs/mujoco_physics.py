@@ -121,7 +121,7 @@ class PhysicsMemory:
         Raises
         ------
         InputError
-            A name is unknown, or a value is not finite or has the wrong shape.
+            A name is unknown, or a value has the wrong shape or is too large for MuJoCo.
         """
         known = self.view(payload[None])
         unknown = sorted(physics.keys() - known.keys())
@@ -136,8 +136,12 @@ class PhysicsMemory:
                 value = np.asarray(given, np.float64)
             except (TypeError, ValueError) as error:
                 raise InputError(f"{name} must have the shape {shape}, got {given!r}") from error
-            if value.shape != shape or not np.isfinite(value).all():
-                raise InputError(f"{name} must be finite numbers of shape {shape}, got {given!r}")
+            # MuJoCo's next step would replace a state with larger numbers by the initial state.
+            if value.shape != shape or not (np.abs(value) <= mujoco.mjMAXVAL).all():
+                raise InputError(
+                    f"{name} must be numbers of shape {shape} between -{mujoco.mjMAXVAL:g} and "
+                    f"{mujoco.mjMAXVAL:g}, MuJoCo's largest number, got {given!r}"
+                )
             values[name] = value
         numbers = payload[: self.state_nbytes].view(np.float64)
         for name, value in values.items():

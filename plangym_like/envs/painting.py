@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.errors import InputError
+from plangym_like.row_errors import not_exiting
 
 if TYPE_CHECKING:
     from plangym_like.envs.tried_simulator import TriedSimulator
@@ -35,6 +36,7 @@ def make_painter(simulator: TriedSimulator) -> Any:
     try:
         return simulator.make_again(name, *rest, render_mode=MODE)
     except Exception as error:
+        not_exiting(error)
         raise InputError(
             f"this environment was made without render_mode={MODE!r}, and a second one with that "
             f"mode, to render the states of this one, could not be made: {error}"

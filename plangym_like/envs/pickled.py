@@ -35,7 +35,7 @@ from plangym_like.errors import (
     UntrustedStateError,
 )
 from plangym_like.family_env import FamilyEnv
-from plangym_like.row_errors import errors_suppressed
+from plangym_like.row_errors import errors_suppressed, not_exiting
 from plangym_like.snapshots.chain_pickle import ChainPickle
 from plangym_like.snapshots.chain_state import columns_of
 from plangym_like.snapshots.configuration import describe, qualified_name
@@ -247,6 +247,7 @@ class PickledSimulator(GymnasiumSimulator):
         except PlangymError:
             raise
         except Exception as error:
+            not_exiting(error)
             raise SnapshotError(
                 f"after it was restored from a pickle, it raised {type(error).__name__}: {error}"
             ) from error

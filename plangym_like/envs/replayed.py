@@ -32,7 +32,7 @@ from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.envs.wrapping import forget_seed, is_plain
 from plangym_like.errors import SnapshotError, StateCapacityError, StateFormatError
 from plangym_like.family_env import FamilyEnv
-from plangym_like.row_errors import errors_suppressed
+from plangym_like.row_errors import errors_suppressed, not_exiting
 from plangym_like.snapshots.action_log import ACTIONS, ActionLogFormat
 from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.current_env_proxy import CurrentEnvProxy
@@ -227,13 +227,14 @@ class ReplayedSimulator(GymnasiumSimulator):
     def _can_be_copied(self) -> bool:
         try:
             other = self._copy()
-        except Exception:
+        except Exception as error:
+            not_exiting(error)
             # Some simulators allow only one instance in a process.
             return False
         if other is self._proxy.env:
             # The callable returns the same object each time.
             return False
-        with contextlib.suppress(Exception):
+        with errors_suppressed(Exception):
             other.close()
         return True
 

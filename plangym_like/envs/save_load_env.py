@@ -7,7 +7,6 @@ methods are tested against ``step``; a `SnapshotError` is raised if they disagre
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -23,6 +22,7 @@ from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.envs.wrapping import first_reset, forget_seed
 from plangym_like.errors import PlangymError, SnapshotError, StateCapacityError, StateFormatError
 from plangym_like.family_env import FamilyEnv
+from plangym_like.row_errors import errors_suppressed, not_exiting
 from plangym_like.snapshots import plain_data
 from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.known_wrappers import TRANSPARENT, chain
@@ -140,7 +140,7 @@ class SaveLoadCodec(Codec):
     def renew(self) -> None:
         """Load the state saved before the first reset, if there is one and it can be loaded."""
         if self._initial is not None:
-            with contextlib.suppress(Exception):
+            with errors_suppressed(Exception):
                 self._base.load_state(plain_data.decode(self._initial))
 
 
@@ -161,6 +161,7 @@ class SaveLoadSimulator(GymnasiumSimulator):
     to ``saved``, and may keep this object. If ``save_state`` works before the first reset, the
     state from that time is loaded again before the user's first reset. So the resets and steps that
     are taken when the environment is made leave no trace, such as a higher count of episodes.
+    Otherwise, an environment that such resets change is approximate.
 
     The optional ``step_states(states, actions)`` takes states ``(N, *shape)`` and N actions. It
     returns the same next states, observations, rewards, terminateds and truncateds as ``step``,
@@ -192,7 +193,7 @@ class SaveLoadSimulator(GymnasiumSimulator):
         missing = [name for name in _METHODS if not callable(getattr(env.unwrapped, name, None))]
         if missing:
             # Some environments cannot be closed before their first reset.
-            with contextlib.suppress(Exception):
+            with errors_suppressed(Exception):
                 env.close()
             raise SnapshotError(
                 f"{qualified_name(type(env.unwrapped))} has no {' and no '.join(missing)}"
@@ -203,14 +204,29 @@ class SaveLoadSimulator(GymnasiumSimulator):
         """Reset the environment once, and return its codec."""
         initial = None
         # Before their first reset, some environments have no state that could be saved.
-        with contextlib.suppress(Exception):
+        with errors_suppressed(Exception):
             initial = plain_data.encode(self.base.save_state())
         # Seeded, because the saved form of a fresh generator has a different length in each
         # process.
         first_reset(self.env)
         codec = self.codec_class(self.base, self.name, self.state_capacity, initial)
+        if initial is None and self._remembers_episodes(codec):
+            codec.exactness = "approximate"
+            codec.exactness_note = (
+                f"{type(self.base).__name__}.save_state raises before the first reset, and a "
+                "second episode with the same seed begins in another state, so your first episode "
+                "is not the first one; make save_state work before the first reset"
+            )
         forget_seed(self.env)
         return codec
+
+    def _remembers_episodes(self, codec: SaveLoadCodec) -> bool:
+        """Return whether another reset with the same seed leads to another state than the first."""
+        first, second = np.zeros((2, codec.nbytes), np.uint8)
+        codec.read(first)
+        first_reset(self.env)
+        codec.read(second)
+        return not np.array_equal(first, second)
 
     def _try_out(self) -> None:
         """Check that ``load_state`` takes the result of ``save_state``, and run the trial."""
@@ -273,6 +289,7 @@ class SaveLoadSimulator(GymnasiumSimulator):
 
 
 def _refusal(base: Any, method: str, error: Exception) -> SnapshotError:
+    not_exiting(error)
     return SnapshotError(
         f"{type(base).__name__}.{method} raised {type(error).__name__}: {error}; save_state() must "
         "return the state, and load_state(state) must restore it"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
@@ -11,6 +10,7 @@ import numpy as np
 from plangym_like.envs.codec import Codec
 from plangym_like.envs.wrapping import forget_seed
 from plangym_like.errors import SnapshotError
+from plangym_like.row_errors import errors_suppressed, not_exiting
 from plangym_like.simulator import Simulator
 from plangym_like.snapshots.configuration import qualified_name
 from plangym_like.snapshots.known_wrappers import has_foreign_code, links
@@ -51,7 +51,7 @@ class TriedSimulator(Simulator):
             note = trial.run()
         except SnapshotError as error:
             if self.exactness == "exact":
-                with contextlib.suppress(Exception):
+                with errors_suppressed(Exception):
                     self._end_trial(original, fresh)
                 raise
             note = str(error)
@@ -73,7 +73,8 @@ class TriedSimulator(Simulator):
             return None
         try:
             other = self.make_again(*self._arguments[0])
-        except Exception:
+        except Exception as error:
+            not_exiting(error)
             return None
         if other.env.unwrapped is self.env.unwrapped:
             # The callable returns the same object each time.

@@ -44,12 +44,9 @@ class ClassicLanes(Lanes):
         self._is_started = False
         self._gym_envs = list(map(as_gym_env, self.envs))
         self._bases: list[Any] = [gym_env_of(env).unwrapped for env in self.envs]
-        base = self._bases[0]
-        self._dynamics = DYNAMICS[type(base)](base)
-        self._signature = self._dynamics.signature(base)
-        self._limit = _limit_of(gym_env_of(self.envs[0]))
+        self._read_constants()
         self._time_limits = [time_limit(gym_env_of(env)) for env in self.envs]
-        self.observation_layout = layout_of_space(base.observation_space)
+        self.observation_layout = layout_of_space(self._bases[0].observation_space)
         count = self.num_lanes
         self._columns = Columns(
             np.empty((len(self._dynamics.order), count)),
@@ -65,6 +62,13 @@ class ClassicLanes(Lanes):
         self._states = np.empty((count, len(self._dynamics.order)))
         # The type of each lane's hidden attribute, for its state row.
         self._kinds = np.zeros(count, np.int64)
+
+    def _read_constants(self) -> None:
+        """Read the constants of the dynamics and the time limit, which all lanes share."""
+        base = self._bases[0]
+        self._dynamics = DYNAMICS[type(base)](base)
+        self._signature = self._dynamics.signature(base)
+        self._limit = _limit_of(gym_env_of(self.envs[0]))
 
     def start(self, seeds: Seeds = None, options: Options = None) -> Any:
         self._is_started = False
@@ -181,10 +185,7 @@ class ClassicLanes(Lanes):
         if not has_common_form(self.envs):
             self._write_back(range(self.num_lanes))
             return one_by_one(self)
-        base = self._bases[0]
-        self._dynamics = DYNAMICS[type(base)](base)
-        self._signature = self._dynamics.signature(base)
-        self._limit = _limit_of(gym_env_of(self.envs[0]))
+        self._read_constants()
         return self
 
     def step(self, actions: Any, out: StepArrays, lanes: Which = None) -> None:

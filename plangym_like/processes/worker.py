@@ -14,6 +14,7 @@ import time
 import traceback
 from typing import Any, NoReturn
 
+from plangym_like.errors import PlangymError
 from plangym_like.processes import parent_death
 from plangym_like.processes.child_process import flush_outputs
 from plangym_like.processes.messages import (
@@ -31,6 +32,12 @@ from plangym_like.processes.remote_errors import pack_exception
 
 # The number of frames of `_answer` and its helpers, which are left out of tracebacks.
 _OWN_FRAMES = 2
+# For packages such as gym_classics, which cannot be used before its `register` was called.
+_AFRESH = (
+    "raised while a new process made its object. This process has imported every package afresh: "
+    "if one has to be set up before it is used (by a call of its register(), say), give a function "
+    "that does so first, and then makes the object"
+)
 # Address space that is reserved for reporting a lack of memory.
 _RESERVE_NBYTES = 4 << 20
 
@@ -122,6 +129,8 @@ class Worker:
             _settle_in(**setup)
             self._hosted = loads(constructor)()
         except BaseException as error:
+            if isinstance(error, Exception) and not isinstance(error, PlangymError | MemoryError):
+                error.add_note(_AFRESH)
             self._send(EXCEPTION, message.request, pack_exception(error, skip_frames=1))
             return False
         self._send(RESULT, message.request, dumps(None))

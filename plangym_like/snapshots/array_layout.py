@@ -92,6 +92,26 @@ def root_of(array: NDArray[Any]) -> NDArray[Any]:
     return array
 
 
+def refuse_hidden_memory(array: NDArray[Any]) -> None:
+    """Raise `SnapshotError` if the owner of the memory of `array` does not show this memory.
+
+    Such an owner is a capsule that a library has made for a part of its own data (``qpos`` of
+    MuJoCo's ``MjData``). So it is not known which other objects use the memory, and an array that
+    was restored from its elements would no longer be part of them.
+    """
+    owner: Any = root_of(array).base
+    if owner is None or hasattr(owner, "__array_interface__") or hasattr(owner, "__array__"):
+        return
+    try:
+        memoryview(owner)
+    except TypeError:
+        raise SnapshotError(
+            f"the memory of the array belongs to a library (to a {type(owner).__name__}), and a "
+            "restored array would have memory of its own; keep a copy made by numpy.array, or ask "
+            "the library for the array each time"
+        ) from None
+
+
 def copies(arrays: list[NDArray[Any]]) -> dict[int, Any]:
     """Return a dict that maps the `id` of each array to a copy of the array.
 

@@ -10,7 +10,6 @@ worker process has another ``__main__``.
 from __future__ import annotations
 
 import collections
-import contextlib
 import enum
 import hashlib
 import io
@@ -27,7 +26,8 @@ from gymnasium.utils import EzPickle
 
 from plangym_like.errors import SnapshotError, StateFormatError
 from plangym_like.ownership import releases
-from plangym_like.snapshots.array_layout import ArrayLayout, OverlapError
+from plangym_like.row_errors import errors_suppressed, not_exiting
+from plangym_like.snapshots.array_layout import ArrayLayout, OverlapError, refuse_hidden_memory
 from plangym_like.snapshots.chain_state import ChainState
 from plangym_like.snapshots.class_names import can_be_imported, classes_named, name_of
 from plangym_like.snapshots.configuration import (
@@ -103,7 +103,7 @@ class ChainPickle(ChainState):
         for place, thing in named_objects(env):
             if id(thing) not in self._ids:
                 # An object that cannot be pickled cannot be part of a state either.
-                with contextlib.suppress(Exception):
+                with errors_suppressed(Exception):
                     content = self._content(thing)
                     self._constants[self._refer(place, thing)] = content
         self._ids |= {id(self._references[place]): place for place in self._constants}
@@ -239,6 +239,7 @@ class ChainPickle(ChainState):
         except SnapshotError:
             raise
         except Exception as error:
+            not_exiting(error)
             raise StateFormatError(f"the pickle in a state row is damaged: {error}") from error
 
     def _pickled(
@@ -287,6 +288,8 @@ class _Pickler(pickle.Pickler):
         place = self._owner.place_of(thing, constants=self._constants)
         if place is not None:
             return _thing_at, (place,)
+        if isinstance(thing, np.ndarray):
+            refuse_hidden_memory(thing)
         if type(thing) is np.ndarray:
             return self._arrays.reduce(thing) or NotImplemented
         if isinstance(thing, np.dtype) and thing.isbuiltin == 1:

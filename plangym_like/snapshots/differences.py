@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import pickle
 import random
 from collections import deque
@@ -13,6 +12,7 @@ import gymnasium
 import numpy as np
 
 from plangym_like.errors import EnvApiError, SnapshotError
+from plangym_like.row_errors import errors_suppressed, not_exiting
 from plangym_like.snapshots import plain_data
 from plangym_like.snapshots.configuration import (
     FUNCTIONS,
@@ -130,7 +130,7 @@ def _parts_of(thing: Any) -> dict[str, Any] | None:
         return None
     if hasattr(thing, "detach") and hasattr(thing, "__array__"):
         # A torch tensor: two pickles of the same tensor may differ.
-        with contextlib.suppress(Exception):
+        with errors_suppressed(Exception):
             return {"": np.asarray(thing.detach().cpu())}
     if isinstance(thing, list | tuple | deque):
         return {f"[{index}]": value for index, value in enumerate(thing)}
@@ -158,7 +158,7 @@ def _value_of(thing: Any) -> dict[str, Any]:
     if isinstance(thing, BaseException):
         return {".args": thing.args}
     if hasattr(thing, "__array__"):
-        with contextlib.suppress(Exception):
+        with errors_suppressed(Exception):
             return {"": np.asarray(thing)}
     return {}
 
@@ -167,7 +167,8 @@ def _reduced(thing: Any) -> dict[str, Any] | None:
     """Return the parts of `thing` that a pickle would contain."""
     try:
         reduced = thing.__reduce_ex__(4)
-    except Exception:
+    except Exception as error:
+        not_exiting(error)
         return None
     if not isinstance(reduced, tuple):
         return None
@@ -199,7 +200,8 @@ def _bits(value: Any) -> bytes:
         pass
     try:
         return pickle.dumps(value)
-    except Exception:
+    except Exception as error:
+        not_exiting(error)
         # A value whose repr is only an address cannot be compared.
         shown = "" if " at 0x" in repr(value) else repr(value)
         return f"{type(value).__qualname__} {shown}".encode()

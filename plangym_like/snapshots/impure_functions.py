@@ -6,7 +6,6 @@ module. The trial copies these values, and compares them after some steps.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import pickle
 import random
@@ -19,6 +18,7 @@ import gymnasium
 import numpy as np
 
 from plangym_like.errors import SnapshotError
+from plangym_like.row_errors import errors_suppressed, not_exiting
 from plangym_like.snapshots.configuration import FUNCTIONS, is_configuration, is_ordinary
 from plangym_like.snapshots.known_wrappers import TRANSPARENT, is_known, links
 from plangym_like.snapshots.state_owner import kind_of
@@ -206,7 +206,7 @@ def _note(place: str, value: Any, found: dict[str, Any], *, objects: bool = True
     elif isinstance(value, _CONTAINERS):
         if (value.nbytes if isinstance(value, np.ndarray) else 64 * len(value)) < _MOST_NBYTES:
             # If it cannot be copied, only results are compared.
-            with contextlib.suppress(Exception):
+            with errors_suppressed(Exception):
                 found[place] = pickle.loads(pickle.dumps(value))
     elif objects and not isinstance(value, gymnasium.Env) and is_ordinary(type(value)):
         for name, inner in vars(value).items():
@@ -231,6 +231,7 @@ def _is_beginning(before: Any, after: Any) -> bool:
         if isinstance(before, np.ndarray):
             return bool(before.dtype == object or before.tobytes() == after.tobytes())
         return bool(before == after) or before != before
-    except Exception:
+    except Exception as error:
+        not_exiting(error)
         # If they cannot be compared, only results are compared.
         return True

@@ -35,12 +35,13 @@ from typing import Any
 import numpy as np
 
 from plangym_like.errors import StateFormatError
+from plangym_like.row_errors import not_exiting
 from plangym_like.snapshots.array_layout import OverlapError
 from plangym_like.snapshots.plain_data_reader import PlainDataReader
 from plangym_like.snapshots.plain_data_writer import WRITERS, PlainDataWriter
 
 
-def encode(value: Any, known: Sequence[Any] = ()) -> bytes:
+def encode(value: Any, known: Sequence[Any] = (), *, attributes: bool = False) -> bytes:
     """Return the bytes of `value`.
 
     Parameters
@@ -50,11 +51,14 @@ def encode(value: Any, known: Sequence[Any] = ()) -> bytes:
     known : sequence
         Objects that are written as references; `decode` needs the corresponding objects in the
         same order.
+    attributes : bool
+        Whether `value` holds attributes that objects continue to use, so that its arrays must not
+        share memory with objects outside `value`.
 
     Raises
     ------
     SnapshotError
-        A part of `value` is not plain data.
+        A part of `value` is not plain data; or an attribute is an array in a library's memory.
 
     Examples
     --------
@@ -64,7 +68,7 @@ def encode(value: Any, known: Sequence[Any] = ()) -> bytes:
     """
     whole: set[int] = set()
     while True:
-        writer = PlainDataWriter(known, whole)
+        writer = PlainDataWriter(known, whole, attributes=attributes)
         try:
             writer.put(value)
         except OverlapError as overlap:
@@ -88,6 +92,7 @@ def decode(data: bytes, known: Sequence[Any] = ()) -> Any:
     except StateFormatError:
         raise
     except Exception as error:
+        not_exiting(error)
         raise StateFormatError(f"the bytes of plain data are damaged: {error}") from error
     if reader.place != len(data):
         raise StateFormatError("the bytes of plain data are damaged: more than one value")

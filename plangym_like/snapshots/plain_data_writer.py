@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from plangym_like import random_state
 from plangym_like.errors import SnapshotError
-from plangym_like.snapshots.array_layout import ArrayLayout
+from plangym_like.snapshots.array_layout import ArrayLayout, refuse_hidden_memory
 
 MAX_DEPTH = 64
 # The factories that a defaultdict may have; their index is stored in the bytes.
@@ -30,14 +30,15 @@ class PlainDataWriter:
     """Collects the bytes of a value in `parts`.
 
     Objects in `known` are written as references. Arrays whose ids are in `whole` are written before
-    any view of them.
+    any view of them. If `attributes` is true, arrays in the memory of a library are refused.
     """
 
-    def __init__(self, known: Sequence[Any], whole: Collection[int]) -> None:
+    def __init__(self, known: Sequence[Any], whole: Collection[int], *, attributes: bool) -> None:
         self.parts: list[bytes] = []
         self.depth = 0
         self.numbers = {id(thing): number for number, thing in enumerate(known)}
         self.arrays = ArrayLayout(whole)
+        self.attributes = attributes
         self.count = len(known)
 
     def put(self, value: Any) -> None:
@@ -96,6 +97,8 @@ def _put_scalar(encoder: PlainDataWriter, value: np.generic) -> None:
 
 
 def _put_array(encoder: PlainDataWriter, value: NDArray[Any]) -> None:
+    if encoder.attributes:
+        refuse_hidden_memory(value)
     reduced = encoder.arrays.reduce(value)
     if reduced is None:
         encoder.remember(value)

@@ -20,6 +20,7 @@ import numpy as np
 
 from plangym_like import random_state
 from plangym_like.errors import SnapshotError, StateFormatError
+from plangym_like.row_errors import errors_suppressed
 from plangym_like.snapshots import plain_data
 from plangym_like.snapshots.action_log import GENERATOR, RESEED, START, ActionLogFormat, Start
 from plangym_like.snapshots.configuration import qualified_name
@@ -103,7 +104,7 @@ class ReplayCache:
             if self.single:
                 self._first = base
             else:
-                with contextlib.suppress(Exception):
+                with errors_suppressed(Exception):
                     base.close()
             raise
         cached.log = self._logs.start(start)
@@ -188,7 +189,7 @@ class ReplayCache:
         """Remove a copy from the cache and close it."""
         self.release(cached)
         self._first = None
-        with contextlib.suppress(Exception):
+        with errors_suppressed(Exception):
             cached.env.close()
 
     def close(self) -> None:

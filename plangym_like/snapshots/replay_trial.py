@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import gymnasium
 
 from plangym_like import random_state
+from plangym_like.row_errors import errors_suppressed
 from plangym_like.snapshots.differences import difference
 from plangym_like.snapshots.outcomes import Outcome, ends, outcome_of
 
@@ -44,6 +44,6 @@ def _play(make: Callable[[], _Env] | None, first: _Env, actions: list[Any]) -> l
                 break
     finally:
         if env is not first:
-            with contextlib.suppress(Exception):
+            with errors_suppressed(Exception):
                 env.close()
     return outcomes

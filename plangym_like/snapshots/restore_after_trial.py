@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.ownership import releases
+from plangym_like.row_errors import not_exiting
 from plangym_like.snapshots.array_layout import copies
 from plangym_like.snapshots.configuration import FUNCTIONS, is_configuration, is_ordinary
 from plangym_like.snapshots.impure_functions import held_objects
@@ -38,9 +39,10 @@ def restorer(env: gymnasium.Env[Any, Any], *, base: bool = False) -> Callable[[]
     generators = [] if base else _generators(inner)
     wrappers = [wrapper for wrapper in wrappers if type(wrapper) not in TRANSPARENT]
     things = [*wrappers, *_held(wrappers), *([inner] if base else ())]
-    things = list({id(thing): thing for thing in things}.values())
     # Not copied, because objects may refer to each other, or be compared by identity.
     named = [thing for _, thing in named_objects(env)]
+    things += _never_copied(things, {id(thing) for thing in (*links(env), *named)})
+    things = list({id(thing): thing for thing in things}.values())
     shared = {id(thing): thing for thing in (*links(env), *things, *named)}
     owners = [
         StateOwner(type(thing).__name__, type(thing), always(thing), None) for thing in things
@@ -55,7 +57,8 @@ def restorer(env: gymnasium.Env[Any, Any], *, base: bool = False) -> Callable[[]
                 if is_configuration(value) or any(map(releases, within)):
                     raise TypeError(f"{name} is configuration, or releases something")
                 copied[name] = copy.deepcopy(value, memo)
-            except Exception:
+            except Exception as error:
+                not_exiting(error)
                 owner.exclude(name, value)
         kept.append((owner, copied))
 
@@ -80,6 +83,31 @@ def _held(wrappers: list[Any]) -> list[Any]:
         for held in held_objects(value)
         if is_ordinary(type(held)) and not isinstance(held, gymnasium.Env)
     ]
+
+
+def _never_copied(things: list[Any], seen: set[int]) -> list[Any]:
+    """Return the ordinary objects in attributes of `things` whose deep copies are themselves.
+
+    Objects whose ids are in `seen` are left out.
+    """
+    return [
+        inner
+        for thing in things
+        for name, value in vars(thing).items()
+        if name not in CONSTANT
+        for _, inner in reachable(value, name, seen)
+        if is_ordinary(type(inner)) and _is_own_copy(inner)
+    ]
+
+
+def _is_own_copy(thing: Any) -> bool:
+    if not hasattr(type(thing), "__deepcopy__") or releases(thing):
+        return False
+    try:
+        return copy.deepcopy(thing) is thing
+    except Exception as error:
+        not_exiting(error)
+        return False
 
 
 def _arrays(states: Iterable[dict[str, Any]]) -> list[NDArray[Any]]:

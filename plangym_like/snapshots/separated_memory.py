@@ -6,7 +6,6 @@ bytearray, a masked array or a tensor, has separate memory after it was restored
 
 from __future__ import annotations
 
-import contextlib
 import pickle
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.lib.array_utils import byte_bounds
 from numpy.typing import NDArray
 
+from plangym_like.row_errors import errors_suppressed
 from plangym_like.snapshots.array_layout import root_of
 
 _UNCHANGING = (type(None), bool, int, float, complex, str, bytes, np.generic, pickle.PickleBuffer)
@@ -64,7 +64,7 @@ def _memory(thing: Any) -> NDArray[Any] | None:
     """Return the memory of `thing` as an array, or ``None`` if it has none."""
     if isinstance(thing, np.ndarray):
         return thing
-    with contextlib.suppress(Exception):
+    with errors_suppressed(Exception):
         if hasattr(thing, "detach") and hasattr(thing, "__array__"):  # a torch tensor
             return np.asarray(thing.detach().numpy())
         return np.frombuffer(memoryview(thing).cast("B"), np.uint8)

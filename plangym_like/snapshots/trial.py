@@ -19,7 +19,7 @@ import numpy as np
 
 from plangym_like.errors import SnapshotError, StateCapacityError
 from plangym_like.ownership import owned
-from plangym_like.row_errors import errors_suppressed
+from plangym_like.row_errors import errors_suppressed, not_exiting
 from plangym_like.simulator import Simulator
 from plangym_like.snapshots.configuration import qualified_name
 from plangym_like.snapshots.differences import attributes, differing_attributes, without_clock
@@ -357,6 +357,7 @@ class Trial:
             played.close()
             self._sim.write(row)
             names = differing_attributes(there, attributes(self._sim.env))
-        except Exception:
+        except Exception as error:
+            not_exiting(error)
             return ""
         return f"Not restored: {', '.join(names[:_NAMED])}. " if names else ""

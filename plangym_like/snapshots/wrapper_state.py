@@ -201,7 +201,7 @@ class WrapperState(ChainState):
     # The bytes
 
     def _encode(self, values: list[Any]) -> bytes:
-        return plain_data.encode(tuple(values), self._known())
+        return plain_data.encode(tuple(values), self._known(), attributes=True)
 
     def _decode(self, data: bytes) -> Any:
         return plain_data.decode(data, self._known())

@@ -12,6 +12,7 @@ from continuation import assert_equals_gymnasium, assert_goes_on, restore, saved
 
 pytest.importorskip("mujoco", reason="MuJoCo is not installed: pip install 'plangym_like[mujoco]'")
 
+import mujoco
 from gymnasium.envs.mujoco.ant_v5 import AntEnv
 from gymnasium.wrappers import TimeAwareObservation
 
@@ -241,7 +242,15 @@ def test_what_is_carried_belongs_to_a_made_state() -> None:
 
 
 @pytest.mark.parametrize(
-    "physics", [{"qpos": [0.0]}, {"qvel": [np.nan] * 9}, {"x": 1}, {"qpos": "far"}]
+    "physics",
+    [
+        {"qpos": [0.0]},
+        {"qvel": [np.nan] * 9},
+        {"qvel": [1e200] * 9},
+        {"qpos": [-2e10] * 9},
+        {"x": 1},
+        {"qpos": "far"},
+    ],
 )
 def test_states_cannot_be_made_of_nonsense(env: Any, physics: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=next(iter(physics))):
@@ -305,6 +314,52 @@ def test_a_class_of_ones_own_is_saved_with_all_that_is_derived_and_says_what_is_
         assert env.exactness == "approximate" and "Leaping" in env.exactness_note
         assert env.state_nbytes > plangym_like.make("Ant-v5").state_nbytes
         assert_goes_on(env.simulator, seed=2, steps=20, ends=False)
+
+
+class KeepsPosition(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Keeps an array of MuJoCo's data, and looks at it late in an episode."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self.position = env.unwrapped.data.qpos
+
+
+class SavesViews(gymnasium.Env[Any, Any]):
+    """Returns arrays of MuJoCo's data as its state."""
+
+    action_space = observation_space = gymnasium.spaces.Box(-1, 1, (1,), np.float64)
+
+    def __init__(self) -> None:
+        joint = '<joint type="slide"/><geom size="1"/>'
+        xml = f"<mujoco><worldbody><body>{joint}</body></worldbody></mujoco>"
+        self.model = mujoco.MjModel.from_xml_string(xml)
+        self.data = mujoco.MjData(self.model)
+
+    def save_state(self) -> Any:
+        return {"qpos": self.data.qpos, "qvel": self.data.qvel}
+
+    def load_state(self, saved: Any) -> None:
+        self.data.qpos[:], self.data.qvel[:] = saved["qpos"], saved["qvel"]
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        mujoco.mj_resetData(self.model, self.data)
+        return self.data.qpos.clip(-1, 1), {}
+
+    def step(self, action: Any) -> Any:
+        self.data.qvel += action
+        mujoco.mj_step(self.model, self.data)
+        return self.data.qpos.clip(-1, 1), 0.0, False, False, {}
+
+
+def test_a_wrapper_that_keeps_an_array_of_mujocos_data_is_refused() -> None:
+    with pytest.raises(SnapshotError, match=r"KeepsPosition\.position .* belongs to a library"):
+        plangym_like.make("HalfCheetah-v5", wrappers=[KeepsPosition])
+
+
+def test_save_state_may_return_arrays_of_mujocos_data() -> None:
+    with plangym_like.make(SavesViews) as env:
+        assert (env.snapshot, env.exactness) == ("native", "exact")
 
 
 def test_what_mujoco_says_of_gymnasiums_models_is_neither_printed_nor_written(

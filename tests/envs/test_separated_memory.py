@@ -56,6 +56,34 @@ class CArray(Late):
         self.kept = np.ctypeslib.as_array(self.seen)
 
 
+class LibraryData:
+    """Data of a library: arrays show parts of its memory through capsules (MuJoCo's ``MjData``)."""
+
+    def __init__(self, content: tuple[float, ...] = (0.0, 0.0)) -> None:
+        self.memory = np.array(content)
+
+    def __reduce__(self) -> Any:
+        return LibraryData, (tuple(self.memory.tolist()),)
+
+    def __getitem__(self, at: int) -> Any:
+        return self.memory[at]
+
+    def __setitem__(self, at: int, value: float) -> None:
+        self.memory[at] = value
+
+
+class Capsule(Late):
+    def begin(self) -> None:
+        self.kept = LibraryData()
+        self.seen = np.from_dlpack(self.kept.memory)[:]
+
+
+class CapsuleAsRecords(Late):
+    def begin(self) -> None:
+        self.kept = LibraryData()
+        self.seen = np.from_dlpack(self.kept.memory).view(np.recarray)
+
+
 class Records(Late):
     def begin(self) -> None:
         table = np.zeros(3, [("a", "f8"), ("b", "i4")])
@@ -122,6 +150,8 @@ REFUSED = {
     Array: SHARING,
     TwoViews: SHARING,
     CArray: SHARING,
+    Capsule: "belongs to a library",
+    CapsuleAsRecords: "belongs to a library",
     Records: SHARING,
     Masked: SHARING,
     Objects: SHARING,
@@ -156,6 +186,7 @@ class Apart(Walk):
         self.fixed = [np.frombuffer(b"12345678", np.uint8), np.frombuffer(b"12345678", np.uint8)]
         self.own = [np.frombuffer(bytearray(8)), np.ma.masked_array([1, 2], [0, 1])]
         self.bytes = bytearray(8)
+        self.windows = np.lib.stride_tricks.sliding_window_view(np.zeros(4), 2)
         self.memory = array.array("d", [0, 0])
 
     def extra(self, action: int) -> float:

@@ -344,6 +344,45 @@ def test_what_a_signal_handler_raises_while_a_reset_saves_the_state_is_raised() 
     assert (result.stdout, result.stderr) == ("late\n", "")
 
 
+IN_MAKE = """
+import os, signal
+import gymnasium
+import plangym_like
+
+class Held:
+    def __reduce__(self):
+        os.kill(os.getpid(), signal.SIGALRM)
+        for _ in range(1000000):
+            pass
+        return Held, ()
+
+class Interrupted(gymnasium.Env):
+    action_space = observation_space = gymnasium.spaces.Discrete(9)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.held = Held()
+        return 0, {}
+
+    def step(self, action):
+        return 0, 0.0, False, False, {}
+
+def handle(number, frame):
+    raise TimeoutError("late")
+
+signal.signal(signal.SIGALRM, handle)
+try:
+    plangym_like.make(Interrupted, snapshot="pickle")
+except TimeoutError as error:
+    print(error)
+"""
+
+
+def test_what_a_signal_handler_raises_while_make_pickles_the_state_is_raised() -> None:
+    result = run_script(IN_MAKE)
+    assert (result.stdout, result.stderr) == ("late\n", "")
+
+
 # Infos, observations and actions that cannot travel
 
 

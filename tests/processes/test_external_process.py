@@ -238,6 +238,7 @@ def test_a_constructor_that_fails_says_so_at_the_first_use_and_leaves_nothing(
             use()
         assert caught.value.args == ("no such game", 7)
         assert "in construct" in str(caught.value.__cause__)
+        assert any("imported every package afresh" in note for note in caught.value.__notes__)
     assert not process.is_alive()
     assert process.fileno() == -1
     assert len(workers()) == before

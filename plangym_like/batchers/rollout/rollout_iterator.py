@@ -21,7 +21,9 @@ class RolloutStats:
     steps : int
         Environment steps in these fragments.
     version : int
-        The number of times that the actor's weights have changed.
+        The number of times that the actor's weights have changed. `same.rollout`, which always
+        uses the current weights, counts the changes that PyTorch records, so not those of a
+        weight's ``data``.
     discarded : int
         Fragments dropped because they were collected with weights that were too old.
     waited : float
