@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dis
 import signal
 import threading
@@ -37,14 +36,20 @@ def not_exiting(error: BaseException) -> Exception:
     return error if isinstance(error, Exception) else row_exit(error)
 
 
-@contextlib.contextmanager
-def errors_suppressed(*kinds: type[BaseException]) -> Iterator[None]:
+class errors_suppressed:
     """Suppress errors of `kinds` (by default, all kinds), unless a signal handler raised them."""
-    suppressed = kinds or (BaseException,)
-    try:
-        yield
-    except suppressed as error:
+
+    def __init__(self, *kinds: type[BaseException]) -> None:
+        self._kinds = kinds or (BaseException,)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+        if not isinstance(error, self._kinds):
+            return False
         not_exiting(error)
+        return True
 
 
 def interruption_in(error: BaseException | None) -> BaseException | None:

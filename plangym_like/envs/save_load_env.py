@@ -202,10 +202,11 @@ class SaveLoadSimulator(GymnasiumSimulator):
 
     def make_codec(self) -> SaveLoadCodec:
         """Reset the environment once, and return its codec."""
-        initial = None
+        saved = []
         # Before their first reset, some environments have no state that could be saved.
         with errors_suppressed(Exception):
-            initial = plain_data.encode(self.base.save_state())
+            saved.append(plain_data.encode(self.base.save_state()))
+        initial = saved[0] if saved else None
         # Seeded, because the saved form of a fresh generator has a different length in each
         # process.
         first_reset(self.env)
