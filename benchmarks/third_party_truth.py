@@ -26,6 +26,12 @@ MODULES = (
     *("pybullet_envs_gymnasium", "PyFlyt.gym_envs", "gym_classics", "evogym.envs", "nle"),
     *("bluesky_gym", "gym_electric_motor", "gym_simplegrid", "gymnasium_2048"),
     *("gymnasium_sudoku", "mobile_env", "myosuite"),
+    *("arcle", "boing_gym", "buffalo_gym", "crosswalk_env", "envpack", "glucosim.envs"),
+    *("gym_aloha", "gym_bullet_chess", "gym_classics2", "gym_invmgmt", "gym_platform"),
+    *("gym_sailing", "gymnasium_cartpole_swingup", "gymnasium_mars_lander"),
+    *("gymnasium_snake_game", "gymtonic", "kaist_or_gym", "lettuce_greenhouse_gym", "memory_gym"),
+    *("multi_level_maze", "nasim", "neurogym", "numberlink", "oncosim.envs", "or_gymnasium"),
+    *("pgtg", "pickomino_env", "sepsisim.envs", "space_mining", "stokasta"),
 )
 REGISTER = ("register_envs", "_register_highway_envs", "register")
 OWN = ("gymnasium.envs.", "gymnasium.", "ale_py", "plangym_like", "stable_retro", "shimmy")

@@ -366,6 +366,10 @@ class Simulator(abc.ABC):
             env = env.env
         return names
 
+    def suspect_wrappers(self) -> Sequence[str]:
+        """Return the names of the wrappers that may have a memory which is not saved."""
+        return self.wrapper_names()
+
     def copy_for_audits(self) -> Simulator | None:
         """Return a copy in which audits step rows, or ``None`` if audits use this simulator."""
         return None

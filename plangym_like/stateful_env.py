@@ -109,7 +109,7 @@ class StatefulEnv:
             mode=self._audit,
             every=self._audit_every,
             stats=Stats(),
-            wrappers=sim.wrapper_names(),
+            wrappers=sim.suspect_wrappers(),
         )
         return stepper
 

@@ -80,6 +80,22 @@ def test_a_difference_is_an_error_that_names_row_field_values_and_cause(backend:
         assert "global generator of numpy.random" in str(told.value)
 
 
+class Quiet(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """A user's wrapper."""
+
+
+@pytest.mark.parametrize("way", ["pickle", "replay"])
+@pytest.mark.parametrize("own", [(), (Quiet,)])
+def test_only_wrappers_whose_memory_is_unknown_are_suspected(way: str, own: Any) -> None:
+    wrappers = [*own, (gymnasium.wrappers.TimeLimit, {"max_episode_steps": 80})]
+    env = plangym_like.make(LateClassCounter, snapshot=way, wrappers=wrappers)
+    actions, states = walk(env, 69)
+    with pytest.raises(ImpureEnvironmentError, match="Likely causes") as told:
+        env.step_batch(actions, states)
+    assert ("wrapper, such as Quiet, with" in str(told.value)) == bool(own)
+    assert not any(name in str(told.value) for name in ("TimeLimit", "CurrentEnvProxy"))
+
+
 def test_rollouts_are_audited(backend: str) -> None:
     with make(backend, LateNumpyGlobal) as env:
         _, states = walk(env, 69)

@@ -232,11 +232,14 @@ class Auditor:
         self._on_found(message)
 
     def _likely_cause(self) -> str:
-        own = f", such as {' or '.join(self._wrappers)}," if self._wrappers else ""
+        outside = "state outside the environment (a class, a module, a file, the clock)"
+        generator = "a random generator that no state holds"
+        if not self._wrappers:
+            return f"Likely causes: {outside}, or {generator}."
+        names = " or ".join(self._wrappers)
         return (
-            "Likely causes: state outside the environment (a class, a module, a file, the clock), "
-            f"a random generator that no state holds, or a wrapper{own} with a memory that is not "
-            "saved."
+            f"Likely causes: {outside}, {generator}, or a wrapper, such as {names}, with a memory "
+            "that is not saved."
         )
 
 

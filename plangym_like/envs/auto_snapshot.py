@@ -9,9 +9,10 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from plangym_like.errors import SnapshotError, StateCapacityError
+from plangym_like.errors import PlangymError, SnapshotError, StateCapacityError
 from plangym_like.family_env import FamilyEnv
 from plangym_like.simulator import Simulator, name_of
+from plangym_like.snapshots.open_libraries import libraries_left_open
 
 # Method -> ``"module:class"`` of its environments, and the options that only this method takes.
 WAYS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -47,16 +48,24 @@ def auto_simulator(name: Any, **kwargs: Any) -> Simulator:
         except (SnapshotError, StateCapacityError) as error:
             reasons.append(f"by {way}: {error}")
             continue
+        except Exception as error:
+            # With the earlier methods there was one copy, and its errors are the user's own.
+            if way != "replay" or isinstance(error, PlangymError):
+                raise
+            reasons.append(f"by {way}: a second copy raised {type(error).__name__}: {error}")
+            continue
         simulator.snapshot_note = "; ".join([*reasons, f"{way} is the first that is exact"])
         if simulator.exactness == "exact":
             if approximate is not None:
-                approximate.close()
+                with libraries_left_open():
+                    approximate.close()
             return simulator
         reasons.append(f"by {way}: only approximately, {simulator.exactness_note}")
         if approximate is None:
             approximate = simulator
         else:
-            simulator.close()
+            with libraries_left_open():
+                simulator.close()
     if approximate is None:
         listed = "\n".join(f"- {reason}" for reason in reasons)
         raise SnapshotError(

@@ -39,6 +39,7 @@ from plangym_like.row_errors import errors_suppressed
 from plangym_like.simulator import EnvStep, Outcome, as_reset, as_reward, as_step, name_of
 from plangym_like.snapshots.configuration import describe
 from plangym_like.snapshots.generators import watched_generators
+from plangym_like.snapshots.open_libraries import libraries_left_open
 from plangym_like.snapshots.restore_after_trial import restorer
 from plangym_like.snapshots.wrapper_state import WrapperState
 from plangym_like.states import Row, padded
@@ -115,9 +116,8 @@ class GymnasiumSimulator(TriedSimulator):
                 self._set_up(env, wrappers, remove_time_limit)
                 self._try_out()
         except BaseException:
-            # Some simulators allow only one instance at a time, and another method may be tried
-            # next.
-            with errors_suppressed(Exception):
+            # Another method may be tried next, and some simulators allow only one instance.
+            with errors_suppressed(Exception), libraries_left_open():
                 env.close()
             raise
 

@@ -13,7 +13,8 @@ from plangym_like.errors import SnapshotError
 from plangym_like.row_errors import errors_suppressed, not_exiting
 from plangym_like.simulator import Simulator
 from plangym_like.snapshots.configuration import qualified_name
-from plangym_like.snapshots.known_wrappers import has_foreign_code, links
+from plangym_like.snapshots.known_wrappers import foreign_wrappers, has_foreign_code, links
+from plangym_like.snapshots.open_libraries import libraries_left_open
 from plangym_like.snapshots.trial import Trial, TrialRule
 from plangym_like.states import Row
 
@@ -134,6 +135,13 @@ class TriedSimulator(Simulator):
         names = ("read", "write", "reset", "step", "step_env", "step_row")
         vars(self).update(dict.fromkeys((*names, "step_rows", "rollout_rows"), refuse))
 
+    def suspect_wrappers(self) -> list[str]:
+        """Return the names of the wrappers that run code from outside Gymnasium and this package.
+
+        The memory of all others is known.
+        """
+        return foreign_wrappers(self.env)
+
     def copy_for_audits(self) -> Simulator | None:
         """Return a second copy if the environment or its wrappers may have state outside its rows.
 
@@ -143,7 +151,8 @@ class TriedSimulator(Simulator):
             return None
         copy = self._second_copy()
         if copy is not None and copy.payload_nbytes != self.payload_nbytes:
-            copy.close()
+            with libraries_left_open():
+                copy.close()
             return None
         return copy
 

@@ -33,8 +33,10 @@ from plangym_like.snapshots.class_names import can_be_imported, classes_named, n
 from plangym_like.snapshots.configuration import (
     LOCKS,
     is_configuration,
+    is_figure,
     is_handle,
     is_ordinary,
+    loses_attributes,
     own_pickling,
     qualified_name,
 )
@@ -311,8 +313,10 @@ class _Pickler(pickle.Pickler):
             raise TypeError("a weak proxy would come back as a copy of its object")
         if isinstance(thing, _COPYING_ITERATORS):
             raise TypeError("an iterator over a dict would no longer belong to this dict")
-        if isinstance(thing, np.ndarray) and _has_lost_attributes(thing):
+        if loses_attributes(thing):
             raise TypeError(f"the attributes of {kind_of(thing)} would be lost")
+        if is_figure(thing):
+            raise TypeError(f"{kind_of(thing)} has an image, and pickles hold no images")
         if releases(thing):
             raise TypeError(
                 f"{kind_of(thing)} has a __del__, so it owns something that a pickle does not "
@@ -371,11 +375,6 @@ def _class_named(module: str, name: str) -> Any:
 
 def _nothing() -> None:
     return None
-
-
-def _has_lost_attributes(array: np.ndarray[Any, Any]) -> bool:
-    """Return whether `array` has attributes that NumPy's way of pickling arrays leaves out."""
-    return type(array).__reduce__ is np.ndarray.__reduce__ and bool(vars(array))
 
 
 def _check_class(base: Any) -> None:

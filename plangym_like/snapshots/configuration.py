@@ -52,6 +52,9 @@ _FIXED = (
 _RENDERERS = frozenset(
     ["pygame", "glfw", "pyglet", "cv2", "matplotlib", "OpenGL", "tkinter", "_tkinter", "PIL"]
 )
+# Classes of pygame that hold a game's places and figures, not only what is shown of them.
+_FIGURES = frozenset(["Sprite", "WeakSprite", "AbstractGroup"])
+_GAME = frozenset(["Rect", "FRect", "Vector2", "Vector3", "Color"]) | _FIGURES
 
 
 # Type of lock -> function that makes a new one.
@@ -68,9 +71,9 @@ def is_handle(value: Any) -> bool:
     """Return whether `value` is a window, image, clock or lock, or a container of only these.
 
     Such values only display or guard the state. They are not saved, and restoring a state does
-    not change them.
+    not change them. The rectangles, vectors, colours and sprites of pygame are part of the state.
     """
-    kind = type(value)
+    kind: Any = type(value)
     if kind in (list, tuple):
         return bool(value) and is_handle(value[0]) and all(map(is_handle, value))
     if kind is dict:
@@ -79,9 +82,33 @@ def is_handle(value: Any) -> bool:
     # array of this kind was first needed.
     if getattr(kind, "__module__", "builtins") == "builtins" or issubclass(kind, ctypes.Array):
         return False
-    return kind in LOCKS or any(
-        getattr(link, "__module__", "").partition(".")[0] in _RENDERERS for link in kind.__mro__
-    )
+    return kind in LOCKS or _is_shown(kind)
+
+
+@functools.cache
+def _is_shown(kind: type) -> bool:
+    shown = any(_library_of(link) in _RENDERERS for link in kind.__mro__)
+    return shown and not _has_base(kind, _GAME)
+
+
+def is_figure(thing: Any) -> bool:
+    """Return whether `thing` is a sprite of pygame, or a group of sprites."""
+    kind: Any = type(thing)
+    return _is_figure(kind)
+
+
+@functools.cache
+def _is_figure(kind: type) -> bool:
+    return _has_base(kind, _FIGURES)
+
+
+def _has_base(kind: type, names: frozenset[str]) -> bool:
+    """Return whether `kind` is, or inherits from, a class of pygame with one of the `names`."""
+    return any(link.__name__ in names and _library_of(link) == "pygame" for link in kind.__mro__)
+
+
+def _library_of(kind: type) -> str:
+    return str(getattr(kind, "__module__", "")).partition(".")[0]
 
 
 def is_configuration(value: Any) -> bool:
@@ -99,6 +126,24 @@ def is_ordinary(kind: type) -> bool:
         and kind.__basicsize__ == _Ordinary.__basicsize__
         and not kind.__itemsize__
     )
+
+
+def loses_attributes(thing: Any) -> bool:
+    """Return whether a pickle of `thing` leaves out attributes.
+
+    Classes written in C, such as arrays, rectangles and dicts with a default, may have a method for
+    pickling that does not know the attributes of subclasses.
+    """
+    method: Any = type(thing).__reduce__
+    if method is object.__reduce__ or not getattr(thing, "__dict__", None):
+        return False
+    if not any(
+        vars(base).get("__reduce__") is method and not base.__dictoffset__
+        for base in type(thing).__mro__[1:-1]
+    ):
+        return False
+    state = (*thing.__reduce__(), None, None)[2]
+    return state is None or isinstance(thing, np.ndarray)
 
 
 def own_pickling(kind: type) -> str | None:

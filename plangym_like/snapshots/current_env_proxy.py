@@ -11,6 +11,7 @@ from gymnasium.envs.registration import EnvSpec
 from plangym_like import random_state
 from plangym_like.ownership import owned, owned_info
 from plangym_like.snapshots.action_log import Start
+from plangym_like.snapshots.open_libraries import libraries_left_open
 from plangym_like.snapshots.replay_cache import CachedCopy, ReplayCache
 
 
@@ -118,7 +119,8 @@ class CurrentEnvProxy(gymnasium.Wrapper[Any, Any, Any, Any]):
             return
         log, trace_digest, env = self.log, self.trace_digest, self.env
         self.cache.release(self._current)
-        self.cache.close()
+        with libraries_left_open():
+            self.cache.close()
         self._current = CachedCopy(env, log, trace_digest, alive=False)
 
     def close(self) -> None:

@@ -147,17 +147,21 @@ def has_foreign_code(env: gymnasium.Env[Any, Any]) -> bool:
 
     The code of Gymnasium and NumPy does not count.
     """
-    return _package_of(type(env.unwrapped)) not in ("gymnasium", _package_of(links)) or any(
-        not is_known(wrapper)
-        or (
-            type(wrapper) not in TRANSPARENT
-            and any(
-                callable(value) and not _is_trusted(value)
-                for name, value in vars(wrapper).items()
-                if name not in CONSTANT
-            )
-        )
-        for wrapper in chain(env)
+    own = ("gymnasium", _package_of(links))
+    return _package_of(type(env.unwrapped)) not in own or bool(foreign_wrappers(env))
+
+
+def foreign_wrappers(env: gymnasium.Env[Any, Any]) -> list[str]:
+    """Return the names of the wrappers around `env` that run code from outside, outermost first."""
+    return [type(wrapper).__name__ for wrapper in chain(env) if _is_foreign(wrapper)]
+
+
+def _is_foreign(wrapper: Any) -> bool:
+    if type(wrapper) in TRANSPARENT:
+        return False
+    functions = (value for name, value in vars(wrapper).items() if name not in CONSTANT)
+    return not is_known(wrapper) or any(
+        callable(value) and not _is_trusted(value) for value in functions
     )
 
 

@@ -24,6 +24,7 @@ from plangym_like.row_errors import errors_suppressed
 from plangym_like.snapshots import plain_data
 from plangym_like.snapshots.action_log import GENERATOR, RESEED, START, ActionLogFormat, Start
 from plangym_like.snapshots.configuration import qualified_name
+from plangym_like.snapshots.open_libraries import libraries_left_open
 
 DIGEST_NBYTES = 8
 # A copy that was unused for this many restores, times the number of copies, is evicted first.
@@ -104,7 +105,7 @@ class ReplayCache:
             if self.single:
                 self._first = base
             else:
-                with errors_suppressed(Exception):
+                with errors_suppressed(Exception), libraries_left_open():
                     base.close()
             raise
         cached.log = self._logs.start(start)
@@ -186,16 +187,14 @@ class ReplayCache:
                 self._first = cached.env
 
     def discard(self, cached: CachedCopy) -> None:
-        """Remove a copy from the cache and close it."""
-        self.release(cached)
-        self._first = None
-        with errors_suppressed(Exception):
-            cached.env.close()
+        """Remove a copy from the cache and close it; others may still be in use."""
+        with libraries_left_open():
+            self._end(cached)
 
     def close(self) -> None:
         """Close all copies."""
         for cached in list(self._copies):
-            self.discard(cached)
+            self._end(cached)
         if self._first is not None:
             self._first.close()
             self._first = None
@@ -222,6 +221,12 @@ class ReplayCache:
             raise
         cached.log, cached.trace_digest = log, trace_digest
         self._save_generator(cached)
+
+    def _end(self, cached: CachedCopy) -> None:
+        self.release(cached)
+        self._first = None
+        with errors_suppressed(Exception):
+            cached.env.close()
 
     def _save_generator(self, cached: CachedCopy) -> None:
         if self.wrappers_draw:

@@ -32,6 +32,7 @@ from plangym_like.snapshots.generators import (
 )
 from plangym_like.snapshots.impure_functions import changed_places, values_outside
 from plangym_like.snapshots.known_wrappers import chain, is_known
+from plangym_like.snapshots.open_libraries import libraries_left_open
 from plangym_like.snapshots.outcomes import Outcome, compare_outcomes, ends, outcome_of
 from plangym_like.states import Row
 
@@ -140,7 +141,8 @@ class Trial:
             finally:
                 if self._copy is not None and getattr(self._copy, "render_mode", None) is None:
                     # Some libraries close all windows of a process when the first one is closed.
-                    self._copy.close()
+                    with libraries_left_open():
+                        self._copy.close()
         return "; ".join(dict.fromkeys(self._notes[:2]))
 
     def _first_episode(self) -> _Episode:
@@ -354,7 +356,8 @@ class Trial:
             for action in self._actions[:start]:
                 played.step(copy.deepcopy(action), 1)
             there = attributes(played.env)
-            played.close()
+            with libraries_left_open():
+                played.close()
             self._sim.write(row)
             names = differing_attributes(there, attributes(self._sim.env))
         except Exception as error:

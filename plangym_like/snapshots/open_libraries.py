@@ -1,0 +1,47 @@
+"""`libraries_left_open`: close one of several copies of an environment, but not what all share.
+
+A game may end pygame when it is closed, for the whole process: the window and the fonts of all
+other copies are then gone. Here, copies are closed while others are in use.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+# Modules with a function ``quit`` that ends a library, or a part of it, in the whole process.
+_MODULES = ("pygame", "pygame.display", "pygame.font", "pygame.freetype", "pygame.mixer")
+
+_lock = threading.Lock()
+# The modules whose function is exchanged, with the function, and how many threads are in a block.
+_exchanged: list[tuple[Any, Any]] = []
+_threads = 0
+
+
+@contextlib.contextmanager
+def libraries_left_open() -> Iterator[None]:
+    """Let the functions that end a library do nothing during the block."""
+    global _threads
+    with _lock:
+        _threads += 1
+        for name in _MODULES:
+            module: Any = sys.modules.get(name)
+            end = getattr(module, "quit", None)
+            if end is not None and end is not _nothing:
+                _exchanged.append((module, end))
+                module.quit = _nothing
+    try:
+        yield
+    finally:
+        with _lock:
+            _threads -= 1
+            while _exchanged and not _threads:
+                module, end = _exchanged.pop()
+                module.quit = end
+
+
+def _nothing() -> None:
+    """Do nothing."""
