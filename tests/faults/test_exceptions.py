@@ -217,17 +217,23 @@ def test_in_a_constructor(what: str) -> None:
             check(caught.value, what)
 
 
+class Trap:
+    """Raises at some actions, in other processes than the one in which it was made."""
+
+    def __init__(self) -> None:
+        self.names, self._owner = list(MAKERS), os.getpid()
+
+    def __call__(self, action: int) -> None:
+        if 100 <= action < 100 + len(self.names) and os.getpid() != self._owner:
+            raise MAKERS[self.names[action - 100]]()
+
+
 @pytest.fixture(scope="module")
 def pair() -> Iterator[tuple[ParallelEnv, list[str]]]:
-    names, owner = list(MAKERS), os.getpid()
-
-    def trap(action: int) -> None:
-        if 100 <= action < 100 + len(names) and os.getpid() != owner:
-            raise MAKERS[names[action - 100]]()
-
+    trap = Trap()
     with ParallelEnv(CounterEnv, "toy", n_workers=2, isolate=True, trap=trap) as env:
         sending(env)
-        yield env, names
+        yield env, trap.names
 
 
 @pytest.mark.parametrize("what", MAKERS)
