@@ -272,7 +272,7 @@ def _common_length(lengths: dict[str, int]) -> int:
 def _check_seeds(seeds: Any) -> NDArray[np.uint64] | None:
     if seeds is None:
         return None
-    refusal = "seeds must be whole numbers of at least 0, one for each row"
+    refusal = f"seeds must be whole numbers of at least 0, one for each row, got {seeds!r}"
     try:
         numbers = np.atleast_1d(np.asarray(seeds))
     except ValueError as error:
@@ -300,5 +300,7 @@ def _horizon(batch: Any, count: int) -> int:
     else:
         length = batch.shape[1]
     if count and length < 1:
-        raise BatchLengthError("a rollout needs actions of shape (N, T, ...) with T at least 1")
+        raise BatchLengthError(
+            "a rollout needs at least one action for each row, in an array of shape (N, T, ...)"
+        )
     return max(length, 1)
