@@ -300,7 +300,5 @@ def _horizon(batch: Any, count: int) -> int:
     else:
         length = batch.shape[1]
     if count and length < 1:
-        raise BatchLengthError(
-            "a rollout needs at least one action for each row, in an array of shape (N, T, ...)"
-        )
+        raise BatchLengthError("a rollout needs actions of shape (N, T, ...) with T at least 1")
     return max(length, 1)

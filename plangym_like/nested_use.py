@@ -22,7 +22,7 @@ def not_in_use(mark: threading.Lock) -> threading.Lock:
     if mark.locked():
         raise RuntimeError(
             "an environment was used while it was already in use: a signal handler, or code that "
-            "one of its methods was running, called it again. Set a flag in the handler instead, "
+            "one of its methods was running, called it again; set a flag in the handler instead, "
             "or use a clone of the environment there"
         )
     return mark

@@ -331,7 +331,7 @@ def _object_actions(space: spaces.Space[Any], actions: Any, lead: int, out_of_bo
             rows = _unstacked(space, actions)
             rows = rows if lead == 1 else [_unstacked(space, row) for row in rows]
         except (KeyError, TypeError, ValueError, IndexError) as error:
-            message = f"actions do not form a batch of {space}: each part needs an entry per row"
+            message = f"actions are not a batch of {space}: its parts must be arrays of one length"
             raise ActionError(message) from error
     else:
         raise ActionError(f"expected a list of actions of {space}, got {type(actions).__name__}")
