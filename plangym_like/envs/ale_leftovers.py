@@ -145,7 +145,7 @@ class Leftovers:
         raise SnapshotError(
             "states of this game cannot be restored: this needs a frame that the game "
             f"{'finishes' if finished else 'leaves unfinished'}, and none of {_TRIES} frames after "
-            "a reset was one. snapshot='replay' needs none"
+            "a reset was one. Try snapshot='replay'"
         )
 
     def _is(self, finished: int) -> bool:
