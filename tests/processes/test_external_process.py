@@ -283,7 +283,7 @@ def test_it_cannot_be_pickled(hosted: ExternalProcess) -> None:
 def test_wrong_arguments() -> None:
     with pytest.raises(TypeError, match="callable"):
         ExternalProcess(HostedObject())  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="'forkserver', ', 'spawn', 'fork'"):
+    with pytest.raises(InputError, match="'forkserver', 'spawn', 'fork'"):
         ExternalProcess(HostedObject, start_method="thread")
 
 
