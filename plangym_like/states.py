@@ -290,8 +290,8 @@ class StateFormat:
     @staticmethod
     def _damaged(index: int, what: str) -> StateFormatError:
         return StateFormatError(
-            f"state row {index} is damaged: {what} is wrong. Its bytes were changed after the "
-            "library returned it, or it was never filled with a state"
+            f"state row {index} is damaged: {what} is wrong. Its bytes were changed, or it was "
+            "never filled with a state of this version of the library"
         )
 
 
