@@ -47,7 +47,7 @@ class BatchEnv(PlanEnv):
 
     Raises
     ------
-    ValueError
+    InputError
         The environments' spaces or states differ.
 
     Examples

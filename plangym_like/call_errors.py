@@ -68,7 +68,7 @@ def unknown_option(error: TypeError, options: Mapping[str, Any]) -> InputError |
     if option is None or option not in options:
         return None
     if option in MAKE_OPTIONS:
-        return InputError(f"{found[1]} has no option {option!r}: only plangym_like.make has it")
+        return InputError(f"{found[1]} has no option {option!r}; give it to plangym_like.make")
     hint = did_you_mean(option, known)
     if option in ENV_OPTIONS:
         hint = "; other environments have it"
@@ -107,7 +107,7 @@ def checks_options(init: Callable[..., None]) -> Callable[..., None]:
         for option in options:
             if option not in known:
                 raise InputError(
-                    f"{type(self).__name__} has no option {option!r}, but "
+                    f"{type(self).__name__} has no option {option!r}; it has "
                     f"{', '.join(known)}{did_you_mean(option, known)}"
                 )
         init(self, *args, **options)

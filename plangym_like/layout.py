@@ -272,16 +272,19 @@ def _common_length(lengths: dict[str, int]) -> int:
 def _check_seeds(seeds: Any) -> NDArray[np.uint64] | None:
     if seeds is None:
         return None
-    refusal = "seeds must be whole numbers of at least 0, one for each row"
     try:
         numbers = np.atleast_1d(np.asarray(seeds))
     except ValueError as error:
-        raise InputError(refusal) from error
+        raise _wrong_seeds(seeds) from error
     if numbers.size == 0:
         return np.empty(0, np.uint64)
     if numbers.ndim != 1 or numbers.dtype.kind not in "iu" or bool((numbers < 0).any()):
-        raise InputError(refusal)
+        raise _wrong_seeds(seeds)
     return numbers.astype(np.uint64)
+
+
+def _wrong_seeds(seeds: Any) -> InputError:
+    return InputError(f"seeds must be whole numbers of at least 0, one for each row, got {seeds!r}")
 
 
 def _spread(array: NDArray[Any], count: int) -> NDArray[Any]:

@@ -44,7 +44,10 @@ def refuse_too_much(nbytes: int) -> None:
     try:
         ensure_available(nbytes)
     except OSError as error:
-        raise MemoryError(f"this batch needs {nbytes} bytes of memory: {error}") from error
+        raise MemoryError(
+            f"this batch needs {nbytes} bytes of memory, but {error.strerror}: divide it into "
+            "smaller batches"
+        ) from error
 
 
 def _available(proc: Path) -> Iterator[tuple[int, str]]:

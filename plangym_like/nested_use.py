@@ -21,7 +21,8 @@ def not_in_use(mark: threading.Lock) -> threading.Lock:
     """
     if mark.locked():
         raise RuntimeError(
-            "an environment was used while it was already in use, by a signal handler or by its "
-            "own code; set a flag in the handler instead, or use a clone of the environment"
+            "an environment was used while it was already in use: a signal handler, or code that "
+            "one of its methods was running, called it again; set a flag in the handler instead, "
+            "or use a clone of the environment there"
         )
     return mark

@@ -124,7 +124,7 @@ def register(prefix_or_predicate: str | Callable[[Any], bool], family: EnvClass)
             raise InputError("the prefix of a family's ids is empty, so it would match all ids")
         answers = partial(_begins_with, answers)
     elif not callable(answers):
-        raise InputError(f"expected a prefix of ids or a function, got {answers!r}")
+        raise InputError(f"prefix_or_predicate must be text or a function, got {answers!r}")
     if not callable(family):
         raise InputError(f"family must be a class of environments or a function, got {family!r}")
     user_families.insert(0, (answers, family))

@@ -164,7 +164,7 @@ def fitted(
         lost = np.isfinite(given) & ~np.isfinite(cast) if dtype.kind == "f" else cast != given
         wrong = given[lost].ravel()[0]
         raise ObservationError(
-            f"the observation holds {wrong}, which is not a number of {dtype} as in {space}"
+            f"the observation holds {wrong}, which {dtype}, the dtype of {space}, cannot represent"
         )
     return fitting
 
@@ -331,7 +331,7 @@ def _object_actions(space: spaces.Space[Any], actions: Any, lead: int, out_of_bo
             rows = _unstacked(space, actions)
             rows = rows if lead == 1 else [_unstacked(space, row) for row in rows]
         except (KeyError, TypeError, ValueError, IndexError) as error:
-            message = f"actions are no batch of {space}: its parts must be arrays of one length"
+            message = f"actions are not a batch of {space}: its parts must be arrays of one length"
             raise ActionError(message) from error
     else:
         raise ActionError(f"expected a list of actions of {space}, got {type(actions).__name__}")
@@ -342,7 +342,7 @@ def _object_actions(space: spaces.Space[Any], actions: Any, lead: int, out_of_bo
         elif isinstance(row, (list, tuple, np.ndarray)):
             rows[index] = [_one_action(space, step, out_of_bounds, place) for step in row]
         else:
-            raise ActionError(f"row {index} is not a sequence of actions of {space}, but {row!r}")
+            raise ActionError(f"row {index} must be a sequence of actions of {space}, got {row!r}")
     return rows
 
 

@@ -120,10 +120,14 @@ def load(path: str | os.PathLike[str], state_format: StateFormat) -> Row:
         start = file.read(_START)
         short = room is not None and room < _DIGEST_NBYTES
         if len(start) < _START or short or not start.startswith(_MAGIC):
-            raise StateFormatError(f"{path} is not a file of state rows")
+            raise StateFormatError(
+                f"{path} is not a file of state rows: give a file that save_states wrote"
+            )
         (length,) = struct.unpack_from("<Q", start, len(_MAGIC))
         if length > _HEADER_LIMIT or (room is not None and length > room - _DIGEST_NBYTES):
-            raise StateFormatError(f"{path} is damaged: its header would not fit")
+            raise StateFormatError(
+                f"{path} is damaged or truncated: a header of {length} bytes is too long"
+            )
         text = file.read(length)
         nbytes = check_header(path, text, state_format) * state_format.state_nbytes
         if room is not None and nbytes != room - length - _DIGEST_NBYTES:
@@ -135,7 +139,9 @@ def load(path: str | os.PathLike[str], state_format: StateFormat) -> Row:
     digest = hashlib.blake2b(start + text, digest_size=_DIGEST_NBYTES)
     digest.update(content.data)
     if digest.digest() != sealed:
-        raise StateFormatError(f"{path} is damaged or truncated: its digest does not match")
+        raise StateFormatError(
+            f"{path} is damaged or truncated: its digest does not match; copy or save it again"
+        )
     return state_format.check(content.reshape(-1, state_format.state_nbytes))
 
 
@@ -183,7 +189,9 @@ def _read(file: BinaryIO, nbytes: int, *, known: bool) -> Row:
 
 
 def _wrong_count(path: str | os.PathLike[str]) -> StateFormatError:
-    return StateFormatError(f"{path} is damaged: its header and its number of rows disagree")
+    return StateFormatError(
+        f"{path} is damaged or truncated: it does not hold as many rows as its header says"
+    )
 
 
 def _header(path: str | os.PathLike[str], text: bytes) -> dict[str, Any]:

@@ -200,7 +200,7 @@ class StateFormat:
                 return state
         rows = self.check(state)
         if len(rows) != 1:
-            raise InputError(f"expected one state row, got {len(rows)}")
+            raise InputError(f"expected one state row, got {len(rows)}; step_batch takes several")
         row: Row = rows[0]
         return row
 
@@ -290,7 +290,8 @@ class StateFormat:
     @staticmethod
     def _damaged(index: int, what: str) -> StateFormatError:
         return StateFormatError(
-            f"state row {index} is damaged: {what} is wrong for a row made by this library"
+            f"state row {index} is damaged: {what} is wrong. Its bytes were changed, or it was "
+            "never filled with a state of this version of the library"
         )
 
 

@@ -212,7 +212,7 @@ class BatchInfo(Sequence[dict[str, Any]]):
             return [self[index] for index in range(*key.indices(self._count))]
         index = int(key)
         if not -self._count <= index < self._count:
-            raise IndexError(f"row {index} of a batch of {self._count}")
+            raise IndexError(f"there is no row {index} in a batch of {self._count}")
         row = dict(self._rows[index]) if self._rows is not None else {}
         for name, column in self._columns.items():
             value = column if isinstance(column, int) else column[index]

@@ -47,7 +47,7 @@ def test_a_misspelled_option_of_a_class_a_clone_and_a_check(env: Any) -> None:
     ):
         with pytest.raises(InputError, match="an option 'frame_skip'; did you mean 'frameskip'?"):
             make(frame_skip=2)
-    with pytest.raises(InputError, match="no option 'n_workers': only plangym_like.make has it"):
+    with pytest.raises(InputError, match="no option 'n_workers'; give it to plangym_like.make"):
         env.clone(n_workers=2)
 
 
@@ -66,7 +66,7 @@ def test_options_that_belong_elsewhere(option: dict[str, Any], words: str) -> No
 
 
 def test_misspelled_options_of_planners(env: Any) -> None:
-    words = "RandomShooting has no option 'horizn', but env, horizon.*; did you mean 'horizon'?"
+    words = "RandomShooting has no option 'horizn'; it has env, horizon.*; did you mean 'horizon'?"
     with pytest.raises(InputError, match=words):
         planners.RandomShooting(env, horizn=3)  # type: ignore[call-arg]
     with pytest.raises(InputError, match="IW has no option 'discont'.*; did you mean 'discount'?"):

@@ -72,16 +72,18 @@ def load(
     """
     with open(path, "rb") as file:
         if os.fstat(file.fileno()).st_size < _START + _DIGEST_NBYTES:
-            raise StateFormatError(f"{path} is not an archive of states")
+            raise _not_an_archive(path)
         content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     if content[: len(_MAGIC)] != _MAGIC:
-        raise StateFormatError(f"{path} is not an archive of states")
+        raise _not_an_archive(path)
     body = len(content) - _DIGEST_NBYTES
     digest = hashlib.blake2b(digest_size=_DIGEST_NBYTES)
     for start in range(0, body, _PIECE):
         digest.update(content[start : min(start + _PIECE, body)])
     if digest.digest() != content[body:]:
-        raise StateFormatError(f"{path} is damaged or truncated: its digest does not match")
+        raise StateFormatError(
+            f"{path} is damaged or truncated: its digest does not match; copy or save it again"
+        )
     (length,) = struct.unpack_from("<Q", content, len(_MAGIC))
     text = content[_START : _START + length]
     count = state_files.check_header(path, text, state_format)
@@ -96,3 +98,9 @@ def load(
     if start != body:
         raise StateFormatError(f"{path} is damaged: its arrays do not end where its digest begins")
     return count, arrays
+
+
+def _not_an_archive(path: str | os.PathLike[str]) -> StateFormatError:
+    return StateFormatError(
+        f"{path} is not an archive of states: give a file that StateArchive.save wrote"
+    )

@@ -38,7 +38,9 @@ def dtype_and_shape(name: str, given: Any) -> tuple[np.dtype[Any], tuple[int, ..
     try:
         dtype = np.dtype(given)
     except TypeError as error:
-        raise InputError(f"column {name!r} needs a dtype, got {given!r}") from error
+        raise InputError(
+            f"column {name!r} needs a dtype, such as float or (numpy.uint8, 88), got {given!r}"
+        ) from error
     base, shape = dtype.subdtype or (dtype, ())
     if base.kind not in "biuf":
         raise InputError(

@@ -111,7 +111,9 @@ class StateArchive:
             raise InputError(f"columns must be a dict of names and dtypes, got {columns!r}")
         for name, dtype in dict(columns or {}).items():
             if not isinstance(name, str) or name in (*dtypes, *_ROWS, *_ARGUMENTS):
-                raise InputError(f"a column cannot have the name {name!r}")
+                raise InputError(
+                    f"a column cannot have the name {name!r}: it is taken, or is not a string"
+                )
             dtypes[name] = dtype
         self._columns = {
             name: GrowingArray(*dtype_and_shape(name, dtype), directory)
@@ -392,7 +394,7 @@ class StateArchive:
         wrong = (indices < 0) | (indices >= len(self))
         if wrong.any():
             which = np.atleast_1d(indices)[np.atleast_1d(wrong)][0]
-            raise IndexError(f"there is no node {which} in an archive of {len(self)}")
+            raise IndexError(f"there is no node {which} in an archive of {len(self)} nodes")
         return indices.astype(np.int64)
 
     def _fitted(self, name: str, values: ArrayLike, count: int) -> NDArray[Any]:

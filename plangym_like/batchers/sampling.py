@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from plangym_like.errors import InputError
+
 
 def multinomial(
     probs: torch.Tensor,
@@ -31,7 +33,7 @@ def multinomial(
 
     Raises
     ------
-    ValueError
+    InputError
         A weight is NaN or less than 0, or no weight is positive (checked on the CPU only).
 
     Examples
@@ -55,7 +57,7 @@ def _draw_one(probs: torch.Tensor, generator: torch.Generator | None) -> torch.T
     if probs.device.type == "cpu":
         # Both comparisons are False for NaN. `values` has the largest quotient of each row.
         if not (_smallest(probs) >= 0 and _smallest(values) > 0):
-            raise ValueError(f"probs hold NaN, a negative weight, or no positive weight: {probs}")
+            raise InputError(f"probs hold NaN, a negative weight, or no positive weight: {probs}")
     return places
 
 

@@ -64,7 +64,10 @@ def merged(*parts: Mapping[str, Any]) -> dict[str, Any]:
     entries: dict[str, Any] = {}
     for part in parts:
         if taken := part.keys() & (entries.keys() | _RESERVED):
-            raise InputError(f"names in a tensordict are reserved or occur twice: {sorted(taken)}")
+            raise InputError(
+                f"several entries of a tensordict would be called {sorted(taken)}, or these names "
+                "are reserved: rename parts of the observation, the infos or the actor's output"
+            )
         entries |= part
     return entries
 

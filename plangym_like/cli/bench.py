@@ -46,14 +46,18 @@ def add_to(commands: Any) -> None:
     )
     add_id(parser)
     parser.add_argument(
-        "--batches", type=counts, default=(1, 16, 256), help="sizes of batches (1,16,256)"
+        "--batches",
+        type=counts,
+        default=(1, 16, 256),
+        help="sizes of batches, separated by commas (1,16,256)",
     )
     cores = os.cpu_count() or 1
     parser.add_argument(
         "--workers",
         type=counts,
         default=(cores,),
-        help=f"numbers of workers, in addition to none ({cores}, the cores of this machine)",
+        help="numbers of workers, separated by commas, in addition to none "
+        f"({cores}, the cores of this machine)",
     )
     parser.add_argument(
         "--seconds", type=float, default=1.0, help="how long to measure each figure (1)"

@@ -48,9 +48,13 @@ def add_to(commands: Any) -> None:
         "--workers",
         type=counts,
         default=(1, 2, 3),
-        help="numbers of worker processes (1,2,3)",
+        help="numbers of worker processes, separated by commas (1,2,3)",
     )
-    parser.add_argument("--snapshot", default="auto", help="auto, native, pickle or replay")
+    parser.add_argument(
+        "--snapshot",
+        default="auto",
+        help="how states are saved: auto, native, pickle or replay (auto)",
+    )
     add_settings(parser)
     add_json(parser, "print one JSON object per line")
     parser.set_defaults(run=run)

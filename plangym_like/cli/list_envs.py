@@ -25,7 +25,10 @@ def add_to(commands: Any) -> None:
         "list", help="list families, the ids of a family, or planners", description=__doc__
     )
     parser.add_argument(
-        "family", nargs="?", metavar="FAMILY", help="the name of a family, other, or planners"
+        "family",
+        nargs="?",
+        metavar="FAMILY",
+        help="a family, 'other' for all other ids, or 'planners'",
     )
     add_json(parser)
     parser.set_defaults(run=run)

@@ -55,12 +55,17 @@ def add_to(commands: Any) -> None:
         "--steps", type=int, metavar="N", help="play N steps, and plan before each of them"
     )
     parser.add_argument(
-        "--workers", type=int, metavar="W", help="processes that step batches (only this one)"
+        "--workers",
+        type=int,
+        metavar="W",
+        help="number of worker processes that step batches (none)",
     )
     parser.add_argument(
         "--seed", type=int, default=0, metavar="S", help="seed of the episode and the search (0)"
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="the folder for the results")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="the folder to write results to (none)"
+    )
     parser.add_argument(
         "--no-pictures", action="store_true", help="write no PNG and no GIF into the folder"
     )

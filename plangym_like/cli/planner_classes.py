@@ -92,5 +92,6 @@ def _found(name: str, value: Any) -> Any:
     except ImportError as error:
         raise UsageError(f"--option {name}: {described(error)}") from error
     if found is value:
-        raise UsageError(f"--option {name}: the module of {value!r} has nothing of that name")
+        module, _, attribute = value.partition(":")
+        raise UsageError(f"--option {name}: the module {module!r} has no {attribute!r}")
     return found

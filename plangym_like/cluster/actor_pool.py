@@ -273,8 +273,8 @@ class ActorPool:
             return None
         expected, got = self._layout.format.fingerprint_fields, readiness.fingerprint_fields
         return StateMismatchError(
-            "the environment on another machine differs from the driver's; its packages may have "
-            f"other versions: expected {expected}, got {got}",
+            "the environment on another machine differs from the driver's; install the same "
+            f"versions of its packages on both: expected {expected}, got {got}",
             expected,
             got,
         )

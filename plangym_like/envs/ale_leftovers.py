@@ -143,8 +143,9 @@ class Leftovers:
             if self._is(finished):
                 return
         raise SnapshotError(
-            f"none of {_TRIES} frames after a reset was {'' if finished else 'un'}finished, so "
-            "states of this game cannot be restored"
+            "states of this game cannot be restored: this needs a frame that the game "
+            f"{'finishes' if finished else 'leaves unfinished'}, and none of {_TRIES} frames after "
+            "a reset was one. Try snapshot='replay'"
         )
 
     def _is(self, finished: int) -> bool:

@@ -170,8 +170,9 @@ def _drawer(base: PlannableAle) -> Callable[[], NDArray[np.uint8]]:
 def outgrown(nbytes: int, reserved: int) -> StateCapacityError:
     """Return the error for an emulator's state that has become too long for its row."""
     return StateCapacityError(
-        f"the emulator's state has grown to {nbytes} bytes, but {reserved} are reserved in each "
-        "row: it was longer than usual when saved, or the emulator was changed from outside"
+        f"the emulator's state has grown to {nbytes} bytes since the environment was made, but "
+        f"{reserved} are reserved in each row: the emulator was probably changed from outside "
+        "(another game was loaded, for example). Make a new environment"
     )
 
 

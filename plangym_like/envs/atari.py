@@ -246,7 +246,9 @@ class AtariSimulator(GymnasiumSimulator):
             **self._layer,
         }
         if "game" not in kwargs:
-            raise SnapshotError(f"{self.name} is not a game of ale-py: this family saves no others")
+            raise SnapshotError(
+                f"{self.name} is not a game of ale-py: use plangym_like.make for other environments"
+            )
         env: gymnasium.Env[Any, Any] = PlannableAle(**kwargs)
         env.unwrapped.spec = copy.copy(spec)
         env.unwrapped.spec.kwargs = {key: kwargs[key] for key in kwargs if key != "episodic_life"}

@@ -57,7 +57,10 @@ class Codec(abc.ABC):
         InputError
             A name is unknown, or a value does not fit.
         """
-        raise SnapshotError("states of this environment cannot be built from physical quantities")
+        raise SnapshotError(
+            "states of this environment cannot be built from physical quantities; get them from "
+            "reset and step"
+        )
 
     @abc.abstractmethod
     def read(self, payload: Row) -> int | None:

@@ -95,7 +95,7 @@ class SuiteEnv(gymnasium.Env[Any, Any]):
         **suite_kwargs: Any,
     ) -> None:
         if render_mode not in (None, "rgb_array"):
-            raise InputError(f"render_mode must be 'rgb_array' or None here, got {render_mode!r}")
+            raise InputError(f"render_mode must be 'rgb_array' or None, got {render_mode!r}")
         self.metadata = {"render_modes": ["rgb_array"]}
         self.render_mode = render_mode
         self.suite_env = load_suite().load(

@@ -90,7 +90,7 @@ class GymnasiumSimulator(TriedSimulator):
         **env_kwargs: Any,
     ) -> None:
         if obs_type is not None and obs_type not in self.obs_types:
-            raise InputError(f"obs_type must be one of {self.obs_types} here, got {obs_type!r}")
+            raise InputError(f"obs_type must be one of {self.obs_types}, got {obs_type!r}")
         limit = env_kwargs.get("max_episode_steps")
         if remove_time_limit and limit not in (None, -1) and isinstance(name, str):
             raise InputError(

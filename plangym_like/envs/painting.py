@@ -61,7 +61,9 @@ def render(painter: Any, simulator: Any) -> NDArray[np.uint8]:
     except NotImplementedError:
         picture = np.asarray(None)
     if picture.ndim < 2:
-        raise InputError(f"{type(base).__name__} renders no images, with render_mode={MODE!r}")
+        raise InputError(
+            f"{type(base).__name__}.render() returned no image, although render_mode is {MODE!r}"
+        )
     return picture
 
 

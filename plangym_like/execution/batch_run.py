@@ -157,7 +157,7 @@ class BatchRun:
             if for_another and raised_by_signal_handler(error):
                 raise
         except BaseException:
-            self._fail(ClosedError("this batch was interrupted"))
+            self._fail(ClosedError("this batch was interrupted, so it has no results: step again"))
             raise
         finally:
             if over:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from plangym_like import spaces
 from plangym_like.batches import Inputs, Leaf, Rows
+from plangym_like.errors import InputError
 from plangym_like.layout import Layout
 
 REGIONS = ("inputs", "states", "observations", "outcomes")
@@ -76,7 +77,7 @@ class Shape(NamedTuple):
 
 
 def common_layout(layouts: Sequence[Layout]) -> Layout:
-    """Return the layout that all `layouts` share; raise `ValueError` if they differ."""
+    """Return the layout that all `layouts` share; raise `InputError` if they differ."""
     first = layouts[0]
     for index, layout in enumerate(layouts[1:], 1):
         for name, what in _SHARED.items():
@@ -84,7 +85,7 @@ def common_layout(layouts: Sequence[Layout]) -> Layout:
             if one != other:
                 if name == "format":
                     one, other = one.fingerprint_fields, other.fingerprint_fields
-                raise ValueError(
+                raise InputError(
                     f"the environments of a BatchEnv must be equal, but the {what} of env 0 is "
                     f"{one} and that of env {index} is {other}"
                 )

@@ -270,7 +270,8 @@ class ProcessExecutor:
             self.pool.replace(self.workers[index])
             raise WorkerTimeoutError(
                 f"the environment {index} (pid {pid}) did not answer within start_timeout="
-                f"{self.pool.start_timeout:g} seconds; its worker was replaced"
+                f"{self.pool.start_timeout:g} seconds, so its worker was replaced; it hangs, or "
+                "needs a larger start_timeout"
             ) from error
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
@@ -317,14 +318,19 @@ class ProcessExecutor:
         if not task.done():
             self.tally.timeouts += 1
             self.pool.replace(worker)
-            raise StepTimeoutError(f"a call took longer than {limit:g} seconds in a worker", [0])
+            raise StepTimeoutError(
+                f"a call in a worker took longer than start_timeout={limit:g} seconds; the "
+                "environment hangs in this state, or needs a larger start_timeout",
+                [0],
+            )
         if not worker.died:
             return portable_result(worker.take_task())
         error = task.exception()
         assert isinstance(error, WorkerDiedError)
         self.pool.replace_dead(worker, idle=False)
         raise PoisonInputError(
-            f"workers that use this state die, the last one with status {error.exitcode}",
+            f"this call was tried {_CALLS} times, and killed its worker the last time (exit status "
+            f"{error.exitcode}); its state or its arguments seem to be the cause",
             0,
             error.exitcode,
         ) from error

@@ -127,7 +127,7 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
         if queue.pending[lanes].any():
             raise InputError(
                 f"environments {lanes[queue.pending[lanes]].tolist()} have not been received since "
-                "they were reset or sent an action"
+                "they were reset or sent an action: call recv first"
             )
         batch = self._scattered(actions, lanes)
         with self._dropped_if_interrupted():
@@ -161,7 +161,7 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
         if pending < self.batch_size:
             raise InputError(
                 f"recv returns batch_size={self.batch_size} environments, but only {pending} have "
-                "been sent actions and not been received"
+                "a result to be received: send actions to more environments first"
             )
         with self._dropped_if_interrupted():
             ready = queue.take(self.batch_size)

@@ -112,9 +112,9 @@ class ClassicLanes(Lanes):
             limit is not None and limit._max_episode_steps != self._limit
         ):
             raise InputError(
-                f"attributes of environment {self.first_lane + lane} have changed, but its "
-                "vectorised form has not read them again: set them with set_attr, or before lanes "
-                "are made, or give vectorise=False"
+                f"an attribute of environment {self.first_lane + lane} was changed directly, which "
+                "its vectorised form does not notice: change it with set_attr, or before lanes are "
+                "made, or give vectorise=False"
             )
 
     def _take_over(self, lane: int, elapsed: int = 0) -> None:
@@ -221,7 +221,7 @@ class ClassicLanes(Lanes):
             actions.dtype != np.int64 or np.count_nonzero(actions.view(np.uint64) >= limit)
         ):
             raise ActionError(
-                f"actions {actions.tolist()} are not all in {self._bases[0].action_space}"
+                f"actions must be in {self._bases[0].action_space}, got {actions.dtype} {actions}"
             )
         saved, hidden = self._saved[:, :count], self._saved_hidden[:count]
         saved[...], hidden[...] = columns.x, columns.hidden

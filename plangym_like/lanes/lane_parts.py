@@ -133,7 +133,7 @@ class LaneParts:
         """
         self.begin()
         if self.pool.memory is None:
-            raise InputError("lanes must be started before they are stepped or reset")
+            raise InputError("lanes must be started before they are stepped or reset: call start")
         arrays: LaneArrays = self.pool.memory.arrays
         return arrays
 
@@ -229,8 +229,8 @@ def _check_numbers(
 ) -> None:
     if n_workers < 2 or num_lanes < 2:
         raise InputError(
-            f"need at least 2 lanes and 2 processes, got {num_lanes} and {n_workers}; lanes_from "
-            "makes lanes in this process alone"
+            f"lanes in processes need num_lanes and n_workers of at least 2, got {num_lanes} and "
+            f"{n_workers}; lanes_from makes lanes in this process alone"
         )
     check_replacing(timeout, checkpoint_every)
 

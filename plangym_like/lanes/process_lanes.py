@@ -172,7 +172,10 @@ class ProcessLanes(Lanes):
         self.observation_layout = layout = self.parts.local.observation_layout
         for theirs, _, _ in replies:
             if theirs != layout:
-                raise InputError(f"the observations of lanes differ: {layout} and {theirs}")
+                raise InputError(
+                    "the observations of all lanes must have the same shapes and dtypes, got "
+                    f"{layout} and {theirs}"
+                )
         memory = self.parts.pool.memory or self._new_memory()
         for worker, (_, rows, infos) in zip(self.parts.pool.workers, replies, strict=True):
             if rows is not None:

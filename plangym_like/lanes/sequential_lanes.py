@@ -104,7 +104,7 @@ class SequentialLanes(Lanes):
         # Viewed as unsigned numbers, negative offsets are large.
         offsets = (actions - first if first else actions).astype(np.uint64, copy=False)
         if np.count_nonzero(offsets >= count):
-            raise ActionError(f"actions {actions.tolist()} are not all in {self.action_space}")
+            raise ActionError(f"actions must be in {self.action_space}, got {actions}")
 
     def _final_observation(self, lane: int, obs: Any) -> Any:
         return self._final_observations[lane]

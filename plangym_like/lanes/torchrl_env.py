@@ -88,7 +88,10 @@ class TorchrlEnv(EnvBase):  # type: ignore[misc]
             observed = Composite(observation=observed)
         self._obs_keys = list(observed.keys())
         if taken := _RESERVED & set(self._obs_keys):
-            raise InputError(f"parts of the observation use names of torchrl: {sorted(taken)}")
+            raise InputError(
+                f"parts of the observation use names of torchrl, {sorted(taken)}: rename them in a "
+                "wrapper"
+            )
         if states:
             observed[STATE_KEY] = Unbounded((lanes.state_nbytes,), dtype=torch.uint8)
         flag = Categorical(2, (1,), dtype=torch.bool)
@@ -140,7 +143,7 @@ class TorchrlEnv(EnvBase):  # type: ignore[misc]
             )
         actions = tensordict.get("action", None)
         if actions is None:
-            raise InputError("the tensordict has no action")
+            raise InputError("the tensordict has no action: set its entry 'action'")
         given = as_tree(lanes.action_space, actions)
         actions = batch_actions(given, self._action_batch, lanes.action_layout, lanes.num_lanes)
         # Environments that are not stepped keep their observations and flags.

@@ -35,7 +35,9 @@ def spec_of(space: gymnasium.Space[Any], name: str) -> Any:
         return Composite({key: spec_of(part, f"{name}[{key!r}]") for key, part in parts.items()})
     shape = space.shape
     if shape is None or space.dtype is None or space.dtype.kind not in "biuf":
-        raise InputError(f"torchrl has no spec for {name}, a space {space}")
+        raise InputError(
+            f"torchrl has no spec for {name}, a space {space}: it needs arrays of numbers"
+        )
     dtype = torch.from_numpy(np.empty(0, space.dtype)).dtype
     if isinstance(space, gymnasium.spaces.MultiBinary):
         return Binary(shape[-1], shape, dtype=dtype)
@@ -48,7 +50,9 @@ def spec_of(space: gymnasium.Space[Any], name: str) -> Any:
             return MultiCategorical(space.nvec.tolist(), dtype=dtype)
         return _bounded(space.start, space.start + space.nvec - 1, dtype)
     if not isinstance(space, gymnasium.spaces.Box):
-        raise InputError(f"torchrl has no spec for {name}, a space {space}")
+        raise InputError(
+            f"torchrl has no spec for {name}, a space {space}: convert it to a Box in a wrapper"
+        )
     if np.isfinite(space.low).all() and np.isfinite(space.high).all():
         return _bounded(space.low, space.high, dtype)
     return Unbounded(shape, dtype=dtype)

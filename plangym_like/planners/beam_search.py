@@ -148,7 +148,7 @@ class BeamSearch(Planner):
             values = np.asarray(self.heuristic(step.obs, step.infos, step.states), np.float64)
             if values.shape != scores.shape:
                 raise InputError(
-                    f"heuristic returned an array {values.shape} for {len(scores)} rows"
+                    f"heuristic must return an array ({len(scores)},), got {values.shape}"
                 )
             keys.insert(1, -values)
         return np.lexsort(keys)

@@ -44,7 +44,10 @@ class Novelty:
                 f"1; got {array.dtype} {array.shape}"
             )
         if columns != (self._num_columns or columns):
-            raise InputError(f"features must have {self._num_columns} columns, got {columns}")
+            raise InputError(
+                f"features must have {self._num_columns} columns, got {columns}: the first call "
+                "returned that many"
+            )
         self._num_columns = columns
         if array.dtype == np.bool_:
             self.reserve(columns)

@@ -196,7 +196,7 @@ class Plan:
             if any(column.shape != plan.actions.shape[:1] for column in columns):
                 raise ValueError("its actions, dt, rewards and seeds differ in length")
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise InputError(f"{path} holds no plan: {error!r}") from error
+            raise InputError(f"{path} holds no plan that Plan.save wrote: {error!r}") from error
         return plan
 
 

@@ -99,7 +99,9 @@ class Planner(ABC):
             The environment returned a reward that is infinite or NaN.
         """
         if budget is None and seconds is None:
-            raise InputError("plan needs a budget in transitions, or seconds")
+            raise InputError(
+                "plan needs a budget in transitions, or seconds: give budget= or seconds="
+            )
         if budget is not None:
             budget = as_count("budget", budget)
         if seconds is not None:

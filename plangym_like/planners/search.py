@@ -110,7 +110,7 @@ class Search:
             if not self._transitions:
                 raise InputError(
                     f"a budget of {self._budget} transitions is too small: the first batch of this "
-                    f"planner has {transitions}"
+                    f"planner has {transitions}; give more, or make its batches smaller"
                 )
             return False
         if self._stopped:

@@ -192,12 +192,13 @@ class ChildProcess:
             if now is not None and now > self._oom_kills:
                 cause = "the kernel has killed processes for lack of memory while it ran"
             else:
-                cause = "somebody ran kill -9; the kernel has killed nothing for lack of memory"
+                cause = f"{_SENT_KILL}; the kernel has killed nothing for lack of memory"
         return f"{name} ({-code}) ended it: {cause}"
 
 
+_SENT_KILL = "another process sent it, such as kill -9 or a job scheduler"
 _CAUSES = {
-    "SIGKILL": "the kernel killed it for lack of memory, or somebody ran kill -9",
+    "SIGKILL": f"the kernel killed it for lack of memory, or {_SENT_KILL}",
     "SIGSEGV": "native code (a simulator or driver) accessed memory that does not belong to it",
     "SIGBUS": "native code accessed memory that does not exist, or shared memory is full",
     "SIGABRT": "native code (a simulator or driver) called abort",

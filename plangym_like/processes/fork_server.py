@@ -210,7 +210,8 @@ def fork_worker(
             fork_server.close()
             get_ready(preload, number)
     raise WorkerStartError(
-        "the process that forks workers ended twice while it forked one"
+        "the process that forks workers ended twice while it forked one, or did not answer; its "
+        "output may say why"
     ) from failure
 
 

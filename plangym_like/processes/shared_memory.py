@@ -57,7 +57,8 @@ class SharedBlock:
             if isinstance(error, OSError) and error.errno is None:
                 raise  # raised by a signal handler, such as a TimeoutError
             raise MemoryError(
-                f"{self.nbytes} bytes of shared memory cannot be allocated: {error}"
+                f"{self.nbytes} bytes of shared memory cannot be allocated: {error}; use smaller "
+                "batches, or free memory"
             ) from error
 
     def array(self) -> NDArray[np.uint8]:

@@ -23,7 +23,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from plangym_like.errors import WorkerStartError
+from plangym_like.errors import InputError, WorkerStartError
 from plangym_like.processes import fork_server, parent_death
 from plangym_like.processes.child_process import ChildProcess, flush_outputs, open_pidfd
 from plangym_like.processes.launching import ONE_THREAD, Launched, launch_by, start_python
@@ -38,14 +38,14 @@ def get_ready(start_method: str, preload: Sequence[str] = ()) -> None:
 
     Raises
     ------
-    ValueError
+    InputError
         `start_method` is unknown.
     WorkerStartError
         The platform does not support it, or the fork server could not be started.
     """
     global _fork_server_works
     if start_method not in START_METHODS:
-        raise ValueError(
+        raise InputError(
             f"start_method must be one of {', '.join(map(repr, START_METHODS))}, "
             f"got {start_method!r}"
         )

@@ -244,11 +244,11 @@ def test_draws_over_the_last_dimension_of_any_shape() -> None:
     assert torch.equal(multinomial(probs), wanted)
     assert torch.equal(multinomial(probs[0, 0, 0]), wanted[0, 0, 0])
     assert multinomial(torch.ones(2, 3, 5), 4).shape == (2, 3, 4)
-    with pytest.raises(ValueError, match="NaN"):
+    with pytest.raises(InputError, match="NaN"):
         multinomial(torch.tensor([[0.5, 0.5], [float("nan"), 1.0]]))
-    with pytest.raises(ValueError, match="no positive weight"):
+    with pytest.raises(InputError, match="no positive weight"):
         multinomial(torch.tensor([[0.5, 0.5], [0.0, 0.0]]))
-    with pytest.raises(ValueError, match="negative weight"):
+    with pytest.raises(InputError, match="negative weight"):
         multinomial(torch.tensor([[0.5, 0.5], [-1.0, 2.0]]))  # logits, for example
     assert multinomial(torch.tensor([0.0, 1.0], dtype=torch.bfloat16)) == 1
     assert multinomial(torch.ones(0, 3)).shape == (0,)

@@ -131,7 +131,7 @@ def test_modules_of_the_current_folder(
     assert found["options"]["heuristic"] == "mine_of_this_test:way"
     puct = ["--planner", "puct", "--option", "evaluate=mine_of_this_test:evaluate"]
     assert told(capsys, *plan, *puct)["planner"] == "puct"
-    for name, words in (("mine_of_this_test:not", "has nothing of that name"), ("no:no", "No mod")):
+    for name, words in (("mine_of_this_test:not", "_test' has no 'not'"), ("no:no", "No mod")):
         assert main([*plan, "--planner", "puct", "--option", f"evaluate={name}"]) == 2
         assert words in capsys.readouterr().err
 

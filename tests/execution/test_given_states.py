@@ -120,7 +120,7 @@ def test_a_state_that_ends_its_worker_in_use_is_an_error() -> None:
     with ParallelEnv(TouchyEnv, "toy", n_workers=1, isolate=True, owner=os.getpid()) as env:
         row = forged(env, DEADLY)
         env.set_state(row)
-        with pytest.raises(PoisonInputError, match="die, the last one with status") as caught:
+        with pytest.raises(PoisonInputError, match="killed its worker the last time") as caught:
             env.get_image()
         assert caught.value.index == 0 and caught.value.exitcode
         assert env.stats.deaths == 3

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plangym_like.batches import Rows
+from plangym_like.errors import InputError
 from plangym_like.execution.placement import (
     REGIONS,
     Shape,
@@ -193,5 +194,5 @@ def test_envs_of_a_batch_treat_bounds_alike() -> None:
     one, other = layout(actions=BOX), layout(actions=BOX)
     other.out_of_bounds = "clip"
     assert common_layout([one, one]) is one
-    with pytest.raises(ValueError, match="out_of_bounds of env 0 is pass and that of env 1"):
+    with pytest.raises(InputError, match="out_of_bounds of env 0 is pass and that of env 1"):
         common_layout([one, other])

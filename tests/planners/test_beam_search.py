@@ -184,7 +184,7 @@ def test_options_that_are_refused(options: dict[str, Any], words: str) -> None:
 def test_functions_that_do_not_fit_the_batch_are_refused() -> None:
     with plangym_like.make("CartPole-v1") as env:
         env.reset(seed=0)
-        with pytest.raises(InputError, match=r"heuristic returned an array \(\) for 2 rows"):
+        with pytest.raises(InputError, match=r"heuristic must return an array \(2,\), got \(\)"):
             BeamSearch(env, heuristic=lambda obs, infos, states: 0).plan(budget=10)
         with pytest.raises(InputError, match="key returned 1 keys for 2 states"):
             BeamSearch(env, key=lambda obs, infos, states: [0]).plan(budget=10)

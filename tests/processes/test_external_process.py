@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hosted import HostedObject, Noted, workers
 
-from plangym_like.errors import ClosedError, RemoteTraceback, WorkerStartError
+from plangym_like.errors import ClosedError, InputError, RemoteTraceback, WorkerStartError
 from plangym_like.processes.external_process import ExternalProcess
 
 START_METHODS = ("forkserver", "spawn", "fork")
@@ -284,7 +284,7 @@ def test_it_cannot_be_pickled(hosted: ExternalProcess) -> None:
 def test_wrong_arguments() -> None:
     with pytest.raises(TypeError, match="callable"):
         ExternalProcess(HostedObject())  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="'forkserver', 'spawn', 'fork'"):
+    with pytest.raises(InputError, match="'forkserver', 'spawn', 'fork'"):
         ExternalProcess(HostedObject, start_method="thread")
 
 

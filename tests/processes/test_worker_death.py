@@ -233,8 +233,8 @@ def test_no_worker_survives_its_owner_not_even_holding_the_gil_in_c(method: str)
     ("counts", "cause"),
     [
         ((3, 4), "the kernel has killed processes for lack of memory while it ran"),
-        ((3, 3), "somebody ran kill -9; the kernel has killed nothing for lack of memory"),
-        ((None, None), "the kernel killed it for lack of memory, or somebody ran kill -9"),
+        ((3, 3), "another process sent it, .*; the kernel has killed nothing for lack of memory"),
+        ((None, None), "the kernel killed it for lack of memory, or another process sent it, "),
     ],
 )
 def test_whether_it_was_memory_is_told_where_the_kernel_tells(

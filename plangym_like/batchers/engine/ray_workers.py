@@ -74,7 +74,9 @@ class RayWorkers(Workers):
         runtime_env: dict[str, Any] | None,
     ) -> None:
         if options.num_workers == 0:
-            raise InputError("a cluster needs at least 1 worker, got 0")
+            raise InputError(
+                "backend='ray' needs at least 1 worker, got 0; backend='process' can do without"
+            )
         super().__init__(options)
         self._actors: list[Any] = []
         self._made: list[Future[Any]] = []

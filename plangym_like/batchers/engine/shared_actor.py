@@ -52,7 +52,8 @@ class SharedActor(SharedTree):
         form = [(weight.shape, weight.dtype) for weight in weights]
         if form != [(weight.shape, weight.dtype) for weight in shared]:
             raise RuntimeError(
-                "the actor's parameters and buffers have changed their shapes or dtypes"
+                "the actor's parameters and buffers have changed their shapes or dtypes since "
+                "collecting began, so workers cannot copy them: make a new collector"
             )
         training = self.tensors["training"]
         flags = [module.training for module in self._actor.modules()]

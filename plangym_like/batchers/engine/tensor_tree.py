@@ -45,7 +45,9 @@ def as_torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
     try:
         return torch.from_numpy(np.empty(0, dtype)).dtype
     except (TypeError, ValueError) as error:
-        raise InputError(f"no tensor can hold numbers of dtype {dtype}") from error
+        raise InputError(
+            f"torch has no dtype for NumPy's {dtype}: convert such values, or leave them out"
+        ) from error
 
 
 def tensor_over(content: NDArray[np.uint8], leaf: Leaf) -> torch.Tensor:

@@ -10,7 +10,8 @@ from plangym_like.batchers.engine.backend import Backend
 from plangym_like.batchers.engine.buffers import Buffers
 from plangym_like.batchers.engine.group_context import GroupContext
 from plangym_like.batchers.engine.workers import Call, PoolOptions, Workers
-from plangym_like.errors import ClosedError, InputError, WorkerTimeoutError
+from plangym_like.counts import as_count, check_seconds
+from plangym_like.errors import ClosedError, WorkerTimeoutError
 
 # How often to check that workers make progress.
 _CHECK_SECONDS = 0.25
@@ -73,11 +74,10 @@ class WorkerGroup:
         name: str = "collector",
         preload: Sequence[str] = (),
     ) -> None:
-        if num_groups < 1 or (num_workers is not None and num_workers < 0) or not timeout > 0:
-            raise InputError(
-                "need at least 1 group, at least 0 workers and a timeout above 0, got "
-                f"{num_groups}, {num_workers} and {timeout}"
-            )
+        num_groups = as_count("num_groups", num_groups)
+        if num_workers is not None:
+            num_workers = as_count("num_workers", num_workers, 0)
+        check_seconds("timeout", timeout)
         self.timeout = timeout
         options = PoolOptions(make_object, num_groups, num_workers, timeout, name, preload)
         self._jobs: list[Job] = []

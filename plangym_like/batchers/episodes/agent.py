@@ -79,7 +79,7 @@ class Agent:
         if load is None:
             raise NotImplementedError(
                 f"{type(self).__name__} has no method update(state_dict), and is not a torch "
-                "module that could load one"
+                "module, which loads it with load_state_dict: write one of these methods"
             )
         load(state_dict)
 

@@ -352,7 +352,8 @@ def _group_seeds(seeds: int | Sequence[int] | None, n_threads: int) -> tuple[int
         )
     if n_threads > len(found):
         raise InputError(
-            f"{n_threads} processes for {len(found)} groups; give at least one seed per process"
+            f"n_threads={n_threads} needs at least {n_threads} seeds, one for each process, got "
+            f"{len(found)}"
         )
     return found
 

@@ -127,7 +127,7 @@ class GymEnv(VecEnv):
         """Step the running environments, and return one row of results for each of them."""
         n, running = self._n_envs, self._running
         if not len(running):
-            raise InputError("no environment is running; reset them first")
+            raise InputError("no environment is running: call reset first")
         names = list(action.keys())
         if "action" not in names:
             raise InputError(f"the agent's output has no field 'action', only {names}")
@@ -206,7 +206,7 @@ def _lanes_of(envs: Sequence[Any] | EnvSource, num_envs: int | None) -> Lanes:
     if num_envs is not None:
         return lanes_from(envs, num_envs)  # type: ignore[arg-type]
     if isinstance(envs, str) or callable(envs):
-        raise InputError(f"give num_envs= to make environments of {envs!r}")
+        raise InputError(f"num_envs is missing: how many environments of {envs!r} to make")
     return make_lanes(list(envs))
 
 
@@ -215,7 +215,10 @@ def _observation(
 ) -> DictTensor:
     shown = {"frame": obs} if not isinstance(obs, Mapping) else obs
     if taken := _OWN_FIELDS & shown.keys():
-        raise InputError(f"parts of the observation use the reserved names {sorted(taken)}")
+        raise InputError(
+            f"parts of the observation use the reserved names {sorted(taken)}: rename them in a "
+            "wrapper"
+        )
     parts = {**shown, "reward": rewards, **flags, "last_action": actions}
     return DictTensor({name: _named(part) for name, part in parts.items()}, rewards.shape)
 

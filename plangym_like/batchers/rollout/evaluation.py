@@ -76,7 +76,7 @@ def evaluate(
     array([ True,  True])
     """
     if render and len(envs) != 1:
-        raise InputError(f"one environment at a time can be rendered, not {len(envs)}")
+        raise InputError(f"render needs exactly one environment, got {len(envs)}")
     lanes = make_lanes(envs, vectorise=not render)
     count = lanes.num_lanes
     whole = None if seeds is None else whole_seeds(seeds)

@@ -91,5 +91,8 @@ class Agent(nn.Module):
 
     def _board(self) -> Workspace:
         if self.workspace is None:
-            raise InputError("an agent has a workspace only while it is called on one")
+            raise InputError(
+                f"{type(self).__name__} has no workspace now: get and set work only while the "
+                "agent is called, as by agent(workspace, t=0)"
+            )
         return self.workspace

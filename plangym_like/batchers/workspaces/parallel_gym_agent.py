@@ -209,8 +209,8 @@ class ParallelGymAgent(Agent):
         last = self._rows.last
         if not self._rows.last_number or last is None:
             raise InputError(
-                f"environments begin at time 0; this call is for time {t + 1}. They have not begun "
-                "yet, or their last step was stopped halfway"
+                f"environments begin at time 0, and cannot step to time {t + 1} now: they have not "
+                "begun, or their last step was stopped halfway. Call this agent with t=0 first"
             )
         name = self.output + "timestep"
         origin = workspace.origin(name, t)

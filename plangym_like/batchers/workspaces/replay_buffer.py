@@ -98,7 +98,7 @@ class ReplayBuffer:
         """
         self._write()
         if not self.size():
-            raise InputError("this buffer is empty")
+            raise InputError("this buffer is empty: put a workspace into it first")
         drawn = torch.randint(self.size(), (n,), device=self.device, generator=generator)
         workspace = Workspace()
         for name, entries in self.variables.items():

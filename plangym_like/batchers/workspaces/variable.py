@@ -171,7 +171,8 @@ class Variable:
         """
         if not self.has_batch():
             raise InputError(
-                f"{self._name!r} was set to a tensor [time], without a batch dimension"
+                f"{self._name!r} was set to a tensor [time], without a batch dimension; set it to "
+                "a tensor [time, batch, ...]"
             )
         assert self._like is not None
         return self._like[0][0]

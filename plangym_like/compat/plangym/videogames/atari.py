@@ -75,7 +75,7 @@ class AtariEnv(VideogameEnv):
         **kwargs: Any,
     ) -> None:
         if not array_state:
-            raise InputError("array_state=False: states are rows, which are arrays")
+            raise InputError("array_state=False is impossible: a state is always an array")
         self.clone_seeds = clone_seeds
         self._game = {
             "mode": mode,
