@@ -29,7 +29,7 @@ another order than the saved set, since Python does not give access to that orde
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,7 @@ from plangym_like.snapshots.plain_data_reader import PlainDataReader
 from plangym_like.snapshots.plain_data_writer import WRITERS, PlainDataWriter
 
 
-def encode(value: Any, known: Sequence[Any] = ()) -> bytes:
+def encode(value: Any, known: Sequence[Any] = (), on_set: Callable[[Any], object] = bool) -> bytes:
     """Return the bytes of `value`.
 
     Parameters
@@ -50,6 +50,8 @@ def encode(value: Any, known: Sequence[Any] = ()) -> bytes:
     known : sequence
         Objects that are written as references; `decode` needs the corresponding objects in the
         same order.
+    on_set : callable
+        Called with each set in `value` whose iteration order the bytes do not hold.
 
     Raises
     ------
@@ -64,7 +66,7 @@ def encode(value: Any, known: Sequence[Any] = ()) -> bytes:
     """
     whole: set[int] = set()
     while True:
-        writer = PlainDataWriter(known, whole)
+        writer = PlainDataWriter(known, whole, on_set)
         try:
             writer.put(value)
         except OverlapError as overlap:
