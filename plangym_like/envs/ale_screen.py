@@ -51,19 +51,17 @@ class Screen:
     def draw(self) -> NDArray[np.uint8]:
         """Update `picture` to show the emulator's screen, and return it."""
         if self._blind:
-            self._blind -= 1
-            self._draw_all(remember=not self._blind)
+            self._draw_all(self._blind - 1)
             return self.picture
         self._ale.getScreen(self._frame)
         words = self._frame_words
         (places,) = np.not_equal(words, self._drawn_words, out=self._changed).nonzero()
         if len(places) > self._most:
-            self._blind = _BLIND_FRAMES
-            self._draw_all()
+            self._draw_all(_BLIND_FRAMES)
         elif len(places):
             looks = self._looks.take(words[places].view(np.uint16))
             if _UNKNOWN.tobytes() in looks.tobytes():
-                self._draw_all(remember=True)
+                self._draw_all(0)
                 self._learn()
             else:
                 self._picture_words[places] = looks.view("V24")
@@ -71,14 +69,17 @@ class Screen:
                 self._frame_words, self._drawn_words = self._drawn_words, words
         return self.picture
 
-    def _draw_all(self, *, remember: bool = False) -> None:
-        """Let ALE convert all pixels.
+    def _draw_all(self, blind: int) -> None:
+        """Let ALE convert all pixels, as in the next `blind` frames.
 
-        If `remember` is true, keep the screen's bytes, with which the next screen is compared.
+        If `blind` is 0, keep the screen's bytes, with which the next screen is compared.
         """
+        # Ctrl-C in the next lines leaves a picture with which no later screen is compared.
+        self._blind = 1
         self._ale.getScreenRGB(self.picture)
-        if remember:
+        if not blind:
             self._ale.getScreen(self._drawn)
+        self._blind = blind
 
     def _learn(self) -> None:
         """Learn which colours the screen's bytes stand for; update the table of colour pairs."""

@@ -106,13 +106,15 @@ class AtariCodec(Codec):
         saved, picture, stale = base.clone(), base.picture, base.stale
         names = "ram", "lives", "frame_number", "episode_frame_number"
         values = []
-        for payload in payloads:
-            base.restore(self._unpacked(payload)[0])
-            values.append(
-                (ale.getRAM(), base.lives(), ale.getFrameNumber(), ale.getEpisodeFrameNumber())
-            )
-        base.restore(saved)
-        base.picture, base.stale = picture, stale
+        try:
+            for payload in payloads:
+                base.restore(self._unpacked(payload)[0])
+                values.append(
+                    (ale.getRAM(), base.lives(), ale.getFrameNumber(), ale.getEpisodeFrameNumber())
+                )
+        finally:
+            base.restore(saved)
+            base.picture, base.stale = picture, stale
         columns = zip(*values, strict=True) if values else ((),) * len(names)
         named = {name: np.array(column) for name, column in zip(names, columns, strict=True)}
         for name, address in base.places.items():
@@ -330,9 +332,11 @@ class AtariSimulator(GymnasiumSimulator):
         base = self.base
         if base.picture is None and base.stale:
             saved = base.clone()
-            base.ale.act(0)
-            picture = base.ale.getScreenRGB()
-            base.restore(saved)
+            try:
+                base.ale.act(0)
+                picture = base.ale.getScreenRGB()
+            finally:
+                base.restore(saved)
             base.picture = picture
         if base.picture is not None:
             return base.picture.copy()

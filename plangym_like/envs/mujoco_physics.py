@@ -148,10 +148,12 @@ class PhysicsMemory:
             numbers[self.places[name][0]] = value.ravel()
         current = np.empty(self.nbytes, np.uint8)
         self.read(current)
-        self.write(payload)
-        mujoco.mj_forward(self._model, self._data)
-        self.read(payload)
-        self.write(current)
+        try:
+            self.write(payload)
+            mujoco.mj_forward(self._model, self._data)
+            self.read(payload)
+        finally:
+            self.write(current)
 
 
 def lay_out(

@@ -65,7 +65,7 @@ def skip_unread_screens(env: Any) -> None:
     base, inner = found.unwrapped, list(chain(found.env))
     if type(base).__module__ != "ale_py.env" or base.continuous:
         return
-    if any("step" in vars(part) for part in (found, *inner, base)) or "_get_obs" in vars(found):
+    if "step" in vars(found) or not _is_as_found(found, inner, base):
         return
     vars(found)["step"] = functools.partial(_step, found, inner, base, ScreenResizer())
     stack = next((link for link in chain(env) if getattr(link, "env", None) is found), None)
@@ -111,7 +111,7 @@ def source_digest() -> str:
 def _step(env: Any, inner: list[Any], base: Any, resizer: ScreenResizer, action: Any) -> Any:
     """Step like `AtariPreprocessing.step`; `inner` are the wrappers between `env` and `base`."""
     frames = base._frameskip
-    if not (type(frames) is int and _are_checked(inner)):
+    if not (type(frames) is int and _is_as_found(env, inner, base) and _are_checked(inner)):
         return AtariPreprocessing.step(env, action)
     ale = base.ale
     chosen, act = base._action_set[action], ale.act
@@ -156,6 +156,15 @@ def _step_stack(stack: Any, action: Any) -> Any:
     for place, each in enumerate(stack.obs_queue):
         stack.stacked_obs[place] = each
     return stack.stacked_obs.copy(), reward, terminated, truncated, info
+
+
+def _is_as_found(env: Any, inner: list[Any], base: Any) -> bool:
+    """Return whether `inner` are still the wrappers inside `env`, and no method was replaced."""
+    link, usual = env, "_get_obs" not in vars(env)
+    for part in (*inner, base):
+        usual = usual and link.env is part and "step" not in vars(part)
+        link = part
+    return usual
 
 
 def _are_checked(wrappers: list[Any]) -> bool:

@@ -124,11 +124,13 @@ class RetroCodec(Codec):
         current = np.zeros(self.nbytes, np.uint8)
         self.read(current)
         found, screens = [], []
-        for payload in payloads:
-            self.write(payload[: self.nbytes])
-            found.append(dict(self._base.data.lookup_all()))
-            screens.append(self._base.screen())
-        self.write(current)
+        try:
+            for payload in payloads:
+                self.write(payload[: self.nbytes])
+                found.append(dict(self._base.data.lookup_all()))
+                screens.append(self._base.screen())
+        finally:
+            self.write(current)
         variables = {name: np.array([row[name] for row in found]) for name in found[0]}
         return {**variables, "screen": np.stack(screens)}
 

@@ -27,6 +27,7 @@ from plangym_like.snapshots import plain_data
 from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.known_wrappers import TRANSPARENT, chain
 from plangym_like.snapshots.open_libraries import libraries_left_open
+from plangym_like.snapshots.set_order import order_note
 from plangym_like.snapshots.state_owner import kind_of
 from plangym_like.snapshots.trial import TrialRule
 from plangym_like.states import Row, padded
@@ -65,12 +66,14 @@ class SaveLoadCodec(Codec):
         except Exception as error:
             raise _refusal(base, "save_state", error) from error
         self.example: NDArray[Any] | None = None
+        self._is_made = False
         if _is_plain_array(saved):
             self.example = np.empty_like(saved)
             self.nbytes = padded(saved.nbytes)
         else:
             needed = 8 + len(self._encoded(saved))
             self.nbytes = padded(capacity or 2 * needed + _SLACK)
+        self._is_made = True
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
         example = self.example
@@ -92,12 +95,20 @@ class SaveLoadCodec(Codec):
 
     def _encoded(self, saved: Any) -> bytes:
         try:
-            return plain_data.encode(saved)
+            return plain_data.encode(saved, on_set=self._note_set)
         except SnapshotError as error:
             raise SnapshotError(
                 f"the state that {type(self._base).__name__}.save_state() returned cannot be "
                 f"saved: {error}"
             ) from error
+
+    def _note_set(self, value: Any) -> None:
+        place = f"{type(self._base).__name__}.save_state()"
+        if self.exactness == "exact" and self._is_made:
+            raise SnapshotError(
+                f"{order_note(place, value)}. There was no such set when the environment was made"
+            )
+        self.exactness, self.exactness_note = "approximate", order_note(place, value)
 
     def read(self, payload: Row) -> None:
         saved = self._base.save_state()

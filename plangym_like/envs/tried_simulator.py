@@ -27,6 +27,8 @@ class TriedSimulator(Simulator):
 
     trial: ClassVar[TrialRule] = TrialRule()
     codec: Codec
+    # What saves the wrappers' state: a `WrapperState` or a `ChainPickle`.
+    memory: Any
     _arguments: tuple[tuple[Any, ...], dict[str, Any]]
     _is_copy: bool = False
     _wrappers: tuple[Any, ...] = ()
@@ -42,8 +44,15 @@ class TriedSimulator(Simulator):
     def _try_out(self) -> None:
         """Run the trial; if it fails, raise `SnapshotError`, or record why states are inexact."""
         rule = self.trial
-        if self._is_copy or not (rule.always or has_foreign_code(self.env)):
+        if self._is_copy:
             return
+        if rule.always or has_foreign_code(self.env):
+            self._run_trial(rule)
+        if self.memory.unordered:
+            self._note_inexact(self.memory.unordered)
+        self.memory.strict = not self.memory.unordered
+
+    def _run_trial(self, rule: TrialRule) -> None:
         fresh, self._fresh = self._fresh, None
         original = np.zeros(self.payload_nbytes, np.uint8)
         self.read(original)
@@ -58,8 +67,11 @@ class TriedSimulator(Simulator):
             note = str(error)
         self._end_trial(original, fresh)
         if note:
-            self.exactness = "approximate"
-            self.exactness_note = "; ".join(filter(None, [self.exactness_note, note]))
+            self._note_inexact(note)
+
+    def _note_inexact(self, note: str) -> None:
+        self.exactness = "approximate"
+        self.exactness_note = "; ".join(filter(None, [self.exactness_note, note]))
 
     def _end_trial(self, original: Row, fresh: Callable[[], None] | None) -> None:
         # Attributes that the first reset creates are kept, since `write` may be called before a

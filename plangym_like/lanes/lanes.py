@@ -149,7 +149,8 @@ class Lanes(abc.ABC):
 
     def _reset_noted(self, lane: int, seed: int | None, options: dict[str, Any] | None) -> Any:
         try:
-            obs, self.infos[lane] = self._reset(lane, seed, options)
+            obs, info = self._reset(lane, seed, options)
+            self.infos[lane] = owned_info(info)
         except BaseException as error:
             add_note(error, f"raised while lane {self.first_lane + lane} was reset")
             raise
@@ -208,8 +209,7 @@ class Lanes(abc.ABC):
             ended = np.intersect1d(ended, lanes)
         finals = {}
         for lane in ended.tolist():
-            # A copy, since the environment may use the same dict again in the reset.
-            info = owned_info(self.infos[lane]) if self.step_infos else {}
+            info = self.infos[lane] if self.step_infos else {}
             finals[lane] = self._final_observation(lane, out.obs), info
         if finals:
             self.reset(out.obs, ended)

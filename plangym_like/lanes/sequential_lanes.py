@@ -16,7 +16,7 @@ from plangym_like.lanes.lanes import Lanes, Which, add_note, is_plan_env
 from plangym_like.lanes.last_users import last_user
 from plangym_like.lanes.step_arrays import StepArrays
 from plangym_like.lanes.tree import take, tree_map
-from plangym_like.ownership import owned
+from plangym_like.ownership import owned, owned_info
 from plangym_like.plan_env import PlanEnv
 
 # Rewards and flags of these types need no further checks.
@@ -67,9 +67,11 @@ class SequentialLanes(Lanes):
         lane = -1
         try:
             for lane in range(self.num_lanes) if lanes is None else lanes:
-                value, reward, ended, cut, self.infos[lane] = self._gym_envs[lane].step(
+                value, reward, ended, cut, info = self._gym_envs[lane].step(
                     _own_action(actions, lane)
                 )
+                # Copied before the next step, because environments may share memory of infos.
+                self.infos[lane] = owned_info(info)
                 if type(reward) not in _NUMBERS:
                     reward = as_fitting(
                         reward, (), rewards.dtype, f"lane {self.first_lane + lane}'s reward"

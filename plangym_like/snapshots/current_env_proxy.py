@@ -61,7 +61,8 @@ class CurrentEnvProxy(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def restore(self, log: bytes, trace_digest: bytes) -> None:
         """Restore the state that `log` leads to."""
-        if self.log == log and self._current.alive:
+        same = self.log == log and self.trace_digest == trace_digest
+        if same and self._current.alive:
             return
         before, seen = self._current.log, self._current.trace_digest
         try:

@@ -29,7 +29,7 @@ another order than the saved set, since Python does not give access to that orde
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,7 +41,13 @@ from plangym_like.snapshots.plain_data_reader import PlainDataReader
 from plangym_like.snapshots.plain_data_writer import WRITERS, PlainDataWriter
 
 
-def encode(value: Any, known: Sequence[Any] = (), *, attributes: bool = False) -> bytes:
+def encode(
+    value: Any,
+    known: Sequence[Any] = (),
+    *,
+    attributes: bool = False,
+    on_set: Callable[[Any], object] = bool,
+) -> bytes:
     """Return the bytes of `value`.
 
     Parameters
@@ -54,6 +60,8 @@ def encode(value: Any, known: Sequence[Any] = (), *, attributes: bool = False) -
     attributes : bool
         Whether `value` holds attributes that objects continue to use, so that its arrays must not
         share memory with objects outside `value`.
+    on_set : callable
+        Called with each set in `value` whose iteration order the bytes do not hold.
 
     Raises
     ------
@@ -68,7 +76,7 @@ def encode(value: Any, known: Sequence[Any] = (), *, attributes: bool = False) -
     """
     whole: set[int] = set()
     while True:
-        writer = PlainDataWriter(known, whole, attributes=attributes)
+        writer = PlainDataWriter(known, whole, attributes=attributes, on_set=on_set)
         try:
             writer.put(value)
         except OverlapError as overlap:

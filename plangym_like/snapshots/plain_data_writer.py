@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from plangym_like import random_state
 from plangym_like.errors import SnapshotError
 from plangym_like.snapshots.array_layout import ArrayLayout, refuse_hidden_memory
+from plangym_like.snapshots.set_order import order_is_kept
 
 MAX_DEPTH = 64
 # The factories that a defaultdict may have; their index is stored in the bytes.
@@ -31,14 +32,23 @@ class PlainDataWriter:
 
     Objects in `known` are written as references. Arrays whose ids are in `whole` are written before
     any view of them. If `attributes` is true, arrays in the memory of a library are refused.
+    `on_set` is called with each set whose iteration order the bytes do not hold.
     """
 
-    def __init__(self, known: Sequence[Any], whole: Collection[int], *, attributes: bool) -> None:
+    def __init__(
+        self,
+        known: Sequence[Any],
+        whole: Collection[int],
+        *,
+        attributes: bool,
+        on_set: Callable[[Any], object] = bool,
+    ) -> None:
         self.parts: list[bytes] = []
         self.depth = 0
         self.numbers = {id(thing): number for number, thing in enumerate(known)}
         self.arrays = ArrayLayout(whole)
         self.attributes = attributes
+        self.on_set = on_set
         self.count = len(known)
 
     def put(self, value: Any) -> None:
@@ -139,6 +149,9 @@ def _put_deque(encoder: PlainDataWriter, value: deque[Any]) -> None:
 
 def _put_set(tag: bytes) -> Callable[[PlainDataWriter, Any], None]:
     def put(encoder: PlainDataWriter, value: Any) -> None:
+        kept = order_is_kept(value)
+        if not kept:
+            encoder.on_set(value)
         if tag == b"S":
             encoder.remember(value)
         parts, before = encoder.parts, encoder.count
@@ -150,7 +163,8 @@ def _put_set(tag: bytes) -> Callable[[PlainDataWriter, Any], None]:
         encoder.parts = parts
         if encoder.count != before:
             raise SnapshotError("a set of mutable objects is not plain data")
-        encoder.parts.append(tag + _COUNT.pack(len(value)) + b"".join(sorted(items)))
+        ordered = items if kept else sorted(items)
+        encoder.parts.append(tag + _COUNT.pack(len(value)) + b"".join(ordered))
 
     return put
 

@@ -165,9 +165,14 @@ class ReplayCache:
         return result
 
     def reseed(self, cached: CachedCopy, seed: int) -> None:
-        """Restart the random generator of `cached`, in place, from `seed`."""
-        random_state.reseed(cached.env, seed)
-        cached.log += self._logs.reseed(seed)
+        """Restart the random generator of `cached` from `seed`; discard the copy if this raises."""
+        entry = self._logs.reseed(seed)
+        try:
+            random_state.reseed(cached.env, seed)
+        except BaseException:
+            self.discard(cached)
+            raise
+        cached.log += entry
         self._save_generator(cached)
 
     def log_draws(self, cached: CachedCopy) -> None:

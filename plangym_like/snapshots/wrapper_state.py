@@ -40,6 +40,7 @@ from plangym_like.snapshots.configuration import (
 )
 from plangym_like.snapshots.impure_functions import held_objects, refuse_method_of_data
 from plangym_like.snapshots.reachable import reachable
+from plangym_like.snapshots.set_order import order_note
 from plangym_like.snapshots.state_owner import CONSTANT, StateOwner, always, kind_of
 from plangym_like.states import Row, padded
 
@@ -68,6 +69,10 @@ class WrapperState(ChainState):
     time_limit : gymnasium.wrappers.TimeLimit or None
         The time limit, if no other wrapper has state. The state is then its step counter, a
         little-endian int64; -1 for ``None``.
+    unordered : str
+        A message about a set, whose order the bytes do not keep; empty if none was found.
+    strict : bool
+        Whether saving such a set raises an error from now on.
 
     Raises
     ------
@@ -76,6 +81,7 @@ class WrapperState(ChainState):
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], capacity: int | None = None) -> None:
+        self.unordered, self.strict = "", False
         super().__init__(env, base=False)
         self.time_limit: Any = None
         self.nbytes: int = 0
@@ -201,7 +207,23 @@ class WrapperState(ChainState):
     # The bytes
 
     def _encode(self, values: list[Any]) -> bytes:
-        return plain_data.encode(tuple(values), self._known(), attributes=True)
+        return plain_data.encode(
+            tuple(values), self._known(), attributes=True, on_set=self._note_set
+        )
+
+    def _note_set(self, value: Any) -> None:
+        if self.unordered:
+            return
+        if self.strict:
+            raise SnapshotError(
+                "a restored set may be iterated in another order, and there was no set when the "
+                "environment was made"
+            )
+        self.unordered = order_note("a wrapper", value)
+        for owner in self.owners:
+            for name, held in owner.items(owner.read()):
+                if any(thing is value for _, thing in reachable(held, name)):
+                    self.unordered = order_note(f"{owner.place}.{name}", value)
 
     def _decode(self, data: bytes) -> Any:
         return plain_data.decode(data, self._known())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import gymnasium
@@ -94,6 +95,28 @@ def test_colours_that_look_unknown_are_drawn_all_the_same() -> None:
     for _ in range(100):
         np.testing.assert_array_equal(screen.draw(), painted.palette[painted.bytes])
     assert painted.drawn <= drawn + 17
+
+
+def test_ctrl_c_leaves_no_pixels_of_a_screen_that_was_not_remembered() -> None:
+    painted = Painted()
+    screen = Screen(painted)  # type: ignore[arg-type]
+    rng = np.random.default_rng(1)
+    draw = painted.getScreenRGB
+
+    def interrupted(out: NDArray[np.uint8]) -> None:
+        draw(out)
+        raise KeyboardInterrupt
+
+    for frame in range(300):
+        before = painted.bytes.copy()
+        painted.bytes[rng.integers(2), rng.integers(160)] = rng.integers(frame // 10 + 2)
+        if frame % 3 == 0:
+            painted.getScreenRGB = interrupted  # type: ignore[method-assign]
+            with contextlib.suppress(KeyboardInterrupt):
+                screen.draw()
+            painted.getScreenRGB = draw  # type: ignore[method-assign]
+            painted.bytes[:] = before
+        np.testing.assert_array_equal(screen.draw(), painted.palette[painted.bytes])
 
 
 def test_observations_are_the_callers_own() -> None:

@@ -246,6 +246,39 @@ def test_what_is_stepped_next_depends_on_no_other_row(game, frameskip):
                 assert_same(row(result, place), row(expected, index), f"row {index}")
 
 
+def test_looks_that_raise_do_not_change_the_current_state(monkeypatch):
+    with plangym_like.make("ALE/MsPacman-v5", autoreset=False) as env:
+        other = env.step(1, env.reset(seed=0).state, dt=40).state
+        forged = other.copy()
+        forged[HEADER_NBYTES:][:8].view(np.int64)[0] = 5
+        env.layout.format.seal(forged[None])
+        env.reset(seed=0)
+        current = env.step(2, return_state=True).state
+        with pytest.raises(StateFormatError, match="announces an emulator state of 5 bytes"):
+            env.view_state(np.stack([other, forged]))
+        np.testing.assert_array_equal(env.get_state(), current)
+        env.set_state(other)
+        with monkeypatch.context() as patch:
+            patch.setattr(env.simulator.base, "ale", _Interrupted(env.simulator.base.ale))
+            with pytest.raises(KeyboardInterrupt):
+                env.get_image()
+        np.testing.assert_array_equal(env.get_state(), other)
+
+
+class _Interrupted:
+    """An emulator that Ctrl-C interrupts right after a frame."""
+
+    def __init__(self, ale: Any) -> None:
+        self._ale = ale
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ale, name)
+
+    def act(self, *args: Any) -> None:
+        self._ale.act(*args)
+        raise KeyboardInterrupt
+
+
 @pytest.mark.parametrize("game", ["YarsRevenge", "TicTacToe3D", "Breakout"])
 def test_a_look_at_a_restored_state_changes_nothing(game):
     with plangym_like.make(f"ALE/{game}-v5", frameskip=1, autoreset=False) as env:

@@ -89,6 +89,33 @@ def test_what_reads_screens_itself_is_left_alone(monkeypatch: pytest.MonkeyPatch
     unknown.close()
 
 
+class Raised(gymnasium.RewardWrapper[Any, Any]):
+    def reward(self, reward: Any) -> Any:
+        return reward + 1.0
+
+
+@pytest.mark.parametrize("what", ["wrapper", "method"])
+def test_what_is_put_inside_later_takes_effect(what: str) -> None:
+    quick, plain = game(noop_max=0), game(noop_max=0)
+    skip_unread_screens(quick)
+    for env in (quick, plain):
+        env.reset(seed=0)
+        env.step(0)
+        if what == "wrapper":
+            env.env = Raised(env.env)  # type: ignore[attr-defined]
+        else:
+            base: Any = env.unwrapped
+            base.step = partial(_raised, base.step)
+    one, other = quick.step(0), plain.step(0)
+    assert_same(one, other)
+    assert one[1] == 4.0
+
+
+def _raised(step: Any, action: Any) -> Any:
+    obs, reward, *rest = step(action)
+    return obs, reward + 1.0, *rest
+
+
 def test_observations_that_were_returned_do_not_change() -> None:
     env = FrameStackObservation(game(), 3)
     skip_unread_screens(env)

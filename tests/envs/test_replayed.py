@@ -16,6 +16,7 @@ from remembering_wrappers import CHAINS
 from small_envs import Fuse, Nested, Teller
 
 import plangym_like
+from plangym_like import random_state
 from plangym_like.envs.replayed import ReplayedEnv, ReplayedSimulator
 from plangym_like.errors import (
     InputError,
@@ -24,6 +25,7 @@ from plangym_like.errors import (
     StateFormatError,
 )
 from plangym_like.snapshots.action_log import RESEED, ActionLogFormat, Start
+from plangym_like.states import HEADER_NBYTES
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*already returned terminated")
 
@@ -278,6 +280,34 @@ def test_what_repeats_itself_only_at_first_is_found_out() -> None:
     env.step(1)
     with pytest.raises(SnapshotError, match="did not repeat itself"):
         env.set_state(state)
+
+
+def test_what_was_another_elsewhere_is_found_out_in_the_current_state_too() -> None:
+    env = ReplayedEnv(Dungeon)
+    state = env.reset(seed=0).state
+    state[HEADER_NBYTES + 8] ^= 1  # in the digest of what was seen elsewhere
+    env.layout.format.seal(state[None])
+    with pytest.raises(SnapshotError, match="did not repeat itself"):
+        env.set_state(state)
+
+
+def test_ctrl_c_while_a_row_is_reseeded_leaves_no_other_generator(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    env = ReplayedEnv(Dungeon)
+    state = env.reset(seed=0).state
+    expected = env.step_batch([1, 2, 3, 4], state)
+    reseed = random_state.reseed
+
+    def interrupted(*args: Any) -> None:
+        reseed(*args)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(random_state, "reseed", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            env.step_batch([1], state, seeds=[5])
+    assert_same(env.step_batch([1, 2, 3, 4], state), expected)
 
 
 def test_a_damaged_row_is_refused() -> None:

@@ -63,6 +63,37 @@ def test_final_infos_are_those_of_before_the_reset(source: Any) -> None:
     assert same(one[4]["nested"], other[4]["nested"])
 
 
+class Shared(gymnasium.Env):
+    """All environments return the same info, with the same array in it."""
+
+    observation_space = spaces.Box(0, 9, (1,), np.int64)
+    action_space = spaces.Discrete(9)
+    place = np.zeros(2)
+    info: dict[str, Any] = {"steps": 0, "place": place}  # noqa: RUF012
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return self._tell(seed % 9 if seed is not None else 7)
+
+    def step(self, action: Any) -> Any:
+        obs, info = self._tell(int(action))
+        return obs, float(action), int(action) == 5, False, info
+
+    def _tell(self, number: int) -> Any:
+        self.place[:] = number, 1
+        self.info["steps"] = number
+        return np.array([number]), self.info
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_infos_that_environments_share(mode: Any) -> None:
+    theirs = SyncVectorEnv([Shared] * 3, autoreset_mode=mode)
+    ours = make_vec(Shared, 3, autoreset_mode=mode)
+    assert same(theirs.reset(seed=1), ours.reset(seed=1))
+    for actions in ([1, 5, 2], [3, 1, 5], [2, 3, 4]):
+        assert same(theirs.step(np.array(actions)), ours.step(actions))
+
+
 @pytest.mark.parametrize(
     "info",
     [

@@ -159,6 +159,95 @@ def test_a_set_that_comes_later_is_an_error_that_says_what_to_do() -> None:
                 state, *_ = env.step(1, state=state)
 
 
+class FirstSeen(gymnasium.Wrapper):
+    """Adds 8 and then 0, which collide in a table of eight places, and pays the first item."""
+
+    at: Any = (30, 31)
+    kind: Any = set
+
+    def reset(self, **kwargs: Any) -> Any:
+        self.steps, self.seen = 0, self.kind()
+        return self.env.reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        obs, _, terminated, truncated, info = self.env.step(action)
+        self.steps += 1
+        if self.steps in self.at:
+            self.seen = self.kind([*self.seen, 8 if self.steps == self.at[0] else 0])
+        return obs, float(next(iter(self.seen or [-1]))), terminated, truncated, info
+
+
+class FirstFrozen(FirstSeen):
+    at, kind = (2, 3), frozenset
+
+
+class LateSet(FirstSeen):
+    def reset(self, **kwargs: Any) -> Any:
+        result = super().reset(**kwargs)
+        self.seen = []
+        return result
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "ALE/Pong-v5", Frozen])
+def test_a_wrapper_with_a_set_is_approximate_on_every_family(name: Any) -> None:
+    with plangym_like.make(name, wrappers=[FirstSeen]) as env:
+        assert env.exactness == "approximate"
+        assert "FirstSeen.seen holds a set" in env.exactness_note
+
+
+def test_a_frozenset_of_numbers_in_a_wrapper_keeps_its_order() -> None:
+    with plangym_like.make("Pendulum-v1", wrappers=[FirstFrozen]) as env:
+        assert env.exactness == "exact"
+        state, *_ = env.reset(seed=0)
+        rewards = []
+        for _ in range(6):
+            state, _, reward, *_ = env.step_batch([[0.0]], state, return_state=True)
+            rewards.append(float(reward[0]))
+        assert rewards == [-1.0, 8.0, 8.0, 8.0, 8.0, 8.0]
+
+
+def test_a_set_that_comes_later_into_a_wrapper_is_an_error_that_names_it() -> None:
+    with plangym_like.make("Pendulum-v1", wrappers=[LateSet], audit="off") as env:
+        assert env.exactness == "exact"
+        state, *_ = env.reset(seed=0)
+        with pytest.raises(SnapshotError, match=r"LateSet.seen cannot be saved: a restored set"):
+            for _ in range(40):
+                state, *_ = env.step([0.0], state=state)
+
+
+class Marked(Field):
+    """Saves a set with methods of its own."""
+
+    first: Any = frozenset
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.marked = self.first()
+        return np.zeros(1), {}
+
+    def pick(self, action: int) -> int:
+        self.marked = {*self.marked, action}
+        return action
+
+    def save_state(self) -> Any:
+        return {"marked": self.marked}
+
+    def load_state(self, saved: Any) -> None:
+        self.marked = saved["marked"]
+
+
+class MarkedFromTheStart(Marked):
+    first = set
+
+
+def test_a_set_in_a_state_that_save_state_returned() -> None:
+    with plangym_like.make(MarkedFromTheStart, snapshot="native") as env:
+        assert env.exactness == "approximate"
+        assert "save_state() holds a set" in env.exactness_note
+    with pytest.raises(SnapshotError, match="There was no such set when"):
+        plangym_like.make(Marked, snapshot="native")
+
+
 class Herd(set):
     """A class of sets."""
 

@@ -158,7 +158,9 @@ def _put_array(column: NDArray[Any], t: int, lane: int, array: NDArray[Any]) -> 
     """Write an array if the column can hold it exactly, and return whether it can."""
     with np.errstate(all="ignore"):
         cast = array.astype(column.dtype)
-    if not ((cast == array) | ((cast != cast) & (array != array))).all():
+        back = cast.astype(array.dtype)
+    # NumPy compares whole numbers with real numbers as real numbers, which may round them.
+    if not (((cast == array) & (back == array)) | ((cast != cast) & (array != array))).all():
         return False
     column[t, lane] = cast
     return True

@@ -228,6 +228,14 @@ def test_python_numbers_are_not_rounded(make: Make) -> None:
     assert envs[0]["share"][0, 0] == 0.1
 
 
+def test_whole_numbers_in_arrays_are_not_rounded() -> None:
+    def says(index: int) -> dict[str, Any]:
+        return {"ids": np.array([2**53 + 1, 3]) if index == 4 else np.array([0.5, 1.0])}
+
+    with pytest.raises(InputError, match="no dtype holds all values of 'ids'"):
+        _infos(_same, says, {"ids": np.zeros(2)}, 1)
+
+
 @EVERYWHERE
 def test_a_key_that_changes_its_kind(make: Make) -> None:
     """What is no number counts as missing, as it does from the beginning."""
