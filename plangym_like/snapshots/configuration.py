@@ -75,7 +75,7 @@ def is_handle(value: Any) -> bool:
     Such values only display or guard the state. They are not saved, and restoring a state does
     not change them. The rectangles, vectors, colours and sprites of pygame are part of the state.
     """
-    kind = type(value)
+    kind: Any = type(value)
     if kind in (list, tuple):
         return bool(value) and is_handle(value[0]) and all(map(is_handle, value))
     if kind is dict:
@@ -131,7 +131,7 @@ def loses_attributes(thing: Any) -> bool:
     Classes written in C, such as arrays, rectangles and dicts with a default, may have a method for
     pickling that does not know the attributes of subclasses.
     """
-    method = type(thing).__reduce__
+    method: Any = type(thing).__reduce__
     if method is object.__reduce__ or not getattr(thing, "__dict__", None):
         return False
     if not any(
