@@ -12,6 +12,7 @@ import functools
 import hashlib
 import logging
 import pathlib
+import random
 import re
 import threading
 import types
@@ -42,6 +43,7 @@ _FIXED = (
     re.Pattern,
     pathlib.PurePath,
     logging.Logger,
+    random.SystemRandom,  # draws from the operating system, and has no state
     np.dtype,
     np.ufunc,
     type(np.mean),

@@ -199,7 +199,7 @@ def _note(place: str, value: Any, found: dict[str, Any], *, objects: bool = True
     """Copy a number, container or generator to `found`; of an object, copy only its numbers."""
     if isinstance(value, np.random.Generator):
         found[place] = pickle.dumps(value.bit_generator.state)
-    elif isinstance(value, _GENERATORS):
+    elif isinstance(value, _GENERATORS) and not is_configuration(value):
         found[place] = pickle.dumps(value)
     elif isinstance(value, (*_NUMBERS, tuple, frozenset)):
         found[place] = value

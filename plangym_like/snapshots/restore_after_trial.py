@@ -128,7 +128,7 @@ def _generators(base: Any) -> list[tuple[str, Any, Callable[[Any], None], Any]]:
     """
     found: list[tuple[str, Any, Callable[[Any], None], Any]] = []
     for name, value in vars(base).items():
-        if name == "_np_random":
+        if name == "_np_random" or is_configuration(value):
             continue
         if isinstance(value, np.random.Generator):
             bits: Any = value.bit_generator

@@ -1,9 +1,11 @@
 """How states are saved: as a trial shows, or as the caller chooses."""
 
+import random
 import re
 import sys
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from dungeon import Dungeon
@@ -20,6 +22,43 @@ class Shy(EzPickle, Dungeon):
     def __init__(self) -> None:
         Dungeon.__init__(self)
         EzPickle.__init__(self)
+
+
+_ENTROPY = random.SystemRandom()
+
+
+class HoldsEntropy(Dungeon):
+    """Could draw from the operating system, whose generator has no state."""
+
+    entropy: Any
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entropy = _ENTROPY
+
+
+class ShyWithEntropy(HoldsEntropy, Shy):
+    """The same, and it cannot be pickled."""
+
+
+class WrappedEntropy(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Holds it in a closure, in its class and in its module."""
+
+    own = random.SystemRandom()
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        held = random.SystemRandom()
+        self.draw = lambda: held.random() + _ENTROPY.random() + self.own.random()
+
+
+@pytest.mark.parametrize("own", [(), (WrappedEntropy,)])
+@pytest.mark.parametrize(("kind", "way"), [(HoldsEntropy, "pickle"), (ShyWithEntropy, "replay")])
+def test_a_generator_without_a_state_is_no_obstacle(kind: Any, way: str, own: Any) -> None:
+    with plangym_like.make(kind, wrappers=own) as env:
+        assert (env.snapshot, env.exactness) == (way, "exact")
+        state = env.reset(seed=0).state
+        assert len(env.step_batch([0, 1, 2], state).rewards) == 3
 
 
 class Hopeless(Dungeon):
