@@ -102,7 +102,7 @@ class Collector:
         env = layout_of_infos(self.lanes.infos[0]) if self._options.infos else {}
         self._place_at_beginnings(obs)
         with self._streams.in_place(keep=False):
-            inputs = self._there((self._obs, self._act, self._rew, self._fin))
+            inputs = self._obs, self._act, self._rew, self._fin
             try:
                 with self._without_gradients():
                     actor = self._probe_actor(inputs)
@@ -132,7 +132,7 @@ class Collector:
 
     def _probe_actor(self, inputs: Any) -> Any:
         """Call the actor to get its first recurrent state; return the layout of one lane's info."""
-        answer = self._actor.step(*inputs, hx=None)
+        answer = self._ask(self._actor.step, inputs, None)
         if not (isinstance(answer, tuple) and len(answer) == 3 and isinstance(answer[2], dict)):
             raise InputError(
                 f"{type(self._actor).__name__} must return (actions, hx, info), the last a dict, "
@@ -159,7 +159,7 @@ class Collector:
             ) from error
         self._recurrent = bool(tree_leaves(self._hx))
         if self._recurrent:
-            self._check_hx(inputs)
+            self._check_hx(self._there(inputs))
             self._hx = self._reset_hx(slice(None), self._hx)
 
         def row(value: torch.Tensor) -> Leaf:
@@ -196,6 +196,23 @@ class Collector:
                 f"the second dimension, here {count}, as in torch's recurrent layers without "
                 f"batch_first; got the shape {tuple(wrong[0])}"
             )
+
+    def _ask(self, method: Callable[..., Any], inputs: Any, hx: Any) -> Any:
+        """Call a method of the actor; `inputs` are the fragment's own tensors.
+
+        Raises
+        ------
+        InputError
+            The actor has changed its inputs.
+        """
+        before = _versions(inputs)
+        answer = method(*self._there(inputs), hx=hx)
+        if _versions(inputs) != before:
+            raise InputError(
+                f"{type(self._actor).__name__} changed its inputs in place, and so the fragment: "
+                "use obs * 2, not obs.mul_(2), and layers without inplace=True"
+            )
+        return answer
 
     def _there(self, tree: Any) -> Any:
         return tree if self._device is None else to_device(tree, self._device)
@@ -242,8 +259,7 @@ class Collector:
         episodes.running = previous = None
         for t, row in enumerate(buffer.rows):
             self._beat()
-            inputs = self._there((row.obs, act, rew, fin))
-            answer, hx, info = actor.step(*inputs, hx=hx)
+            answer, hx, info = self._ask(actor.step, (row.obs, act, rew, fin), hx)
             act, rew, fin = row.act, row.rew, row.fin
             copy_actions(act, answer)
             if info.keys() != row.actor.keys():
@@ -265,8 +281,8 @@ class Collector:
         self._obs = _clone(buffer.last_obs)
         self._act, self._rew, self._fin = _clone(act), rew.clone(), fin.clone()
         if "value" in memory["steps"]["actor"]:
-            inputs = self._there((buffer.last_obs, act, rew, fin))
-            _copy(memory["bootstrap"], actor.value(*inputs, hx=hx), "value")
+            value = self._ask(actor.value, (buffer.last_obs, act, rew, fin), hx)
+            _copy(memory["bootstrap"], value, "value")
 
     def _write_beginning(self, buffer: FragmentBuffer, version: int) -> None:
         memory = buffer.memory
@@ -310,9 +326,9 @@ class Collector:
             return None
         obs = take(buffer.memory["obs"], slice(t + 1, t + 2))
         # `fin` is false: this observation is not the first of a new episode.
-        inputs = self._there((obs, row.act, row.rew, torch.zeros_like(row.fin)))
+        inputs = obs, row.act, row.rew, torch.zeros_like(row.fin)
         with without_trace():
-            value = self._actor.value(*inputs, hx=hx)[0].cpu()
+            value = self._ask(self._actor.value, inputs, hx)[0].cpu()
         return torch.where(_like(torch.from_numpy(cut), value), value, torch.zeros_like(value))
 
     def _note_infos(self, env: Any, t: int) -> None:
@@ -347,6 +363,11 @@ def _copy(rows: Any, value: Any, name: str) -> None:
 
 def _like(flags: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     return flags.reshape(*flags.shape, *(1,) * (value.ndim - flags.ndim))
+
+
+def _versions(tree: Any) -> list[int]:
+    """Return how often each tensor was changed by torch; NumPy and inference mode count nothing."""
+    return [leaf._version for leaf in tree_leaves(tree) if not leaf.is_inference()]
 
 
 def _clone(tree: Any) -> Any:

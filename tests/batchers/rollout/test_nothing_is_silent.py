@@ -228,6 +228,38 @@ def test_python_numbers_are_not_rounded(make: Make) -> None:
     assert envs[0]["share"][0, 0] == 0.1
 
 
+class Changes(BaseActorModule):
+    """Changes one of its inputs in place, in one of its methods."""
+
+    def __init__(self, place: int, method: str) -> None:
+        super().__init__()
+        self.place, self.method = place, method
+
+    def forward(self, *inputs: Any, hx: Any = None) -> Any:
+        self.change("forward", inputs)
+        shape = inputs[0].shape[:2]
+        return torch.zeros(shape, dtype=torch.int64), (), {"value": torch.zeros(shape)}
+
+    def value(self, *inputs: Any, hx: Any = None) -> Any:
+        self.change("value", inputs)
+        return torch.zeros(inputs[0].shape[:2])
+
+    def change(self, method: str, inputs: Any) -> None:
+        if method == self.method:
+            inputs[self.place].mul_(2)
+
+
+@HERE
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize("method", ["forward", "value"])
+def test_an_actor_that_changes_its_inputs(make: Make, place: int, method: str) -> None:
+    with (
+        pytest.raises(InputError, match="changed its inputs in place"),
+        make(Count, Changes(place, method), seed=0) as it,
+    ):
+        next(it)
+
+
 def test_whole_numbers_in_arrays_are_not_rounded() -> None:
     def says(index: int) -> dict[str, Any]:
         return {"ids": np.array([2**53 + 1, 3]) if index == 4 else np.array([0.5, 1.0])}
