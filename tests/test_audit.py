@@ -84,11 +84,10 @@ class Quiet(gymnasium.Wrapper[Any, Any, Any, Any]):
     """A user's wrapper."""
 
 
-@pytest.mark.parametrize("way", ["pickle", "replay"])
 @pytest.mark.parametrize("own", [(), (Quiet,)])
-def test_only_wrappers_whose_memory_is_unknown_are_suspected(way: str, own: Any) -> None:
+def test_only_wrappers_whose_memory_is_unknown_are_suspected(own: Any) -> None:
     wrappers = [*own, (gymnasium.wrappers.TimeLimit, {"max_episode_steps": 80})]
-    env = plangym_like.make(LateClassCounter, snapshot=way, wrappers=wrappers)
+    env = plangym_like.make(LateClassCounter, snapshot="pickle", wrappers=wrappers)
     actions, states = walk(env, 69)
     with pytest.raises(ImpureEnvironmentError, match="Likely causes") as told:
         env.step_batch(actions, states)

@@ -111,9 +111,7 @@ class StateArchive:
             raise InputError(f"columns must be a dict of names and dtypes, got {columns!r}")
         for name, dtype in dict(columns or {}).items():
             if not isinstance(name, str) or name in (*dtypes, *_ROWS, *_ARGUMENTS):
-                raise InputError(
-                    f"a column cannot have the name {name!r}: it is taken, or is not a string"
-                )
+                raise InputError(f"a column cannot be called {name!r}: it is taken, or no string")
             dtypes[name] = dtype
         self._columns = {
             name: GrowingArray(*dtype_and_shape(name, dtype), directory)
