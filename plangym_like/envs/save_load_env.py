@@ -202,10 +202,13 @@ class SaveLoadSimulator(GymnasiumSimulator):
 
     def make_codec(self) -> SaveLoadCodec:
         """Reset the environment once, and return its codec."""
-        initial = None
-        # Before their first reset, some environments have no state that could be saved.
-        with errors_suppressed(Exception):
+        initial: bytes | None
+        try:
             initial = plain_data.encode(self.base.save_state())
+        except Exception as error:
+            not_exiting(error)
+            # Before their first reset, some environments have no state that could be saved.
+            initial = None
         # Seeded, because the saved form of a fresh generator has a different length in each
         # process.
         first_reset(self.env)

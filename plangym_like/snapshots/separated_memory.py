@@ -13,7 +13,7 @@ import numpy as np
 from numpy.lib.array_utils import byte_bounds
 from numpy.typing import NDArray
 
-from plangym_like.row_errors import errors_suppressed
+from plangym_like.row_errors import not_exiting
 from plangym_like.snapshots.array_layout import root_of
 
 _UNCHANGING = (type(None), bool, int, float, complex, str, bytes, np.generic, pickle.PickleBuffer)
@@ -64,8 +64,10 @@ def _memory(thing: Any) -> NDArray[Any] | None:
     """Return the memory of `thing` as an array, or ``None`` if it has none."""
     if isinstance(thing, np.ndarray):
         return thing
-    with errors_suppressed(Exception):
+    try:
         if hasattr(thing, "detach") and hasattr(thing, "__array__"):  # a torch tensor
             return np.asarray(thing.detach().numpy())
         return np.frombuffer(memoryview(thing).cast("B"), np.uint8)
-    return None
+    except Exception as error:
+        not_exiting(error)
+        return None
