@@ -264,7 +264,7 @@ def test_nodes_that_are_refused(env: Any, given: dict[str, Any], error: Any, wor
 
 def test_archives_and_nodes_that_are_refused(env: Any) -> None:
     for name in ("parents", "hashes", "frames", "states", "self", 1):
-        with pytest.raises(InputError, match="cannot have the name"):
+        with pytest.raises(InputError, match="cannot be called"):
             StateArchive(env, {name: int})
     with pytest.raises(InputError, match="dtype of integers, floats or bools, got object"):
         StateArchive(env, {"cell": object})

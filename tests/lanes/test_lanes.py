@@ -127,9 +127,9 @@ def test_a_changed_attribute_is_noticed_at_the_next_reset(plan_envs: bool) -> No
         before = getattr(owner, name)
         setattr(owner, name, 7)
         lanes.reset(obs, [0, 2])
-        with pytest.raises(InputError, match="attributes of environment 1 have changed"):
+        with pytest.raises(InputError, match="an attribute of environment 1 was changed"):
             lanes.reset(obs)
-        with pytest.raises(InputError, match="attributes of environment 1 have changed"):
+        with pytest.raises(InputError, match="an attribute of environment 1 was changed"):
             lanes.check_not_used_elsewhere()
         setattr(owner, name, before)
         vars(owner).pop("step", None)

@@ -512,5 +512,5 @@ def test_an_attribute_that_the_vectorised_form_has_not_read() -> None:
         next(fragments)
         base: Any = envs[1].unwrapped
         base.force_mag = 0.0
-        with pytest.raises(InputError, match="attributes of environment 1 have changed"):
+        with pytest.raises(InputError, match="an attribute of environment 1 was changed"):
             next(fragments)
