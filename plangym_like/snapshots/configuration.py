@@ -93,12 +93,13 @@ def _is_shown(kind: type) -> bool:
     return shown and not _has_base(kind, _GAME)
 
 
-@functools.cache
-def is_figure(kind: type) -> bool:
-    """Return whether instances of `kind` are sprites of pygame, or groups of sprites."""
+def is_figure(thing: Any) -> bool:
+    """Return whether `thing` is a sprite of pygame, or a group of sprites."""
+    kind: Any = type(thing)
     return _has_base(kind, _FIGURES)
 
 
+@functools.cache
 def _has_base(kind: type, names: frozenset[str]) -> bool:
     """Return whether `kind` is, or inherits from, a class of pygame with one of the `names`."""
     return any(link.__name__ in names and _library_of(link) == "pygame" for link in kind.__mro__)
