@@ -190,7 +190,7 @@ def _read(file: BinaryIO, nbytes: int, *, known: bool) -> Row:
 
 def _wrong_count(path: str | os.PathLike[str]) -> StateFormatError:
     return StateFormatError(
-        f"{path} is damaged or truncated: it does not hold as many rows as its header says"
+        f"{path} is damaged or truncated: its header says another number of rows than it has"
     )
 
 
