@@ -62,7 +62,7 @@ def render(painter: Any, simulator: Any) -> NDArray[np.uint8]:
         picture = np.asarray(None)
     if picture.ndim < 2:
         raise InputError(
-            f"{type(base).__name__}.render() returned no image, although render_mode is {MODE!r}"
+            f"{type(base).__name__}.render() gives no image, although render_mode is {MODE!r}"
         )
     return picture
 

@@ -120,7 +120,10 @@ def test_environments_that_render_nothing() -> None:
         def render(self) -> Any:
             raise NotImplementedError
 
-    with plangym_like.make(Blind) as env, pytest.raises(InputError, match="Blind renders no image"):
+    with (
+        plangym_like.make(Blind) as env,
+        pytest.raises(InputError, match=r"Blind\.render\(\) gives no image"),
+    ):
         env.get_image()
 
 

@@ -362,7 +362,7 @@ def test_what_cannot_be_executed_is_refused_and_changes_nothing() -> None:
         ({"n_slots": 0}, "n_slots must be a whole number of at least 1"),
         ({"n_timesteps": 0}, "n_timesteps must be a whole number of at least 1"),
         ({"n_threads": -1}, "n_threads must be a whole number of at least 0"),
-        ({"n_threads": 3}, "3 processes for 2 groups"),
+        ({"n_threads": 3}, "needs at least 3 seeds, one for each process, got 2"),
         ({"seeds": []}, "seeds must be whole numbers"),
         ({"seeds": [-1]}, "seeds must be whole numbers"),
         ({"seeds": [0.5, 100]}, "seeds must be whole numbers"),
