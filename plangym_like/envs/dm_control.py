@@ -283,16 +283,7 @@ class DmControlSimulator(GymnasiumSimulator):
 
 
 class DmControlEnv(FamilyEnv):
-    """A task of dm_control's suite; see `DmControlSimulator` for its options.
-
-    Examples
-    --------
-    >>> with DmControlEnv("cartpole-balance") as env:
-    ...     state, obs, info = env.reset(seed=0)
-    ...     step = env.step_batch([[-1.0], [1.0]], state)
-    >>> step.obs.shape
-    (2, 5)
-    """
+    """A task of dm_control's suite; see `DmControlSimulator` for its options."""
 
     simulator_class = DmControlSimulator
 
