@@ -18,8 +18,8 @@ COLD_BOUNDS = {
     "40 of 100 to 400": 1.41,
     "40 of 8 to 64": 1.29,
     "growing from 1 to 1,500": 1.33,
-    "160 of 16, each row with dt from 1 to 8": 1.41,
-    "40 of 64, each row with dt from 1 to 8": 1.57,
+    "160 of 16, each row with dt from 1 to 8": 1.29,
+    "40 of 64, each row with dt from 1 to 8": 1.41,
     "16,384 at once": 0.95,
 }
 
