@@ -78,11 +78,10 @@ def score(actor: Actor, name: str, num_episodes: int, seed: int) -> float:
     return float(rewards.sum(0).mean())
 
 
-def learn(args: argparse.Namespace, seed: int) -> list[tuple[int, float]]:
+def learn(args: argparse.Namespace, sizes: tuple[int, int], seed: int) -> list[tuple[int, float]]:
     """Train until the score is good; return (steps, score) pairs."""
     torch.manual_seed(seed)
-    env = gymnasium.make(args.env)
-    actor = Actor(env.observation_space.shape[0], int(env.action_space.n))
+    actor = Actor(*sizes)
     optimizer = torch.optim.Adam(actor.parameters(), lr=args.lr)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.2, args.updates)
     curve = [(0, score(actor, args.env, 16, seed))]
@@ -149,12 +148,12 @@ def main() -> int:
     parser.add_argument("--updates", type=int, default=1000, help="over which lr falls to a fifth")
     parser.add_argument("--out", type=Path, default=Path("learn/a2c.png"))
     args = parser.parse_args()
-    sizes_of(parser, args.env)
+    sizes = sizes_of(parser, args.env)
     torch.set_num_threads(1)
     curves, missed = {}, []
     for seed in args.seeds:
         begin = time.perf_counter()
-        curves[seed] = learn(args, seed)
+        curves[seed] = learn(args, sizes, seed)
         steps, result = curves[seed][-1]
         print(
             f"seed {seed}: mean evaluated return {result:.1f} after {steps:,} steps and "

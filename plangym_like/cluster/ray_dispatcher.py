@@ -13,7 +13,7 @@ import time
 from collections import deque
 from typing import cast
 
-from plangym_like.batches import single_steps, steps_of
+from plangym_like.batches import single_steps
 from plangym_like.cluster.actor_handle import ActorHandle
 from plangym_like.cluster.actor_pool import ActorPool
 from plangym_like.cluster.chunk import Chunk, ChunkResult, counted_from_batch
@@ -62,7 +62,6 @@ class RayDispatcher(Dispatcher):
         step_here: StepHere | None,
     ) -> None:
         super().__init__(pool, costs, batch, step_here)
-        self._steps = steps_of(batch.rows.inputs)
         self._actors = actors
         self._sender = ChunkSender(batch.layout, batch.rows, actors.stats, masked=batch.masked)
         self._sent: set[Chunk] = set()
@@ -138,7 +137,9 @@ class RayDispatcher(Dispatcher):
         Until an actor has been measured, its workers are assumed to be as fast as other workers.
         """
         ready = [handle for handle in self._actors.handles if handle.ready]
-        each = [handle.seconds_per_row(self._steps) * handle.placement.workers for handle in ready]
+        each = [
+            handle.seconds_per_row(self._costs.steps) * handle.placement.workers for handle in ready
+        ]
         self._seconds_per_row = self._costs.seconds_per_row
         if not self._seconds_per_row and (measured := [seconds for seconds in each if seconds]):
             self._seconds_per_row = sum(measured) / len(measured)
@@ -171,7 +172,7 @@ class RayDispatcher(Dispatcher):
         # others.
         least = self.count * share / (_DEPTH if share == 1.0 else _PIECES)
         most = self._most_rows
-        if seconds_per_row := handle.seconds_per_row(self._steps):
+        if seconds_per_row := handle.seconds_per_row(self._costs.steps):
             least = max(least, LEAST_SECONDS / seconds_per_row)
             most = min(most, max(least, _MOST_SECONDS / seconds_per_row))
         size = max(rest * share / _DEPTH, least)

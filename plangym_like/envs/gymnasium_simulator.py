@@ -35,11 +35,10 @@ from plangym_like.envs.wrapping import (
 from plangym_like.errors import InputError
 from plangym_like.family_env import as_wrappers
 from plangym_like.ownership import owned
-from plangym_like.row_errors import errors_suppressed
 from plangym_like.simulator import EnvStep, Outcome, as_reset, as_reward, as_step, name_of
 from plangym_like.snapshots.configuration import describe
 from plangym_like.snapshots.generators import watched_generators
-from plangym_like.snapshots.open_libraries import libraries_left_open
+from plangym_like.snapshots.open_libraries import close_copy
 from plangym_like.snapshots.restore_after_trial import restorer
 from plangym_like.snapshots.wrapper_state import WrapperState
 from plangym_like.states import Row, padded
@@ -117,8 +116,7 @@ class GymnasiumSimulator(TriedSimulator):
                 self._try_out()
         except BaseException:
             # Another method may be tried next, and some simulators allow only one instance.
-            with errors_suppressed(Exception), libraries_left_open():
-                env.close()
+            close_copy(env)
             raise
 
     def _set_up(

@@ -37,7 +37,7 @@ from plangym_like.snapshots.action_log import ACTIONS, ActionLogFormat
 from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.current_env_proxy import CurrentEnvProxy
 from plangym_like.snapshots.known_wrappers import chain
-from plangym_like.snapshots.open_libraries import libraries_left_open
+from plangym_like.snapshots.open_libraries import close_copy
 from plangym_like.snapshots.replay_cache import DIGEST_NBYTES, ReplayCache
 from plangym_like.snapshots.replay_trial import needs_seeds
 from plangym_like.snapshots.set_order import set_of_addresses
@@ -235,8 +235,7 @@ class ReplayedSimulator(GymnasiumSimulator):
         if other is self._proxy.env:
             # The callable returns the same object each time.
             return False
-        with errors_suppressed(Exception), libraries_left_open():
-            other.close()
+        close_copy(other)
         return True
 
     def make_codec(self) -> ReplayCodec:

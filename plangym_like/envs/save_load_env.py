@@ -26,7 +26,7 @@ from plangym_like.row_errors import errors_suppressed, not_exiting
 from plangym_like.snapshots import plain_data
 from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.known_wrappers import TRANSPARENT, chain
-from plangym_like.snapshots.open_libraries import libraries_left_open
+from plangym_like.snapshots.open_libraries import close_copy
 from plangym_like.snapshots.set_order import order_note
 from plangym_like.snapshots.state_owner import kind_of
 from plangym_like.snapshots.trial import TrialRule
@@ -205,8 +205,7 @@ class SaveLoadSimulator(GymnasiumSimulator):
         missing = [name for name in _METHODS if not callable(getattr(env.unwrapped, name, None))]
         if missing:
             # Some environments cannot be closed before their first reset.
-            with errors_suppressed(Exception), libraries_left_open():
-                env.close()
+            close_copy(env)
             raise SnapshotError(
                 f"{qualified_name(type(env.unwrapped))} has no {' and no '.join(missing)}"
             )

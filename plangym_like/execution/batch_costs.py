@@ -23,6 +23,11 @@ class BatchCosts:
     inputs : Inputs
         The inputs of the batch.
 
+    Attributes
+    ----------
+    steps : float
+        How many single steps a row takes on average.
+
     Examples
     --------
     >>> inputs = Inputs(2, 0, np.zeros(2), np.zeros((2, 40), np.uint8), 1, None)
@@ -35,18 +40,18 @@ class BatchCosts:
     """
 
     def __init__(self, costs: CostModel, inputs: Inputs) -> None:
-        self._costs, self._inputs, self._steps = costs, inputs, steps_of(inputs)
+        self._costs, self._inputs, self.steps = costs, inputs, steps_of(inputs)
         self._taken = self._seconds = 0.0
 
     @property
     def seconds_per_row(self) -> float:
         """The shortest time of an average row here, in seconds; 0 if it is not known."""
-        return self._costs.seconds_per_row(self._steps)
+        return self._costs.seconds_per_row(self.steps)
 
     @property
     def least(self) -> int:
         """About how many rows take as long here as sending a message."""
-        return self._costs.least(self._steps)
+        return self._costs.least(self.steps)
 
     def portion(self, start: int, stop: int, *, last: bool = False) -> int:
         """Return how many of the rows ``start:stop`` to step before checking other processes.
@@ -58,7 +63,7 @@ class BatchCosts:
             return rows
         # The next rows may take much longer than others, for example if rows are sorted by `dt`.
         total = np.cumsum(dt[start:stop][::-1] if last else dt[start:stop], dtype=np.float64)
-        most = rows * self._steps / max(1, self._inputs.horizon)
+        most = rows * self.steps / max(1, self._inputs.horizon)
         return max(1, int(np.searchsorted(total, most, side="right")))
 
     def note_portion(self, start: int, stop: int, *, seconds: float) -> None:
@@ -71,4 +76,4 @@ class BatchCosts:
     def note_end(self) -> None:
         """Record the time of all rows that were stepped here."""
         if self._taken:
-            self._costs.note_portion(self._taken, self._steps, seconds=self._seconds)
+            self._costs.note_portion(self._taken, self.steps, seconds=self._seconds)

@@ -12,6 +12,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+from plangym_like.row_errors import errors_suppressed
+
 # Modules with a function ``quit`` that ends a library, or a part of it, in the whole process.
 _MODULES = ("pygame", "pygame.display", "pygame.font", "pygame.freetype", "pygame.mixer")
 
@@ -41,6 +43,12 @@ def libraries_left_open() -> Iterator[None]:
             while _exchanged and not _threads:
                 module, end = _exchanged.pop()
                 module.quit = end
+
+
+def close_copy(env: Any) -> None:
+    """Close a copy of an environment while others may be in use, and suppress its errors."""
+    with errors_suppressed(Exception), libraries_left_open():
+        env.close()
 
 
 def _nothing() -> None:

@@ -24,7 +24,7 @@ from plangym_like.row_errors import errors_suppressed
 from plangym_like.snapshots import plain_data
 from plangym_like.snapshots.action_log import GENERATOR, RESEED, START, ActionLogFormat, Start
 from plangym_like.snapshots.configuration import qualified_name
-from plangym_like.snapshots.open_libraries import libraries_left_open
+from plangym_like.snapshots.open_libraries import close_copy, libraries_left_open
 
 DIGEST_NBYTES = 8
 # A copy that was unused for this many restores, times the number of copies, is evicted first.
@@ -105,8 +105,7 @@ class ReplayCache:
             if self.single:
                 self._first = base
             else:
-                with errors_suppressed(Exception), libraries_left_open():
-                    base.close()
+                close_copy(base)
             raise
         cached.log = self._logs.start(start)
         cached.trace_digest = _digest(b"", obs)

@@ -9,9 +9,8 @@ from typing import Any
 import gymnasium
 
 from plangym_like import random_state
-from plangym_like.row_errors import errors_suppressed
 from plangym_like.snapshots.differences import difference
-from plangym_like.snapshots.open_libraries import libraries_left_open
+from plangym_like.snapshots.open_libraries import close_copy
 from plangym_like.snapshots.outcomes import Outcome, ends, outcome_of
 
 _STEPS = 24
@@ -45,6 +44,5 @@ def _play(make: Callable[[], _Env] | None, first: _Env, actions: list[Any]) -> l
                 break
     finally:
         if env is not first:
-            with errors_suppressed(Exception), libraries_left_open():
-                env.close()
+            close_copy(env)
     return outcomes
