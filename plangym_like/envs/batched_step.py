@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from plangym_like.batches import Rows
 from plangym_like.envs.block_stepper import BlockStepper, Outcomes, given_states
-from plangym_like.errors import RewardError
+from plangym_like.errors import EnvApiError, RewardError, SnapshotError
 from plangym_like.spaces import fitted
 from plangym_like.states import HEADER_NBYTES
 
@@ -78,15 +78,18 @@ class BatchedStep(BlockStepper[ObservedStates]):
 
     def frame(self, states: ObservedStates, actions: NDArray[Any], out: Outcomes) -> None:
         count = len(states)
-        states.states[...], seen, paid, out.terminated[...], out.truncated[...] = self._step_states(
+        following, seen, paid, terminated, truncated = self._step_states(
             states.states.copy(), actions.copy()
         )
         states.obs[...] = self._fitted(seen, count)
+        states.states[...] = self._checked_states(following, count)
         if np.shape(paid) != (count,):
             raise RewardError(
                 f"step_states returned rewards of shape {np.shape(paid)} for {count} rows"
             )
         out.rewards[...] = paid
+        out.terminated[...] = _checked_flags("terminateds", terminated, count)
+        out.truncated[...] = _checked_flags("truncateds", truncated, count)
 
     def observe(self, states: ObservedStates, out: NDArray[Any]) -> None:
         out[...] = states.obs
@@ -107,3 +110,25 @@ class BatchedStep(BlockStepper[ObservedStates]):
         if isinstance(seen, np.ndarray) and seen.dtype == dtype and seen.shape == shape:
             return seen
         return fitted(self._space, seen, shape, np.dtype(dtype))
+
+    def _checked_states(self, following: Any, count: int) -> Any:
+        """Return `following`, the next states of `count` rows.
+
+        Raise `SnapshotError` if their shape or dtype is not that of ``save_state``.
+        """
+        states, shape = np.asarray(following), (count, *self._shape)
+        if states.shape != shape or states.dtype != self._dtype:
+            raise SnapshotError(
+                f"step_states returned next states {states.dtype}{states.shape} for {count} rows, "
+                f"but save_state returns {self._dtype}{self._shape}"
+            )
+        return states
+
+
+def _checked_flags(name: str, flags: Any, count: int) -> Any:
+    """Return `flags`; raise `EnvApiError` unless there is one for each of `count` rows."""
+    if np.shape(flags) != (count,):
+        raise EnvApiError(
+            f"step_states returned {name} of shape {np.shape(flags)} for {count} rows"
+        )
+    return flags

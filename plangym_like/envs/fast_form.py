@@ -16,6 +16,8 @@ from plangym_like.simulator import Outcome, Simulator
 from plangym_like.states import HEADER_NBYTES, Row
 
 TRIALS = 32
+# No episode lasts that long; more frames do not fit into an array.
+_MOST_FRAMES = 2**63 - 1
 
 
 class NotVectorisableError(Exception):
@@ -77,8 +79,9 @@ def held_frames(inputs: Inputs, block: slice, frameskip: int) -> int | NDArray[n
 
     If ``dt`` is one int for all rows, the result is one int too.
     """
-    held = inputs.dt if isinstance(inputs.dt, int) else inputs.dt[block]
-    return held * frameskip
+    if isinstance(inputs.dt, int):
+        return inputs.dt * frameskip
+    return np.minimum(inputs.dt[block], _MOST_FRAMES // frameskip) * frameskip
 
 
 def trial_actions(space: Any, kind: str, *, beyond: float = 1.2) -> NDArray[Any]:

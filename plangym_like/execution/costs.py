@@ -106,13 +106,19 @@ class _Kind:
         """Return the shortest time in seconds for `steps` steps shared with `workers` workers."""
         return self._message + steps * self.shared / (workers + 1)
 
-    def choose(self, steps: float, workers: int) -> bool:
-        """Return whether to send a batch of `steps` steps to workers, rather than step it here."""
+    def choose(self, steps: float, workers: int, *, tries: bool) -> bool:
+        """Return whether to send a batch of `steps` steps to workers, rather than step it here.
+
+        If `tries` is true, the batch may be chosen for a trial of the other way.
+        """
         here, sent = self.here(steps), self.sent(steps, workers)
         if sent >= here:
             return False
+        seems_faster = self.strain * sent < here
+        if not tries:
+            return seems_faster
         self._batch += 1
-        if self.strain * sent < here:
+        if seems_faster:
             return not self._try_here.due(self._batch)
         return self._try_sending.due(self._batch)
 
@@ -175,13 +181,15 @@ class CostModel:
         kind = self._kinds.get(_key(steps))
         return 0.0 if kind is None else kind.shared * steps
 
-    def worth_sending(self, count: int, steps: float, *, workers: int) -> bool:
+    def worth_sending(self, count: int, steps: float, *, workers: int, tries: bool = True) -> bool:
         """Return whether to send `count` rows, of `steps` steps on average, to `workers` workers.
 
         The result is true if nothing is known yet, since sending a few rows is enough to find out.
+        With ``tries=False``, batches whose time is not measured, such as audits, use up no trial of
+        the way that seems slower.
         """
         kind = self._kinds.get(_key(steps))
-        return kind is None or kind.choose(count * steps, workers)
+        return kind is None or kind.choose(count * steps, workers, tries=tries)
 
     def cheap(self, count: int, steps: float) -> bool:
         """Return whether `count` rows are known to take less time here than a message takes."""

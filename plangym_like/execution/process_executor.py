@@ -114,7 +114,7 @@ class ProcessExecutor:
         with self.lock:
             self.ensure_open()
             steps = steps_of(inputs)
-            stays = self._stays_here(inputs.count, steps, blocking=blocking)
+            stays = self._stays_here(inputs.count, steps, options)
             if stays or not blocking:
                 self.layout.verify(inputs)
                 inputs.verified = True
@@ -170,14 +170,17 @@ class ProcessExecutor:
         """The number of processes other than this one that step rows."""
         return len(self._processes)
 
-    def _stays_here(self, count: int, steps: float, *, blocking: bool = True) -> bool:
+    def _stays_here(self, count: int, steps: float, options: SubmitOptions) -> bool:
         if self._stepper is None:
             return count == 0
         if not self._num_helpers or not count:
             return True
-        if not blocking:  # this must not take long
+        if not options.blocking:  # this must not take long
             return self._costs.cheap(count, steps)
-        return count < 2 or not self._costs.worth_sending(count, steps, workers=self._num_helpers)
+        workers, tries = self._num_helpers, not options.audit
+        return count < 2 or not self._costs.worth_sending(
+            count, steps, workers=workers, tries=tries
+        )
 
     def _launch(self, run: BatchRun, here: bool) -> bool:
         """Send rows of `run` to free workers; if `here` is true, this process gets rows too."""

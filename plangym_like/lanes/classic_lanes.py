@@ -15,7 +15,7 @@ from plangym_like.envs.classic_dynamics.columns import Columns
 from plangym_like.envs.fast_form import NotVectorisableError
 from plangym_like.errors import ActionError, InputError
 from plangym_like.lanes.lanes import Lanes, Options, Seeds, Which, gym_env_of, is_plan_env
-from plangym_like.lanes.plain_envs import is_bare, shows_its_base, time_limit
+from plangym_like.lanes.plain_envs import WrapperChain, is_bare, shows_its_base, time_limit
 from plangym_like.lanes.sequential_lanes import as_gym_env, one_by_one
 from plangym_like.lanes.step_arrays import Flags, StepArrays
 from plangym_like.lanes.tree import layout_of_space, take
@@ -45,7 +45,6 @@ class ClassicLanes(Lanes):
         self._gym_envs = list(map(as_gym_env, self.envs))
         self._bases: list[Any] = [gym_env_of(env).unwrapped for env in self.envs]
         self._read_constants()
-        self._time_limits = [time_limit(gym_env_of(env)) for env in self.envs]
         self.observation_layout = layout_of_space(self._bases[0].observation_space)
         count = self.num_lanes
         self._columns = Columns(
@@ -64,7 +63,13 @@ class ClassicLanes(Lanes):
         self._kinds = np.zeros(count, np.int64)
 
     def _read_constants(self) -> None:
-        """Read the constants of the dynamics and the time limit, which all lanes share."""
+        """Read the constants of the dynamics and the time limit, which all lanes share.
+
+        Note the wrappers too.
+        """
+        gym_envs = list(map(gym_env_of, self.envs))
+        self._time_limits = list(map(time_limit, gym_envs))
+        self._wrappers = list(map(WrapperChain, gym_envs))
         base = self._bases[0]
         self._dynamics = DYNAMICS[type(base)](base)
         self._signature = self._dynamics.signature(base)
@@ -106,8 +111,17 @@ class ClassicLanes(Lanes):
             self._check_unchanged(lane)
 
     def _check_unchanged(self, lane: int) -> None:
-        """Raise `InputError` if an attribute was changed by other means than `set_attr`."""
+        """Raise `InputError` if an attribute was changed by other means than `set_attr`.
+
+        Do so too if a wrapper was put inside the environment.
+        """
         limit = self._time_limits[lane]
+        if self._wrappers[lane].has_changed():
+            raise InputError(
+                f"environment {self.first_lane + lane} has other wrappers than when its lanes were "
+                "made, which its vectorised form does not notice: add wrappers before lanes are "
+                "made, or give vectorise=False"
+            )
         if self._dynamics.signature(self._bases[lane]) != self._signature or (
             limit is not None and limit._max_episode_steps != self._limit
         ):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -142,19 +141,27 @@ class HostedLanes:
             self._save(save)
 
     def restore(
-        self, slot: int, saved: int, log: Sequence[tuple[str, Sequence[Any]]], seeds: Any
+        self, slot: int, saved: int, log: Sequence[tuple[str, Sequence[Any], bool]], seeds: Any
     ) -> None:
         """Restore the states in slot `saved`, and repeat the calls in `log`, made since then.
 
-        Errors of repeated calls are ignored, because the original calls have already raised them.
-        `seeds` are the last seeds of the lanes. They are needed because some states hold no
-        ``np_random_seed``.
+        `log` holds the method and the arguments of each call, and whether it raised an error. If it
+        did, an error is ignored now. `seeds` are the last seeds of the lanes. They are needed
+        because some states hold no ``np_random_seed``.
+
+        Raises
+        ------
+        Exception
+            The error of a call that raised none before.
         """
         self.lanes.start(seeds)
         self.lanes.set_states(self._memory.saved[saved])
-        for method, args in log:
-            with suppress(Exception):
+        for method, args, raised in log:
+            try:
                 getattr(self, method)(slot, False, *args)
+            except Exception:
+                if not raised:
+                    raise
 
     # Methods of `Lanes`, which `perform` calls
 

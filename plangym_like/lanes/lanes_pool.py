@@ -12,7 +12,7 @@ from plangym_like.future import Future
 from plangym_like.lanes.hosted_lanes import HostedLanes
 from plangym_like.lanes.lane_memory import LaneMemory
 from plangym_like.lanes.lane_stats import LaneStats
-from plangym_like.lanes.lanes_worker import Job, LanesWorker, Loss
+from plangym_like.lanes.lanes_worker import Job, KeptCall, LanesWorker, Loss
 from plangym_like.lanes.seeding import seed_after_loss
 from plangym_like.lanes.tree import tree_map
 from plangym_like.processes.messages import loads
@@ -274,7 +274,7 @@ class LanesPool(WorkerPool[LanesWorker]):
                 worker.log = None
             elif worker.log is not None and not job.reads:
                 # The same error leaves the lanes in the same states.
-                worker.log.append(job.kept())
+                worker.log.append(job.kept(raised=True))
             worker.busy_with_job = False
             return Outcome(error=error)
         if job.starts:
@@ -284,7 +284,7 @@ class LanesPool(WorkerPool[LanesWorker]):
         if worker.saving:
             worker.saved, worker.log = 1 - worker.saved, []
         elif worker.log is not None and not job.reads:
-            worker.log.append(job.kept())
+            worker.log.append(job.kept(raised=False))
         worker.busy_with_job = False
         return Outcome(reply)
 
@@ -350,7 +350,7 @@ class LanesPool(WorkerPool[LanesWorker]):
             return Outcome(error=died, loss=loss)
         return Outcome(loss=loss)
 
-    def _restore(self, worker: LanesWorker, log: list[tuple[str, tuple[Any, ...]]]) -> None:
+    def _restore(self, worker: LanesWorker, log: list[KeptCall]) -> None:
         try:
             slots = 1 - worker.slot, worker.saved
             self._ask(worker, HostedLanes.restore, *slots, log, worker.seeds)

@@ -19,6 +19,14 @@ _REPEAT = frozenset(("start", "reset", "set_states", "set_attr")) | _READ - {"ge
 _SAVE = frozenset(("start", "call", "set_attr"))
 
 
+class KeptCall(NamedTuple):
+    """A call of a method of `HostedLanes` that may be repeated, and whether it raised an error."""
+
+    method: str
+    args: tuple[Any, ...]
+    raised: bool
+
+
 class Job(NamedTuple):
     """One call of a method of `HostedLanes`.
 
@@ -60,9 +68,10 @@ class Job(NamedTuple):
         """Whether states are saved right after the job, if they are saved at all."""
         return self.method in _SAVE
 
-    def kept(self) -> tuple[str, tuple[Any, ...]]:
+    def kept(self, *, raised: bool) -> KeptCall:
         """Return the method and copied arguments, for repeating the job later."""
-        return self.method, owned(self.args) if self.kept_args is None else self.kept_args()
+        args = owned(self.args) if self.kept_args is None else self.kept_args()
+        return KeptCall(self.method, args, raised)
 
 
 class Loss(NamedTuple):
@@ -103,7 +112,7 @@ class LanesWorker(WorkerHandle):
         The slot that holds the last saved states; see `LaneArrays.saved`.
     saving : bool
         Whether the current task saves states.
-    log : list of (method, args) or None
+    log : list of KeptCall or None
         The calls since states were saved; ``None`` if the states cannot be restored.
     seeds : list of int or None
         The last seed that each lane was given.
@@ -121,7 +130,7 @@ class LanesWorker(WorkerHandle):
         self.busy_with_job = self.saving = False
         self.sent_at = 0.0
         self.slot = self.saved = 0
-        self.log: list[tuple[str, tuple[Any, ...]]] | None = None
+        self.log: list[KeptCall] | None = None
         self.seeds: list[int | None] = [None] * (stop - start)
         self.num_losses = 0
         self.loss: Loss | None = None

@@ -33,5 +33,24 @@ def time_limit(env: gymnasium.Env[Any, Any]) -> Any:
     return next(filter(_is_limit, chain(env)), None)
 
 
+class WrapperChain:
+    """The wrappers around a bare environment, and whether they have changed since (`is_bare`).
+
+    Parameters
+    ----------
+    env : gymnasium.Env
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        self._wrapped = [(vars(wrapper), wrapper.env) for wrapper in chain(env)]
+
+    def has_changed(self) -> bool:
+        """Return whether a wrapper was put in between, or ``step`` or ``reset`` was replaced."""
+        return any(
+            attributes["env"] is not inner or "step" in attributes or "reset" in attributes
+            for attributes, inner in self._wrapped
+        )
+
+
 def _is_limit(wrapper: Any) -> bool:
     return type(wrapper) is TimeLimit

@@ -14,7 +14,7 @@ from plangym_like.envs.mujoco_robots import robot_for
 from plangym_like.envs.mujoco_robots.record import Record
 from plangym_like.envs.mujoco_robots.robot import Frames, look_in
 from plangym_like.lanes.lanes import Lanes, Which, gym_env_of, is_plan_env
-from plangym_like.lanes.plain_envs import is_bare, shows_its_base, time_limit
+from plangym_like.lanes.plain_envs import WrapperChain, is_bare, shows_its_base, time_limit
 from plangym_like.lanes.robot_settings import RobotSettings, settings_of
 from plangym_like.lanes.sequential_lanes import LiveEnv, SequentialLanes, one_by_one
 from plangym_like.lanes.step_arrays import StepArrays
@@ -155,24 +155,23 @@ class RobotLanes(SequentialLanes):
                 self._record = Record(self.num_lanes, 1, physics.state_nbytes, nbytes)
                 views = self._record.views(self.num_lanes)
             live = self._gym_envs[lane]
-            self._bodies.append(
-                _Body(base, live, time_limit(gym_env_of(env)), physics.slices + slices, views[lane])
-            )
+            self._bodies.append(_Body(gym_env_of(env), live, physics.slices + slices, views[lane]))
 
 
 class _Body:
     """The simulation of one lane, and the record of its data before and after a step."""
 
-    def __init__(self, base: Any, live: Any, limit: Any, parts: Any, views: Any) -> None:
+    def __init__(self, env: Any, live: Any, parts: Any, views: Any) -> None:
+        base, limit = env.unwrapped, time_limit(env)
         self._model, self._data, self._substeps = base.model, base.data, base.frame_skip
         self._current = live.current if isinstance(live, LiveEnv) else None
         self._ctrl, self._limit, self._parts = base.data.ctrl, limit, parts
         self._views = views
-        self._settings = RobotSettings(base)
+        self._settings, self._wrappers = RobotSettings(base), WrapperChain(env)
 
     def has_changed(self) -> bool:
-        """Return whether the settings of the environment have changed."""
-        return self._settings.have_changed()
+        """Return whether the settings of the environment or the wrappers around it have changed."""
+        return self._settings.have_changed() or self._wrappers.has_changed()
 
     def note(self, when: int) -> None:
         """Record the simulation's data before a step (`when` is 0) or after it (`when` is 1)."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from plangym_like.lanes.lanes import Lanes, Which, gym_env_of
 from plangym_like.lanes.step_arrays import StepArrays
 from plangym_like.lanes.tree import take, tree_map
 from plangym_like.ownership import owned
+from plangym_like.row_errors import errors_suppressed
 from plangym_like.states import Row
 from plangym_like.transitions import STEP_COUNTS, BatchInfo
 
@@ -49,7 +49,8 @@ class RowLanes(Lanes):
         stepper = self._env.row_stepper
         if stepper.current.started:
             return None
-        with contextlib.suppress(Exception):
+        # Before its first reset, an environment may have no state that could be saved.
+        with errors_suppressed(Exception):
             stepper.simulator.renew()
             row: Row = stepper.current.read()
             return row

@@ -38,6 +38,8 @@ class StatefulVectorEnv(VectorEnv[Any, Any, Any]):
         self._terminated, self._truncated, self._ended = np.zeros((3, self.num_envs), bool)
         # The environment that steps batches of state rows, made when it is first needed.
         self._row_env: PlanEnv | None = None
+        # Whether an environment whose episode ends is reset in the same step.
+        self._resets_at_once = False
 
     def _begin(self) -> None:
         """Prepare for a call; raise `ClosedError` if the environments have been closed."""
@@ -87,6 +89,7 @@ class StatefulVectorEnv(VectorEnv[Any, Any, Any]):
     @property
     def ended(self) -> Flags:
         """Which environments are at the end of an episode and not yet reset, ``(n,) bool``."""
+        self._begin()
         return self._ended.copy()
 
     def set_states(
@@ -120,8 +123,8 @@ class StatefulVectorEnv(VectorEnv[Any, Any, Any]):
         StateError
             A row is damaged, or belongs to another environment; nothing has changed.
         InputError
-            The lengths or shapes do not match, or a seed is not a whole number of at least 0;
-            nothing has changed.
+            The lengths or shapes do not match, a seed is not a whole number of at least 0, or
+            states are `ended` although the autoreset mode is ``"SameStep"``; nothing has changed.
         SnapshotError
             The environments are plain Gymnasium environments, which have no state rows.
         """
@@ -129,6 +132,12 @@ class StatefulVectorEnv(VectorEnv[Any, Any, Any]):
         chosen = checked_indices(indices, self.num_envs)
         rows = np.arange(self.num_envs) if chosen is None else chosen
         flags = checked_flags("ended", ended, len(rows))
+        if self._resets_at_once and flags.any():
+            raise InputError(
+                "with autoreset_mode='SameStep', no environment stays at the end of an episode: "
+                "reset the environments of states that are ended, with reset_mask, instead of "
+                "setting these states"
+            )
         if observations is not None:
             observations = checked_rows("observations", observations, self._obs, len(rows))
         self._lanes.set_states(states, chosen, seeds)

@@ -80,6 +80,7 @@ class PlanVectorEnv(StatefulVectorEnv):
         super().__init__(lanes)
         self.copy = copy
         self.autoreset_mode = checked_mode(autoreset_mode)
+        self._resets_at_once = self.autoreset_mode is AutoresetMode.SAME_STEP
         first = gym_env_of(lanes.envs[0])
         self.metadata = {**first.metadata, "autoreset_mode": self.autoreset_mode}
         self.render_mode = first.render_mode

@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
 from numpy.typing import NDArray
 
 from plangym_like.errors import InputError
@@ -72,6 +72,22 @@ def bounds(env: PlanEnv, planner: str) -> tuple[NDArray[np.float64], NDArray[np.
     if not space.is_bounded():
         raise InputError(f"{planner} needs an action space with finite bounds, got {space}")
     return space.low.astype(np.float64), space.high.astype(np.float64)
+
+
+def as_plan(space: Space[Any], actions: Any) -> NDArray[Any]:
+    """Return the actions of a plan as an array ``(T, *action_shape)``.
+
+    As in batches, actions of a `Box` keep the dtype that ``numpy.asarray`` gives them, because an
+    environment computes in the precision of its actions. Other actions get the dtype of the space.
+
+    Examples
+    --------
+    >>> as_plan(Box(-1, 1, (1,)), np.array([[0.1], [0.2]])).dtype
+    dtype('float64')
+    """
+    keeps = isinstance(space, Box) and len(actions) > 0
+    array = np.asarray(actions, None if keeps else space.dtype)
+    return array.reshape(-1, *(space.shape or ()))
 
 
 class ActionSampler:

@@ -9,6 +9,7 @@ import numpy as np
 
 from plangym_like.counts import as_count
 from plangym_like.errors import InputError
+from plangym_like.planners.action_sets import as_plan
 from plangym_like.planners.plan import CURVE, Plan, Spent
 from plangym_like.planners.planner import Planner, checked_start
 from plangym_like.planners.progress_bar import ProgressBar
@@ -114,7 +115,7 @@ def play(
     actions, held, rewards = zip(*moves, strict=True)
     return Plan(
         start,
-        np.array(actions, env.action_space.dtype),
+        as_plan(env.action_space, actions),
         np.array(held, np.int64),
         np.array(rewards, np.float64),
         ended,

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from plangym_like.errors import InputError, RewardError
 from plangym_like.plan_env import PlanEnv
+from plangym_like.planners.action_sets import as_plan
 from plangym_like.planners.plan import CURVE, Plan, Spent
 from plangym_like.states import Row, States
 from plangym_like.transitions import BatchTransition, Rollout
@@ -245,8 +246,7 @@ class Search:
         **info
             `Plan.info`.
         """
-        space = self.env.action_space
-        chosen = np.asarray(actions, space.dtype).reshape(-1, *(space.shape or ()))
+        chosen = as_plan(self.env.action_space, actions)
         rewards, spent = np.array(rewards, np.float64), self.spent()
         return Plan(
             np.array(state),

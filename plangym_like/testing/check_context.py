@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from plangym_like import spaces
+from plangym_like.row_errors import errors_suppressed, not_exiting
 from plangym_like.snapshots.differences import attributes as attributes_of
 from plangym_like.snapshots.differences import differing_attributes, without_clock
 from plangym_like.snapshots.outcomes import Outcome, compare_outcomes
@@ -117,7 +117,8 @@ class CheckContext:
             there = attributes_after(before, episode, number)
             env.set_state(episode.steps[number].state)
             names = differing_attributes(there, attributes_of(env.gym_env))
-        except Exception:
+        except Exception as error:
+            not_exiting(error)
             return ""
         if not names:
             return ". All attributes were restored, so the cause lies outside of them"
@@ -126,7 +127,7 @@ class CheckContext:
     def close(self) -> None:
         """Close every copy."""
         for env in self._made:
-            with contextlib.suppress(Exception):
+            with errors_suppressed(Exception):
                 env.close()
 
 

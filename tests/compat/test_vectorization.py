@@ -17,7 +17,7 @@ from plangym_like.compat.plangym.vectorization.parallel import (
     ExternalProcess,
     ParallelEnv,
 )
-from plangym_like.errors import InputError, WorkerDiedError
+from plangym_like.errors import BatchLengthError, InputError, WorkerDiedError
 
 
 @pytest.fixture(scope="module")
@@ -163,5 +163,25 @@ def test_reset_and_set_state_replace_workers_that_died() -> None:
             mine = env.get_state()
             found, given = env.step_batch([0, 1], return_state=True), [mine, mine]
             assert np.array_equal(found[0], env.step_batch([0, 1], given)[0])
+    finally:
+        env.close()
+
+
+class Doubled(ClassicControl):
+    """Its batches are stepped by workers."""
+
+    def process_obs(self, obs: Any, **_: Any) -> Any:
+        return 2 * obs
+
+
+def test_there_is_one_state_for_each_action() -> None:
+    env = ParallelEnv(Doubled, "CartPole-v1", n_workers=2)
+    try:
+        state, *_ = env.reset()
+        with pytest.raises(BatchLengthError, match="got 1 states and 2 actions"):
+            env.step_batch([0, 1], [state])
+        with pytest.raises(InputError, match="some are None"):
+            env.step_batch([0, 1], [None, state])
+        assert len(env.step_batch([0, 1], [state, state])[0]) == 2
     finally:
         env.close()

@@ -114,3 +114,12 @@ def test_simulators_say_whether_they_step_batches(name: str, expected: bool) -> 
     state = env.reset(seed=2).state
     assert env.simulator.steps_batches is expected
     assert_same(env.get_state(), state)
+
+
+def test_frames_that_do_not_fit_into_an_array() -> None:
+    with plangym_like.make("CartPole-v1", frameskip=4) as env:
+        state, dt = env.reset(seed=0).state, 2**62
+        alone = env.step(0, state, dt=dt)
+        batch = env.step_batch([0] * 9, state, dt=np.full(9, dt))
+        assert batch.terminateds.all()
+        assert (batch.infos["n_step"] == alone.info["n_step"]).all()

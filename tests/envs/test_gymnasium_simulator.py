@@ -13,7 +13,13 @@ from gymnasium import spaces
 from gymnasium.wrappers import PassiveEnvChecker, TimeLimit
 
 import plangym_like
-from plangym_like.errors import InputError, ObservationError, RewardError, SnapshotError
+from plangym_like.errors import (
+    EnvApiError,
+    InputError,
+    ObservationError,
+    RewardError,
+    SnapshotError,
+)
 
 # Arguments of gymnasium.make
 
@@ -284,6 +290,37 @@ def test_step_states_gives_rewards_of_another_shape() -> None:
             state = env.reset(seed=0).state
             with pytest.raises(RewardError, match="for 5 rows"):
                 env.step_batch([0] * 5, state)
+
+
+class ManyOdd(Many):
+    """One part of what its ``step_states`` returns for five states is odd."""
+
+    def __init__(self, number: int, part: Any) -> None:
+        super().__init__()
+        self.odd = number, part
+
+    def step_states(self, states: Any, actions: Any) -> Any:
+        parts = list(super().step_states(states, actions))
+        if len(states) == 5:
+            parts[self.odd[0]] = self.odd[1]
+        return tuple(parts)
+
+
+@pytest.mark.parametrize(
+    "number, part, words",
+    [
+        (0, np.zeros((1, 1)), r"next states float64\(1, 1\) for 5 rows"),
+        (0, np.zeros((5, 1), np.float32), r"next states float32\(5, 1\) for 5 rows"),
+        (3, False, r"terminateds of shape \(\) for 5 rows"),
+        (4, np.zeros(1, bool), r"truncateds of shape \(1,\) for 5 rows"),
+    ],
+)
+def test_step_states_gives_other_parts_of_another_shape(number: int, part: Any, words: str) -> None:
+    with plangym_like.make(partial(ManyOdd, number, part), audit="off") as env:
+        state = env.reset(seed=0).state
+        env.step_batch([0] * 4, state)
+        with pytest.raises((SnapshotError, EnvApiError), match=words):
+            env.step_batch([0] * 5, state)
 
 
 # Wrappers that do not reset their environment

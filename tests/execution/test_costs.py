@@ -220,3 +220,23 @@ def test_portions_of_rows_that_are_sorted_by_dt_take_equally_long() -> None:
         chosen = dt[stop - rows : stop] if last else dt[start : start + rows]
         assert 0 < chosen.sum() * 1e-5 < 13e-3
         assert rows < mean if last or start else rows > mean
+
+
+def _ways(seconds: Callable[[int, bool, bool], float], *, asked: bool) -> list[bool]:
+    costs = CostModel()
+
+    def taken(index: int, sent: bool, changed: bool) -> float:
+        if asked:
+            costs.worth_sending(256, 1, workers=1, tries=False)
+        return seconds(index, sent, changed)
+
+    return run(costs, 300, taken)[0]
+
+
+def test_batches_that_are_not_measured_use_up_no_trial() -> None:
+    def seconds(index: int, sent: bool, changed: bool) -> float:
+        return 256 * ROW * (1.2 if sent else 1.0)
+
+    ways = _ways(seconds, asked=False)
+    assert ways == _ways(seconds, asked=True)
+    assert any(ways[100:]) and not all(ways)

@@ -446,3 +446,34 @@ def test_ctrl_c_while_a_process_is_brought_back(make: MakeLanes, tmp_path: Path)
     _kill(lanes)
     lanes.reset(player.obs, seeds=SEEDS[:4])
     assert plain(player.obs) == plain(make_part(Nested, 0, 4).start(SEEDS[:4]))
+
+
+class OnceIn(Nested):
+    """It is stepped only in the first process that has stepped it."""
+
+    def __init__(self, folder: Path, owner: int) -> None:
+        super().__init__()
+        self._file, self._owner = folder / "process", owner
+
+    def step(self, action: Any) -> Any:
+        if Mortal.armed and os.getpid() != self._owner:
+            if not self._file.exists():
+                self._file.write_text(str(os.getpid()))
+            if self._file.read_text() != str(os.getpid()):
+                raise ConnectionError("the server knows another process")
+        return super().step(action)
+
+
+def test_lanes_are_lost_if_what_is_repeated_raises_another_error(
+    make: MakeLanes, tmp_path: Path
+) -> None:
+    source = partial(_make_with_states, partial(OnceIn, tmp_path, os.getpid()))
+    lanes = make(source, 4, 2, checkpoint_every=50)
+    player = Player(lanes)
+    player.play(SEEDS[:4], 3)
+    _kill(lanes)
+    states = None
+    with contextlib.suppress(WorkerDiedError):
+        states = lanes.get_states()
+    assert states is None
+    assert lanes.stats.lanes_restored == 0 and lanes.stats.lanes_ended == 2

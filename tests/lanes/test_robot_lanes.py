@@ -214,6 +214,32 @@ def test_edits_of_the_environments_are_seen(edit: Any, steps: int) -> None:
     assert twins.is_fast == (edit is _all_substeps)
 
 
+class _Twice(gymnasium.Wrapper[Any, Any, Any, Any]):
+    def step(self, action: Any) -> Any:
+        obs, reward, *rest = self.env.step(action)
+        return obs, 2 * float(reward), *rest
+
+
+def _put_inside(env: Any) -> None:
+    env.env = _Twice(env.env)
+
+
+def _replace_step(env: Any) -> None:
+    inner = env.env
+    env.step = lambda action: _Twice(inner).step(action)
+
+
+@pytest.mark.parametrize("change", [_put_inside, _replace_step])
+def test_wrappers_that_are_put_inside_later_take_effect(change: Any) -> None:
+    twins = _Twins("HalfCheetah-v5")
+    twins.step(3)
+    assert twins.is_fast
+    for envs in twins.both:
+        change(envs.envs[2])
+    twins.step(3)
+    assert not twins.is_fast
+
+
 @pytest.mark.parametrize("name", ["Humanoid-v5", "Walker2d-v5"])
 def test_masses_and_initial_heights_are_read_again(name: str) -> None:
     def edit(base: Any, lane: int) -> None:

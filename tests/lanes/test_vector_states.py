@@ -274,3 +274,26 @@ def test_states_are_set_completely_or_not_at_all(make: Callable[..., Any]) -> No
 def test_what_is_no_seed(make: Callable[..., Any], seed: Any) -> None:
     with pytest.raises(InputError, match="seed must be a whole number of at least 0"):
         make("CartPole-v1", 3).reset(seed=seed)
+
+
+def test_states_that_are_ended_are_not_set_where_none_stays_ended(make: Callable[..., Any]) -> None:
+    envs = make("CartPole-v1", 2, autoreset_mode="SameStep")
+    envs.reset(seed=0)
+    states = envs.get_states()
+    with pytest.raises(InputError, match="no environment stays at the end"):
+        envs.set_states(states[[1, 0]], ended=[False, True])
+    assert same(envs.get_states(), states)
+    envs.set_states(states, ended=envs.ended)
+    assert not envs.ended.any()
+
+
+@WORKERS
+def test_flags_and_states_belong_together(make: Callable[..., Any], n_workers: int | None) -> None:
+    """After `send`, which does not wait."""
+    source = partial(gymnasium.make, "CartPole-v1", max_episode_steps=1)
+    envs = make(lambda: plangym_like.make(source), 2, n_workers, batch_size=1)
+    envs.async_reset(seed=0)
+    for _ in range(2):
+        envs.recv()
+    envs.send([0, 0])
+    assert envs.ended.tolist() == [True, True]

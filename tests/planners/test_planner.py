@@ -57,6 +57,29 @@ def test_the_budget_is_never_exceeded(cartpole: Any) -> None:
         assert 0 < plan.spent.seconds_in_env <= plan.spent.seconds
 
 
+class Precise(Planner):
+    """Its actions are more precise than the dtype of the space."""
+
+    def _search(self, state: Any, search: Search) -> Plan:
+        plans = search.rng.uniform(-2, 2, (16, 5, 1))
+        assert search.has(80)
+        rewards = search.rollout_batch(plans, state).rewards
+        best = int(rewards.sum(axis=1).argmax())
+        return search.plan(state, plans[best], rewards[best], ended=False)
+
+
+def test_actions_of_a_plan_keep_their_precision(tmp_path: Path) -> None:
+    with plangym_like.make("Pendulum-v1") as env:
+        state = env.reset(seed=0).state
+        plan = Precise(env).plan(state, budget=80, seed=0)
+        assert plan.actions.dtype == np.float64
+        assert plan.score == plan.replay(env)
+        plan.save(tmp_path / "plan.json")
+        assert Plan.load(tmp_path / "plan.json").replay(env) == plan.score
+        played = play(Precise(env), 3, state, budget=80, seed=0)
+        assert played.score == played.replay(env)
+
+
 def test_a_time_ends_a_search(cartpole: Any) -> None:
     plan = RandomShooting(cartpole).plan(seconds=0.05, seed=0)
     assert plan.spent.seconds >= 0.05

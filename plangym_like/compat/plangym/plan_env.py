@@ -277,8 +277,19 @@ class PlanEnv:
 
 
 def without_states(states: Any) -> bool:
-    """Return whether no states are given: `states` is ``None`` or a list of ``None``."""
-    return states is None or (len(states) > 0 and states[0] is None)
+    """Return whether no states are given: `states` is ``None`` or a list of ``None``.
+
+    Raises
+    ------
+    InputError
+        Only some of `states` are ``None``.
+    """
+    if states is None or (isinstance(states, np.ndarray) and states.dtype != object):
+        return states is None
+    missing = [state is None for state in states]
+    if any(missing) and not all(missing):
+        raise InputError("states must be given for all actions or for none; some are None")
+    return any(missing)
 
 
 def as_steps(dt: Any, count: int) -> list[int]:

@@ -13,6 +13,7 @@ from plangym_like.compat.plangym.making import writes_hooks
 from plangym_like.compat.plangym.plan_env import PlanEnv, as_steps, without_states
 from plangym_like.compat.plangym.plangym_env import PlangymEnv
 from plangym_like.envs.wrapping import WrapperLike
+from plangym_like.errors import BatchLengthError
 from plangym_like.execution.known_ids import known_ids, make_with_ids
 
 # Attributes and methods that are taken from the environment in this process
@@ -210,6 +211,11 @@ class VectorizedEnv(PlangymEnv):
         """Split states, actions and ``dt`` into parts for `batch_size` workers."""
         if without_states(states):
             states = [None] * len(actions)
+        if len(states) != len(actions):
+            raise BatchLengthError(
+                f"there must be one state for each action, got {len(states)} states and "
+                f"{len(actions)} actions"
+            )
         steps = np.array(as_steps(dt, len(actions)), np.int64)
         parts = [cls.split_similar_chunks(each, batch_size) for each in (states, actions, steps)]
         return parts[0], parts[1], parts[2]
