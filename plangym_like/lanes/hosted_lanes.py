@@ -9,9 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from plangym_like.execution.known_ids import KnownIds, know
+from plangym_like.lanes.bell import Bell
 from plangym_like.lanes.lane_memory import LaneArrays, LaneForm
 from plangym_like.lanes.lanes import Lanes, Which, add_note
 from plangym_like.lanes.make_lanes import EnvSource, lanes_from, make_envs, make_lanes
+from plangym_like.lanes.packed_columns import packed
 from plangym_like.lanes.row_copies import copy_rows
 from plangym_like.lanes.step_arrays import StepArrays
 from plangym_like.lanes.tree import take
@@ -44,8 +46,8 @@ class StepReply(NamedTuple):
     ----------
     infos : dict of int to dict
         The non-empty infos by lane, counted from 0 within the process.
-    columns : dict of str to array or None
-        The result of `Lanes.info_columns`; if there is one, `infos` is empty.
+    columns : dict or None
+        The result of `Lanes.info_columns`, packed; if there is one, `infos` is empty.
     finals : dict of int to (observation, info)
         The result of `Lanes.step_same`.
     observations : tree of array or None
@@ -91,6 +93,9 @@ class HostedLanes:
         self.lanes = make_part(sources, start, stop, vectorise=vectorise)
         self._form: LaneForm | None = None
         self._arrays: LaneArrays | None = None
+        self._bell: Bell | None = None
+        # The reply to the last ring of the bell, or the exception that its step has raised.
+        self._kept: bytes | BaseException = b""
 
     def perform(
         self, method: str, args: Sequence[Any], slot: int, publish: bool, save: int
@@ -118,7 +123,30 @@ class HostedLanes:
             raise
 
     def pass_by(self) -> None:
-        """Do nothing; the reply shows that all earlier requests are done."""
+        """Do what the bell asks for, if it has rung; the reply shows that everything is done."""
+        self.attend_bell(False)
+
+    def attend_bell(self, watching: bool) -> bool:
+        """Do the step that the bell asks for, and return whether it has rung; see `Bell`."""
+        bell = self._bell
+        if bell is None or not bell.has_rung(watching):
+            return False
+        method, slot, publish = bell.arguments()
+        try:
+            self._kept = self.perform("step", (method, None, None, None), slot, publish, -1)
+            bell.answer(self._kept)
+        except BaseException as error:
+            self._kept = error
+            bell.answer(None)
+        return True
+
+    def collect(self) -> bytes:
+        """Return the reply to the last ring of the bell, or raise the error of its step."""
+        self.attend_bell(False)
+        kept, self._kept = self._kept, b""
+        if isinstance(kept, BaseException):
+            raise kept
+        return kept
 
     def attach(
         self,
@@ -135,6 +163,8 @@ class HostedLanes:
         if form is not None:
             (fd,) = fds
             self._form, self._arrays = form, form.attach(fd, self._start, self._stop)
+            self._bell = self._arrays.bell()
+            self._bell.begin()
             self.lanes.takes_objects = form.takes_objects
         for name, values in attributes.items():
             self._set_attr(name, values)
@@ -275,8 +305,9 @@ class HostedLanes:
     def _reply(
         self, slot: int, publish: bool, lanes: Which, informed: Sequence[int], finals: Any
     ) -> StepReply | None:
-        infos, columns = {}, self.lanes.info_columns() if informed else None
-        if not columns:
+        infos, arrays = {}, self.lanes.info_columns() if informed else None
+        columns = packed(arrays) if arrays else None
+        if columns is None:
             infos = {lane: info for lane in informed if (info := self.lanes.infos[lane])}
         self._publish(slot, publish, lanes)
         assert self._form is not None

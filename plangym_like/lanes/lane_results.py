@@ -12,9 +12,9 @@ from plangym_like.lanes.hosted_lanes import StepReply
 from plangym_like.lanes.lane_memory import LaneArrays
 from plangym_like.lanes.lane_stats import LaneStats
 from plangym_like.lanes.lanes import Lanes
-from plangym_like.lanes.lanes_pool import Outcome
-from plangym_like.lanes.lanes_worker import LanesWorker, Loss
+from plangym_like.lanes.lanes_worker import LanesWorker, Loss, Outcome
 from plangym_like.lanes.lost_lanes import LostLanes
+from plangym_like.lanes.packed_columns import unpacked
 from plangym_like.lanes.row_copies import copy_rows, write_rows
 from plangym_like.lanes.step_call import StepCall
 from plangym_like.lanes.tree import take
@@ -160,7 +160,7 @@ class LaneResults:
     ) -> None:
         """Replace the infos of `lanes`, all hosted by `worker`, with the infos in `reply`."""
         if reply is not None and reply.columns:
-            self._take_columns(worker.start, reply.columns, worker.num_lanes)
+            self._take_columns(worker.start, unpacked(reply.columns), worker.num_lanes)
             return
         infos = {} if reply is None else reply.infos
         for lane in lanes:

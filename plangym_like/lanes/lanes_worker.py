@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from plangym_like.lanes.bell import Bell
 from plangym_like.ownership import owned
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.worker_handle import WorkerHandle
@@ -60,6 +61,11 @@ class Job(NamedTuple):
         """Whether states are saved right after the job, if they are saved at all."""
         return self.method in _SAVE
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether it is a step of all lanes for which nothing needs to be sent; see `Bell`."""
+        return self.method == "step" and all(each is None for each in self.args[1:])
+
     def kept(self) -> tuple[str, tuple[Any, ...]]:
         """Return the method and copied arguments, for repeating the job later."""
         return self.method, owned(self.args) if self.kept_args is None else self.kept_args()
@@ -83,6 +89,24 @@ class Loss(NamedTuple):
     infos: list[dict[str, Any]]
 
 
+class Outcome(NamedTuple):
+    """The outcome of a job.
+
+    Attributes
+    ----------
+    reply : object
+        The value that the job's method returned.
+    error : Exception or None
+        The exception that the job raised.
+    loss : Loss or None
+        Set if the lanes had to begin new episodes.
+    """
+
+    reply: Any = None
+    error: Exception | None = None
+    loss: Loss | None = None
+
+
 class LanesWorker(WorkerHandle):
     """A process that hosts the lanes ``start:stop``.
 
@@ -97,6 +121,10 @@ class LanesWorker(WorkerHandle):
         Whether a job is running or was interrupted, so that it is unknown whether it was done.
     sent_at : float
         When the task was sent.
+    bell : Bell or None
+        Through which the process can be asked for steps.
+    rung : bool
+        Whether it was asked for a step in this way, and its reply has not been taken yet.
     slot : int
         The slot that holds the observations of the last call; see `LaneArrays.recent`.
     saved : int
@@ -120,6 +148,8 @@ class LanesWorker(WorkerHandle):
         self.fresh = True
         self.busy_with_job = self.saving = False
         self.sent_at = 0.0
+        self.bell: Bell | None = None
+        self.rung = False
         self.slot = self.saved = 0
         self.log: list[tuple[str, tuple[Any, ...]]] | None = None
         self.seeds: list[int | None] = [None] * (stop - start)
@@ -157,5 +187,5 @@ class LanesWorker(WorkerHandle):
 
     def restart(self) -> None:
         """Replace the process with a new one, whose lanes have not been started."""
-        self.fresh = True
+        self.fresh, self.rung = True, False
         super().restart()
