@@ -91,8 +91,10 @@ class HostedLanes:
             know(ids)
         self._start, self._stop = start, stop
         self.lanes = make_part(sources, start, stop, vectorise=vectorise)
+        self.lanes.exposed = False
         self._form: LaneForm | None = None
         self._arrays: LaneArrays | None = None
+        self._shares_observations = False
         self._bell: Bell | None = None
         # The reply to the last ring of the bell, or the exception that its step has raised.
         self._kept: bytes | BaseException = b""
@@ -163,6 +165,7 @@ class HostedLanes:
         if form is not None:
             (fd,) = fds
             self._form, self._arrays = form, form.attach(fd, self._start, self._stop)
+            self._shares_observations = form.shares_observations
             self._bell = self._arrays.bell()
             self._bell.begin()
             self.lanes.takes_objects = form.takes_objects
@@ -260,9 +263,10 @@ class HostedLanes:
         self, slot: int, publish: bool, name: str, args: Any, kwargs: Any, lanes: Which
     ) -> list[Any]:
         """Return attribute `name` of each environment of `lanes`, or the result of calling it."""
-        values = self.lanes.call(name, *args, lanes=lanes, **kwargs)
-        self._refresh()
-        return values
+        try:
+            return self.lanes.call(name, *args, lanes=lanes, **kwargs)
+        finally:
+            self._refresh()
 
     def set_attr(self, slot: int, publish: bool, name: str, values: Sequence[Any]) -> None:
         """Set an attribute of every environment."""
@@ -282,12 +286,14 @@ class HostedLanes:
         return self._arrays
 
     def _set_attr(self, name: str, values: Sequence[Any]) -> None:
-        self.lanes.set_attr(name, values)
-        self._refresh()
+        try:
+            self.lanes.set_attr(name, values)
+        finally:
+            self._refresh()
 
     def _refresh(self) -> None:
         self.lanes = self.lanes.refreshed()
-        self.lanes.first_lane = self._start
+        self.lanes.first_lane, self.lanes.exposed = self._start, False
 
     def _all(self, lanes: Which) -> Sequence[int]:
         return range(self.lanes.num_lanes) if lanes is None else [int(lane) for lane in lanes]
@@ -310,8 +316,7 @@ class HostedLanes:
         if columns is None:
             infos = {lane: info for lane in informed if (info := self.lanes.infos[lane])}
         self._publish(slot, publish, lanes)
-        assert self._form is not None
-        if not self._form.shares_observations:
+        if not self._shares_observations:
             rows = slice(None) if lanes is None else np.asarray(lanes, np.intp)
             return StepReply(infos, columns, finals, take(self._memory.recent[slot], rows))
         has_more = infos or columns or finals

@@ -122,6 +122,8 @@ class LaneMemory(SharedArrays):
     Attributes
     ----------
     arrays : LaneArrays
+    shares_observations : bool
+        See `LaneForm`; kept, since every step needs it.
 
     Raises
     ------
@@ -132,4 +134,5 @@ class LaneMemory(SharedArrays):
     def __init__(self, form: LaneForm) -> None:
         super().__init__(form.layout())
         self.form = form
+        self.shares_observations = form.shares_observations
         self.arrays: LaneArrays = form.completed(self.arrays, form.num_lanes)
