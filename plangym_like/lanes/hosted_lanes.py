@@ -13,8 +13,8 @@ from plangym_like.lanes.bell import Bell
 from plangym_like.lanes.lane_memory import LaneArrays, LaneForm
 from plangym_like.lanes.lanes import Lanes, Which, add_note
 from plangym_like.lanes.make_lanes import EnvSource, lanes_from, make_envs, make_lanes
-from plangym_like.lanes.packed_columns import packed
 from plangym_like.lanes.row_copies import copy_rows
+from plangym_like.lanes.shared_columns import Form, SharedColumns
 from plangym_like.lanes.step_arrays import StepArrays
 from plangym_like.lanes.tree import take
 from plangym_like.processes.messages import dumps
@@ -46,8 +46,11 @@ class StepReply(NamedTuple):
     ----------
     infos : dict of int to dict
         The non-empty infos by lane, counted from 0 within the process.
-    columns : dict or None
-        The result of `Lanes.info_columns`, packed; if there is one, `infos` is empty.
+    columns : dict of str to array, or None
+        The result of `Lanes.info_columns`, if it is not in shared memory.
+    form : tuple
+        The form of the `SharedColumns`; ``()`` if there are none. If there are columns, `infos` is
+        empty.
     finals : dict of int to (observation, info)
         The result of `Lanes.step_same`.
     observations : tree of array or None
@@ -56,8 +59,14 @@ class StepReply(NamedTuple):
 
     infos: dict[int, dict[str, Any]]
     columns: dict[str, Any] | None
+    form: Form
     finals: dict[int, Any]
     observations: Any
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether it says only that there are columns in shared memory, as after most steps."""
+        return bool(self.form) and not self.finals and self.observations is None
 
 
 class HostedLanes:
@@ -96,6 +105,9 @@ class HostedLanes:
         self._arrays: LaneArrays | None = None
         self._shares_observations = False
         self._bell: Bell | None = None
+        self._columns: SharedColumns
+        # The form of the last usual reply, and this reply, pickled.
+        self._usual: tuple[Form, bytes] = (), b""
         # The reply to the last ring of the bell, or the exception that its step has raised.
         self._kept: bytes | BaseException = b""
 
@@ -166,7 +178,7 @@ class HostedLanes:
             (fd,) = fds
             self._form, self._arrays = form, form.attach(fd, self._start, self._stop)
             self._shares_observations = form.shares_observations
-            self._bell = self._arrays.bell()
+            self._bell, self._columns = self._arrays.bell(), self._arrays.columns()
             self._bell.begin()
             self.lanes.takes_objects = form.takes_objects
         for name, values in attributes.items():
@@ -311,20 +323,27 @@ class HostedLanes:
     def _reply(
         self, slot: int, publish: bool, lanes: Which, informed: Sequence[int], finals: Any
     ) -> StepReply | None:
-        infos, arrays = {}, self.lanes.info_columns() if informed else None
-        columns = packed(arrays) if arrays else None
-        if columns is None:
+        infos, columns = {}, self.lanes.info_columns() if informed else None
+        form: Form = ()
+        if not columns:
             infos = {lane: info for lane in informed if (info := self.lanes.infos[lane])}
+        elif found := self._columns.write(columns):
+            form, columns = found, None
         self._publish(slot, publish, lanes)
         if not self._shares_observations:
             rows = slice(None) if lanes is None else np.asarray(lanes, np.intp)
-            return StepReply(infos, columns, finals, take(self._memory.recent[slot], rows))
-        has_more = infos or columns or finals
-        return StepReply(infos, columns, finals, None) if has_more else None
+            return StepReply(infos, columns, form, finals, take(self._memory.recent[slot], rows))
+        has_more = infos or columns or form or finals
+        return StepReply(infos, columns, form, finals, None) if has_more else None
 
     def _pickled(self, reply: Any) -> bytes:
+        usual = isinstance(reply, StepReply) and reply.is_usual
+        if usual and reply.form == self._usual[0]:
+            return self._usual[1]
         try:
-            return dumps(reply)
+            pickled = dumps(reply)
+            self._usual = (reply.form, pickled) if usual else self._usual
+            return pickled
         except BaseException as error:
             infos = list(enumerate(self.lanes.infos))
             if isinstance(reply, StepReply):

@@ -8,6 +8,7 @@ import numpy as np
 
 from plangym_like.lanes.bell import NUM_WORDS, REPLY_NBYTES, Bell
 from plangym_like.lanes.shared_arrays import SharedArrays, attach_arrays
+from plangym_like.lanes.shared_columns import COLUMNS_NBYTES, SharedColumns
 from plangym_like.lanes.tree import Leaf, has_objects, take, with_axes, zeros
 
 
@@ -33,6 +34,8 @@ class LaneArrays(NamedTuple):
         The memory of each process's `Bell` is the row of its first lane.
     replies : array uint8
         The memory for the replies to these bells.
+    infos : array uint8
+        The memory for `SharedColumns`.
     """
 
     actions: Any
@@ -45,6 +48,7 @@ class LaneArrays(NamedTuple):
     saved: Any
     words: Any
     replies: Any
+    infos: Any
 
     def part(self, start: int, stop: int) -> LaneArrays:
         """Return the rows of the lanes ``start:stop``."""
@@ -54,6 +58,10 @@ class LaneArrays(NamedTuple):
     def bell(self) -> Bell:
         """Return the bell of the process whose lanes these rows are."""
         return Bell(self.words[0], self.replies)
+
+    def columns(self) -> SharedColumns:
+        """Return the info columns of these rows."""
+        return SharedColumns(self.infos)
 
 
 class LaneForm(NamedTuple):
@@ -95,6 +103,7 @@ class LaneForm(NamedTuple):
             (row, row),
             Leaf((NUM_WORDS,), np.dtype(np.int64)),
             Leaf((REPLY_NBYTES,), np.dtype(np.uint8)),
+            Leaf((COLUMNS_NBYTES,), np.dtype(np.uint8)),
         )
         with_lanes: LaneArrays = with_axes(layout, (self.num_lanes,))
         return with_lanes

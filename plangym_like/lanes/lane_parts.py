@@ -210,7 +210,7 @@ class LaneParts:
             self.pool.close(_CLOSE_SECONDS)
             memory, self.pool.memory = self.pool.memory, None
             for worker in self.pool.workers:
-                worker.bell = None
+                worker.bell = worker.columns = None
             if memory is not None:
                 memory.close()
 

@@ -95,8 +95,9 @@ class LanesPool(WorkerPool[LanesWorker]):
             worker.fresh = True
         self.memory = memory
         for worker in self.workers:
-            if memory.form.shares_observations:
-                worker.bell = memory.arrays.part(worker.start, worker.stop).bell()
+            part = memory.arrays.part(worker.start, worker.stop)
+            worker.bell = part.bell() if memory.shares_observations else None
+            worker.columns = part.columns()
             try:
                 self._attach(worker, save=self._checkpoint_every is not None)
             except _LostWorkerError:
@@ -222,7 +223,7 @@ class LanesPool(WorkerPool[LanesWorker]):
     def _outcome(self, worker: LanesWorker, job: Job, publish: bool) -> Outcome:
         if worker.rung and worker.bell is not None:
             worker.rung = False
-            if self._look_for(worker.bell.is_done) and (reply := worker.bell.reply()) is not None:
+            if self._look_for(worker.bell.is_done) and (reply := worker.bell.reply()):
                 return self._take(worker, job, reply)
             worker.start_task(HostedLanes.collect)
         if worker.task is not None and self._wait_for_task(worker):
@@ -262,13 +263,10 @@ class LanesPool(WorkerPool[LanesWorker]):
         return True
 
     def _take(self, worker: LanesWorker, job: Job, reply: Any = None) -> Outcome:
-        """Return the outcome of a finished job; record what is needed to restore the lanes.
-
-        `reply` is the pickled reply if the worker has no task for the job.
-        """
+        """Return the outcome of a finished job; record what is needed to restore the lanes."""
         self.policy.note_progress()
         try:
-            reply = loads(reply or portable_result(worker.take_task()))
+            reply = worker.unpickled(reply or portable_result(worker.take_task()))
         except Exception as error:
             if job.saves:
                 worker.log = None

@@ -7,8 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from plangym_like.lanes.bell import Bell
+from plangym_like.lanes.hosted_lanes import StepReply
+from plangym_like.lanes.shared_columns import SharedColumns
 from plangym_like.ownership import owned
 from plangym_like.processes.external_process import ExternalProcess
+from plangym_like.processes.messages import loads
 from plangym_like.processes.worker_handle import WorkerHandle
 
 # Methods of `HostedLanes` in three sets: they write observations; they change nothing; they are
@@ -123,6 +126,8 @@ class LanesWorker(WorkerHandle):
         When the task was sent.
     bell : Bell or None
         Through which the process can be asked for steps.
+    columns : SharedColumns or None
+        The info columns of its lanes.
     rung : bool
         Whether it was asked for a step in this way, and its reply has not been taken yet.
     slot : int
@@ -149,12 +154,15 @@ class LanesWorker(WorkerHandle):
         self.busy_with_job = self.saving = False
         self.sent_at = 0.0
         self.bell: Bell | None = None
+        self.columns: SharedColumns | None = None
         self.rung = False
         self.slot = self.saved = 0
         self.log: list[tuple[str, tuple[Any, ...]]] | None = None
         self.seeds: list[int | None] = [None] * (stop - start)
         self.num_losses = 0
         self.loss: Loss | None = None
+        # The last usual reply, pickled and unpickled.
+        self._usual: tuple[bytes, StepReply | None] = b"", None
 
     @property
     def num_lanes(self) -> int:
@@ -179,6 +187,16 @@ class LanesWorker(WorkerHandle):
             lanes = range(self.num_lanes) if own is None else own
             for lane, seed in zip(lanes, seeds, strict=True):
                 self.seeds[lane] = self.seeds[lane] if seed is None else seed
+
+    def unpickled(self, reply: Any) -> Any:
+        """Return an unpickled reply; replies that are equal, as most are, are unpickled once."""
+        pickled, usual = self._usual
+        if pickled and reply == pickled:
+            return usual
+        found = loads(reply)
+        if isinstance(found, StepReply) and found.is_usual:
+            self._usual = bytes(reply), found
+        return found
 
     def start_task(self, fn: Callable[..., Any], *args: Any, fds: Sequence[int] = ()) -> None:
         """Call ``fn(hosted, *args)`` in the process."""
