@@ -36,8 +36,8 @@ class Bell:
 
     def __init__(self, words: NDArray[np.int64], replies: NDArray[np.uint8]) -> None:
         # Its items are read and written several times as fast as those of an array.
-        self._words: Any = memoryview(words)
-        self._replies = memoryview(replies.reshape(-1))
+        self._words: Any = words.data
+        self._replies = replies.reshape(-1).data
 
     # For the caller
 
