@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import platform
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -23,14 +22,11 @@ from plangym_like.execution.job import (
 from plangym_like.future import Future
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.remote_errors import portable_result
-from plangym_like.processes.shared_memory import SharedBlock
+from plangym_like.processes.shared_memory import WRITES_IN_ORDER, SharedBlock
 from plangym_like.processes.worker_handle import WorkerHandle
 
 # How long a worker that has finished its rows may take to report.
 _SAY_SECONDS = 1.0
-# Whether the processor's cores see each other's writes in order. If they do, a progress slot shows
-# reliably which rows in shared memory are done; if not, only a message does.
-_ORDERED = platform.machine() in ("x86_64", "AMD64")
 
 
 class RowWorker(WorkerHandle):
@@ -98,7 +94,7 @@ class RowWorker(WorkerHandle):
     def finished(self) -> bool:
         """Whether shared memory shows that all its rows are done, even without a report."""
         slot = self.slot
-        return _ORDERED and self.busy and bool(slot[LEFT]) and int(slot[DONE]) >= self.stop
+        return WRITES_IN_ORDER and self.busy and bool(slot[LEFT]) and int(slot[DONE]) >= self.stop
 
     @property
     def unbegun(self) -> int:

@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from plangym_like.execution.known_ids import KnownIds, know
+from plangym_like.lanes.bell import Bell
 from plangym_like.lanes.lane_memory import LaneArrays, LaneForm
 from plangym_like.lanes.lanes import Lanes, Which, add_note
 from plangym_like.lanes.make_lanes import EnvSource, lanes_from, make_envs, make_lanes
 from plangym_like.lanes.row_copies import copy_rows
+from plangym_like.lanes.shared_columns import Form, SharedColumns
 from plangym_like.lanes.step_arrays import StepArrays
 from plangym_like.lanes.tree import take
 from plangym_like.processes.messages import dumps
@@ -43,8 +45,11 @@ class StepReply(NamedTuple):
     ----------
     infos : dict of int to dict
         The non-empty infos by lane, counted from 0 within the process.
-    columns : dict of str to array or None
-        The result of `Lanes.info_columns`; if there is one, `infos` is empty.
+    columns : dict of str to array, or None
+        The result of `Lanes.info_columns`, if it is not in shared memory.
+    form : tuple
+        The form of the `SharedColumns`; ``()`` if there are none. If there are columns, `infos` is
+        empty.
     finals : dict of int to (observation, info)
         The result of `Lanes.step_same`.
     observations : tree of array or None
@@ -53,8 +58,14 @@ class StepReply(NamedTuple):
 
     infos: dict[int, dict[str, Any]]
     columns: dict[str, Any] | None
+    form: Form
     finals: dict[int, Any]
     observations: Any
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether it says only that there are columns in shared memory, as after most steps."""
+        return bool(self.form) and not self.finals and self.observations is None
 
 
 class HostedLanes:
@@ -88,8 +99,16 @@ class HostedLanes:
             know(ids)
         self._start, self._stop = start, stop
         self.lanes = make_part(sources, start, stop, vectorise=vectorise)
+        self.lanes.exposed = False
         self._form: LaneForm | None = None
         self._arrays: LaneArrays | None = None
+        self._shares_observations = False
+        self._bell: Bell | None = None
+        self._columns: SharedColumns
+        # The form of the last usual reply, and this reply, pickled.
+        self._usual: tuple[Form, bytes] = (), b""
+        # The reply to the last ring of the bell, or the exception that its step has raised.
+        self._kept: bytes | BaseException = b""
 
     def perform(
         self, method: str, args: Sequence[Any], slot: int, publish: bool, save: int
@@ -117,7 +136,30 @@ class HostedLanes:
             raise
 
     def pass_by(self) -> None:
-        """Do nothing; the reply shows that all earlier requests are done."""
+        """Do what the bell asks for, if it has rung; the reply shows that everything is done."""
+        self.attend_bell(False)
+
+    def attend_bell(self, watching: bool) -> bool:
+        """Do the step that the bell asks for, and return whether it has rung; see `Bell`."""
+        bell = self._bell
+        if bell is None or not bell.has_rung(watching):
+            return False
+        method, slot, publish = bell.arguments()
+        try:
+            self._kept = self.perform("step", (method, None, None, None), slot, publish, -1)
+            bell.answer(self._kept)
+        except BaseException as error:
+            self._kept = error
+            bell.answer(None)
+        return True
+
+    def collect(self) -> bytes:
+        """Return the reply to the last ring of the bell, or raise the error of its step."""
+        self.attend_bell(False)
+        kept, self._kept = self._kept, b""
+        if isinstance(kept, BaseException):
+            raise kept
+        return kept
 
     def attach(
         self,
@@ -132,8 +174,10 @@ class HostedLanes:
         `form` is ``None`` if the memory does not exist yet. `save` is as in `perform`.
         """
         if form is not None:
-            (fd,) = fds
-            self._form, self._arrays = form, form.attach(fd, self._start, self._stop)
+            self._form, self._arrays = form, form.attach(fds[0], self._start, self._stop)
+            self._shares_observations = form.shares_observations
+            self._bell, self._columns = self._arrays.bell(), self._arrays.columns()
+            self._bell.begin()
             self.lanes.takes_objects = form.takes_objects
         for name, values in attributes.items():
             self._set_attr(name, values)
@@ -145,9 +189,9 @@ class HostedLanes:
     ) -> None:
         """Restore the states in slot `saved`, and repeat the calls in `log`, made since then.
 
-        `log` holds the method and the arguments of each call, and whether it raised an error. If it
-        did, an error is ignored now. `seeds` are the last seeds of the lanes. They are needed
-        because some states hold no ``np_random_seed``.
+        `log` holds the method and arguments of each call, and whether it raised an error; if so, an
+        error is ignored now. `seeds` are the lanes' last seeds: some states hold no
+        ``np_random_seed``.
 
         Raises
         ------
@@ -237,9 +281,10 @@ class HostedLanes:
         self, slot: int, publish: bool, name: str, args: Any, kwargs: Any, lanes: Which
     ) -> list[Any]:
         """Return attribute `name` of each environment of `lanes`, or the result of calling it."""
-        values = self.lanes.call(name, *args, lanes=lanes, **kwargs)
-        self._refresh()
-        return values
+        try:
+            return self.lanes.call(name, *args, lanes=lanes, **kwargs)
+        finally:
+            self._refresh()
 
     def set_attr(self, slot: int, publish: bool, name: str, values: Sequence[Any]) -> None:
         """Set an attribute of every environment."""
@@ -259,12 +304,14 @@ class HostedLanes:
         return self._arrays
 
     def _set_attr(self, name: str, values: Sequence[Any]) -> None:
-        self.lanes.set_attr(name, values)
-        self._refresh()
+        try:
+            self.lanes.set_attr(name, values)
+        finally:
+            self._refresh()
 
     def _refresh(self) -> None:
         self.lanes = self.lanes.refreshed()
-        self.lanes.first_lane = self._start
+        self.lanes.first_lane, self.lanes.exposed = self._start, False
 
     def _all(self, lanes: Which) -> Sequence[int]:
         return range(self.lanes.num_lanes) if lanes is None else [int(lane) for lane in lanes]
@@ -283,19 +330,26 @@ class HostedLanes:
         self, slot: int, publish: bool, lanes: Which, informed: Sequence[int], finals: Any
     ) -> StepReply | None:
         infos, columns = {}, self.lanes.info_columns() if informed else None
+        form: Form = ()
         if not columns:
             infos = {lane: info for lane in informed if (info := self.lanes.infos[lane])}
+        elif found := self._columns.write(columns):
+            form, columns = found, None
         self._publish(slot, publish, lanes)
-        assert self._form is not None
-        if not self._form.shares_observations:
+        if not self._shares_observations:
             rows = slice(None) if lanes is None else np.asarray(lanes, np.intp)
-            return StepReply(infos, columns, finals, take(self._memory.recent[slot], rows))
-        has_more = infos or columns or finals
-        return StepReply(infos, columns, finals, None) if has_more else None
+            return StepReply(infos, columns, form, finals, take(self._memory.recent[slot], rows))
+        has_more = infos or columns or form or finals
+        return StepReply(infos, columns, form, finals, None) if has_more else None
 
     def _pickled(self, reply: Any) -> bytes:
+        usual = isinstance(reply, StepReply) and reply.is_usual
+        if usual and reply.form == self._usual[0]:
+            return self._usual[1]
         try:
-            return dumps(reply)
+            pickled = dumps(reply)
+            self._usual = (reply.form, pickled) if usual else self._usual
+            return pickled
         except BaseException as error:
             infos = list(enumerate(self.lanes.infos))
             if isinstance(reply, StepReply):

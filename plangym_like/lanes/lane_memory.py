@@ -6,7 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from plangym_like.lanes.bell import NUM_WORDS, REPLY_NBYTES, Bell
 from plangym_like.lanes.shared_arrays import SharedArrays, attach_arrays
+from plangym_like.lanes.shared_columns import COLUMNS_NBYTES, SharedColumns
 from plangym_like.lanes.tree import Leaf, has_objects, take, with_axes, zeros
 
 
@@ -28,6 +30,12 @@ class LaneArrays(NamedTuple):
         Which lanes `Lanes.step_next` resets.
     saved : (array uint8, array uint8) or None
         Two slots for saved state rows.
+    words : array int64
+        The memory of each process's `Bell` is the row of its first lane.
+    replies : array uint8
+        The memory for the replies to these bells.
+    infos : array uint8
+        The memory for `SharedColumns`.
     """
 
     actions: Any
@@ -38,11 +46,22 @@ class LaneArrays(NamedTuple):
     truncated: Any
     ended: Any
     saved: Any
+    words: Any
+    replies: Any
+    infos: Any
 
     def part(self, start: int, stop: int) -> LaneArrays:
         """Return the rows of the lanes ``start:stop``."""
         rows: LaneArrays = take(self, slice(start, stop))
         return rows
+
+    def bell(self) -> Bell:
+        """Return the bell of the process whose lanes these rows are."""
+        return Bell(self.words[0], self.replies)
+
+    def columns(self) -> SharedColumns:
+        """Return the info columns of these rows."""
+        return SharedColumns(self.infos)
 
 
 class LaneForm(NamedTuple):
@@ -82,6 +101,9 @@ class LaneForm(NamedTuple):
             (observations, observations),
             *(number, flag, flag, flag),
             (row, row),
+            Leaf((NUM_WORDS,), np.dtype(np.int64)),
+            Leaf((REPLY_NBYTES,), np.dtype(np.uint8)),
+            Leaf((COLUMNS_NBYTES,), np.dtype(np.uint8)),
         )
         with_lanes: LaneArrays = with_axes(layout, (self.num_lanes,))
         return with_lanes
@@ -109,6 +131,8 @@ class LaneMemory(SharedArrays):
     Attributes
     ----------
     arrays : LaneArrays
+    shares_observations : bool
+        See `LaneForm`; kept, since every step needs it.
 
     Raises
     ------
@@ -119,4 +143,5 @@ class LaneMemory(SharedArrays):
     def __init__(self, form: LaneForm) -> None:
         super().__init__(form.layout())
         self.form = form
+        self.shares_observations = form.shares_observations
         self.arrays: LaneArrays = form.completed(self.arrays, form.num_lanes)

@@ -16,8 +16,8 @@ from plangym_like.lanes.hosted_lanes import HostedLanes, Sources, make_part, sou
 from plangym_like.lanes.lane_memory import LaneArrays
 from plangym_like.lanes.lane_results import LaneResults
 from plangym_like.lanes.lane_stats import LaneStats
-from plangym_like.lanes.lanes_pool import LanesPool, Outcome
-from plangym_like.lanes.lanes_worker import Job, LanesWorker
+from plangym_like.lanes.lanes_pool import LanesPool
+from plangym_like.lanes.lanes_worker import Job, LanesWorker, Outcome
 from plangym_like.processes.external_process import ExternalProcess
 
 # How long a process polls for the next call before it sleeps, if there are enough cores.
@@ -209,6 +209,8 @@ class LaneParts:
         finally:
             self.pool.close(_CLOSE_SECONDS)
             memory, self.pool.memory = self.pool.memory, None
+            for worker in self.pool.workers:
+                worker.bell = worker.columns = None
             if memory is not None:
                 memory.close()
 

@@ -12,8 +12,7 @@ from plangym_like.lanes.hosted_lanes import StepReply
 from plangym_like.lanes.lane_memory import LaneArrays
 from plangym_like.lanes.lane_stats import LaneStats
 from plangym_like.lanes.lanes import Lanes
-from plangym_like.lanes.lanes_pool import Outcome
-from plangym_like.lanes.lanes_worker import LanesWorker, Loss
+from plangym_like.lanes.lanes_worker import LanesWorker, Loss, Outcome
 from plangym_like.lanes.lost_lanes import LostLanes
 from plangym_like.lanes.row_copies import copy_rows, write_rows
 from plangym_like.lanes.step_call import StepCall
@@ -60,7 +59,8 @@ class LaneResults:
         for first_lane, columns in pending.items():
             for name, column in columns.items():
                 plain = column.ndim == 1 and column.dtype in _PYTHONS
-                values = column.tolist() if plain else column
+                # Copied, because the next step overwrites columns in shared memory.
+                values = column.tolist() if plain else column.copy()
                 for lane, value in enumerate(values, first_lane):
                     self._infos[lane][name] = value
         return self._infos
@@ -159,8 +159,11 @@ class LaneResults:
         self, worker: LanesWorker, lanes: Sequence[int], reply: StepReply | None
     ) -> None:
         """Replace the infos of `lanes`, all hosted by `worker`, with the infos in `reply`."""
-        if reply is not None and reply.columns:
-            self._take_columns(worker.start, reply.columns, worker.num_lanes)
+        columns = None if reply is None else reply.columns
+        if reply is not None and reply.form and worker.columns is not None:
+            columns = worker.columns.read(reply.form)
+        if columns:
+            self._take_columns(worker.start, columns, worker.num_lanes)
             return
         infos = {} if reply is None else reply.infos
         for lane in lanes:

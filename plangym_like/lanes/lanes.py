@@ -62,12 +62,15 @@ class Lanes(abc.ABC):
         Whether lanes have state rows, as lanes of a `PlanEnv` do.
     step_infos : bool
         Whether steps update `infos`; if not, only resets do.
+    exposed : bool
+        Whether the environments may be changed by others than `call` and `set_attr`.
     steps_ended : bool
         Whether a lane whose episode has ended may be stepped with the others; the results of such a
         step have no meaning.
     """
 
     step_infos: bool = True
+    exposed: bool = True
     steps_ended: bool = False
     observation_layout: Any
 

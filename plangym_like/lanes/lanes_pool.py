@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from plangym_like.errors import WorkerDiedError
-from plangym_like.future import Future
 from plangym_like.lanes.hosted_lanes import HostedLanes
 from plangym_like.lanes.lane_memory import LaneMemory
 from plangym_like.lanes.lane_stats import LaneStats
-from plangym_like.lanes.lanes_worker import Job, KeptCall, LanesWorker, Loss
+from plangym_like.lanes.lanes_worker import Job, KeptCall, LanesWorker, Loss, Outcome
 from plangym_like.lanes.seeding import seed_after_loss
 from plangym_like.lanes.tree import tree_map
 from plangym_like.processes.messages import loads
@@ -32,24 +31,6 @@ _AWAY_SECONDS = 1.0
 # How many times a job is tried on a new process. In the last try, lanes begin new episodes even if
 # there are saved states, because continuing from these states may kill the processes.
 _ATTEMPTS = 3
-
-
-class Outcome(NamedTuple):
-    """The outcome of a job.
-
-    Attributes
-    ----------
-    reply : object
-        The value that the job's method returned.
-    error : Exception or None
-        The exception that the job raised.
-    loss : Loss or None
-        Set if the lanes had to begin new episodes.
-    """
-
-    reply: Any = None
-    error: Exception | None = None
-    loss: Loss | None = None
 
 
 class _LostWorkerError(Exception):
@@ -114,6 +95,9 @@ class LanesPool(WorkerPool[LanesWorker]):
             worker.fresh = True
         self.memory = memory
         for worker in self.workers:
+            part = memory.arrays.part(worker.start, worker.stop)
+            worker.bell = part.bell() if memory.shares_observations else None
+            worker.columns = part.columns()
             try:
                 self._attach(worker, save=self._checkpoint_every is not None)
             except _LostWorkerError:
@@ -153,7 +137,8 @@ class LanesPool(WorkerPool[LanesWorker]):
         self.settle()
         self._running = True
         for worker, job in jobs:
-            if worker.task is None and (not worker.fresh or self.memory is None):
+            usable = worker.task is None and (not worker.fresh or self.memory is None)
+            if usable and not self._ring(worker, job, publish):
                 self._send(worker, job, publish)
         failure = None
         try:
@@ -200,7 +185,7 @@ class LanesPool(WorkerPool[LanesWorker]):
         if not self._running:
             return
         for worker in self.workers:
-            worker.send_interrupted = False
+            worker.send_interrupted = worker.rung = False
             if worker.task is None and worker.ready:
                 worker.start_task(HostedLanes.pass_by)
         for worker in self.workers:
@@ -215,6 +200,14 @@ class LanesPool(WorkerPool[LanesWorker]):
                 worker.busy_with_job = False
         self._running = False
 
+    def _ring(self, worker: LanesWorker, job: Job, publish: bool) -> bool:
+        """Ask the process for a job through shared memory; return False if that is impossible."""
+        if worker.bell is None or not job.is_shared or self._is_saved_after(worker, job):
+            return False
+        worker.saving, worker.busy_with_job = False, True
+        worker.rung = worker.bell.ring(job.args[0], 1 - worker.slot, publish)
+        return worker.rung
+
     def _send(self, worker: LanesWorker, job: Job, publish: bool) -> None:
         worker.saving = self._is_saved_after(worker, job)
         worker.busy_with_job = not job.reads
@@ -228,6 +221,11 @@ class LanesPool(WorkerPool[LanesWorker]):
         return job.saves or worker.log is None or len(worker.log) + 1 >= every
 
     def _outcome(self, worker: LanesWorker, job: Job, publish: bool) -> Outcome:
+        if worker.rung and worker.bell is not None:
+            worker.rung = False
+            if self._look_for(worker.bell.is_done) and (reply := worker.bell.reply()):
+                return self._take(worker, job, reply)
+            worker.start_task(HostedLanes.collect)
         if worker.task is not None and self._wait_for_task(worker):
             return self._take(worker, job)
         return self._recover(worker, job, publish)
@@ -236,7 +234,7 @@ class LanesPool(WorkerPool[LanesWorker]):
         """Wait for the worker's task; return False if the process has died or takes too long."""
         task = worker.task
         assert task is not None
-        self._look_for(task)
+        self._look_for(task.done)
         try:
             task.exception(max(0.0, worker.sent_at + self.timeout - time.monotonic()))
         except TimeoutError:
@@ -252,23 +250,23 @@ class LanesPool(WorkerPool[LanesWorker]):
             return False
         return not worker.died
 
-    def _look_for(self, task: Future[Any]) -> None:
-        """Poll `task` for a short while, if it is likely to be done soon."""
+    def _look_for(self, is_done: Callable[[], bool]) -> bool:
+        """Poll for a short while if ``is_done()`` is likely to become true; return its result."""
         if self._waits_to_sleep:
             self._waits_to_sleep -= 1
-            return
+            return is_done()
         until = time.perf_counter() + _SPIN_SECONDS
-        while not task.done():
+        while not is_done():
             if time.perf_counter() > until:
                 self._waits_to_sleep = _WAITS_WITHOUT_SPIN
-                break
+                return False
+        return True
 
-    def _take(self, worker: LanesWorker, job: Job) -> Outcome:
+    def _take(self, worker: LanesWorker, job: Job, reply: Any = None) -> Outcome:
         """Return the outcome of a finished job; record what is needed to restore the lanes."""
-        task = worker.take_task()
         self.policy.note_progress()
         try:
-            reply = loads(portable_result(task))
+            reply = worker.unpickled(reply or portable_result(worker.take_task()))
         except Exception as error:
             if job.saves:
                 worker.log = None

@@ -6,8 +6,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from plangym_like.lanes.bell import Bell
+from plangym_like.lanes.hosted_lanes import StepReply
+from plangym_like.lanes.shared_columns import SharedColumns
 from plangym_like.ownership import owned
 from plangym_like.processes.external_process import ExternalProcess
+from plangym_like.processes.messages import loads
 from plangym_like.processes.worker_handle import WorkerHandle
 
 # Methods of `HostedLanes` in three sets: they write observations; they change nothing; they are
@@ -68,6 +72,11 @@ class Job(NamedTuple):
         """Whether states are saved right after the job, if they are saved at all."""
         return self.method in _SAVE
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether it is a step of all lanes for which nothing needs to be sent; see `Bell`."""
+        return self.method == "step" and all(each is None for each in self.args[1:])
+
     def kept(self, *, raised: bool) -> KeptCall:
         """Return the method and copied arguments, for repeating the job later."""
         args = owned(self.args) if self.kept_args is None else self.kept_args()
@@ -92,6 +101,24 @@ class Loss(NamedTuple):
     infos: list[dict[str, Any]]
 
 
+class Outcome(NamedTuple):
+    """The outcome of a job.
+
+    Attributes
+    ----------
+    reply : object
+        The value that the job's method returned.
+    error : Exception or None
+        The exception that the job raised.
+    loss : Loss or None
+        Set if the lanes had to begin new episodes.
+    """
+
+    reply: Any = None
+    error: Exception | None = None
+    loss: Loss | None = None
+
+
 class LanesWorker(WorkerHandle):
     """A process that hosts the lanes ``start:stop``.
 
@@ -106,6 +133,12 @@ class LanesWorker(WorkerHandle):
         Whether a job is running or was interrupted, so that it is unknown whether it was done.
     sent_at : float
         When the task was sent.
+    bell : Bell or None
+        Through which the process can be asked for steps.
+    columns : SharedColumns or None
+        The info columns of its lanes.
+    rung : bool
+        Whether it was asked for a step in this way, and its reply has not been taken yet.
     slot : int
         The slot that holds the observations of the last call; see `LaneArrays.recent`.
     saved : int
@@ -129,11 +162,16 @@ class LanesWorker(WorkerHandle):
         self.fresh = True
         self.busy_with_job = self.saving = False
         self.sent_at = 0.0
+        self.bell: Bell | None = None
+        self.columns: SharedColumns | None = None
+        self.rung = False
         self.slot = self.saved = 0
         self.log: list[KeptCall] | None = None
         self.seeds: list[int | None] = [None] * (stop - start)
         self.num_losses = 0
         self.loss: Loss | None = None
+        # The last usual reply, pickled and unpickled.
+        self._usual: tuple[bytes, StepReply | None] = b"", None
 
     @property
     def num_lanes(self) -> int:
@@ -159,6 +197,16 @@ class LanesWorker(WorkerHandle):
             for lane, seed in zip(lanes, seeds, strict=True):
                 self.seeds[lane] = self.seeds[lane] if seed is None else seed
 
+    def unpickled(self, reply: Any) -> Any:
+        """Return an unpickled reply; replies that are equal, as most are, are unpickled once."""
+        pickled, usual = self._usual
+        if pickled and reply == pickled:
+            return usual
+        found = loads(reply)
+        if isinstance(found, StepReply) and found.is_usual:
+            self._usual = bytes(reply), found
+        return found
+
     def start_task(self, fn: Callable[..., Any], *args: Any, fds: Sequence[int] = ()) -> None:
         """Call ``fn(hosted, *args)`` in the process."""
         self.sent_at = time.monotonic()
@@ -166,5 +214,5 @@ class LanesWorker(WorkerHandle):
 
     def restart(self) -> None:
         """Replace the process with a new one, whose lanes have not been started."""
-        self.fresh = True
+        self.fresh, self.rung = True, False
         super().restart()

@@ -364,4 +364,4 @@ class ProcessLanes(Lanes):
 
     def _is_in_place(self, obs: Any) -> bool:
         memory = self.parts.pool.memory
-        return obs is self._lent and memory is not None and memory.form.shares_observations
+        return obs is self._lent and memory is not None and memory.shares_observations

@@ -74,7 +74,8 @@ class RobotLanes(SequentialLanes):
 
     def step(self, actions: Any, out: StepArrays, lanes: Which = None) -> None:
         chosen = self._chosen(lanes)
-        if self._bodies and any(self._bodies[lane].has_changed() for lane in (0, *chosen)):
+        bodies = self._bodies
+        if self.exposed and bodies and any(bodies[lane].has_changed() for lane in (0, *chosen)):
             self._bodies, self._tried = [], 0
         if lanes is not None or not self._usable:
             _ = self.infos  # stores the infos of the step before, which other lanes keep
@@ -87,7 +88,7 @@ class RobotLanes(SequentialLanes):
             return
         self._columns, self._stepped = None, ()
         mine = actions[rows]
-        truncated = [self._bodies[lane].advance(mine[at]) for at, lane in enumerate(chosen)]
+        truncated = [bodies[lane].advance(mine[at]) for at, lane in enumerate(chosen)]
         found = out if lanes is None else StepArrays(*(array[rows] for array in out))
         found.truncated[...] = truncated
         self._columns, self._stepped = self._settle(rows, mine, found), chosen

@@ -47,6 +47,10 @@ def write_rows(target: Any, rows: Any, values: Any) -> None:
 def copy_rows(target: Any, source: Any, rows: Any = ...) -> None:
     """Copy the rows `rows` of the arrays in the tree `source` to the same rows of `target`."""
 
+    if type(target) is np.ndarray:  # the usual case, in less time than the general one
+        target[rows] = source[rows]
+        return
+
     def copy(to: Any, values: Any) -> None:
         to[rows] = values[rows]
 

@@ -111,6 +111,8 @@ def named_parts(tree: Any) -> dict[str, Any] | None:
 
 def take(rows: Any, index: Any) -> Any:
     """Return the tree of ``leaf[index]`` for every leaf of `rows`."""
+    if type(rows) is np.ndarray:
+        return rows[index]
     return tree_map(lambda leaf: leaf[index], rows)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import mmap
 import os
+import platform
 import tempfile
 import weakref
 from collections import deque
@@ -24,6 +25,10 @@ from numpy.typing import NDArray
 from plangym_like.fork_safety import take_care_after_fork
 from plangym_like.memory_limits import ensure_available
 from plangym_like.processes.interrupts import hold
+
+# Whether processors see each other's writes in the order in which they were made. Then a word in
+# shared memory can say that what was written before it is complete; elsewhere, only a message can.
+WRITES_IN_ORDER = platform.machine() in ("x86_64", "AMD64")
 
 _numbers = itertools.count(1)
 _PAGE = mmap.PAGESIZE

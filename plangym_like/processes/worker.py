@@ -12,6 +12,7 @@ import socket
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from plangym_like.errors import PlangymError
@@ -85,6 +86,10 @@ def _leave_to_parent(connection: socket.socket, alive_fd: int) -> None:
 class Worker:
     """Reads requests, executes them, and replies.
 
+    While it polls for the next request, it calls ``attend_bell(True)`` of the hosted object, if
+    there is such a method, and ``attend_bell(False)`` after that. The method returns whether it had
+    anything to do.
+
     Request 0 constructs the hosted object. If that fails, the worker replies with the error and
     ends.
     """
@@ -93,6 +98,7 @@ class Worker:
         self._connection = connection
         self._reader = BlockingReader(connection)
         self._hosted: Any = None
+        self._attend: Callable[[Any, bool], bool] = _has_no_bell
         self._linger = 0.0
         self._reserve = mmap.mmap(-1, _RESERVE_NBYTES)
 
@@ -120,7 +126,11 @@ class Worker:
         poller.register(self._connection, select.POLLIN)
         until = time.perf_counter() + self._linger
         while not poller.poll(0) and time.perf_counter() < until:
-            os.sched_yield()
+            if self._attend(self._hosted, True):
+                until = time.perf_counter() + self._linger
+            else:
+                os.sched_yield()
+        self._attend(self._hosted, False)
 
     def _construct(self, message: Message) -> bool:
         try:
@@ -128,6 +138,7 @@ class Worker:
             self._linger = setup.pop("linger")
             _settle_in(**setup)
             self._hosted = loads(constructor)()
+            self._attend = getattr(type(self._hosted), "attend_bell", _has_no_bell)
         except BaseException as error:
             if isinstance(error, Exception) and not isinstance(error, PlangymError | MemoryError):
                 error.add_note(_AFRESH)
@@ -205,6 +216,10 @@ def _settle_in(
     from plangym_like.states import adopt_session_key
 
     adopt_session_key(session_key)
+
+
+def _has_no_bell(hosted: Any, watching: bool) -> bool:
+    return False
 
 
 def _close_all(descriptors: list[int]) -> None:

@@ -43,12 +43,13 @@ from plangym_like.errors import (
     StepTimeoutError,
     WorkerStartError,
 )
-from plangym_like.execution import process_executor, row_pool, row_worker
+from plangym_like.execution import process_executor, row_pool
 from plangym_like.execution.costs import CostModel
 from plangym_like.execution.dispatcher import Dispatcher
 from plangym_like.execution.row_worker import RowWorker
 from plangym_like.parallel_env import ParallelEnv
 from plangym_like.processes.retry_policy import RetryPolicy
+from plangym_like.processes.shared_memory import WRITES_IN_ORDER
 from plangym_like.stats import Stats
 
 ACTIONS = np.arange(200)
@@ -201,7 +202,7 @@ def test_the_caller_takes_over_what_a_slow_worker_has_left(
     assert env.stats.steals >= 1
 
 
-@pytest.mark.skipif(not row_worker._ORDERED, reason="only a message says that rows are done")
+@pytest.mark.skipif(not WRITES_IN_ORDER, reason="only a message says that rows are done")
 @pytest.mark.parametrize("killed", [False, True])
 def test_rows_that_are_seen_to_be_done_are_not_waited_for(
     serial: CounterEnv,

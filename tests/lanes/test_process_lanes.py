@@ -113,6 +113,23 @@ def test_infos_as_columns(make: MakeLanes) -> None:
     assert lanes.infos == twin.infos
 
 
+def test_calls_change_settings_in_every_process(make: MakeLanes) -> None:
+    pytest.importorskip("mujoco")
+    count = 12  # so that each part has a vectorised form
+    lanes, twin = make("HalfCheetah-v5", count), make_part("HalfCheetah-v5", 0, count)
+    players = Player(lanes), Player(twin)
+    for player in players:
+        player.start(range(count))
+    for number in range(8):
+        if number == 4:
+            for player in players:
+                player.lanes.call("set_wrapper_attr", "_ctrl_cost_weight", 5.0)
+                player.lanes = player.lanes.refreshed()
+        played, expected = (player.step() for player in players)
+        assert plain(played) == plain(expected)
+    assert players[0].rewards.max() < -1  # the new setting makes a difference
+
+
 def test_a_factory_for_each_lane(make: MakeLanes) -> None:
     limits = [5, 6, 7, 8, 9]
     factories = [partial(gymnasium.make, "CartPole-v1", max_episode_steps=n) for n in limits]

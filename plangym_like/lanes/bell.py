@@ -1,0 +1,101 @@
+"""`Bell`: asks another process for a step, and returns its reply, through shared memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plangym_like.processes.shared_memory import WRITES_IN_ORDER
+
+NUM_WORDS = 16
+# Bytes for replies, for each lane.
+REPLY_NBYTES = 4096
+
+# The words that the caller writes and those that the worker writes are in different cache lines.
+_RUNG, _METHOD, _SLOT, _PUBLISH = range(4)
+_DONE, _WATCHING, _NBYTES = range(8, 11)
+_METHODS = ("step", "step_next", "step_same")
+
+
+class Bell:
+    """Asks a worker for a step of all its lanes, without a message.
+
+    Sending and receiving messages takes a considerable part of the time of short steps. So a worker
+    that polls for its next message polls its bell, too. The step must need nothing that is not in
+    shared memory.
+
+    Parameters
+    ----------
+    words : array ``(NUM_WORDS,) int64``
+        Shared memory, zero-filled at first.
+    replies : array uint8
+        Shared memory for the pickled reply.
+    """
+
+    def __init__(self, words: NDArray[np.int64], replies: NDArray[np.uint8]) -> None:
+        # Its items are read and written several times as fast as those of an array.
+        self._words: Any = words.data
+        self._replies = replies.reshape(-1).data
+
+    # For the caller
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether the worker polls the bell, as far as is known."""
+        watched: int = self._words[_WATCHING]
+        return bool(watched)
+
+    def ring(self, method: str, slot: int, publish: bool) -> bool:
+        """Ask for a step if the bell is watched, and return whether it is.
+
+        The arguments are those of `HostedLanes.step`. A worker that stops watching at this moment
+        may not notice the bell; `HostedLanes.collect` makes it look again.
+        """
+        words = self._words
+        if not words[_WATCHING]:
+            return False
+        words[_METHOD], words[_SLOT], words[_PUBLISH] = _METHODS.index(method), slot, publish
+        words[_RUNG] += 1
+        return True
+
+    def is_done(self) -> bool:
+        """Return whether the step is done, or has raised an error."""
+        words = self._words
+        done: bool = words[_DONE] == words[_RUNG]
+        return done
+
+    def reply(self) -> memoryview | None:
+        """Return the pickled reply; ``None`` if the worker must be asked for it or for an error."""
+        nbytes = self._words[_NBYTES]
+        return self._replies[:nbytes] if nbytes else None
+
+    # For the worker
+
+    def begin(self) -> None:
+        """Ignore what the previous process of these lanes was asked for."""
+        words = self._words
+        words[_DONE], words[_WATCHING] = words[_RUNG], 0
+
+    def has_rung(self, watching: bool) -> bool:
+        """Return whether a step is wanted; `watching` says if this will be asked again soon."""
+        words = self._words
+        words[_WATCHING] = watching and WRITES_IN_ORDER
+        rung: bool = words[_RUNG] != words[_DONE]
+        return rung
+
+    def arguments(self) -> tuple[str, int, bool]:
+        """Return the method, the slot and whether to publish, as given to `ring`."""
+        words = self._words
+        return _METHODS[words[_METHOD]], words[_SLOT], bool(words[_PUBLISH])
+
+    def answer(self, reply: bytes | None) -> None:
+        """Say that the step is done; ``None`` means that it has raised an error."""
+        words, nbytes = self._words, len(reply or b"")
+        if nbytes > len(self._replies):
+            nbytes = 0
+        elif reply:
+            self._replies[:nbytes] = reply
+        words[_NBYTES] = nbytes
+        words[_DONE] = words[_RUNG]
