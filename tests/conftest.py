@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib.util
 import logging
@@ -12,7 +13,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import ale_py
 import gymnasium
 import pytest
 from hypothesis import HealthCheck, settings
@@ -40,8 +40,11 @@ settings.register_profile(
 )
 settings.load_profile("any_machine")
 
-# Whichever tests run first, `gymnasium.make` knows Atari's ids.
-gymnasium.register_envs(ale_py)
+# Whichever tests run first, `gymnasium.make` knows Atari's ids, if they are installed.
+with contextlib.suppress(ImportError):
+    import ale_py
+
+    gymnasium.register_envs(ale_py)
 
 BACKENDS: dict[str, dict[str, Any]] = {
     "serial": {},

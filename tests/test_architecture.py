@@ -205,3 +205,18 @@ def test_the_tests_of_a_file_share_their_environments(request: pytest.FixtureReq
     # Otherwise each process that runs tests would make them all, and a cluster besides.
     if getattr(request.config.option, "loadgroup", False):
         assert request.node.nodeid.endswith("@tests/test_architecture.py")
+
+
+def test_tests_of_one_family_need_no_other_simulator() -> None:
+    code = (
+        "import sys\n"
+        "for name in ('ale_py', 'mujoco', 'dm_control', 'Box2D', 'torch', 'ray'):\n"
+        "    sys.modules[name] = None\n"
+        "import pytest\n"
+        "sys.exit(pytest.main(sys.argv[1:]))\n"
+    )
+    files = [f"tests/envs/test_{family}.py" for family in ("retro", "classic_control", "toy_text")]
+    options = ["-q", "-p", "no:cacheprovider", "--collect-only", *files]
+    command = [sys.executable, "-c", code, *options]
+    collected = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert collected.returncode == 0, collected.stdout + collected.stderr

@@ -10,11 +10,17 @@ import sys
 import types
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import gymnasium
+import numpy as np
 import pytest
+from conftest import sending
+from gymnasium import spaces
 from hosted import script_environ
 
 import plangym_like
+from plangym_like import memory_limits
 
 GAME = """
 import numpy as np
@@ -176,6 +182,58 @@ def test_limits_of_processes(what: str, side: str, megabytes: float) -> None:
         assert told == ["works", "refused"] * 2 + ["works"]
     elif megabytes >= 256:
         assert told == ["works"] * 5
+
+
+class Large(gymnasium.Env[Any, Any]):
+    """Has observations of one megabyte."""
+
+    observation_space = spaces.Box(0, 255, (1 << 20,), np.uint8)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.count = 0
+        return np.zeros(1 << 20, np.uint8), {}
+
+    def step(self, action: Any) -> Any:
+        self.count += 1
+        return np.full(1 << 20, self.count % 256, np.uint8), 1.0, False, False, {}
+
+    def save_state(self) -> bytes:
+        return self.count.to_bytes(8, "little")
+
+    def load_state(self, data: bytes) -> None:
+        self.count = int.from_bytes(data, "little")
+
+
+@pytest.mark.parametrize("options", [{}, {"n_workers": 2}, {"n_workers": 2, "isolate": True}])
+def test_a_batch_of_300_megabytes_in_a_cgroup_of_250(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel would kill this process; a cgroup that only files tell of does not."""
+    proc, group = tmp_path / "proc", tmp_path / "cgroup" / "job"
+    (proc / "self").mkdir(parents=True)
+    group.mkdir(parents=True)
+    (proc / "meminfo").write_text("MemAvailable: 8000000 kB\nSwapFree: 0 kB\n")
+    (proc / "self/cgroup").write_text("0::/job\n")
+    mount = f"30 23 0:26 / {group.parent} rw,relatime - cgroup2 cgroup2 rw\n"
+    (proc / "self/mountinfo").write_text(mount)
+    (group / "memory.max").write_text(f"{250 << 20}\n")
+    (group / "memory.current").write_text(f"{100 << 20}\n")
+    with sending(plangym_like.make(Large, **options)) as env:
+        state = env.reset(seed=0).state
+        monkeypatch.setattr(memory_limits, "_PROC", proc)
+        for count in (20, 300, 20):
+            actions = np.zeros(count, int)
+            if count == 20:
+                assert (env.step_batch(actions, state).obs == 1).all()
+                continue
+            with pytest.raises(MemoryError, match="cgroup"):
+                env.step_batch(actions, state)
+            with pytest.raises(MemoryError, match="cgroup"):
+                env.step_batch(actions, state, blocking=False).result(100)
+            with pytest.raises(MemoryError, match="cgroup"):
+                env.rollout_batch(actions.reshape(30, 10), state, return_observations=True)
 
 
 def deep_cleanups(code: types.CodeType) -> Iterator[str]:

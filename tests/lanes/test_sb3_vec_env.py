@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from functools import partial
@@ -174,7 +175,10 @@ def test_attributes_outlive_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("rollouts", [3, pytest.param(80, marks=pytest.mark.full)])
 def test_learning_goes_on_when_processes_are_killed(
-    rollouts: int, monkeypatch: pytest.MonkeyPatch
+    rollouts: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     from stable_baselines3.common.callbacks import BaseCallback
 
@@ -192,6 +196,9 @@ def test_learning_goes_on_when_processes_are_killed(
     model.learn(rollouts * 8 * 64, callback=Killer())
     assert envs.stats.deaths == envs.stats.restarts == rollouts
     assert envs.stats.lanes_ended == 4 * rollouts
+    # Nothing is printed, and what is logged is a warning of each death.
+    assert tuple(capfd.readouterr()) == ("", "")
+    assert [record.levelno for record in caplog.records] == [logging.WARNING] * rollouts
     adapted.close()
     if rollouts > 50:
         alone = make_vec("CartPole-v1", 8).as_sb3()
