@@ -88,6 +88,15 @@ class OldStep(Plain):
         return np.zeros(2), 0.0, False, {}
 
 
+class ResetWithoutSeed(Plain):
+    def reset(self) -> Any:  # type: ignore[override]
+        return np.zeros(2), {}
+
+
+class WithoutSpace(Plain):
+    action_space = None  # type: ignore[assignment]
+
+
 class WithoutInfo(Plain):
     def step(self, action: Any) -> Any:
         return np.zeros(2), 0.0, False, False, None
@@ -100,6 +109,8 @@ class WithoutInfo(Plain):
         (OldResetOfThree, r"reset returned a ndarray, not \(obs, info\)"),
         (OldStep, r"a tuple of 4 parts, not .* as in Gym before 0\.26"),
         (WithoutInfo, "the info must be a dict, got NoneType"),
+        (ResetWithoutSeed, r"reset of ResetWithoutSeed cannot .* as reset\(self, \*, seed=Non"),
+        (WithoutSpace, "action_space of WithoutSpace is None, not a space: set it"),
     ],
 )
 @pytest.mark.parametrize("n_workers", [None, 1])
