@@ -260,6 +260,28 @@ def test_tensors_are_taken_as_arrays(env: Any) -> None:
     assert np.array_equal(expected.states, given.states)
 
 
+class ForeignArray:
+    """Becomes an array of NumPy as JAX's arrays do."""
+
+    def __init__(self, values: Any) -> None:
+        self.values = np.asarray(values)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return np.array(self.values, dtype)
+
+    def __getitem__(self, index: int) -> ForeignArray:
+        return ForeignArray(self.values[index])
+
+
+def test_arrays_of_other_libraries_are_taken_as_arrays(env: Any) -> None:
+    state = env.get_state()
+    expected = env.step_batch([0, 1], state)
+    given = env.step_batch(ForeignArray([0, 1]), ForeignArray(state[None]))
+    assert np.array_equal(expected.states, given.states)
+    one = env.step(ForeignArray(1), ForeignArray(state))
+    assert np.array_equal(expected.states[1], one.state)
+
+
 def test_seeds_are_whole_numbers(env: Any) -> None:
     assert np.array_equal(env.reset(seed=np.int64(3)).state, env.reset(seed=3).state)
     for seed in ("a", -1, 0.5, True):

@@ -26,6 +26,7 @@ from plangym_like.envs.tried_simulator import TriedSimulator
 from plangym_like.envs.wrapping import (
     WrapperLike,
     call_source,
+    check_reset,
     first_reset,
     forget_seed,
     is_plain,
@@ -133,6 +134,7 @@ class GymnasiumSimulator(TriedSimulator):
         self.env: gymnasium.Env[Any, Any] = env
         self.base: Any = env.unwrapped
         self.action_space, self.observation_space = spaces_of(env)
+        check_reset(env)
         self._fresh = restorer(env)
         self._fast_forms: dict[str, FastForm | None] = {}
         self._configured: tuple[Any, ...] = ()

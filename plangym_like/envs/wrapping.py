@@ -25,16 +25,8 @@ def as_env(made: Any, source: Callable[..., Any]) -> gymnasium.Env[Any, Any]:
     ------
     InputError
         `made` is not a `gymnasium.Env`.
-    EnvApiError
-        Its ``reset`` does not take a seed and options.
     """
     if isinstance(made, gymnasium.Env):
-        reason = misfit(made.reset, seed=None, options=None)
-        if reason:
-            raise EnvApiError(
-                f"reset of {type(made).__name__} cannot be called with seed= and options=: {reason}"
-                "; define it as reset(self, *, seed=None, options=None)"
-            )
         return made
     raise InputError(
         f"{name_of(source)} must return a gymnasium.Env, got an object of class "
@@ -78,6 +70,16 @@ def spaces_of(env: gymnasium.Env[Any, Any]) -> tuple[Space[Any], Space[Any]]:
                 "object of gymnasium.spaces, in the class or in its constructor"
             )
     return env.action_space, env.observation_space
+
+
+def check_reset(env: gymnasium.Env[Any, Any]) -> None:
+    """Raise EnvApiError unless ``env.reset`` takes a seed and options."""
+    reason = misfit(env.reset, seed=None, options=None)
+    if reason:
+        raise EnvApiError(
+            f"reset of {type(env).__name__} cannot be called with seed= and options=: {reason}; "
+            "define it as reset(self, *, seed=None, options=None)"
+        )
 
 
 def is_plain(env: gymnasium.Env[Any, Any]) -> bool:
