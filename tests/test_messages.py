@@ -269,6 +269,9 @@ class ForeignArray:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         return np.array(self.values, dtype)
 
+    def __index__(self) -> int:
+        return int(self.values)
+
     def __getitem__(self, index: int) -> ForeignArray:
         return ForeignArray(self.values[index])
 
