@@ -3,9 +3,9 @@
     python benchmarks/release_check.py
     python benchmarks/release_check.py --extras atari mujoco --python python3.12
 
-For each extra: install ``plangym_like[extra]`` from the wheel, and run what it is for. With
-``atari`` also the first Python block of README.md. The exit status is 1 if anything fails. It needs
-the packages ``build`` and ``twine``.
+For each extra: install ``plangym_like[extra]`` from the wheel, and run what it is for, and every
+Python block of README.md and of the tutorials that need this extra. The exit status is 1 if
+anything fails. It needs the packages ``build`` and ``twine``.
 """
 
 from __future__ import annotations
@@ -73,14 +73,28 @@ with plangym_like.make("CartPole-v1") as env:
     print((archive.get(archive.add(state[None])) == state).all())
 """,
     "viz": "import matplotlib, PIL, tqdm",
+    "all": STEP.format(names=["CartPole-v1", "ALE/MsPacman-v5"]) + "import mctx, ray, torchrl",
 }
 # These are for work on the package itself, or cannot share an environment with others.
-NOT_TRIED = {"dev", "docs", "site", "bench", "all"}
+NOT_TRIED = {"dev", "docs", "site", "bench"}
+# The pages whose Python blocks run with an extra alone, and with two together.
+PAGES = {
+    "": [
+        "docs/quickstart.md",
+        "docs/states_in_depth.md",
+        "docs/own_planner.md",
+        "docs/own_simulator.md",
+    ],
+    "atari": ["README.md", "docs/first_search.md"],
+    "torch": ["docs/learning.md"],
+    "ray,torch": ["docs/ray.md"],
+}
 
 
-def run(*command: str | Path, quiet: bool = True) -> None:
+def run(*command: str | Path, cwd: Path | None = None, quiet: bool = True) -> None:
     """Run a command; if it fails, raise an error with what it wrote."""
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
+    parts = [str(part) for part in command]
+    done = subprocess.run(parts, cwd=cwd, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{command} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
     if not quiet:
@@ -110,15 +124,21 @@ def try_extra(extra: str, wheel: Path, folder: Path, python: str) -> None:
     run(python, "-m", "venv", target)
     requirement = f"{wheel}[{extra}]" if extra else str(wheel)
     run(target / "bin" / "pip", "install", "--quiet", requirement)
-    script = target / "used.py"
-    code = CODE[extra]
-    if extra == "atari":
-        readme = (ROOT / "README.md").read_text(encoding="utf-8")
-        code += re.search(r"```python\n(.*?)```", readme, re.DOTALL)[1]  # type: ignore[index]
-    script.write_text(code, encoding="utf-8")
-    # -I: the checkout must not be found in the folder that this runs in.
-    run(target / "bin" / "python", "-I", "-W", "ignore", script, quiet=False)
+    scripts = {"used": CODE.get(extra, "")} | {page: code_of(page) for page in PAGES.get(extra, [])}
+    for name, code in scripts.items():
+        if name != "used":
+            print(name, flush=True)
+        script = target / f"{Path(name).stem}_blocks.py"
+        script.write_text(code, encoding="utf-8")
+        # -I: the checkout must not be found in the folder that this runs in.
+        run(target / "bin" / "python", "-I", "-W", "ignore", script, cwd=target, quiet=False)
     shutil.rmtree(target)
+
+
+def code_of(page: str) -> str:
+    """Return the Python blocks of a page as one script."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return "\n".join(re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE))
 
 
 def main() -> int:
@@ -130,6 +150,7 @@ def main() -> int:
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")
     extras = ["", *(name for name in config["options.extras_require"] if name not in NOT_TRIED)]
+    extras += [name for name in PAGES if name not in extras]
     failed = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from plangym_like.errors import StateLostError
+from plangym_like.errors import InputError, StateLostError
 from plangym_like.nested_use import not_in_use
 from plangym_like.ownership import owned, owned_info
 from plangym_like.row_errors import errors_suppressed
@@ -274,6 +275,8 @@ class CurrentState:
         current state, they start as in a new simulator. If the current state cannot be restored, a
         new random generator is used. If the reset raises, the current state is unchanged.
         """
+        if options is not None and not isinstance(options, Mapping):
+            raise InputError(f"options must be a dict or None, got {options!r}")
         with not_in_use(self.in_use):
             self._prepare_reset()
             simulator = self._simulator

@@ -140,7 +140,7 @@ def find_spec(name: str) -> EnvSpec:
     Raises
     ------
     gymnasium.error.NameNotFound, gymnasium.error.VersionNotFound, ...
-        Raised by Gymnasium; the message names near matches.
+        Raised by Gymnasium; the message names near matches, or how to name another package.
     MissingExtraError
         The id belongs to a package that is not installed.
     """
@@ -151,17 +151,17 @@ def find_spec(name: str) -> EnvSpec:
         except ImportError as error:
             error.add_note(f"raised while make imported the module of {module}:{name}")
             raise
-    if name not in gymnasium.registry:
-        for family in FAMILIES:
-            if family.package:
-                _import_package(family, name)
+    for family in FAMILIES:
+        if family.package and name not in gymnasium.registry:
+            _import_package(family, name)
     try:
         return gymnasium.spec(name)
     except gymnasium.error.Error as error:
         near = difflib.get_close_matches(name, [*gymnasium.registry, *_listed(name)], n=3)
-        hint = f" Near matches: {', '.join(near)}." if near else ""
+        here = f"Near matches: {', '.join(near)}."
+        elsewhere = f"If a package registers it, name the package: make('package:{name}')."
         end = "" if str(error).endswith((".", "?")) else "."
-        raise type(error)(f"{error}{end}{hint}") from error
+        raise type(error)(f"{error}{end} {here if near else elsewhere}") from error
 
 
 def _listed(name: str) -> list[str]:

@@ -88,6 +88,15 @@ class OldStep(Plain):
         return np.zeros(2), 0.0, False, {}
 
 
+class ResetWithoutSeed(Plain):
+    def reset(self) -> Any:  # type: ignore[override]
+        return np.zeros(2), {}
+
+
+class WithoutSpace(Plain):
+    action_space = None  # type: ignore[assignment]
+
+
 class WithoutInfo(Plain):
     def step(self, action: Any) -> Any:
         return np.zeros(2), 0.0, False, False, None
@@ -100,6 +109,8 @@ class WithoutInfo(Plain):
         (OldResetOfThree, r"reset returned a ndarray, not \(obs, info\)"),
         (OldStep, r"a tuple of 4 parts, not .* as in Gym before 0\.26"),
         (WithoutInfo, "the info must be a dict, got NoneType"),
+        (ResetWithoutSeed, r"reset of ResetWithoutSeed cannot .* as reset\(self, \*, seed=Non"),
+        (WithoutSpace, "action_space of WithoutSpace is None, not a space: set it"),
     ],
 )
 @pytest.mark.parametrize("n_workers", [None, 1])
@@ -247,6 +258,31 @@ def test_tensors_are_taken_as_arrays(env: Any) -> None:
     expected = env.step_batch([0, 1], state)
     given = env.step_batch(torch.tensor([0, 1]), torch.tensor(state[None]))
     assert np.array_equal(expected.states, given.states)
+
+
+class ForeignArray:
+    """Becomes an array of NumPy as JAX's arrays do."""
+
+    def __init__(self, values: Any) -> None:
+        self.values = np.asarray(values)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return np.array(self.values, dtype)
+
+    def __index__(self) -> int:
+        return int(self.values)
+
+    def __getitem__(self, index: int) -> ForeignArray:
+        return ForeignArray(self.values[index])
+
+
+def test_arrays_of_other_libraries_are_taken_as_arrays(env: Any) -> None:
+    state = env.get_state()
+    expected = env.step_batch([0, 1], state)
+    given = env.step_batch(ForeignArray([0, 1]), ForeignArray(state[None]))
+    assert np.array_equal(expected.states, given.states)
+    one = env.step(ForeignArray(1), ForeignArray(state))
+    assert np.array_equal(expected.states[1], one.state)
 
 
 def test_seeds_are_whole_numbers(env: Any) -> None:

@@ -109,6 +109,20 @@ def test_near_matches_are_sentences() -> None:
             plangym_like.make(name)
 
 
+def test_an_id_of_a_package_that_was_not_imported() -> None:
+    words = r"exist\. If a package registers it, .*: make\('package:Unheard-Of-5x5-v0'\)\.$"
+    with pytest.raises(gymnasium.error.NameNotFound, match=words):
+        plangym_like.make("Unheard-Of-5x5-v0")
+
+
+@pytest.mark.parametrize("options", [3, "low", ["low"]])
+def test_options_of_a_reset_that_are_not_a_dict(env: Any, options: Any) -> None:
+    before = env.get_state()
+    with pytest.raises(InputError, match="options must be a dict or None, got"):
+        env.reset(options=options)
+    assert np.array_equal(env.get_state(), before)
+
+
 def test_a_module_that_does_not_exist() -> None:
     with pytest.raises(ModuleNotFoundError) as caught:
         plangym_like.make("no_such_module:Env-v0")

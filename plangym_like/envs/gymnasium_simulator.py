@@ -26,9 +26,11 @@ from plangym_like.envs.tried_simulator import TriedSimulator
 from plangym_like.envs.wrapping import (
     WrapperLike,
     call_source,
+    check_reset,
     first_reset,
     forget_seed,
     is_plain,
+    spaces_of,
     without_time_limit,
     wrap,
 )
@@ -131,8 +133,8 @@ class GymnasiumSimulator(TriedSimulator):
             env = wrap(env, item)
         self.env: gymnasium.Env[Any, Any] = env
         self.base: Any = env.unwrapped
-        self.action_space = env.action_space
-        self.observation_space = env.observation_space
+        self.action_space, self.observation_space = spaces_of(env)
+        check_reset(env)
         self._fresh = restorer(env)
         self._fast_forms: dict[str, FastForm | None] = {}
         self._configured: tuple[Any, ...] = ()

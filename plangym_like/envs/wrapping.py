@@ -7,10 +7,11 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium import Space
 from gymnasium.wrappers import TimeLimit
 
 from plangym_like.call_errors import misfit
-from plangym_like.errors import InputError, SnapshotError
+from plangym_like.errors import EnvApiError, InputError, SnapshotError
 from plangym_like.simulator import name_of
 from plangym_like.snapshots.known_wrappers import TRANSPARENT, chain, links
 
@@ -51,6 +52,34 @@ def call_source(source: Callable[..., Any], options: Mapping[str, Any]) -> gymna
             f"{name_of(source)} cannot be called: {reason}; give make a callable without "
             "arguments, or the argument as an option of make"
         ) from error
+
+
+def spaces_of(env: gymnasium.Env[Any, Any]) -> tuple[Space[Any], Space[Any]]:
+    """Return the action space and the observation space of the chain `env`.
+
+    Raises
+    ------
+    EnvApiError
+        The environment has no such space.
+    """
+    for name in ("action_space", "observation_space"):
+        found = getattr(env, name, None)
+        if not isinstance(found, Space):
+            raise EnvApiError(
+                f"{name} of {type(env.unwrapped).__name__} is {found!r}, not a space: set it to an "
+                "object of gymnasium.spaces, in the class or in its constructor"
+            )
+    return env.action_space, env.observation_space
+
+
+def check_reset(env: gymnasium.Env[Any, Any]) -> None:
+    """Raise EnvApiError unless ``env.reset`` takes a seed and options."""
+    reason = misfit(env.reset, seed=None, options=None)
+    if reason:
+        raise EnvApiError(
+            f"reset of {type(env).__name__} cannot be called with seed= and options=: {reason}; "
+            "define it as reset(self, *, seed=None, options=None)"
+        )
 
 
 def is_plain(env: gymnasium.Env[Any, Any]) -> bool:

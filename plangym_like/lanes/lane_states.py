@@ -37,11 +37,11 @@ def checked_states(states: Any, formats: Sequence[StateFormat], lanes: Sequence[
     if len(kinds) == 1:
         rows = kinds.pop().check(states)
         if len(rows) not in (1, len(lanes)):
-            raise InputError(f"{len(rows)} states were given for {len(lanes)} lanes")
+            raise _wrong_number(len(rows), len(lanes))
         return rows
     given = list(states) if np.ndim(states[0]) else [states]
     if len(given) not in (1, len(lanes)):
-        raise InputError(f"{len(given)} states were given for {len(lanes)} lanes")
+        raise _wrong_number(len(given), len(lanes))
     checked: list[Row] = []
     for place, (lane, each) in enumerate(zip(lanes, own, strict=True)):
         try:
@@ -50,6 +50,13 @@ def checked_states(states: Any, formats: Sequence[StateFormat], lanes: Sequence[
             error.add_note(f"raised for lane {lane}, whose environment differs from others")
             raise
     return np.stack(checked)
+
+
+def _wrong_number(states: int, lanes: int) -> InputError:
+    return InputError(
+        f"{states} states were given for {lanes} lanes: give one for each, one for all, or the "
+        "indices of the lanes to set"
+    )
 
 
 def width_of(formats: Sequence[StateFormat], lanes: Sequence[int]) -> int:

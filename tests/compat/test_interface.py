@@ -11,7 +11,7 @@ import pytest
 from gymnasium.wrappers import TimeLimit, TransformReward
 
 import plangym_like.compat.plangym as plangym
-from plangym_like.compat.plangym import environment_names, utils
+from plangym_like.compat.plangym import environment_names, registry, utils
 from plangym_like.compat.plangym.control.classic_control import ClassicControl
 from plangym_like.errors import InputError
 
@@ -65,6 +65,18 @@ def test_names_of_environments_make_environments() -> None:
     assert environment_names.BOX_2D[-1] == "FastLunarLander-v0"
     for name in environment_names.CLASSIC_CONTROL:
         assert isinstance(plangym.make(name, delay_setup=True), ClassicControl)
+
+
+@pytest.mark.parametrize(
+    ("options", "vectorized"),
+    [({}, None), ({"n_workers": 2}, "ParallelEnv"), ({"n_workers": 2, "ray": True}, "RayEnv")],
+)
+def test_the_classes_of_an_environment(options: dict[str, Any], vectorized: str | None) -> None:
+    if options.get("ray"):
+        pytest.importorskip("ray")
+    found, env_class = registry.get_environment_class("CartPole-v1", **options)
+    assert env_class is ClassicControl
+    assert getattr(found, "__name__", None) == vectorized
 
 
 def test_unknown_names() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import configparser
 import importlib.util
 import json
+import re
 import statistics
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,18 @@ def test_every_extra_is_tried() -> None:
     check, config = _release_check(), configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")
     assert {"", *config["options.extras_require"]} - check.NOT_TRIED == {*check.CODE}
+
+
+def test_the_readme_and_every_tutorial_are_tried_from_the_wheel() -> None:
+    check = _release_check()
+    tried = {page for pages in check.PAGES.values() for page in pages}
+    index = (ROOT / "docs/index.md").read_text(encoding="utf-8")
+    tutorials = re.search(r":caption: Tutorials\n\n(.*?)```", index, re.DOTALL)
+    assert tutorials is not None
+    assert tried == {"README.md", *(f"docs/{name}.md" for name in tutorials[1].split())}
+    for page in tried:
+        compile(check.code_of(page), page, "exec")
+        assert "plangym_like.make" in check.code_of(page)
 
 
 @pytest.mark.parametrize("extra", ["", "classic-control", "torch", "archive", "viz"])

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from plangym_like.compat.plangym.plan_env import PlanEnv
 from plangym_like.registry import family_of
+
+if TYPE_CHECKING:
+    from plangym_like.compat.plangym.vectorization.env import VectorizedEnv
 
 # The class of `plangym_like` that an id belongs to -> the module and the class here.
 _CLASSES = {
@@ -48,6 +51,39 @@ def get_planenv_class(
     return found
 
 
+def get_environment_class(
+    name: str | None = None,
+    n_workers: int | None = None,
+    ray: bool = False,
+    domain_name: str | None = None,
+    state: str | None = None,
+    **kwargs: Any,
+) -> tuple[type[VectorizedEnv] | None, type[PlanEnv]]:
+    """Return the classes that `make` uses for its arguments.
+
+    Returns
+    -------
+    tuple
+        The class that steps batches in many processes, ``None`` if batches are stepped in this
+        process; and the class of the environment.
+
+    Examples
+    --------
+    >>> [each.__name__ for each in get_environment_class("CartPole-v1", n_workers=2)]
+    ['ParallelEnv', 'ClassicControl']
+    """
+    env_class = get_planenv_class(name, domain_name, state, **kwargs)
+    if ray:
+        from plangym_like.compat.plangym.vectorization.ray import RayEnv
+
+        return RayEnv, env_class
+    if n_workers is not None:
+        from plangym_like.compat.plangym.vectorization.parallel import ParallelEnv
+
+        return ParallelEnv, env_class
+    return None, env_class
+
+
 def make(
     name: str | None = None,
     n_workers: int | None = None,
@@ -84,19 +120,15 @@ def make(
     >>> rewards
     [2.0, 2.0, 2.0]
     """
-    env_class = get_planenv_class(name, domain_name, state, **kwargs)
+    vectorized, env_class = get_environment_class(
+        name, n_workers, ray, domain_name, state, **kwargs
+    )
     if name is not None:
         kwargs["name"] = name
     if state is not None:
         kwargs["state"] = state
     if domain_name is not None:
         kwargs["domain_name"] = domain_name
-    if ray:
-        from plangym_like.compat.plangym.vectorization.ray import RayEnv
-
-        return RayEnv(env_class, n_workers=n_workers or 8, **kwargs)
-    if n_workers is not None:
-        from plangym_like.compat.plangym.vectorization.parallel import ParallelEnv
-
-        return ParallelEnv(env_class, n_workers=n_workers, **kwargs)
-    return env_class(**kwargs)
+    if vectorized is None:
+        return env_class(**kwargs)
+    return vectorized(env_class, n_workers=8 if n_workers is None else n_workers, **kwargs)
