@@ -10,5 +10,4 @@
 - `process_workers`: workers that are processes on this machine
 - `local_workers`: a single worker, which is this process
 - `ray_workers`, `group_actor`: workers that are actors on a Ray cluster
-- `buffers`: buffers that hosted objects fill, and that the owner of the workers reads
 """

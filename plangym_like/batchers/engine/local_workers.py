@@ -65,6 +65,7 @@ class LocalWorkers(Workers):
             torch.set_num_threads(threads)
 
     def close(self, timeout: float) -> None:
+        super().close(timeout)
         self._calls.clear()
         hosted, self._hosted = self._hosted, None
         if hosted is not None:

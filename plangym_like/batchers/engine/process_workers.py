@@ -90,3 +90,4 @@ class ProcessWorkers(Workers):
         self._pool.close(timeout)
         self._workers.clear()
         self._control.close()
+        super().close(timeout)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 from plangym_like.batchers.engine.backend import Backend
-from plangym_like.batchers.engine.buffers import Buffers
 from plangym_like.batchers.engine.group_context import GroupContext
 from plangym_like.batchers.engine.workers import Call, PoolOptions, Workers
 from plangym_like.counts import as_count, check_seconds
@@ -119,7 +118,7 @@ class WorkerGroup:
         self._check_usable()
         self._workers.mark_changed(name)
 
-    def make_buffers(self, name: str, layout: Any, count: int, group: int | None = None) -> Buffers:
+    def make_buffers(self, name: str, layout: Any, count: int, group: int | None = None) -> Any:
         """Make `count` buffers for hosted objects to fill, as their ``context.memory[name]``.
 
         Parameters
@@ -134,8 +133,8 @@ class WorkerGroup:
 
         Returns
         -------
-        Buffers
-            The caller closes them.
+        sequence or dict of tree of Tensor
+            Item i is the content that was last written to buffer i.
         """
         self._check_usable()
         return self._workers.make_buffers(name, layout, count, group)

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from plangym_like.batchers.engine.buffers import Buffers, SharedBuffers
 from plangym_like.batchers.engine.group_context import GroupContext
+from plangym_like.batchers.engine.shared_tree import SharedTree
+from plangym_like.lanes.tree import take
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,7 @@ class Workers(abc.ABC):
 
     def __init__(self, options: PoolOptions) -> None:
         self.options = options
+        self._shared_buffers: list[SharedTree] = []
 
     @property
     def pids(self) -> list[int]:
@@ -102,11 +104,12 @@ class Workers(abc.ABC):
     def mark_changed(self, name: str) -> None:
         """Let later jobs see the new content of the memory shared as `name`."""
 
-    def make_buffers(self, name: str, layout: Any, count: int, group: int | None) -> Buffers:
+    def make_buffers(self, name: str, layout: Any, count: int, group: int | None) -> Any:
         """Make buffers that hosted objects fill; see `WorkerGroup.make_buffers`."""
-        buffers = SharedBuffers(layout, count)
-        self.share(name, buffers.shared)
-        return buffers
+        shared = SharedTree(layout, (count,))
+        self._shared_buffers.append(shared)
+        self.share(name, shared)
+        return [take(shared.tensors, index) for index in range(count)]
 
     @abc.abstractmethod
     def call(self, group: int, method: str, args: tuple[Any, ...]) -> Call:
@@ -122,4 +125,9 @@ class Workers(abc.ABC):
 
     @abc.abstractmethod
     def close(self, timeout: float) -> None:
-        """Close the hosted objects; kill workers still running after about `timeout` seconds."""
+        """Close the hosted objects; kill workers still running after about `timeout` seconds.
+
+        Trees that were read from buffers stay valid.
+        """
+        for shared in self._shared_buffers:
+            shared.close()

@@ -14,7 +14,6 @@ import torch
 
 from plangym_like.batchers.closing import Closable
 from plangym_like.batchers.engine.backend import Backend
-from plangym_like.batchers.engine.buffers import Buffers
 from plangym_like.batchers.engine.shared_tree import SharedTree
 from plangym_like.batchers.engine.worker_group import WorkerGroup
 from plangym_like.batchers.episodes.assemble import Steps, read_part
@@ -107,7 +106,7 @@ class BackgroundBatcher(Closable):
         self._in_process = n_threads == 0
         self._failure: BaseException | None = None
         self._n_envs: int | None = None
-        self._buffers: dict[int, Buffers] = {}
+        self._buffers: dict[int, Any] = {}
         self._weights = Weights(0)
         self._new_weights: Any = None
         self._shared_weights: SharedTree | None = None
@@ -294,7 +293,8 @@ class BackgroundBatcher(Closable):
 
     def _take_in(self, group: int, progress: Progress) -> None:
         self._note_n_envs(progress.n_envs)
-        self._steps += [read_part(part, self._buffers[group]) for part in progress.parts]
+        for part in progress.parts:
+            self._steps.append(read_part(part, self._buffers[group][part.buffer]))
         freed = [part.buffer for part in progress.parts]
         if progress.finished:
             self._num_running[group] = progress.n_running
@@ -313,9 +313,8 @@ class BackgroundBatcher(Closable):
         self._failure = None
         self._workers.close()
         self._unfinished.clear()
-        for shared in (*self._buffers.values(), self._shared_weights):
-            if shared is not None:
-                shared.close()
+        if self._shared_weights is not None:
+            self._shared_weights.close()
 
     def _raise_failure(self) -> None:
         failure, self._failure = self._failure, None

@@ -7,7 +7,6 @@ from collections import deque
 from typing import Any
 
 from plangym_like.batchers.engine.backend import Backend
-from plangym_like.batchers.engine.buffers import Buffers
 from plangym_like.batchers.engine.shared_actor import SharedActor
 from plangym_like.batchers.engine.worker_group import Job, WorkerGroup
 from plangym_like.batchers.rollout.actor_module import BaseActorModule
@@ -56,7 +55,7 @@ class PooledRollout(RolloutIterator):
         self._begun = self._workers.submit(0, "describe")
         for group in range(1, self._n_actors):
             self._workers.submit(group, "describe")
-        self._buffers: Buffers | None = None
+        self._buffers: Any = None
         self._free: deque[int] = deque()
         self._yielded: list[int] = []
         # Parts of the next fragment; a Ctrl-C while waiting for the rest loses nothing.
@@ -89,7 +88,7 @@ class PooledRollout(RolloutIterator):
                 self._gather()
         self.stats.waited += time.perf_counter() - start
         buffers = [job.args[0] for job in jobs]
-        records = [self._memory(buffer) for buffer in buffers]
+        records = [self._buffers[buffer] for buffer in buffers]
         fragment = self._delivery.deliver(records, [job.result for job in jobs])
         # In one assignment, so that no interrupt comes in between.
         self._yielded, self._gathered = buffers, []
@@ -108,10 +107,6 @@ class PooledRollout(RolloutIterator):
             self._workers.wait(0.0, self._begun)
             self._free = deque(range(self._n_buffers))
             self._buffers = self._workers.make_buffers(BUFFERS, self._begun.result, self._n_buffers)
-
-    def _memory(self, buffer: int) -> Any:
-        assert self._buffers is not None
-        return self._buffers[buffer]
 
     def _dispatch(self, wanted: int) -> None:
         """Let actors fill the free buffers, as far ahead as `max_lag` allows.
@@ -168,14 +163,12 @@ class PooledRollout(RolloutIterator):
     def _is_too_old(self, job: Job) -> bool:
         if self._max_lag is None:
             return False
-        version = int(self._memory(job.args[0])["version"][0, 0])
+        version = int(self._buffers[job.args[0]]["version"][0, 0])
         return self.stats.version - version > self._max_lag
 
     def _close(self) -> None:
         self._workers.close()
         self._actor.close()
-        if self._buffers is not None:
-            self._buffers.close()
 
 
 def check_numbers(
