@@ -30,7 +30,7 @@ class LocalWorkers(Workers):
         return True
 
     def share(self, name: str, shared: Any) -> None:
-        self._memory[name] = shared.tensors
+        self._memory[name] = shared.arrays
 
     def call(self, group: int, method: str, args: tuple[Any, ...]) -> Call:
         future: Future[Any] = Future()

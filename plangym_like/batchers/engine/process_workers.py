@@ -10,8 +10,9 @@ from typing import Any
 from plangym_like.batchers.engine.caller_settings import WithCallerSettings
 from plangym_like.batchers.engine.group_context import CONTROL, control_layout
 from plangym_like.batchers.engine.hosted_objects import HostedObjects
-from plangym_like.batchers.engine.shared_tree import SharedTree
+from plangym_like.batchers.engine.tensor_tree import tensor_over
 from plangym_like.batchers.engine.workers import Call, PoolOptions, Workers
+from plangym_like.lanes.shared_arrays import SharedArrays
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.worker_handle import WorkerHandle
 from plangym_like.processes.worker_pool import WorkerPool
@@ -36,7 +37,7 @@ class ProcessWorkers(Workers):
         super().__init__(options)
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2
         self.num_workers = options.count_workers(cores)
-        self._control = SharedTree(control_layout(options.num_groups))
+        self._control = SharedArrays(control_layout(options.num_groups), tensor_over)
         self._workers: list[WorkerHandle] = []
         self._pool = WorkerPool(self._workers, counts=Stats())
         try:
@@ -81,12 +82,12 @@ class ProcessWorkers(Workers):
         self._pool.wait(max(0.0, seconds))
 
     def beats(self, worker: int) -> int:
-        beats = self._control.tensors["beats"].tolist()
+        beats = self._control.arrays["beats"].tolist()
         return sum(beats[group] for group in self.options.groups_of(worker, self.num_workers))
 
     def close(self, timeout: float) -> None:
         # Running jobs end at their next step.
-        self._control.tensors["stop"].fill_(1)
+        self._control.arrays["stop"].fill_(1)
         self._pool.close(timeout)
         self._workers.clear()
         self._control.close()

@@ -135,7 +135,7 @@ class RayWorkers(Workers):
         return self._made[worker].done()
 
     def share(self, name: str, shared: Any) -> None:
-        self._update(name, lambda: SharedUpdate(name, pack(shared.tensors)))
+        self._update(name, lambda: SharedUpdate(name, pack(shared.arrays)))
 
     def _update(self, name: str, update: Callable[[], SharedUpdate]) -> None:
         before = self._shared.get(name)

@@ -5,9 +5,8 @@
 >>> layout["image"]
 Leaf(shape=(2, 2), dtype=torch.uint8)
 >>> rows = empty(layout, (3,))
->>> put(rows, 1, {"image": [[1, 2], [3, 4]], "speed": 2.0})
 >>> take(rows, 1)["image"].tolist()
-[[1, 2], [3, 4]]
+[[0, 0], [0, 0]]
 """
 
 from __future__ import annotations
@@ -80,24 +79,6 @@ def _as_array(tensor: torch.Tensor) -> Any:
 def as_tensors(tree: Any) -> Any:
     """Return a tree of tensors that share memory with a tree of arrays; numbers become tensors."""
     return tree_map(torch.as_tensor, tree)
-
-
-def put(rows: Any, index: Any, value: Any) -> None:
-    """Write `value` to row `index` of `rows`, a tree of arrays or tensors with the same structure.
-
-    Leaves of `value` may be anything that NumPy can assign, such as lists of numbers. Keys that
-    only `value` has are ignored.
-    """
-    if isinstance(rows, dict):
-        for key, row in rows.items():
-            put(row, index, value[key])
-    elif isinstance(rows, (tuple, list)):
-        for row, part in zip(rows, value, strict=True):
-            put(row, index, part)
-    elif isinstance(rows, np.ndarray):
-        rows[index] = value
-    elif rows is not None:
-        rows[index] = torch.as_tensor(value)
 
 
 def copy_to(target: Any, source: Any) -> None:

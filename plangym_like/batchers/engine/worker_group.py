@@ -103,8 +103,8 @@ class WorkerGroup:
         Parameters
         ----------
         name : str
-        shared : SharedTree or SharedActor
-            Or any object that has a ``layout``, an ``fd`` and ``tensors``. The caller closes it.
+        shared : SharedArrays
+            Its `arrays` are tensors. The caller closes it.
         """
         self._check_usable()
         self._workers.share(name, shared)

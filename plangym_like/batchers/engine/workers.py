@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from plangym_like.batchers.engine.group_context import GroupContext
-from plangym_like.batchers.engine.shared_tree import SharedTree
-from plangym_like.lanes.tree import take
+from plangym_like.batchers.engine.tensor_tree import tensor_over
+from plangym_like.lanes.shared_arrays import SharedArrays
+from plangym_like.lanes.tree import take, with_axes
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class Workers(abc.ABC):
 
     def __init__(self, options: PoolOptions) -> None:
         self.options = options
-        self._shared_buffers: list[SharedTree] = []
+        self._shared_buffers: list[SharedArrays] = []
 
     @property
     def pids(self) -> list[int]:
@@ -106,10 +107,10 @@ class Workers(abc.ABC):
 
     def make_buffers(self, name: str, layout: Any, count: int, group: int | None) -> Any:
         """Make buffers that hosted objects fill; see `WorkerGroup.make_buffers`."""
-        shared = SharedTree(layout, (count,))
+        shared = SharedArrays(with_axes(layout, (count,)), tensor_over)
         self._shared_buffers.append(shared)
         self.share(name, shared)
-        return [take(shared.tensors, index) for index in range(count)]
+        return [take(shared.arrays, index) for index in range(count)]
 
     @abc.abstractmethod
     def call(self, group: int, method: str, args: tuple[Any, ...]) -> Call:

@@ -14,7 +14,7 @@ import torch
 
 from plangym_like.batchers.closing import Closable
 from plangym_like.batchers.engine.backend import Backend
-from plangym_like.batchers.engine.shared_tree import SharedTree
+from plangym_like.batchers.engine.tensor_tree import tensor_over
 from plangym_like.batchers.engine.worker_group import WorkerGroup
 from plangym_like.batchers.episodes.assemble import Steps, read_part
 from plangym_like.batchers.episodes.dict_tensor import DictTensor, has_tensors
@@ -33,6 +33,7 @@ from plangym_like.batchers.start_states import StartStates
 from plangym_like.counts import as_count
 from plangym_like.errors import ClosedError, InputError, WorkerTimeoutError
 from plangym_like.lanes.seeding import whole_seeds
+from plangym_like.lanes.shared_arrays import SharedArrays
 from plangym_like.lanes.tree import Leaf, with_axes
 from plangym_like.processes.interrupts import interrupts_deferred
 
@@ -109,7 +110,7 @@ class BackgroundBatcher(Closable):
         self._buffers: dict[int, Any] = {}
         self._weights = Weights(0)
         self._new_weights: Any = None
-        self._shared_weights: SharedTree | None = None
+        self._shared_weights: SharedArrays | None = None
         self._unfinished: set[int] = set()
         self._read: dict[int, list[int]] = {}
         self._num_running: dict[int, int] = {}
@@ -179,10 +180,10 @@ class BackgroundBatcher(Closable):
             if self._shared_weights is None or self._shared_weights.layout != layout:
                 if self._shared_weights is not None:
                     self._shared_weights.close()
-                self._shared_weights = SharedTree(layout)
+                self._shared_weights = SharedArrays(layout, tensor_over)
                 self._workers.share(WEIGHTS, self._shared_weights)
             for key, tensor in content.items():
-                self._shared_weights.tensors[key].copy_(tensor)
+                self._shared_weights.arrays[key].copy_(tensor)
             self._workers.mark_changed(WEIGHTS)
             sent = None
         self._weights = Weights(self._weights.version + 1, sent)

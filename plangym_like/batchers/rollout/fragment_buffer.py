@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from plangym_like.batchers.engine.tensor_tree import as_arrays, put
+from plangym_like.batchers.engine.tensor_tree import as_arrays
 from plangym_like.batchers.episode_lanes import Outcome
 from plangym_like.batchers.rollout.env_infos import EnvInfos, Extra
 from plangym_like.batchers.rollout.fragment import Final, Fragment, Inputs, State
@@ -175,20 +175,20 @@ class FragmentBuffer:
         stop = self._num_final = start + len(lanes)
         final["t"][start:stop] = t
         final["lane"][start:stop] = lanes
-        obs = self.rows[t].outcome.obs
-        if isinstance(obs, np.ndarray):
-            final["obs"][start:stop] = obs[lanes]
-        else:
-            put(final["obs"], slice(start, stop), take(obs, lanes))
+
+        def keep_obs(rows: NDArray[Any], obs: NDArray[Any]) -> None:
+            rows[start:stop] = obs[lanes]
+
+        tree_map(keep_obs, final["obs"], self.rows[t].outcome.obs)
         if value is None:
             final["value"][start:stop] = 0
         else:
             self.memory["final"]["value"][start:stop] = value[lanes]
 
-        def keep(rows: torch.Tensor, state: torch.Tensor) -> None:
+        def keep_state(rows: torch.Tensor, state: torch.Tensor) -> None:
             rows[start:stop] = state.cpu()[:, lanes].transpose(0, 1)
 
-        tree_map(keep, self.memory["final"]["hx"], hx)
+        tree_map(keep_state, self.memory["final"]["hx"], hx)
         final["count"][0] = stop
 
 
