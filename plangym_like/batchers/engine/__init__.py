@@ -1,7 +1,6 @@
 """Parts of all batchers, besides lanes: trees of tensors, shared actors and groups of workers.
 
 - `tensor_tree`, `tensor_fitting`: trees of tensors, and checks of actors' outputs
-- `packed_tree`: trees of tensors as bytes
 - `shared_actor`: the weights of an actor in memory that all workers read
 - `random_streams`: the random generators of each group of lanes
 - `worker_group`, `hosted_objects`, `group_context`: objects hosted in workers, and jobs that call

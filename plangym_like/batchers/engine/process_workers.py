@@ -7,11 +7,10 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from plangym_like.batchers.engine.caller_settings import WithCallerSettings
 from plangym_like.batchers.engine.group_context import CONTROL, control_layout
 from plangym_like.batchers.engine.hosted_objects import HostedObjects
 from plangym_like.batchers.engine.tensor_tree import tensor_over
-from plangym_like.batchers.engine.workers import Call, PoolOptions, Workers
+from plangym_like.batchers.engine.workers import Call, PoolOptions, Workers, with_caller_settings
 from plangym_like.lanes.shared_arrays import SharedArrays
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.worker_handle import WorkerHandle
@@ -41,7 +40,7 @@ class ProcessWorkers(Workers):
         self._workers: list[WorkerHandle] = []
         self._pool = WorkerPool(self._workers, counts=Stats())
         try:
-            make_object = WithCallerSettings(options.make_object)
+            make_object = with_caller_settings(options.make_object)
             for number in range(self.num_workers):
                 groups = options.groups_of(number, self.num_workers)
                 process = ExternalProcess(

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import abc
+import concurrent.futures
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
+
+import torch
 
 from plangym_like.batchers.engine.group_context import GroupContext
 from plangym_like.batchers.engine.tensor_tree import tensor_over
+from plangym_like.execution.known_ids import know, known_ids
+from plangym_like.future import Future
 from plangym_like.lanes.shared_arrays import SharedArrays
 from plangym_like.lanes.tree import take, with_axes
+
+# The result of a method call, which may not be there yet.
+Call = Future[Any] | concurrent.futures.Future[Any]
 
 
 @dataclass(frozen=True)
@@ -47,19 +56,6 @@ class PoolOptions:
     def groups_of(self, worker: int, num_workers: int) -> list[int]:
         """Return the groups that `worker` hosts if there are `num_workers` workers."""
         return list(range(worker, self.num_groups, num_workers))
-
-
-class Call(Protocol):
-    """The future result of one method call."""
-
-    def done(self) -> bool:
-        """Return whether the call has finished, without waiting."""
-
-    def result(self) -> Any:
-        """Return the result of the call, which must have finished, or raise its exception."""
-
-    def exception(self) -> BaseException | None:
-        """Return the exception of the call, which must have finished; ``None`` if it succeeded."""
 
 
 class Workers(abc.ABC):
@@ -132,3 +128,25 @@ class Workers(abc.ABC):
         """
         for shared in self._shared_buffers:
             shared.close()
+
+
+def with_caller_settings(
+    make_object: Callable[[GroupContext], Any],
+) -> Callable[[GroupContext], Any]:
+    """Return `make_object` for use in a worker, where it first adopts this process's settings.
+
+    The settings are the registered ids, which decide what environments a factory makes, and torch's
+    default dtype and precision, which decide how an actor computes.
+    """
+    settings = known_ids(), torch.get_default_dtype(), torch.get_float32_matmul_precision()
+    return partial(_make_with_settings, make_object, settings)
+
+
+def _make_with_settings(
+    make_object: Callable[[GroupContext], Any], settings: Any, context: GroupContext
+) -> Any:
+    ids, dtype, precision = settings
+    know(ids)
+    torch.set_default_dtype(dtype)
+    torch.set_float32_matmul_precision(precision)
+    return make_object(context)

@@ -15,8 +15,7 @@ from vanishing import assert_gone
 
 from plangym_like.batchers.engine.backend import Backend
 from plangym_like.batchers.engine.group_context import GroupContext
-from plangym_like.batchers.engine.packed_tree import pack, unpack
-from plangym_like.batchers.engine.tensor_tree import tensor_over
+from plangym_like.batchers.engine.tensor_tree import pack, tensor_over, unpack
 from plangym_like.batchers.engine.worker_group import WorkerGroup
 from plangym_like.errors import (
     ClosedError,
