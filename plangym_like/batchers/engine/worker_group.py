@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 from plangym_like.batchers.engine.backend import Backend
@@ -16,17 +17,15 @@ from plangym_like.errors import ClosedError, WorkerTimeoutError
 _CHECK_SECONDS = 0.25
 
 
+@dataclass(slots=True, eq=False)
 class Job:
     """One method call on a hosted object; `WorkerGroup.wait` sets `result`."""
 
-    __slots__ = ("args", "call", "group", "method", "result")
-
-    def __init__(self, group: int, method: str, args: tuple[Any, ...], call: Call) -> None:
-        self.group = group
-        self.method = method
-        self.args = args
-        self.call = call
-        self.result: Any = None
+    group: int
+    method: str
+    args: tuple[Any, ...]
+    call: Call
+    result: Any = None
 
 
 class WorkerGroup:

@@ -7,6 +7,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from plangym_like.batchers.episodes.episode_loop import EpisodeArgs
 from plangym_like.batchers.episodes.episode_worker import (
     WEIGHTS,
     EpisodePlan,
+    EpisodeWorker,
     Progress,
     Weights,
     buffers_name,
@@ -81,16 +83,17 @@ class BackgroundBatcher(Closable):
                 raise InputError(f"{name} must be callable, got {type(factory).__name__}")
         self._seeds = _group_seeds(seeds, n_threads)
         self._n_timesteps, self._n_slots = n_timesteps, n_slots
+        plan = EpisodePlan(
+            create_agent,
+            dict(agent_args or {}),
+            create_env,
+            dict(env_args or {}),
+            self._seeds,
+            n_timesteps,
+            self._endless,
+        )
         self._workers = WorkerGroup(
-            EpisodePlan(
-                create_agent,
-                dict(agent_args or {}),
-                create_env,
-                dict(env_args or {}),
-                self._seeds,
-                n_timesteps,
-                self._endless,
-            ),
+            partial(EpisodeWorker, plan),
             len(self._seeds),
             num_workers=n_threads,
             backend=Backend(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from functools import partial
 from typing import Any
 
 from plangym_like.batchers.engine.backend import Backend
@@ -13,9 +14,7 @@ from plangym_like.batchers.rollout.actor_module import BaseActorModule
 from plangym_like.batchers.rollout.delivery import Delivery
 from plangym_like.batchers.rollout.fragment import Fragment
 from plangym_like.batchers.rollout.rollout_iterator import RolloutIterator
-from plangym_like.batchers.rollout.rollout_worker import ACTOR, BUFFERS, RolloutPlan
-from plangym_like.counts import as_count
-from plangym_like.errors import InputError
+from plangym_like.batchers.rollout.rollout_worker import ACTOR, BUFFERS, RolloutPlan, RolloutWorker
 from plangym_like.processes.interrupts import interrupts_deferred
 
 
@@ -43,7 +42,7 @@ class PooledRollout(RolloutIterator):
         self._delivery = delivery
         self._actor = SharedActor(actor)
         self._workers = WorkerGroup(
-            plan,
+            partial(RolloutWorker, plan),
             self._n_actors,
             num_workers=n_workers,
             backend=backend,
@@ -169,29 +168,3 @@ class PooledRollout(RolloutIterator):
     def _close(self) -> None:
         self._workers.close()
         self._actor.close()
-
-
-def check_numbers(
-    n_steps: int,
-    n_actors: int,
-    n_per_actor: int,
-    n_buffers: int,
-    n_per_batch: int,
-    max_lag: int | None,
-) -> None:
-    """Raise an `InputError` if a rollout with these numbers is impossible."""
-    numbers = {
-        "n_steps": n_steps,
-        "n_actors": n_actors,
-        "n_per_actor": n_per_actor,
-        "n_per_batch": n_per_batch,
-    }
-    for name, number in numbers.items():
-        as_count(name, number)
-    if n_buffers < n_per_batch:
-        raise InputError(
-            f"a batch is made of n_per_batch={n_per_batch} buffers, but there are only "
-            f"n_buffers={n_buffers}"
-        )
-    if max_lag is not None and max_lag < 0:
-        raise InputError(f"max_lag must be at least 0, got {max_lag}")
