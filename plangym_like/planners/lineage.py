@@ -35,7 +35,7 @@ class Lineage:
     def __init__(self, env: PlanEnv) -> None:
         space = env.action_space
         action = ("action", space.dtype, space.shape or ())
-        fields = [("parent", np.int64), action, ("dt", np.int32), ("reward", float)]
+        fields: list[Any] = [("parent", np.int64), action, ("dt", np.int32), ("reward", float)]
         self._steps, self._count = np.empty(1024, np.dtype(fields)), 0
 
     def __len__(self) -> int:
