@@ -52,11 +52,6 @@ class GrowingArray:
         """A view of the values ``(N, *shape)``, without values that are appended later."""
         return self._array[: self._count]
 
-    @property
-    def item_nbytes(self) -> int:
-        """The size of one value in bytes."""
-        return self._array.dtype.itemsize * math.prod(self._array.shape[1:])
-
     def adopt(self, values: NDArray[Any]) -> None:
         """Use the array `values` ``(N, *shape)`` as the content; it is copied when it must grow."""
         self._array, self._count, self._is_mapped = values, len(values), False
@@ -90,7 +85,7 @@ class GrowingArray:
 
     def _allocate(self, room: int) -> NDArray[Any]:
         shape = (room, *self._array.shape[1:])
-        nbytes = room * self.item_nbytes
+        nbytes = math.prod(shape) * self._array.dtype.itemsize
         if self._file is None or nbytes == 0:
             ensure_available(nbytes)
             return np.empty(shape, self._array.dtype)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -77,8 +76,8 @@ class StartStates:
         if len(self) != num_lanes:
             raise InputError(f"{len(self)} states were given for {num_lanes} environments")
 
-    def place(self, lanes: Lanes, obs: Any, chosen: Sequence[int] | None = None) -> None:
-        """Set the states of the `chosen` lanes (default: all); write the observations into `obs`.
+    def place(self, lanes: Lanes, obs: Any) -> None:
+        """Set the states of all `lanes`; write the observations into `obs`.
 
         Raises
         ------
@@ -87,9 +86,9 @@ class StartStates:
         SnapshotError, StateError
             As in `Lanes.set_states`.
         """
-        lanes.set_states(self.rows, chosen)
-        for place, lane in enumerate(range(lanes.num_lanes) if chosen is None else chosen):
-            put_fitting(obs, lane, take(self.obs, place))
+        lanes.set_states(self.rows)
+        for lane in range(lanes.num_lanes):
+            put_fitting(obs, lane, take(self.obs, lane))
 
 
 def _copied(value: Any) -> NDArray[Any]:

@@ -15,6 +15,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -119,7 +120,7 @@ def _rates(
     for size in chosen.batches:
         rows = states[rng.integers(0, _POOL, size)]
         actions = ActionSampler(envs["serial"], "bench")(rng, size)
-        calls = {name: _stepping(env, actions, rows) for name, env in envs.items()}
+        calls = {name: partial(env.step_batch, actions, rows) for name, env in envs.items()}
         for call in calls.values():  # workers start, and the first rows are all audited
             _rate(call, chosen.seconds / _SLICES)
         slices: dict[str, list[float]] = {name: [] for name in calls}
@@ -128,10 +129,6 @@ def _rates(
                 slices[name].append(size * _rate(call, chosen.seconds / _SLICES))
         rates[str(size)] = {name: statistics.median(taken) for name, taken in slices.items()}
     return rates
-
-
-def _stepping(env: PlanEnv, actions: Any, rows: Row) -> Callable[[], Any]:
-    return lambda: env.step_batch(actions, rows)
 
 
 def _rate(call: Callable[[], Any], seconds: float) -> float:
@@ -218,11 +215,8 @@ def _print_table(
         f"one state, in microseconds of CPU time: restore {parts['restore']:.1f}, "
         f"step {parts['step']:.1f}, save {parts['save']:.1f}"
     )
+    row, inside = parts["row_of_batch"], parts["of_it_in_simulator"]
     print(
-        f"one row of a batch of {_POOL}: {parts['row_of_batch']:.1f}, of which "
-        f"{parts['of_it_in_simulator']:.1f} ({_percent(parts)} %) in the simulator"
+        f"one row of a batch of {_POOL}: {row:.1f}, of which "
+        f"{inside:.1f} ({100 * inside / row:.0f} %) in the simulator"
     )
-
-
-def _percent(parts: dict[str, float]) -> str:
-    return f"{100 * parts['of_it_in_simulator'] / parts['row_of_batch']:.0f}"

@@ -34,11 +34,9 @@ class Lineage:
 
     def __init__(self, env: PlanEnv) -> None:
         space = env.action_space
-        self._count = 0
-        self._parents = np.empty(1024, np.int64)
-        self._actions = np.empty((1024, *(space.shape or ())), space.dtype)
-        self._dt = np.empty(1024, np.int32)
-        self._rewards = np.empty(1024)
+        action = ("action", space.dtype, space.shape or ())
+        fields: list[Any] = [("parent", np.int64), action, ("dt", np.int32), ("reward", float)]
+        self._steps, self._count = np.empty(1024, np.dtype(fields)), 0
 
     def __len__(self) -> int:
         return self._count
@@ -46,26 +44,22 @@ class Lineage:
     def add(self, parents: Any, actions: Any, dt: Any, rewards: Any) -> NDArray[np.int64]:
         """Record N steps, and return their nodes ``(N,)``; `parents` are nodes or `ROOT`."""
         begin, self._count = self._count, self._count + len(actions)
-        if self._count > len(self._dt):
-            size = max(self._count, 2 * len(self._dt))
-            for name in ("_parents", "_actions", "_dt", "_rewards"):
-                old = getattr(self, name)
-                new = np.empty((size, *old.shape[1:]), old.dtype)
-                new[:begin] = old[:begin]
-                setattr(self, name, new)
-        rows = slice(begin, self._count)
-        self._parents[rows], self._actions[rows] = parents, actions
-        self._dt[rows], self._rewards[rows] = dt, rewards
+        if self._count > len(self._steps):
+            steps = np.empty(max(self._count, 2 * len(self._steps)), self._steps.dtype)
+            steps[:begin] = self._steps[:begin]
+            self._steps = steps
+        new = self._steps[begin : self._count]
+        new["parent"], new["action"], new["dt"], new["reward"] = parents, actions, dt, rewards
         return np.arange(begin, self._count)
 
     def path(self, node: int) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.float64]]:
         """Return the actions ``(T, ...)``, dt ``(T,)`` and rewards ``(T,)`` up to `node`."""
-        found = []
+        found, parents = [], self._steps["parent"]
         while node != ROOT:
             found.append(node)
-            node = int(self._parents[node])
-        nodes = np.array(found[::-1], np.int64)
-        return self._actions[nodes], self._dt[nodes].astype(np.int64), self._rewards[nodes]
+            node = int(parents[node])
+        steps = self._steps[found[::-1]]
+        return steps["action"].copy(), steps["dt"].astype(np.int64), steps["reward"].copy()
 
 
 class BestNode:

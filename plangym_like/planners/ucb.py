@@ -5,12 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from plangym_like.planners.search_tree import FIRST, SearchTree
-
-Ints = NDArray[np.intp]
-Floats = NDArray[np.float64]
+from plangym_like.planners.search_tree import FIRST, Floats, Ints, SearchTree
 
 
 def ucb1(

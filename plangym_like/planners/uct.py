@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from plangym_like.counts import as_count, as_number
 from plangym_like.errors import InputError
 from plangym_like.plan_env import PlanEnv
-from plangym_like.planners.outcome_keys import outcome_keys
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.search import Search, lengths
+from plangym_like.planners.search_options import digests, make_key
 from plangym_like.planners.search_tree import Floats, Ints, SearchTree
 from plangym_like.planners.tree_planner import SEEDS, Trajectory, TreePlanner
 from plangym_like.planners.ucb import tree_bounds
 from plangym_like.states import Row
+from plangym_like.transitions import BatchTransition
 
 # The largest `outcomes`: every node has a link for each outcome of each action.
 _MOST_OUTCOMES = 4096
@@ -141,7 +144,7 @@ class UCT(TreePlanner):
         return tree.add_outcomes(
             parents,
             actions,
-            outcome_keys(step),
+            _outcome_keys(step),
             state=step.states,
             reward=step.rewards,
             ended=step.terminateds | step.truncateds,
@@ -179,3 +182,15 @@ class UCT(TreePlanner):
             np.append(tree["seed"][path], seeds[row, :length]),
             ended[row],
         )
+
+
+def _outcome_keys(step: BatchTransition) -> NDArray[np.int64]:
+    """Return a number for each row, ``(N,)``, that identifies its observation, reward and flags.
+
+    The state is left out, because it holds the random generator.
+    """
+    observed = digests(make_key("obs")(step.obs, step.infos, step.states), len(step.rewards))
+    columns = (step.rewards, step.terminateds, step.truncateds)
+    rows = zip(observed, *(column.tolist() for column in columns), strict=True)
+    keys = [hashlib.blake2b(repr(row).encode(), digest_size=8).digest() for row in rows]
+    return np.array([int.from_bytes(key, signed=True) for key in keys], np.int64)

@@ -1,7 +1,6 @@
 """Parts of all batchers, besides lanes: trees of tensors, shared actors and groups of workers.
 
 - `tensor_tree`, `tensor_fitting`: trees of tensors, and checks of actors' outputs
-- `shared_tree`, `packed_tree`: trees of tensors in shared memory, and trees as bytes
 - `shared_actor`: the weights of an actor in memory that all workers read
 - `random_streams`: the random generators of each group of lanes
 - `worker_group`, `hosted_objects`, `group_context`: objects hosted in workers, and jobs that call
@@ -10,5 +9,4 @@
 - `process_workers`: workers that are processes on this machine
 - `local_workers`: a single worker, which is this process
 - `ray_workers`, `group_actor`: workers that are actors on a Ray cluster
-- `buffers`: buffers that hosted objects fill, and that the owner of the workers reads
 """

@@ -11,8 +11,7 @@ import torch
 
 from plangym_like.batchers.engine.group_context import CONTROL, control_layout
 from plangym_like.batchers.engine.hosted_objects import HostedObjects
-from plangym_like.batchers.engine.packed_tree import PackedTree, pack, unpack
-from plangym_like.batchers.engine.tensor_tree import copy_to, empty
+from plangym_like.batchers.engine.tensor_tree import PackedTree, copy_to, empty, pack, unpack
 from plangym_like.cluster import ray_session
 from plangym_like.cluster.worker_context import enter_worker_context
 from plangym_like.lanes.tree import tree_map

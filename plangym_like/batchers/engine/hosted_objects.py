@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from plangym_like.batchers.engine.group_context import GroupContext, Send
-from plangym_like.batchers.engine.shared_tree import attach_tree
+from plangym_like.batchers.engine.tensor_tree import tensor_over
+from plangym_like.lanes.shared_arrays import attach_arrays
 
 
 class HostedObjects:
@@ -56,7 +57,7 @@ class HostedObjects:
         """Map shared memory as ``memory[name]``. If this fails, every later `call` fails too."""
         (fd,) = fds
         try:
-            self.memory[name] = attach_tree(fd, layout)
+            self.memory[name] = attach_arrays(fd, layout, tensor_over)
         except BaseException as error:
             self._failure = error
             raise

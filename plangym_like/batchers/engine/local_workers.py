@@ -30,7 +30,7 @@ class LocalWorkers(Workers):
         return True
 
     def share(self, name: str, shared: Any) -> None:
-        self._memory[name] = shared.tensors
+        self._memory[name] = shared.arrays
 
     def call(self, group: int, method: str, args: tuple[Any, ...]) -> Call:
         future: Future[Any] = Future()
@@ -65,6 +65,7 @@ class LocalWorkers(Workers):
             torch.set_num_threads(threads)
 
     def close(self, timeout: float) -> None:
+        super().close(timeout)
         self._calls.clear()
         hosted, self._hosted = self._hosted, None
         if hosted is not None:

@@ -7,11 +7,11 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from plangym_like.batchers.engine.caller_settings import WithCallerSettings
 from plangym_like.batchers.engine.group_context import CONTROL, control_layout
 from plangym_like.batchers.engine.hosted_objects import HostedObjects
-from plangym_like.batchers.engine.shared_tree import SharedTree
-from plangym_like.batchers.engine.workers import Call, PoolOptions, Workers
+from plangym_like.batchers.engine.tensor_tree import tensor_over
+from plangym_like.batchers.engine.workers import Call, PoolOptions, Workers, with_caller_settings
+from plangym_like.lanes.shared_arrays import SharedArrays
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.worker_handle import WorkerHandle
 from plangym_like.processes.worker_pool import WorkerPool
@@ -36,11 +36,11 @@ class ProcessWorkers(Workers):
         super().__init__(options)
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2
         self.num_workers = options.count_workers(cores)
-        self._control = SharedTree(control_layout(options.num_groups))
+        self._control = SharedArrays(control_layout(options.num_groups), tensor_over)
         self._workers: list[WorkerHandle] = []
         self._pool = WorkerPool(self._workers, counts=Stats())
         try:
-            make_object = WithCallerSettings(options.make_object)
+            make_object = with_caller_settings(options.make_object)
             for number in range(self.num_workers):
                 groups = options.groups_of(number, self.num_workers)
                 process = ExternalProcess(
@@ -81,12 +81,13 @@ class ProcessWorkers(Workers):
         self._pool.wait(max(0.0, seconds))
 
     def beats(self, worker: int) -> int:
-        beats = self._control.tensors["beats"].tolist()
+        beats = self._control.arrays["beats"].tolist()
         return sum(beats[group] for group in self.options.groups_of(worker, self.num_workers))
 
     def close(self, timeout: float) -> None:
         # Running jobs end at their next step.
-        self._control.tensors["stop"].fill_(1)
+        self._control.arrays["stop"].fill_(1)
         self._pool.close(timeout)
         self._workers.clear()
         self._control.close()
+        super().close(timeout)

@@ -8,11 +8,9 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
-from plangym_like.batchers.engine.buffers import Buffers, ReceivedBuffers
-from plangym_like.batchers.engine.caller_settings import WithCallerSettings
 from plangym_like.batchers.engine.group_actor import GroupActor, Heartbeat, JobResult, SharedUpdate
-from plangym_like.batchers.engine.packed_tree import PackedTree, pack
-from plangym_like.batchers.engine.workers import Call, PoolOptions, Workers
+from plangym_like.batchers.engine.tensor_tree import PackedTree, pack, unpack
+from plangym_like.batchers.engine.workers import Call, PoolOptions, Workers, with_caller_settings
 from plangym_like.cluster import ray_session
 from plangym_like.cluster.actor_options import actor_options
 from plangym_like.cluster.worker_context import worker_context
@@ -83,7 +81,8 @@ class RayWorkers(Workers):
         # The worker and the future of each unfinished call.
         self._calls: dict[Any, tuple[int, Future[Any]]] = {}
         self._shared: dict[str, _SharedContent] = {}
-        self._buffers: dict[str, ReceivedBuffers] = {}
+        # The contents of buffers arrive with the results of jobs, and are read without a copy.
+        self._buffers: dict[str, dict[int, Any]] = {}
         self._session: ray_session.RaySession | None = ray_session.join(address)
         try:
             self._start_actors(resources, runtime_env)
@@ -101,7 +100,7 @@ class RayWorkers(Workers):
         claimed = actor_options(0 if session.started else 1, resources, runtime_env)
         actor = ray.remote(concurrency_groups={_CONTROL_THREAD: 1})(GroupActor)
         actor = actor.options(scheduling_strategy="SPREAD", **claimed)
-        make_object = dumps_by_value(WithCallerSettings(options.make_object))
+        make_object = dumps_by_value(with_caller_settings(options.make_object))
         recipe = ray.put(dumps((worker_context(), session_key(), make_object)))
         for worker in range(self.num_workers):
             groups = options.groups_of(worker, self.num_workers)
@@ -135,7 +134,7 @@ class RayWorkers(Workers):
         return self._made[worker].done()
 
     def share(self, name: str, shared: Any) -> None:
-        self._update(name, lambda: SharedUpdate(name, pack(shared.tensors)))
+        self._update(name, lambda: SharedUpdate(name, pack(shared.arrays)))
 
     def _update(self, name: str, update: Callable[[], SharedUpdate]) -> None:
         before = self._shared.get(name)
@@ -145,13 +144,13 @@ class RayWorkers(Workers):
     def mark_changed(self, name: str) -> None:
         self._shared[name].mark_changed()
 
-    def make_buffers(self, name: str, layout: Any, count: int, group: int | None) -> Buffers:
+    def make_buffers(self, name: str, layout: Any, count: int, group: int | None) -> Any:
         # One buffer for each worker is enough if each job fills one.
         lead = 1 if group is None else count
         there = with_axes(layout, (lead,))
         self._update(name, lambda: SharedUpdate(name, PackedTree(there, []), is_empty=True))
-        buffers = self._buffers[name] = ReceivedBuffers()
-        return buffers
+        self._buffers[name] = {}
+        return self._buffers[name]
 
     def call(self, group: int, method: str, args: tuple[Any, ...]) -> Call:
         worker = group % self.num_workers
@@ -193,7 +192,7 @@ class RayWorkers(Workers):
             future.set_exception(self._death(worker, error))
             return
         for name, index, packed in result.buffers:
-            self._buffers[name].receive(index, packed)
+            self._buffers[name][index] = unpack(packed)
         self._heartbeats[worker] = result.heartbeat
         if result.error is not None:
             future.set_exception(unpack_exception(result.error))
@@ -237,6 +236,6 @@ class RayWorkers(Workers):
             for actor in actors:
                 ray.kill(actor, no_restart=True)
         for buffers in self._buffers.values():
-            buffers.close()
+            buffers.clear()
         self._calls.clear()
         session.leave()

@@ -8,14 +8,15 @@ from typing import Any
 
 import torch
 
-from plangym_like.batchers.engine.shared_tree import SharedTree
+from plangym_like.batchers.engine.tensor_tree import tensor_over
+from plangym_like.lanes.shared_arrays import SharedArrays
 from plangym_like.lanes.tree import Leaf
 
 # Indices in the header: a counter that is odd while weights are being written, and the version.
 _TICKET, _VERSION = 0, 1
 
 
-class SharedActor(SharedTree):
+class SharedActor(SharedArrays):
     """Publishes the weights of a module that its owner trains.
 
     The weights are all parameters and buffers, on any device, and the ``training`` flag of each
@@ -34,7 +35,7 @@ class SharedActor(SharedTree):
 
     def __init__(self, actor: torch.nn.Module) -> None:
         self._actor = actor
-        super().__init__(_layout(actor))
+        super().__init__(_layout(actor), tensor_over)
         self.version = -1
         self.publish()
 
@@ -47,7 +48,7 @@ class SharedActor(SharedTree):
         RuntimeError
             The shape or dtype of a parameter or buffer has changed.
         """
-        header, shared = self.tensors["header"], self.tensors["weights"]
+        header, shared = self.arrays["header"], self.arrays["weights"]
         weights = list(_weights(self._actor))
         form = [(weight.shape, weight.dtype) for weight in weights]
         if form != [(weight.shape, weight.dtype) for weight in shared]:
@@ -55,7 +56,7 @@ class SharedActor(SharedTree):
                 "the actor's parameters and buffers have changed their shapes or dtypes since "
                 "collecting began, so workers cannot copy them: make a new collector"
             )
-        training = self.tensors["training"]
+        training = self.arrays["training"]
         flags = [module.training for module in self._actor.modules()]
         fresh = [weight.detach().to("cpu") for weight in weights]
         same = flags == training.tolist() and all(

@@ -1,26 +1,26 @@
-"""Make, convert, fill and move trees of tensors; see `plangym_like.lanes.tree`.
+"""Make, convert, move and pack trees of tensors; see `plangym_like.lanes.tree`.
 
 >>> from plangym_like.lanes.tree import layout_of, take
 >>> layout = tensor_layout(layout_of({"image": np.zeros((2, 2), np.uint8), "speed": 0.5}))
 >>> layout["image"]
 Leaf(shape=(2, 2), dtype=torch.uint8)
 >>> rows = empty(layout, (3,))
->>> put(rows, 1, {"image": [[1, 2], [3, 4]], "speed": 2.0})
 >>> take(rows, 1)["image"].tolist()
-[[1, 2], [3, 4]]
+[[0, 0], [0, 0]]
 """
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from plangym_like.errors import InputError
-from plangym_like.lanes.tree import Leaf, tree_map
+from plangym_like.lanes.tree import Leaf, tree_leaves, tree_map, tree_unflatten
 
 
 def tensor_layout(layout: Any) -> Any:
@@ -82,24 +82,6 @@ def as_tensors(tree: Any) -> Any:
     return tree_map(torch.as_tensor, tree)
 
 
-def put(rows: Any, index: Any, value: Any) -> None:
-    """Write `value` to row `index` of `rows`, a tree of arrays or tensors with the same structure.
-
-    Leaves of `value` may be anything that NumPy can assign, such as lists of numbers. Keys that
-    only `value` has are ignored.
-    """
-    if isinstance(rows, dict):
-        for key, row in rows.items():
-            put(row, index, value[key])
-    elif isinstance(rows, (tuple, list)):
-        for row, part in zip(rows, value, strict=True):
-            put(row, index, part)
-    elif isinstance(rows, np.ndarray):
-        rows[index] = value
-    elif rows is not None:
-        rows[index] = torch.as_tensor(value)
-
-
 def copy_to(target: Any, source: Any) -> None:
     """Copy the tensors of `source` into `target`; both may be on any device."""
     tree_map(lambda leaf, value: leaf.copy_(value), target, source)
@@ -108,3 +90,46 @@ def copy_to(target: Any, source: Any) -> None:
 def to_device(tree: Any, device: Any, *, non_blocking: bool = False) -> Any:
     """Return the tree with its tensors on `device`."""
     return tree_map(lambda tensor: tensor.to(device, non_blocking=non_blocking), tree)
+
+
+class PackedTree(NamedTuple):
+    """The `layout` of a tree of tensors, and the bytes of each, which are pickled without a copy.
+
+    >>> tree = {"weight": torch.ones(2, 3, dtype=torch.bfloat16), "steps": torch.tensor(3)}
+    >>> copy = unpack(pack(tree))
+    >>> copy["weight"].dtype, copy["weight"].shape, int(copy["steps"])
+    (torch.bfloat16, torch.Size([2, 3]), 3)
+    """
+
+    layout: Any
+    contents: list[NDArray[np.uint8]]
+
+
+def pack(tree: Any) -> PackedTree:
+    """Pack a tree of CPU tensors; only tensors that are not contiguous are copied."""
+    layout = tree_map(lambda tensor: Leaf(tuple(tensor.shape), tensor.dtype), tree)
+    return PackedTree(layout, [_bytes_of(tensor) for tensor in tree_leaves(tree)])
+
+
+def unpack(packed: PackedTree) -> Any:
+    """Return the packed tree; its tensors share memory with `packed`."""
+    contents = iter(packed.contents)
+    tensors = (tensor_over(_writable(next(contents)), leaf) for leaf in tree_leaves(packed.layout))
+    return tree_unflatten(packed.layout, tensors)
+
+
+def _bytes_of(tensor: torch.Tensor) -> NDArray[np.uint8]:
+    return tensor.detach().contiguous().view(-1).view(torch.uint8).numpy()
+
+
+def _writable(content: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return a writable array that shares memory with `content`; torch needs writable arrays.
+
+    The arrays that Ray delivers are read-only, although no other object uses their memory.
+    """
+    if content.flags.writeable:
+        return content
+    memory: Any = (ctypes.c_uint8 * content.nbytes).from_address(content.ctypes.data)
+    # Keeps the memory alive.
+    memory.content = content
+    return np.frombuffer(memory, np.uint8)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 from plangym_like.batchers.engine.backend import Backend
-from plangym_like.batchers.engine.buffers import Buffers
 from plangym_like.batchers.engine.group_context import GroupContext
 from plangym_like.batchers.engine.workers import Call, PoolOptions, Workers
 from plangym_like.counts import as_count, check_seconds
@@ -17,17 +17,15 @@ from plangym_like.errors import ClosedError, WorkerTimeoutError
 _CHECK_SECONDS = 0.25
 
 
+@dataclass(slots=True, eq=False)
 class Job:
     """One method call on a hosted object; `WorkerGroup.wait` sets `result`."""
 
-    __slots__ = ("args", "call", "group", "method", "result")
-
-    def __init__(self, group: int, method: str, args: tuple[Any, ...], call: Call) -> None:
-        self.group = group
-        self.method = method
-        self.args = args
-        self.call = call
-        self.result: Any = None
+    group: int
+    method: str
+    args: tuple[Any, ...]
+    call: Call
+    result: Any = None
 
 
 class WorkerGroup:
@@ -104,8 +102,8 @@ class WorkerGroup:
         Parameters
         ----------
         name : str
-        shared : SharedTree or SharedActor
-            Or any object that has a ``layout``, an ``fd`` and ``tensors``. The caller closes it.
+        shared : SharedArrays
+            Its `arrays` are tensors. The caller closes it.
         """
         self._check_usable()
         self._workers.share(name, shared)
@@ -119,7 +117,7 @@ class WorkerGroup:
         self._check_usable()
         self._workers.mark_changed(name)
 
-    def make_buffers(self, name: str, layout: Any, count: int, group: int | None = None) -> Buffers:
+    def make_buffers(self, name: str, layout: Any, count: int, group: int | None = None) -> Any:
         """Make `count` buffers for hosted objects to fill, as their ``context.memory[name]``.
 
         Parameters
@@ -134,8 +132,8 @@ class WorkerGroup:
 
         Returns
         -------
-        Buffers
-            The caller closes them.
+        sequence or dict of tree of Tensor
+            Item i is the content that was last written to buffer i.
         """
         self._check_usable()
         return self._workers.make_buffers(name, layout, count, group)

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import abc
+import concurrent.futures
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
-from plangym_like.batchers.engine.buffers import Buffers, SharedBuffers
+import torch
+
 from plangym_like.batchers.engine.group_context import GroupContext
+from plangym_like.batchers.engine.tensor_tree import tensor_over
+from plangym_like.execution.known_ids import know, known_ids
+from plangym_like.future import Future
+from plangym_like.lanes.shared_arrays import SharedArrays
+from plangym_like.lanes.tree import take, with_axes
+
+# The result of a method call, which may not be there yet.
+Call = Future[Any] | concurrent.futures.Future[Any]
 
 
 @dataclass(frozen=True)
@@ -47,19 +58,6 @@ class PoolOptions:
         return list(range(worker, self.num_groups, num_workers))
 
 
-class Call(Protocol):
-    """The future result of one method call."""
-
-    def done(self) -> bool:
-        """Return whether the call has finished, without waiting."""
-
-    def result(self) -> Any:
-        """Return the result of the call, which must have finished, or raise its exception."""
-
-    def exception(self) -> BaseException | None:
-        """Return the exception of the call, which must have finished; ``None`` if it succeeded."""
-
-
 class Workers(abc.ABC):
     """The workers of a `WorkerGroup`, numbered from 0.
 
@@ -81,6 +79,7 @@ class Workers(abc.ABC):
 
     def __init__(self, options: PoolOptions) -> None:
         self.options = options
+        self._shared_buffers: list[SharedArrays] = []
 
     @property
     def pids(self) -> list[int]:
@@ -102,11 +101,12 @@ class Workers(abc.ABC):
     def mark_changed(self, name: str) -> None:
         """Let later jobs see the new content of the memory shared as `name`."""
 
-    def make_buffers(self, name: str, layout: Any, count: int, group: int | None) -> Buffers:
+    def make_buffers(self, name: str, layout: Any, count: int, group: int | None) -> Any:
         """Make buffers that hosted objects fill; see `WorkerGroup.make_buffers`."""
-        buffers = SharedBuffers(layout, count)
-        self.share(name, buffers.shared)
-        return buffers
+        shared = SharedArrays(with_axes(layout, (count,)), tensor_over)
+        self._shared_buffers.append(shared)
+        self.share(name, shared)
+        return [take(shared.arrays, index) for index in range(count)]
 
     @abc.abstractmethod
     def call(self, group: int, method: str, args: tuple[Any, ...]) -> Call:
@@ -122,4 +122,31 @@ class Workers(abc.ABC):
 
     @abc.abstractmethod
     def close(self, timeout: float) -> None:
-        """Close the hosted objects; kill workers still running after about `timeout` seconds."""
+        """Close the hosted objects; kill workers still running after about `timeout` seconds.
+
+        Trees that were read from buffers stay valid.
+        """
+        for shared in self._shared_buffers:
+            shared.close()
+
+
+def with_caller_settings(
+    make_object: Callable[[GroupContext], Any],
+) -> Callable[[GroupContext], Any]:
+    """Return `make_object` for use in a worker, where it first adopts this process's settings.
+
+    The settings are the registered ids, which decide what environments a factory makes, and torch's
+    default dtype and precision, which decide how an actor computes.
+    """
+    settings = known_ids(), torch.get_default_dtype(), torch.get_float32_matmul_precision()
+    return partial(_make_with_settings, make_object, settings)
+
+
+def _make_with_settings(
+    make_object: Callable[[GroupContext], Any], settings: Any, context: GroupContext
+) -> Any:
+    ids, dtype, precision = settings
+    know(ids)
+    torch.set_default_dtype(dtype)
+    torch.set_float32_matmul_precision(precision)
+    return make_object(context)

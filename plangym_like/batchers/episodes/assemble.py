@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import torch
 from tensordict import TensorDict
 
-from plangym_like.batchers.engine.buffers import Buffers
 from plangym_like.batchers.episodes.episode_loop import EpisodeArgs
 from plangym_like.batchers.episodes.episode_worker import Part
 from plangym_like.batchers.episodes.trajectories import Trajectories
@@ -24,12 +23,12 @@ class Steps(NamedTuple):
     tensors: Any
 
 
-def read_part(part: Part, buffers: Buffers) -> Steps:
-    """Return a copy of the steps in `buffers` that `part` describes."""
+def read_part(part: Part, buffer: Any) -> Steps:
+    """Return a copy of the steps that `part` describes; `buffer` is the content of its buffer."""
     lengths = torch.tensor(part.lengths)
     (lanes,) = lengths.nonzero(as_tuple=True)
     longest = int(lengths.max())
-    tensors = tree_map(lambda steps: steps[:longest, lanes], buffers[part.buffer])
+    tensors = tree_map(lambda steps: steps[:longest, lanes], buffer)
     return Steps(part.first_row + lanes, lengths[lanes], part.start, tensors)
 
 

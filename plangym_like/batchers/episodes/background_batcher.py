@@ -7,6 +7,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,7 @@ import torch
 
 from plangym_like.batchers.closing import Closable
 from plangym_like.batchers.engine.backend import Backend
-from plangym_like.batchers.engine.buffers import Buffers
-from plangym_like.batchers.engine.shared_tree import SharedTree
+from plangym_like.batchers.engine.tensor_tree import tensor_over
 from plangym_like.batchers.engine.worker_group import WorkerGroup
 from plangym_like.batchers.episodes.assemble import Steps, read_part
 from plangym_like.batchers.episodes.dict_tensor import DictTensor, has_tensors
@@ -23,6 +23,7 @@ from plangym_like.batchers.episodes.episode_loop import EpisodeArgs
 from plangym_like.batchers.episodes.episode_worker import (
     WEIGHTS,
     EpisodePlan,
+    EpisodeWorker,
     Progress,
     Weights,
     buffers_name,
@@ -34,6 +35,7 @@ from plangym_like.batchers.start_states import StartStates
 from plangym_like.counts import as_count
 from plangym_like.errors import ClosedError, InputError, WorkerTimeoutError
 from plangym_like.lanes.seeding import whole_seeds
+from plangym_like.lanes.shared_arrays import SharedArrays
 from plangym_like.lanes.tree import Leaf, with_axes
 from plangym_like.processes.interrupts import interrupts_deferred
 
@@ -81,16 +83,17 @@ class BackgroundBatcher(Closable):
                 raise InputError(f"{name} must be callable, got {type(factory).__name__}")
         self._seeds = _group_seeds(seeds, n_threads)
         self._n_timesteps, self._n_slots = n_timesteps, n_slots
+        plan = EpisodePlan(
+            create_agent,
+            dict(agent_args or {}),
+            create_env,
+            dict(env_args or {}),
+            self._seeds,
+            n_timesteps,
+            self._endless,
+        )
         self._workers = WorkerGroup(
-            EpisodePlan(
-                create_agent,
-                dict(agent_args or {}),
-                create_env,
-                dict(env_args or {}),
-                self._seeds,
-                n_timesteps,
-                self._endless,
-            ),
+            partial(EpisodeWorker, plan),
             len(self._seeds),
             num_workers=n_threads,
             backend=Backend(
@@ -107,10 +110,10 @@ class BackgroundBatcher(Closable):
         self._in_process = n_threads == 0
         self._failure: BaseException | None = None
         self._n_envs: int | None = None
-        self._buffers: dict[int, Buffers] = {}
+        self._buffers: dict[int, Any] = {}
         self._weights = Weights(0)
         self._new_weights: Any = None
-        self._shared_weights: SharedTree | None = None
+        self._shared_weights: SharedArrays | None = None
         self._unfinished: set[int] = set()
         self._read: dict[int, list[int]] = {}
         self._num_running: dict[int, int] = {}
@@ -180,10 +183,10 @@ class BackgroundBatcher(Closable):
             if self._shared_weights is None or self._shared_weights.layout != layout:
                 if self._shared_weights is not None:
                     self._shared_weights.close()
-                self._shared_weights = SharedTree(layout)
+                self._shared_weights = SharedArrays(layout, tensor_over)
                 self._workers.share(WEIGHTS, self._shared_weights)
             for key, tensor in content.items():
-                self._shared_weights.tensors[key].copy_(tensor)
+                self._shared_weights.arrays[key].copy_(tensor)
             self._workers.mark_changed(WEIGHTS)
             sent = None
         self._weights = Weights(self._weights.version + 1, sent)
@@ -294,7 +297,8 @@ class BackgroundBatcher(Closable):
 
     def _take_in(self, group: int, progress: Progress) -> None:
         self._note_n_envs(progress.n_envs)
-        self._steps += [read_part(part, self._buffers[group]) for part in progress.parts]
+        for part in progress.parts:
+            self._steps.append(read_part(part, self._buffers[group][part.buffer]))
         freed = [part.buffer for part in progress.parts]
         if progress.finished:
             self._num_running[group] = progress.n_running
@@ -313,9 +317,8 @@ class BackgroundBatcher(Closable):
         self._failure = None
         self._workers.close()
         self._unfinished.clear()
-        for shared in (*self._buffers.values(), self._shared_weights):
-            if shared is not None:
-                shared.close()
+        if self._shared_weights is not None:
+            self._shared_weights.close()
 
     def _raise_failure(self) -> None:
         failure, self._failure = self._failure, None

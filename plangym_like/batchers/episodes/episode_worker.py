@@ -26,7 +26,7 @@ WEIGHTS = "weights"
 
 @dataclass(frozen=True)
 class EpisodePlan:
-    """The user's arguments. Calling the plan with a group's context makes the group's worker."""
+    """The user's arguments, which all groups share, and the seed of each group."""
 
     create_agent: Callable[..., Any]
     agent_args: Mapping[str, Any]
@@ -35,10 +35,6 @@ class EpisodePlan:
     seeds: tuple[int, ...]
     n_timesteps: int
     endless: bool
-
-    def __call__(self, context: GroupContext) -> EpisodeWorker:
-        """Make the `EpisodeWorker` of the group that `context` belongs to."""
-        return EpisodeWorker(context, self)
 
 
 class Weights(NamedTuple):
@@ -85,11 +81,11 @@ class EpisodeWorker:
 
     Parameters
     ----------
-    context : GroupContext
     plan : EpisodePlan
+    context : GroupContext
     """
 
-    def __init__(self, context: GroupContext, plan: EpisodePlan) -> None:
+    def __init__(self, plan: EpisodePlan, context: GroupContext) -> None:
         self._context = context
         self._plan = plan
         self._buffers: list[TimeBuffer] = []

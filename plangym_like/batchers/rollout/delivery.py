@@ -8,9 +8,10 @@ from typing import Any
 import torch
 
 from plangym_like.batchers.rollout.env_infos import EnvInfos, Extra
-from plangym_like.batchers.rollout.fragment import Fragment
-from plangym_like.batchers.rollout.fragment_buffer import FragmentOptions, as_fragment
+from plangym_like.batchers.rollout.fragment import Final, Fragment, Inputs, State
+from plangym_like.batchers.rollout.fragment_buffer import FragmentOptions
 from plangym_like.errors import InputError
+from plangym_like.lanes.tree import take, tree_map
 
 
 class Delivery:
@@ -51,8 +52,33 @@ class Delivery:
         self._infos = EnvInfos()
 
     def deliver(self, memories: Sequence[Any], extras: Sequence[Sequence[Extra]]) -> Fragment:
-        """Join the `memories` of buffers into a fragment; `extras` has one item for each buffer."""
-        fragment = as_fragment(memories, extras, self._infos, self._options, self._join)
+        """Return one fragment with the lanes of all buffers side by side.
+
+        Parameters
+        ----------
+        memories : sequence of tree of Tensor
+            The memory of each `FragmentBuffer`.
+        extras : sequence of sequence of Extra
+            For each memory, the infos that its columns cannot hold.
+        """
+        without_finals = [{**memory, "final": None} for memory in memories]
+        whole = tree_map(lambda *parts: self._join(parts), *without_finals)
+        first, moved = 0, []
+        for memory, found in zip(memories, extras, strict=True):
+            moved += [extra._replace(lane=extra.lane + first) for extra in found]
+            first += memory["version"].shape[1]
+        steps = whole["steps"]
+        fragment = Fragment(
+            state=State(whole["obs"], *(steps[name] for name in State._fields[1:])),
+            actor=steps["actor"],
+            env=self._infos.complete(steps["env"], moved, tuple(steps["fin"].shape)),
+            bootstrap=whole["bootstrap"],
+            hx=whole["hx"],
+            version=whole["version"][0],
+            before=Inputs(None, *(whole["before"][name] for name in ("act", "rew", "fin"))),
+            final=_join_finals(memories) if self._options.keep_final else None,
+            sticky=self._options.sticky,
+        )
         if self._device.type == "cpu":
             return fragment
         return fragment.to(self._device, non_blocking=self._pinned)
@@ -67,3 +93,15 @@ class Delivery:
         shape = (len(first), sum(part.shape[1] for part in parts), *first.shape[2:])
         target = torch.empty(shape, dtype=first.dtype, pin_memory=True)
         return torch.cat(tuple(parts), 1, out=target)
+
+
+def _join_finals(memories: Sequence[Any]) -> Final:
+    finals, first = [], 0
+    for memory in memories:
+        final = memory["final"]
+        rows = slice(0, int(final["count"]))
+        parts = take({name: final[name] for name in Final._fields}, rows)
+        finals.append({**parts, "lane": parts["lane"] + first})
+        first += memory["version"].shape[1]
+    whole = Final(**tree_map(lambda *parts: torch.cat(parts), *finals))
+    return whole._replace(hx=tree_map(lambda state: state.transpose(0, 1), whole.hx))

@@ -1,18 +1,15 @@
-"""`FragmentBuffer`: the memory of one group's fragment; `as_fragment` joins several buffers."""
+"""`FragmentBuffer`: the memory of one group's fragment."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from plangym_like.batchers.engine.tensor_tree import as_arrays, put
+from plangym_like.batchers.engine.tensor_tree import as_arrays
 from plangym_like.batchers.episode_lanes import Outcome
-from plangym_like.batchers.rollout.env_infos import EnvInfos, Extra
-from plangym_like.batchers.rollout.fragment import Final, Fragment, Inputs, State
 from plangym_like.batchers.time_buffer import TimeBuffer
 from plangym_like.lanes.tree import Leaf, take, tree_map, with_axes
 
@@ -175,69 +172,18 @@ class FragmentBuffer:
         stop = self._num_final = start + len(lanes)
         final["t"][start:stop] = t
         final["lane"][start:stop] = lanes
-        obs = self.rows[t].outcome.obs
-        if isinstance(obs, np.ndarray):
-            final["obs"][start:stop] = obs[lanes]
-        else:
-            put(final["obs"], slice(start, stop), take(obs, lanes))
+
+        def keep_obs(rows: NDArray[Any], obs: NDArray[Any]) -> None:
+            rows[start:stop] = obs[lanes]
+
+        tree_map(keep_obs, final["obs"], self.rows[t].outcome.obs)
         if value is None:
             final["value"][start:stop] = 0
         else:
             self.memory["final"]["value"][start:stop] = value[lanes]
 
-        def keep(rows: torch.Tensor, state: torch.Tensor) -> None:
+        def keep_state(rows: torch.Tensor, state: torch.Tensor) -> None:
             rows[start:stop] = state.cpu()[:, lanes].transpose(0, 1)
 
-        tree_map(keep, self.memory["final"]["hx"], hx)
+        tree_map(keep_state, self.memory["final"]["hx"], hx)
         final["count"][0] = stop
-
-
-def as_fragment(
-    memories: Sequence[Any],
-    extras: Sequence[Sequence[Extra]],
-    infos: EnvInfos,
-    options: FragmentOptions,
-    join: Callable[..., torch.Tensor],
-) -> Fragment:
-    """Return one fragment with the lanes of all `memories` side by side.
-
-    Parameters
-    ----------
-    memories : sequence of tree of Tensor
-        The memory of each `FragmentBuffer`.
-    extras : sequence of sequence of Extra
-        For each memory, the infos that its columns cannot hold.
-    infos : EnvInfos
-    options : FragmentOptions
-    join : callable
-        Joins a list of tensors along dimension 1.
-    """
-    whole = tree_map(lambda *parts: join(parts), *({**each, "final": None} for each in memories))
-    first, moved = 0, []
-    for memory, found in zip(memories, extras, strict=True):
-        moved += [extra._replace(lane=extra.lane + first) for extra in found]
-        first += memory["version"].shape[1]
-    steps = whole["steps"]
-    return Fragment(
-        state=State(whole["obs"], *(steps[name] for name in State._fields[1:])),
-        actor=steps["actor"],
-        env=infos.complete(steps["env"], moved, tuple(steps["fin"].shape)),
-        bootstrap=whole["bootstrap"],
-        hx=whole["hx"],
-        version=whole["version"][0],
-        before=Inputs(None, *(whole["before"][name] for name in ("act", "rew", "fin"))),
-        final=_join_finals(memories) if options.keep_final else None,
-        sticky=options.sticky,
-    )
-
-
-def _join_finals(memories: Sequence[Any]) -> Final:
-    finals, first = [], 0
-    for memory in memories:
-        final = memory["final"]
-        rows = slice(0, int(final["count"]))
-        parts = take({name: final[name] for name in Final._fields}, rows)
-        finals.append({**parts, "lane": parts["lane"] + first})
-        first += memory["version"].shape[1]
-    whole = Final(**tree_map(lambda *parts: torch.cat(parts), *finals))
-    return whole._replace(hx=tree_map(lambda state: state.transpose(0, 1), whole.hx))

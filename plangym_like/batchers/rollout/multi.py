@@ -12,9 +12,11 @@ from plangym_like.batchers.engine.backend import Backend
 from plangym_like.batchers.rollout.actor_module import BaseActorModule, check_actor
 from plangym_like.batchers.rollout.delivery import Delivery
 from plangym_like.batchers.rollout.fragment_buffer import FragmentOptions
-from plangym_like.batchers.rollout.pooled_rollout import PooledRollout, check_numbers
+from plangym_like.batchers.rollout.pooled_rollout import PooledRollout
 from plangym_like.batchers.rollout.rollout_worker import RolloutPlan
 from plangym_like.batchers.start_states import StartStates
+from plangym_like.counts import as_count
+from plangym_like.errors import InputError
 from plangym_like.lanes.make_lanes import EnvSource
 from plangym_like.lanes.seeding import seed_groups
 
@@ -141,7 +143,21 @@ def rollout(
     torch.Size([5, 6])
     """
     check_actor(actor)
-    check_numbers(n_steps, n_actors, n_per_actor, n_buffers, n_per_batch, max_lag)
+    numbers = {
+        "n_steps": n_steps,
+        "n_actors": n_actors,
+        "n_per_actor": n_per_actor,
+        "n_per_batch": n_per_batch,
+    }
+    for name, number in numbers.items():
+        as_count(name, number)
+    if n_buffers < n_per_batch:
+        raise InputError(
+            f"a batch is made of n_per_batch={n_per_batch} buffers, but there are only "
+            f"n_buffers={n_buffers}"
+        )
+    if max_lag is not None and max_lag < 0:
+        raise InputError(f"max_lag must be at least 0, got {max_lag}")
     starts = StartStates.of(states)
     if starts is not None:
         starts.check(n_actors * n_per_actor)

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from functools import partial
 from typing import Any
 
 from plangym_like.batchers.engine.backend import Backend
-from plangym_like.batchers.engine.buffers import Buffers
 from plangym_like.batchers.engine.shared_actor import SharedActor
 from plangym_like.batchers.engine.worker_group import Job, WorkerGroup
 from plangym_like.batchers.rollout.actor_module import BaseActorModule
 from plangym_like.batchers.rollout.delivery import Delivery
 from plangym_like.batchers.rollout.fragment import Fragment
 from plangym_like.batchers.rollout.rollout_iterator import RolloutIterator
-from plangym_like.batchers.rollout.rollout_worker import ACTOR, BUFFERS, RolloutPlan
-from plangym_like.counts import as_count
-from plangym_like.errors import InputError
+from plangym_like.batchers.rollout.rollout_worker import ACTOR, BUFFERS, RolloutPlan, RolloutWorker
 from plangym_like.processes.interrupts import interrupts_deferred
 
 
@@ -44,7 +42,7 @@ class PooledRollout(RolloutIterator):
         self._delivery = delivery
         self._actor = SharedActor(actor)
         self._workers = WorkerGroup(
-            plan,
+            partial(RolloutWorker, plan),
             self._n_actors,
             num_workers=n_workers,
             backend=backend,
@@ -56,7 +54,7 @@ class PooledRollout(RolloutIterator):
         self._begun = self._workers.submit(0, "describe")
         for group in range(1, self._n_actors):
             self._workers.submit(group, "describe")
-        self._buffers: Buffers | None = None
+        self._buffers: Any = None
         self._free: deque[int] = deque()
         self._yielded: list[int] = []
         # Parts of the next fragment; a Ctrl-C while waiting for the rest loses nothing.
@@ -89,7 +87,7 @@ class PooledRollout(RolloutIterator):
                 self._gather()
         self.stats.waited += time.perf_counter() - start
         buffers = [job.args[0] for job in jobs]
-        records = [self._memory(buffer) for buffer in buffers]
+        records = [self._buffers[buffer] for buffer in buffers]
         fragment = self._delivery.deliver(records, [job.result for job in jobs])
         # In one assignment, so that no interrupt comes in between.
         self._yielded, self._gathered = buffers, []
@@ -108,10 +106,6 @@ class PooledRollout(RolloutIterator):
             self._workers.wait(0.0, self._begun)
             self._free = deque(range(self._n_buffers))
             self._buffers = self._workers.make_buffers(BUFFERS, self._begun.result, self._n_buffers)
-
-    def _memory(self, buffer: int) -> Any:
-        assert self._buffers is not None
-        return self._buffers[buffer]
 
     def _dispatch(self, wanted: int) -> None:
         """Let actors fill the free buffers, as far ahead as `max_lag` allows.
@@ -168,37 +162,9 @@ class PooledRollout(RolloutIterator):
     def _is_too_old(self, job: Job) -> bool:
         if self._max_lag is None:
             return False
-        version = int(self._memory(job.args[0])["version"][0, 0])
+        version = int(self._buffers[job.args[0]]["version"][0, 0])
         return self.stats.version - version > self._max_lag
 
     def _close(self) -> None:
         self._workers.close()
         self._actor.close()
-        if self._buffers is not None:
-            self._buffers.close()
-
-
-def check_numbers(
-    n_steps: int,
-    n_actors: int,
-    n_per_actor: int,
-    n_buffers: int,
-    n_per_batch: int,
-    max_lag: int | None,
-) -> None:
-    """Raise an `InputError` if a rollout with these numbers is impossible."""
-    numbers = {
-        "n_steps": n_steps,
-        "n_actors": n_actors,
-        "n_per_actor": n_per_actor,
-        "n_per_batch": n_per_batch,
-    }
-    for name, number in numbers.items():
-        as_count(name, number)
-    if n_buffers < n_per_batch:
-        raise InputError(
-            f"a batch is made of n_per_batch={n_per_batch} buffers, but there are only "
-            f"n_buffers={n_buffers}"
-        )
-    if max_lag is not None and max_lag < 0:
-        raise InputError(f"max_lag must be at least 0, got {max_lag}")

@@ -40,10 +40,6 @@ class RolloutPlan:
     vectorise: bool
     close: bool
 
-    def __call__(self, context: GroupContext) -> RolloutWorker:
-        """Make the `RolloutWorker` of the group that `context` belongs to."""
-        return RolloutWorker(self, context)
-
 
 class RolloutWorker:
     """Fills buffers with fragments, on request.

@@ -15,8 +15,7 @@ from vanishing import assert_gone
 
 from plangym_like.batchers.engine.backend import Backend
 from plangym_like.batchers.engine.group_context import GroupContext
-from plangym_like.batchers.engine.packed_tree import pack, unpack
-from plangym_like.batchers.engine.shared_tree import SharedTree
+from plangym_like.batchers.engine.tensor_tree import pack, tensor_over, unpack
 from plangym_like.batchers.engine.worker_group import WorkerGroup
 from plangym_like.errors import (
     ClosedError,
@@ -24,6 +23,7 @@ from plangym_like.errors import (
     MissingExtraError,
     WorkerTimeoutError,
 )
+from plangym_like.lanes.shared_arrays import SharedArrays
 from plangym_like.lanes.tree import Leaf, take
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")
@@ -95,16 +95,16 @@ def test_what_is_shared_travels_once_and_when_it_has_changed(
     sent: list[Any] = []
     put = ray.put
     monkeypatch.setattr(ray, "put", lambda value: sent.append(value) or put(value))
-    weights = SharedTree(Leaf((3,), torch.float32))
-    weights.tensors.fill_(1.0)
+    weights = SharedArrays(Leaf((3,), torch.float32), tensor_over)
+    weights.arrays.fill_(1.0)
     workers.share("weights", weights)
     for _ in range(2):
         assert [workers.run(group, "read") for group in range(3)] == [[1.0] * 3] * 3
     assert len(sent) == 1
-    weights.tensors.fill_(2.0)
+    weights.arrays.fill_(2.0)
     workers.mark_changed("weights")
     late = workers.submit(0, "read")
-    weights.tensors.fill_(3.0)  # not marked as changed
+    weights.arrays.fill_(3.0)  # not marked as changed
     assert [workers.run(group, "read") for group in range(3)] == [[2.0] * 3] * 3
     workers.wait(job=late)
     assert late.result == [2.0] * 3

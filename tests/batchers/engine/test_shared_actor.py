@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from plangym_like.batchers.engine.shared_actor import ActorCopy, SharedActor
-from plangym_like.batchers.engine.shared_tree import attach_tree
+from plangym_like.batchers.engine.tensor_tree import tensor_over
+from plangym_like.lanes.shared_arrays import attach_arrays
 
 
 def _net() -> torch.nn.Module:
@@ -20,7 +21,7 @@ def _net() -> torch.nn.Module:
 def _pair() -> tuple[torch.nn.Module, SharedActor, ActorCopy]:
     net = _net()
     shared = SharedActor(net)
-    memory = attach_tree(os.dup(shared.fd), shared.layout)
+    memory = attach_arrays(os.dup(shared.fd), shared.layout, tensor_over)
     return net, shared, ActorCopy(_net(), memory)
 
 
@@ -72,7 +73,7 @@ def test_weights_are_never_half_written() -> None:
     net = torch.nn.Linear(300, 300)
     torch.nn.init.zeros_(net.weight), torch.nn.init.zeros_(net.bias)
     shared = SharedActor(net)
-    mirror = ActorCopy(copy.deepcopy(net), shared.tensors)
+    mirror = ActorCopy(copy.deepcopy(net), shared.arrays)
     stop = threading.Event()
 
     def publish() -> None:
@@ -98,8 +99,8 @@ def test_weights_are_never_half_written() -> None:
 
 def test_a_publication_that_was_interrupted_is_made_good() -> None:
     net, shared, mirror = _pair()
-    shared.tensors["header"][0] += 1
-    shared.tensors["weights"][0].fill_(5)
+    shared.arrays["header"][0] += 1
+    shared.arrays["weights"][0].fill_(5)
     shared.publish()
     mirror.refresh()
     assert _same(net, mirror.actor)

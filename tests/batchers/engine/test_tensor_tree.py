@@ -5,15 +5,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from plangym_like.batchers.engine.shared_tree import SharedTree, attach_tree
-from plangym_like.batchers.engine.tensor_tree import as_arrays, empty, put, tensor_layout
-from plangym_like.lanes.tree import (
-    Leaf,
-    layout_of,
-    take,
-    tree_leaves,
-    tree_map,
-)
+from plangym_like.batchers.engine.tensor_tree import as_arrays, empty, tensor_layout, tensor_over
+from plangym_like.lanes.fitting import put_fitting
+from plangym_like.lanes.shared_arrays import SharedArrays, attach_arrays
+from plangym_like.lanes.tree import Leaf, layout_of, take, tree_leaves, with_axes
 
 
 class Pair(NamedTuple):
@@ -31,7 +26,7 @@ TREE = {
 def test_dtypes_and_containers_are_kept() -> None:
     rows = empty(tensor_layout(layout_of(TREE)), (4,))
     for row in range(4):
-        put(as_arrays(rows), row, TREE)
+        put_fitting(as_arrays(rows), row, TREE)
     assert rows["image"].dtype == torch.uint8
     assert rows["both"][0].dtype == torch.float64
     assert rows["both"][1][0].dtype == torch.int16
@@ -47,17 +42,18 @@ def test_dtypes_and_containers_are_kept() -> None:
 def test_two_views_of_shared_memory() -> None:
     import os
 
-    shared = SharedTree(tensor_layout(layout_of(TREE)), (3,))
-    assert [tensor.count_nonzero().item() for tensor in tree_leaves(shared.tensors)] == [0] * 5
-    other = attach_tree(os.dup(shared.fd), shared.layout)
-    put(as_arrays(other), 2, TREE)
-    assert shared.tensors["image"][2].tolist() == TREE["image"].tolist()
+    layout = with_axes(tensor_layout(layout_of(TREE)), (3,))
+    shared = SharedArrays(layout, tensor_over)
+    assert [tensor.count_nonzero().item() for tensor in tree_leaves(shared.arrays)] == [0] * 5
+    other = attach_arrays(os.dup(shared.fd), layout, tensor_over)
+    put_fitting(as_arrays(other), 2, TREE)
+    assert shared.arrays["image"][2].tolist() == TREE["image"].tolist()
     shared.close()
     assert other["image"][2, 1, 2] == 5
-    assert all(tensor.data_ptr() % 64 == 0 for tensor in tree_leaves(shared.tensors))
+    assert all(tensor.data_ptr() % 64 == 0 for tensor in tree_leaves(shared.arrays))
 
 
 def test_an_empty_leaf_needs_no_memory() -> None:
-    shared = SharedTree({"nothing": Leaf((0, 3), torch.float32), "x": Leaf((), torch.int64)}, (2,))
-    assert shared.tensors["nothing"].shape == (2, 0, 3)
-    assert tree_map(lambda leaf: leaf.shape, shared.layout)["x"] == (2,)
+    layout = {"nothing": Leaf((2, 0, 3), torch.float32), "x": Leaf((2,), torch.int64)}
+    shared = SharedArrays(layout, tensor_over)
+    assert shared.arrays["nothing"].shape == (2, 0, 3)

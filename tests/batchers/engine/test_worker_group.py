@@ -15,7 +15,7 @@ import torch
 from plangym_like.batchers.engine import worker_group
 from plangym_like.batchers.engine.group_context import GroupContext
 from plangym_like.batchers.engine.local_workers import LocalWorkers
-from plangym_like.batchers.engine.shared_tree import SharedTree
+from plangym_like.batchers.engine.tensor_tree import tensor_over
 from plangym_like.batchers.engine.worker_group import WorkerGroup
 from plangym_like.errors import (
     ClosedError,
@@ -24,6 +24,7 @@ from plangym_like.errors import (
     WorkerDiedError,
     WorkerTimeoutError,
 )
+from plangym_like.lanes.shared_arrays import SharedArrays
 from plangym_like.lanes.tree import Leaf
 
 
@@ -100,7 +101,7 @@ def test_every_group_is_hosted_somewhere(num_workers: int) -> None:
 
 @WORKERS
 def test_memory_is_shared_with_all(num_workers: int) -> None:
-    board = SharedTree(Leaf((), torch.int64), (3,))
+    board = SharedArrays(Leaf((3,), torch.int64), tensor_over)
     with WorkerGroup(Hosted, 3, num_workers=num_workers) as workers:
         workers.share("board", board)
         for group in range(3):
@@ -109,18 +110,18 @@ def test_memory_is_shared_with_all(num_workers: int) -> None:
         assert sorted(job.group for job in done if job) == [0, 1, 2]
         assert workers.wait() is None
         assert workers.num_pending == 0
-    assert board.tensors.tolist() == [7, 8, 9]
+    assert board.arrays.tolist() == [7, 8, 9]
 
 
 @WORKERS
 def test_jobs_of_a_group_keep_their_order(num_workers: int) -> None:
-    board = SharedTree(Leaf((), torch.int64), (2,))
+    board = SharedArrays(Leaf((2,), torch.int64), tensor_over)
     with WorkerGroup(Hosted, 2, num_workers=num_workers) as workers:
         workers.share("board", board)
         workers.submit(1, "write", 1)
         workers.submit(0, "write", 2)
         assert workers.run(1, "where")[0] == 1
-        assert board.tensors[1] == 1
+        assert board.arrays[1] == 1
         assert [workers.wait().args for _ in range(2)] == [(1,), (2,)]  # type: ignore[union-attr]
 
 

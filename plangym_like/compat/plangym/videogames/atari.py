@@ -118,12 +118,7 @@ class AtariEnv(VideogameEnv):
 
     def clone(self, **kwargs: Any) -> Self:
         """Return another environment made with the same arguments, updated with `kwargs`."""
-        given = {**self._game, "obs_type": self.obs_type, "episodic_life": self.episodic_life}
-        return super().clone(**{**given, **kwargs})
-
-    def get_image(self) -> NDArray[np.uint8]:
-        """Return the screen, ``(210, 160, 3)``."""
-        return self._live.get_image()
+        return super().clone(**{**self._game, **kwargs})
 
     def _lives_now(self) -> int:
         return int(self.gym_env.unwrapped.lives())

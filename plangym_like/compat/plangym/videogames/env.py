@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,15 @@ class VideogameEnv(PlangymEnv):
         """The number of actions."""
         space: Any = self.action_space
         return int(space.n)
+
+    def clone(self, **kwargs: Any) -> Self:
+        """Return another environment made with the same arguments, updated with `kwargs`."""
+        given = {"obs_type": self.obs_type, "episodic_life": self.episodic_life}
+        return super().clone(**{**given, **kwargs})
+
+    def get_image(self) -> NDArray[np.uint8]:
+        """Return the screen, ``(height, width, 3)``."""
+        return self._live.get_image()
 
     @staticmethod
     def get_lifes_from_info(info: dict[str, Any]) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Self
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -106,12 +106,3 @@ class RetroEnv(VideogameEnv):
     def _make_core(self, wrappers: Iterable[WrapperLike]) -> PlanEnv:
         outside = [EpisodicLife] if self.episodic_life else []
         return super()._make_core([*wrappers, *outside])
-
-    def get_image(self) -> NDArray[np.uint8]:
-        """Return the screen, ``(height, width, 3)``."""
-        return self._live.get_image()
-
-    def clone(self, **kwargs: Any) -> Self:
-        """Return another environment made with the same arguments, updated with `kwargs`."""
-        given = {"obs_type": self.obs_type, "episodic_life": self.episodic_life}
-        return super().clone(**{**given, **kwargs})
