@@ -216,9 +216,7 @@ def fork_worker(
 
 
 def fork_server_supported() -> bool:
-    """Return whether a fork server can run on this platform (Linux 5.3 or later)."""
-    if sys.platform != "linux":
-        return False
+    """Return whether a fork server can run here, which needs Linux 5.3 or later."""
     pidfd = open_pidfd(os.getpid())
     if pidfd is None:
         return False
