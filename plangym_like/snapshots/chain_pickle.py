@@ -315,7 +315,7 @@ class _Pickler(pickle.Pickler):
             raise TypeError("an iterator over a dict would no longer belong to this dict")
         if loses_attributes(thing):
             raise TypeError(f"the attributes of {kind_of(thing)} would be lost")
-        if is_figure(thing):
+        if is_figure(type(thing)):
             raise TypeError(f"{kind_of(thing)} has an image, and pickles hold no images")
         if releases(thing):
             raise TypeError(
