@@ -151,12 +151,8 @@ class ReplayCodec(Codec):
     def renew(self) -> None:
         """Make the next episode begin with a fresh random generator."""
         self._proxy.clear()
-        self.forget()
-        self._proxy.cache.replayed = 0
-
-    def forget(self) -> None:
-        """Close all copies in the replay cache."""
         self._proxy.forget()
+        self._proxy.cache.replayed = 0
 
 
 class ReplayedSimulator(GymnasiumSimulator):
@@ -299,6 +295,10 @@ class ReplayedSimulator(GymnasiumSimulator):
                     )
 
     # Costs
+
+    def forget(self) -> None:
+        """Close all copies in the replay cache."""
+        self._proxy.forget()
 
     @property
     def replayed(self) -> int:
