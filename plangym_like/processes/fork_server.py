@@ -88,7 +88,7 @@ class ForkServer:
             self._loaded = (self._loaded or frozenset()).union(modules)
 
     def fork(self, descriptors: Sequence[int]) -> ChildProcess:
-        """Fork a worker; `descriptors` are its data socket, alive pipe and, optionally, outputs."""
+        """Fork a worker; `descriptors` are its data socket, alive pipe, and the two outputs."""
         pid, (pidfd,) = self._ask("fork", None, descriptors)
         return ChildProcess(pid, pidfd, self.status, lambda pid: None)
 

@@ -91,9 +91,9 @@ def _start_from_fork_server(
 ) -> ChildProcess:
     if not _fork_server_works:
         return _start_interpreter(preload, data_fd, alive_fd, ours)
-    # The outputs are sent along, since they may have been redirected after the fork server started.
-    outputs = [1, 2] if _is_open(1) and _is_open(2) else []
-    return fork_server.fork_worker([data_fd, alive_fd, *outputs], preload, number)
+    # The outputs are sent along, since they may have been redirected after the fork server started;
+    # `launch_by` has made sure that they are open.
+    return fork_server.fork_worker([data_fd, alive_fd, 1, 2], preload, number)
 
 
 def _start_interpreter(
@@ -145,11 +145,3 @@ def worker_environ() -> dict[str, str]:
     Workers share the cores. Variables that the user has set are kept.
     """
     return ONE_THREAD | dict(os.environ)
-
-
-def _is_open(descriptor: int) -> bool:
-    try:
-        os.fstat(descriptor)
-    except OSError:
-        return False
-    return True
