@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from plangym_like.counts import as_count
 from plangym_like.errors import InputError
 
 _NAMED_OPTIONS = ("num_cpus", "num_gpus", "memory")
@@ -35,18 +34,3 @@ def check_resources(resources: Any) -> None:
     """Raise `InputError` unless `resources` is a dict or ``None``."""
     if resources is not None and not isinstance(resources, dict):
         raise InputError(f"resources must be a dict such as {{'num_gpus': 1}}, got {resources!r}")
-
-
-def check_options(
-    *, n_workers: Any, cores_per_actor: Any, resources: Any, placement: Any, runtime_env: Any
-) -> None:
-    """Raise `InputError` for invalid options of `RayEnv`; Ray itself checks `runtime_env`."""
-    del runtime_env
-    for name, value in (("n_workers", n_workers), ("cores_per_actor", cores_per_actor)):
-        if value is not None:
-            as_count(name, value)
-    check_resources(resources)
-    if isinstance(placement, str) and placement not in ("spread", "pack"):
-        raise InputError(
-            f"placement must be 'spread', 'pack' or a placement group, got {placement!r}"
-        )

@@ -7,10 +7,12 @@ from functools import partial
 from typing import Any
 
 from plangym_like.cluster import ray_session
-from plangym_like.cluster.actor_options import check_options
+from plangym_like.cluster.actor_options import check_resources
 from plangym_like.cluster.actor_pool import ActorPool
 from plangym_like.cluster.node_env import write_recipe
 from plangym_like.cluster.ray_executor import RayExecutor
+from plangym_like.counts import as_count
+from plangym_like.errors import InputError
 from plangym_like.execution.process_options import ProcessOptions
 from plangym_like.row_stepper import RowStepper
 
@@ -50,7 +52,15 @@ class RayOptions:
         object_store_memory: int | None,
         **where: Any,
     ) -> None:
-        check_options(**where)
+        for number in ("n_workers", "cores_per_actor"):
+            if where[number] is not None:
+                as_count(number, where[number])
+        check_resources(where["resources"])
+        placement = where["placement"]
+        if isinstance(placement, str) and placement not in ("spread", "pack"):
+            raise InputError(
+                f"placement must be 'spread', 'pack' or a placement group, got {placement!r}"
+            )
         self.n_workers: int | None = where["n_workers"]
         self.isolated = local.isolated
         self._node_env, self._name, self._local = node_env, name, local

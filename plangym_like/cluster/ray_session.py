@@ -7,7 +7,8 @@ import os
 import threading
 from typing import Any
 
-from plangym_like.errors import InputError, MissingExtraError
+from plangym_like.errors import InputError
+from plangym_like.extras import needs_extra
 
 # Turn off Ray's output, telemetry and warnings; variables that are already set are not changed.
 _QUIET = {
@@ -41,12 +42,8 @@ def load() -> Any:
     """
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
-    try:
+    with needs_extra("batches on a cluster need Ray", "ray"):
         import ray  # type: ignore[import-not-found,unused-ignore]
-    except ImportError as error:
-        raise MissingExtraError(
-            "batches on a cluster need Ray: pip install 'plangym_like[ray]'"
-        ) from error
     return ray
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from plangym_like.batches import Rows
 from plangym_like.envs.ale_game import PlannableAle
 from plangym_like.envs.block_stepper import given_states
-from plangym_like.envs.fast_form import FastForm, NotVectorisableError
+from plangym_like.envs.fast_form import FastForm
 from plangym_like.errors import StateCapacityError, StateFormatError
 from plangym_like.states import HEADER_NBYTES, Row
 
@@ -44,9 +44,6 @@ class AleRows(FastForm):
     def takes(self, rows: Rows) -> bool:
         usual = not rows.inputs.horizon and rows.inputs.seeds is None
         return usual and super().takes(rows)
-
-    def rollout(self, rows: Rows, first: int, last: int) -> None:
-        raise NotVectorisableError
 
     def step(self, rows: Rows, first: int, last: int) -> None:
         """Step the rows ``first:last``.
@@ -120,9 +117,9 @@ class AleRows(FastForm):
                 ram = ale.getRAM()
                 for column, address in places:
                     column[index] = ram[address]
+            text = clone().serialize()
+            clean = bool(text[status] & 1) and text[banks] == usual
             if fresh is not None:
-                text = clone().serialize()
-                clean = bool(text[status] & 1) and text[banks] == usual
                 length = len(text)
                 if length > room:
                     raise outgrown(length, room)
@@ -132,9 +129,6 @@ class AleRows(FastForm):
                 fresh[at : at + length] = text
                 at += length
                 fresh[at:end] = zeros[: end - at]
-            else:
-                text = clone().serialize()
-                clean = bool(text[status] & 1) and text[banks] == usual
             index += 1
         if clean:
             leftovers.note_restored(True)

@@ -81,7 +81,8 @@ class BatchedStep(BlockStepper[ObservedStates]):
         following, seen, paid, terminated, truncated = self._step_states(
             states.states.copy(), actions.copy()
         )
-        states.obs[...] = self._fitted(seen, count)
+        shape, dtype = (count, *(self._space.shape or ())), np.dtype(self._space.dtype)
+        states.obs[...] = fitted(self._space, seen, shape, dtype)
         states.states[...] = self._checked_states(following, count)
         if np.shape(paid) != (count,):
             raise RewardError(
@@ -100,16 +101,6 @@ class BatchedStep(BlockStepper[ObservedStates]):
         fresh = rows.next_states[block]
         fresh[:] = given_states(rows, block)
         fresh[:, self._place] = states.states.reshape(len(states), -1).view(np.uint8)
-
-    def _fitted(self, seen: Any, count: int) -> Any:
-        """Return `seen`, the observations of `count` rows, with the shape and dtype of the space.
-
-        Raise `ObservationError` if they do not fit the space.
-        """
-        shape, dtype = (count, *(self._space.shape or ())), self._space.dtype
-        if isinstance(seen, np.ndarray) and seen.dtype == dtype and seen.shape == shape:
-            return seen
-        return fitted(self._space, seen, shape, np.dtype(dtype))
 
     def _checked_states(self, following: Any, count: int) -> Any:
         """Return `following`, the next states of `count` rows.

@@ -79,6 +79,3 @@ class Codec(abc.ABC):
 
     def renew(self) -> None:
         """Undo lasting changes made by trials; called before the first reset."""
-
-    def forget(self) -> None:
-        """Drop caches of restored states; for benchmarks."""

@@ -154,10 +154,9 @@ class DmControlCodec(Codec):
     def read(self, payload: Row) -> None:
         self.physics.read(payload)
         payload[self.count_at : self.count_at + 8].view(np.int64)[0] = self.suite._step_count
-        if self.numbers:
-            numbers = payload[self.count_at + 8 : self.random_at].view(np.float64)
-            for name, place in self.numbers.items():
-                numbers[place] = np.ravel(getattr(self.task, name))
+        numbers = payload[self.count_at + 8 : self.random_at].view(np.float64)
+        for name, place in self.numbers.items():
+            numbers[place] = np.ravel(getattr(self.task, name))
         self._base.random.read(payload[self.random_at :])
 
     def write(self, payload: Row) -> None:
@@ -169,14 +168,13 @@ class DmControlCodec(Codec):
         mujoco.mj_step1(self.model, self._data)
         count = payload[self.count_at : self.count_at + 8].view(np.int64)[0]
         self.suite._step_count = int(count)
-        if self.numbers:
-            numbers = payload[self.count_at + 8 : self.random_at].view(np.float64)
-            for name, place in self.numbers.items():
-                old, part = getattr(self.task, name), numbers[place]
-                if isinstance(old, np.ndarray):
-                    setattr(self.task, name, part.astype(old.dtype).reshape(old.shape))
-                else:
-                    setattr(self.task, name, type(old)(part[0]))
+        numbers = payload[self.count_at + 8 : self.random_at].view(np.float64)
+        for name, place in self.numbers.items():
+            old, part = getattr(self.task, name), numbers[place]
+            if isinstance(old, np.ndarray):
+                setattr(self.task, name, part.astype(old.dtype).reshape(old.shape))
+            else:
+                setattr(self.task, name, type(old)(part[0]))
         self._base.random.write(payload[self.random_at :])
         self._base.seeded = True
 

@@ -66,12 +66,12 @@ class FastForm(abc.ABC):
             ``first:last`` may be wrong.
         """
 
-    @abc.abstractmethod
     def rollout(self, rows: Rows, first: int, last: int) -> None:
-        """Step each of the rows ``first:last`` through all its T actions.
+        """Step each of the rows ``first:last`` through all its T actions, if this form can.
 
         The errors are as in `step`.
         """
+        raise NotVectorisableError
 
 
 def held_frames(inputs: Inputs, block: slice, frameskip: int) -> int | NDArray[np.int64]:

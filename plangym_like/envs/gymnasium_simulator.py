@@ -270,10 +270,6 @@ class GymnasiumSimulator(TriedSimulator):
         if self._fresh is not None:
             self._fresh()
 
-    def forget(self) -> None:
-        """Drop caches of restored states; for benchmarks."""
-        self.codec.forget()
-
     # Stepping
 
     def reset(

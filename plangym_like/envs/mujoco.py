@@ -45,8 +45,11 @@ from plangym_like.states import Row
 logger = logging.getLogger("plangym_like")
 
 
-class MujocoCodec(Codec):
+class MujocoCodec(PhysicsMemory, Codec):
     """Saves the physics of a robot, and the arrays that its ``step`` reads before it simulates.
+
+    After `write`, the next step computes everything else. The fields that `build_state` takes, such
+    as ``qpos`` and ``qvel``, are in MuJoCo's order and units, as in ``env.unwrapped.set_state``.
 
     Parameters
     ----------
@@ -63,8 +66,7 @@ class MujocoCodec(Codec):
         carried = derived(base.data) if robot_class is None else dict(robot_class.carried(base))
         if pictures:
             carried = {**drawn(base.data), **carried}
-        self.physics = PhysicsMemory(base.model, base.data, carried)
-        self.nbytes = self.physics.nbytes
+        super().__init__(base.model, base.data, carried)
         self._note_inexactness()
         if self.robot is not None:
             self._find_columns()
@@ -99,28 +101,9 @@ class MujocoCodec(Codec):
         return {
             "class": qualified_name(type(self._base)),
             "model": model_digest(self._base.model),
-            "carried": self.physics.carried,
+            "carried": self.carried,
             "mujoco": mujoco.__version__,
         }
-
-    def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
-        """Return ``qpos``, ``qvel`` and other parts of the integration state, each ``(N, ...)``."""
-        return self.physics.view(payloads)
-
-    def build_state(self, payload: Row, physics: Mapping[str, Any]) -> None:
-        """Write the fields `physics`, and the arrays that depend on them, into `payload`.
-
-        Fields such as ``qpos`` and ``qvel`` are in MuJoCo's order and units, as in
-        ``env.unwrapped.set_state``.
-        """
-        self.physics.build_state(payload, physics)
-
-    def read(self, payload: Row) -> None:
-        self.physics.read(payload)
-
-    def write(self, payload: Row) -> None:
-        """Restore the physics in `payload`; the next step computes everything else."""
-        self.physics.write(payload)
 
 
 class MujocoSimulator(GymnasiumSimulator):
@@ -171,7 +154,7 @@ class MujocoSimulator(GymnasiumSimulator):
         limit: Any = self.memory.time_limit
         stepper = ChunkStepper(
             robot,
-            self.codec.physics,
+            self.codec,
             self.frameskip,
             self._write_generator,
             elapsed_at=None if limit is None else self._wrappers_at,

@@ -26,6 +26,7 @@ import numpy as np
 from gymnasium.wrappers import TimeLimit
 from numpy.typing import NDArray
 
+from plangym_like import random_state
 from plangym_like.counts import as_count
 from plangym_like.envs.codec import Codec
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
@@ -36,10 +37,11 @@ from plangym_like.row_errors import errors_suppressed, not_exiting
 from plangym_like.snapshots.action_log import ACTIONS, ActionLogFormat
 from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.current_env_proxy import CurrentEnvProxy
+from plangym_like.snapshots.differences import difference
 from plangym_like.snapshots.known_wrappers import chain
 from plangym_like.snapshots.open_libraries import close_copy
+from plangym_like.snapshots.outcomes import Outcome, ends, outcome_of
 from plangym_like.snapshots.replay_cache import DIGEST_NBYTES, ReplayCache
-from plangym_like.snapshots.replay_trial import needs_seeds
 from plangym_like.snapshots.set_order import set_of_addresses
 from plangym_like.snapshots.trial import TrialRule
 from plangym_like.states import Row, padded
@@ -47,6 +49,7 @@ from plangym_like.states import Row, padded
 _HEAD = 8 + DIGEST_NBYTES
 _START_NBYTES = 256  # bytes for the entry of a reset with options
 _STEPS = 1000
+_TRIAL_STEPS = 24
 _SAMPLE = 12
 
 
@@ -148,12 +151,8 @@ class ReplayCodec(Codec):
     def renew(self) -> None:
         """Make the next episode begin with a fresh random generator."""
         self._proxy.clear()
-        self.forget()
-        self._proxy.cache.replayed = 0
-
-    def forget(self) -> None:
-        """Close all copies in the replay cache."""
         self._proxy.forget()
+        self._proxy.cache.replayed = 0
 
 
 class ReplayedSimulator(GymnasiumSimulator):
@@ -242,7 +241,7 @@ class ReplayedSimulator(GymnasiumSimulator):
         """Return the codec, after finding out how to repeat episodes and how large actions are."""
         if self.trial.always:
             single = self._proxy.cache.single = not self._can_be_copied()
-            self._proxy.seeds_only = needs_seeds(None if single else self._copy, self._proxy.env)
+            self._proxy.seeds_only = _needs_seeds(None if single else self._copy, self._proxy.env)
         self._refuse_holders()
         self._proxy.cache.wrappers_draw = not is_plain(self.env)
         # A different episode than that of the trial, so that the trial uses new copies.
@@ -297,6 +296,10 @@ class ReplayedSimulator(GymnasiumSimulator):
 
     # Costs
 
+    def forget(self) -> None:
+        """Close all copies in the replay cache."""
+        self._proxy.forget()
+
     @property
     def replayed(self) -> int:
         """The number of steps that have been replayed in this process."""
@@ -322,6 +325,37 @@ def _unpack(payload: Row) -> tuple[bytes, bytes]:
         raise StateFormatError("the action log in a state row is damaged: its length is wrong")
     data = payload[8 : _HEAD + used].tobytes()
     return data[DIGEST_NBYTES:], data[:DIGEST_NBYTES]
+
+
+def _needs_seeds(
+    make: Callable[[], gymnasium.Env[Any, Any]] | None, first: gymnasium.Env[Any, Any]
+) -> bool:
+    """Return whether an episode can be repeated only from a seed.
+
+    This is the case if the environment has random generators other than ``np_random``. To find out,
+    the same actions are played twice from the same ``np_random``: in two copies that `make`
+    returns, or both times in `first` if `make` is ``None``.
+    """
+    space = copy.deepcopy(first.action_space)
+    space.seed(0)
+    actions = [space.sample() for _ in range(_TRIAL_STEPS)]
+    one, other = (_play(first if make is None else make(), first, actions) for _ in range(2))
+    return difference(one, other) is not None
+
+
+def _play(env: Any, first: gymnasium.Env[Any, Any], actions: list[Any]) -> list[Outcome]:
+    try:
+        env._np_random = random_state.seeded_generator(7)
+        outcomes: list[Outcome] = [(copy.deepcopy(env.reset()[0]),)]
+        for action in actions:
+            # Infos are left out; if they differ, states are only approximate.
+            outcomes.append(outcome_of(env.step, action, error_text=False)[:4])
+            if ends(outcomes[-1]):
+                break
+    finally:
+        if env is not first:
+            close_copy(env)
+    return outcomes
 
 
 def _refuse_addresses(base: Any) -> None:

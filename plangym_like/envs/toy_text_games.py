@@ -178,16 +178,9 @@ class FrozenLake(Grid):
         return found
 
 
-class Taxi(ToyTextGame):
+class Taxi(Grid):
     env_class = TaxiEnv
-    layout = np.dtype(
-        [
-            ("s", "<i8"),
-            ("lastaction", "<i8"),
-            ("taxi_orientation", "<i8"),
-            ("fickle_step", "<i8"),
-        ]
-    )
+    layout = np.dtype([*Grid.layout.descr, ("taxi_orientation", "<i8"), ("fickle_step", "<i8")])
     columns: ClassVar = {"prob": ((), np.float64), "action_mask": ((6,), np.int8)}
 
     def fingerprint_fields(self) -> Any:
@@ -199,20 +192,16 @@ class Taxi(ToyTextGame):
         ]
 
     def read(self, fields: np.void) -> None:
-        env = self.env
-        fields["s"] = env.s
-        fields["lastaction"] = _NOTHING if env.lastaction is None else env.lastaction
-        fields["taxi_orientation"] = env.taxi_orientation
-        fields["fickle_step"] = env.fickle_step
+        super().read(fields)
+        fields["taxi_orientation"] = self.env.taxi_orientation
+        fields["fickle_step"] = self.env.fickle_step
 
     def write(self, fields: np.void) -> None:
-        env, action = self.env, int(fields["lastaction"])
         if not (0 <= fields["s"] < 500 and 0 <= fields["taxi_orientation"] < 4):
             raise StateFormatError("a state row is damaged: Taxi has no such place or direction")
-        env.s = int(fields["s"])
-        env.lastaction = None if action == _NOTHING else action
-        env.taxi_orientation = int(fields["taxi_orientation"])
-        env.fickle_step = bool(fields["fickle_step"])
+        super().write(fields)
+        self.env.taxi_orientation = int(fields["taxi_orientation"])
+        self.env.fickle_step = bool(fields["fickle_step"])
 
     def named(self, fields: NDArray[Any]) -> dict[str, NDArray[Any]]:
         number = fields["s"]

@@ -29,9 +29,6 @@ Status = int | Fate
 def child_status(pid: int) -> Status:
     """Return the exit status of a child process, or a `Fate`, without collecting the child."""
     try:
-        if not hasattr(os, "waitid"):  # without it, the process must be collected at once
-            found, status = os.waitpid(pid, os.WNOHANG)
-            return os.waitstatus_to_exitcode(status) if found else Fate.RUNNING
         result = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:  # other code in this process has collected it
         return Fate.UNKNOWN

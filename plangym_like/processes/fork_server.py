@@ -88,7 +88,7 @@ class ForkServer:
             self._loaded = (self._loaded or frozenset()).union(modules)
 
     def fork(self, descriptors: Sequence[int]) -> ChildProcess:
-        """Fork a worker; `descriptors` are its data socket, alive pipe and, optionally, outputs."""
+        """Fork a worker; `descriptors` are its data socket, alive pipe, and the two outputs."""
         pid, (pidfd,) = self._ask("fork", None, descriptors)
         return ChildProcess(pid, pidfd, self.status, lambda pid: None)
 
@@ -216,9 +216,7 @@ def fork_worker(
 
 
 def fork_server_supported() -> bool:
-    """Return whether a fork server can run on this platform (Linux 5.3 or later)."""
-    if sys.platform != "linux":
-        return False
+    """Return whether a fork server can run here, which needs Linux 5.3 or later."""
     pidfd = open_pidfd(os.getpid())
     if pidfd is None:
         return False

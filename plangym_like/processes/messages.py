@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import array
 import io
-import os
 import pickle
 import socket
 import struct
@@ -37,9 +36,8 @@ HEADER = struct.Struct("<BQBQ")
 MAX_DESCRIPTORS = 250
 
 # Writing to a dead worker must raise an error, even in programs that set SIGPIPE to its default.
-SEND_FLAGS = getattr(socket, "MSG_NOSIGNAL", 0)
+SEND_FLAGS = socket.MSG_NOSIGNAL
 
-_RECEIVE_FLAGS = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 _ANCILLARY_NBYTES = 64 + MAX_DESCRIPTORS * array.array("i").itemsize
 _JOIN_NBYTES = 1 << 16
 
@@ -113,15 +111,12 @@ def descriptors_in(ancillary: Sequence[tuple[int, int, bytes]]) -> list[int]:
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             found.frombytes(data[: len(data) - len(data) % found.itemsize])
-    if not _RECEIVE_FLAGS:
-        for descriptor in found:
-            os.set_inheritable(descriptor, False)
     return list(found)
 
 
 def receive_with_descriptors(connection: socket.socket, nbytes: int, results: list[Any]) -> None:
     """Receive once; append ``(data, ancillary, flags, address)`` to `results` (see `hold`)."""
-    hold(results, connection.recvmsg, nbytes, _ANCILLARY_NBYTES, _RECEIVE_FLAGS)
+    hold(results, connection.recvmsg, nbytes, _ANCILLARY_NBYTES, socket.MSG_CMSG_CLOEXEC)
 
 
 class BlockingReader:

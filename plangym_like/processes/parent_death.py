@@ -13,13 +13,11 @@ worker that is a direct child of its owner asks the kernel to send it SIGKILL wh
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import fcntl
 import os
 import select
 import signal
-import sys
 import threading
 
 _PR_SET_PDEATHSIG = 1
@@ -28,15 +26,12 @@ _PR_SET_PDEATHSIG = 1
 def tie_to(alive_fd: int) -> None:
     """Make this process end as soon as the last write end of the pipe `alive_fd` is closed."""
     os.set_inheritable(alive_fd, False)
-    if sys.platform == "linux":
-        kill_at_end_of(alive_fd, os.getpid())
-        # The pipe may have been closed before the signal was requested.
-        poller = select.poll()
-        poller.register(alive_fd, 0)
-        if poller.poll(0):
-            os._exit(1)
-    else:
-        threading.Thread(target=_wait_for_the_end, args=(alive_fd,), daemon=True).start()
+    kill_at_end_of(alive_fd, os.getpid())
+    # The pipe may have been closed before the signal was requested.
+    poller = select.poll()
+    poller.register(alive_fd, 0)
+    if poller.poll(0):
+        os._exit(1)
 
 
 def kill_at_end_of(alive_fd: int, pid: int) -> None:
@@ -62,15 +57,9 @@ def in_lasting_thread() -> bool:
     `die_with_parent` ends a child process as soon as the thread that started it ends. Only the main
     thread is certain to live as long as the process.
     """
-    return sys.platform == "linux" and threading.get_native_id() == os.getpid()
+    return threading.get_native_id() == os.getpid()
 
 
 def die_with_parent() -> None:
     """Let the kernel kill this process as soon as the thread that started it has ended."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-
-
-def _wait_for_the_end(alive_fd: int) -> None:
-    with contextlib.suppress(OSError):
-        os.read(alive_fd, 1)
-    os._exit(1)

@@ -19,7 +19,6 @@ import contextlib
 import logging
 import os
 import signal
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -41,7 +40,7 @@ def get_ready(start_method: str, preload: Sequence[str] = ()) -> None:
     InputError
         `start_method` is unknown.
     WorkerStartError
-        The platform does not support it, or the fork server could not be started.
+        The fork server could not be started.
     """
     global _fork_server_works
     if start_method not in START_METHODS:
@@ -49,8 +48,6 @@ def get_ready(start_method: str, preload: Sequence[str] = ()) -> None:
             f"start_method must be one of {', '.join(map(repr, START_METHODS))}, "
             f"got {start_method!r}"
         )
-    if sys.platform == "win32":
-        raise WorkerStartError("worker processes need unix sockets, which Windows lacks")
     number = FORK_SERVERS.get(start_method)
     if number is not None and _fork_server_works is not False:
         try:
@@ -58,7 +55,7 @@ def get_ready(start_method: str, preload: Sequence[str] = ()) -> None:
             _fork_server_works = supported and fork_server.get_ready(preload, number)
         except OSError as error:
             raise _no_start(error) from error
-        if not _fork_server_works and sys.platform == "linux":
+        if not _fork_server_works:
             logger.warning(
                 "a module that all workers import starts threads, so workers cannot be forked "
                 'safely: each is spawned instead, as with start_method="spawn"'
@@ -94,9 +91,9 @@ def _start_from_fork_server(
 ) -> ChildProcess:
     if not _fork_server_works:
         return _start_interpreter(preload, data_fd, alive_fd, ours)
-    # The outputs are sent along, since they may have been redirected after the fork server started.
-    outputs = [1, 2] if _is_open(1) and _is_open(2) else []
-    return fork_server.fork_worker([data_fd, alive_fd, *outputs], preload, number)
+    # The outputs are sent along, since they may have been redirected after the fork server started;
+    # `launch_by` has made sure that they are open.
+    return fork_server.fork_worker([data_fd, alive_fd, 1, 2], preload, number)
 
 
 def _start_interpreter(
@@ -148,11 +145,3 @@ def worker_environ() -> dict[str, str]:
     Workers share the cores. Variables that the user has set are kept.
     """
     return ONE_THREAD | dict(os.environ)
-
-
-def _is_open(descriptor: int) -> bool:
-    try:
-        os.fstat(descriptor)
-    except OSError:
-        return False
-    return True

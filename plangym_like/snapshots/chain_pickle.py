@@ -287,12 +287,13 @@ class _Pickler(pickle.Pickler):
         self._arrays = ArrayLayout(whole)
 
     def reducer_override(self, thing: Any) -> Any:
+        kind: Any = type(thing)
         place = self._owner.place_of(thing, constants=self._constants)
         if place is not None:
             return _thing_at, (place,)
         if isinstance(thing, np.ndarray):
             refuse_hidden_memory(thing)
-        if type(thing) is np.ndarray:
+        if kind is np.ndarray:
             return self._arrays.reduce(thing) or NotImplemented
         if isinstance(thing, np.dtype) and thing.isbuiltin == 1:
             # NumPy's own method makes a new object each time, so that pickles of equal values
@@ -309,21 +310,21 @@ class _Pickler(pickle.Pickler):
             raise TypeError(f"{kind_of(thing)} is an EzPickle; its pickle holds only arguments")
         if isinstance(thing, threading.Thread):
             raise TypeError("the work of a thread is not part of a state")
-        if type(thing) in weakref.ProxyTypes:
+        if kind in weakref.ProxyTypes:
             raise TypeError("a weak proxy would come back as a copy of its object")
         if isinstance(thing, _COPYING_ITERATORS):
             raise TypeError("an iterator over a dict would no longer belong to this dict")
         if loses_attributes(thing):
             raise TypeError(f"the attributes of {kind_of(thing)} would be lost")
-        if is_figure(thing):
+        if is_figure(kind):
             raise TypeError(f"{kind_of(thing)} has an image, and pickles hold no images")
         if releases(thing):
             raise TypeError(
                 f"{kind_of(thing)} has a __del__, so it owns something that a pickle does not "
                 "copy, and each copy of it would release that"
             )
-        if type(thing) in LOCKS:
-            return LOCKS[type(thing)], ()
+        if kind in LOCKS:
+            return LOCKS[kind], ()
         if is_handle(thing):
             return _nothing, ()
         if is_set(thing):

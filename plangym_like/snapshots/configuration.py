@@ -93,14 +93,9 @@ def _is_shown(kind: type) -> bool:
     return shown and not _has_base(kind, _GAME)
 
 
-def is_figure(thing: Any) -> bool:
-    """Return whether `thing` is a sprite of pygame, or a group of sprites."""
-    kind: Any = type(thing)
-    return _is_figure(kind)
-
-
 @functools.cache
-def _is_figure(kind: type) -> bool:
+def is_figure(kind: type) -> bool:
+    """Return whether instances of `kind` are sprites of pygame, or groups of sprites."""
     return _has_base(kind, _FIGURES)
 
 

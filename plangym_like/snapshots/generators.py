@@ -66,8 +66,9 @@ def stir_global_generators() -> None:
 def own_generators(env: gymnasium.Env[Any, Any]) -> dict[str, bytes]:
     """Return the states of the environment's ``np_random`` and its spaces' generators, by name."""
     found: dict[str, bytes] = {}
-    *wrappers, base = links(env)
-    for link in (*wrappers, base):
+    chain = links(env)
+    base = chain[-1]
+    for link in chain:
         name = type(link).__name__
         for attribute in ("action_space", "observation_space"):
             space = vars(link).get(attribute) or vars(link).get(f"_{attribute}")

@@ -70,6 +70,10 @@ class PlainDataReader:
             self.damaged("it ends too early")
         return count
 
+    def items(self) -> list[Any]:
+        """Return the items of the next collection."""
+        return [self.get() for _ in range(self.count())]
+
     def remember(self, value: Any) -> Any:
         self.seen.append(value)
         return value
@@ -147,25 +151,15 @@ def _get_array_and_view(decoder: PlainDataReader) -> Any:
     return _get_view(decoder)
 
 
-def _get_tuple(decoder: PlainDataReader) -> tuple[Any, ...]:
-    return tuple([decoder.get() for _ in range(decoder.count())])
-
-
-def _get_frozenset(decoder: PlainDataReader) -> frozenset[Any]:
-    return frozenset([decoder.get() for _ in range(decoder.count())])
-
-
 def _get_list(decoder: PlainDataReader) -> list[Any]:
     value: list[Any] = decoder.remember([])
-    for _ in range(decoder.count()):
-        value.append(decoder.get())
+    value += decoder.items()
     return value
 
 
 def _get_set(decoder: PlainDataReader) -> set[Any]:
     value: set[Any] = decoder.remember(set())
-    for _ in range(decoder.count()):
-        value.add(decoder.get())
+    value.update(decoder.items())
     return value
 
 
@@ -174,8 +168,7 @@ def _get_deque(decoder: PlainDataReader) -> deque[Any]:
     if maxlen < -1:
         decoder.damaged("invalid length of a deque")
     value: deque[Any] = decoder.remember(deque(maxlen=None if maxlen == -1 else maxlen))
-    for _ in range(decoder.count()):
-        value.append(decoder.get())
+    value.extend(decoder.items())
     return value
 
 
@@ -229,10 +222,10 @@ _READERS: dict[bytes, Callable[[PlainDataReader], Any]] = {
     b"v": _get_view,
     b"V": _get_array_and_view,
     b"l": _get_list,
-    b"t": _get_tuple,
+    b"t": lambda decoder: tuple(decoder.items()),
     b"q": _get_deque,
     b"S": _get_set,
-    b"Z": _get_frozenset,
+    b"Z": lambda decoder: frozenset(decoder.items()),
     b"d": _get_mapping(dict),
     b"o": _get_mapping(OrderedDict),
     b"C": _get_mapping(Counter),

@@ -203,9 +203,6 @@ class ReplayCache:
             self._first.close()
             self._first = None
 
-    def __len__(self) -> int:
-        return len(self._copies)
-
     def _replay(self, cached: CachedCopy, log: bytes) -> None:
         """Step `cached` through the entries of `log` that its own log does not have yet."""
         base: Any = cached.env

@@ -65,7 +65,7 @@ class WrapperState(ChainState):
     Attributes
     ----------
     nbytes : int
-        Bytes that the state takes; 0 if no wrapper has state.
+        Bytes that the state takes; 0 if no wrapper has state: there is nothing to read or write.
     time_limit : gymnasium.wrappers.TimeLimit or None
         The time limit, if no other wrapper has state. The state is then its step counter, a
         little-endian int64; -1 for ``None``.
@@ -108,8 +108,6 @@ class WrapperState(ChainState):
             steps = self.time_limit._elapsed_steps
             payload[:8].view(_NUMBER)[0] = _NO_STEPS if steps is None else steps
             return
-        if not self.nbytes:
-            return
         data = self.encoded()
         end = _NUMBER.itemsize + len(data)
         if end > self.nbytes:
@@ -131,8 +129,6 @@ class WrapperState(ChainState):
         if self.time_limit is not None:
             steps = int(payload[:8].view(_NUMBER)[0])
             self.time_limit._elapsed_steps = None if steps == _NO_STEPS else steps
-            return
-        if not self.nbytes:
             return
         self.restore(self._payload(payload))
 

@@ -28,7 +28,7 @@ from gymnasium.wrappers import TransformReward
 from plangym_like.envs.classic_control import ClassicControlEnv, agrees
 from plangym_like.envs.classic_dynamics import ClassicBlocks
 from plangym_like.envs.classic_dynamics.cart_pole import CartPole
-from plangym_like.envs.classic_dynamics.elementary_functions import elementary_functions_agree
+from plangym_like.envs.classic_dynamics.dynamics import elementary_functions_agree
 from plangym_like.errors import SnapshotError
 from plangym_like.states import HEADER_NBYTES
 

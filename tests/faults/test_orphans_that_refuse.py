@@ -89,7 +89,6 @@ def _await(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="other kernels send no SIGKILL for a pipe")
 @pytest.mark.parametrize(
     ("method", "start", "closing"),
     [
@@ -107,7 +106,6 @@ def test_no_worker_that_refuses_outlives_its_parent(method: str, start: str, clo
     _kill_and_await([sys.executable, "-c", script], ["stop", "ignore", *eval(f"[{closing}]")])
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="other platforms have no fork server")
 def test_a_stopped_fork_server_and_its_workers_do_not_outlive_the_parent() -> None:
     script = PARENT.format(method="forkserver", start="start()", closing=CLOSING)
 

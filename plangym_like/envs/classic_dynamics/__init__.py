@@ -25,8 +25,7 @@ from gymnasium.envs.classic_control import (
 from plangym_like.envs.classic_dynamics.acrobot import Acrobot
 from plangym_like.envs.classic_dynamics.cart_pole import CartPole
 from plangym_like.envs.classic_dynamics.classic_blocks import ClassicBlocks
-from plangym_like.envs.classic_dynamics.dynamics import Dynamics
-from plangym_like.envs.classic_dynamics.elementary_functions import elementary_functions_agree
+from plangym_like.envs.classic_dynamics.dynamics import Dynamics, elementary_functions_agree
 from plangym_like.envs.classic_dynamics.mountain_car import MountainCar
 from plangym_like.envs.classic_dynamics.mountain_car_continuous import MountainCarContinuous
 from plangym_like.envs.classic_dynamics.pendulum import Pendulum

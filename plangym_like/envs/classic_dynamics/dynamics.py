@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import abc
+import functools
+import math
 from collections.abc import Sequence
 from operator import attrgetter
 from types import SimpleNamespace
@@ -138,6 +140,24 @@ class Dynamics(abc.ABC):
         `states` from `x`.
         """
         out[:] = states
+
+
+@functools.cache
+def elementary_functions_agree() -> bool:
+    """Return whether sine, cosine and square are the same for arrays as for single numbers.
+
+    The vectorised dynamics depend on this. It may not hold on every processor, or in every version
+    of NumPy.
+    """
+    numbers = np.random.Generator(np.random.PCG64(5)).normal(0, 3, 4096)
+    pairs = (
+        (np.cos(numbers), [math.cos(x) for x in numbers.tolist()]),
+        (np.cos(numbers), [np.cos(x) for x in numbers]),
+        (np.sin(numbers), [math.sin(x) for x in numbers.tolist()]),
+        (np.sin(numbers), [np.sin(x) for x in numbers]),
+        (np.float_power(numbers, 2.0), [x**2 for x in numbers]),
+    )
+    return all(array.tolist() == singles for array, singles in pairs)
 
 
 def cosine(angles: Floats) -> Floats:

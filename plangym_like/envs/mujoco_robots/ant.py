@@ -69,8 +69,7 @@ class Ant(Robot):
 
     def observe(self, look: Look, out: Array) -> None:
         env = self.env
-        hidden = 2 if env._exclude_current_positions_from_observation else 0
-        parts = [look("qpos")[..., hidden:], look("qvel")]
+        parts = [self.shown_positions(look, 2), look("qvel")]
         if env._include_cfrc_ext_in_observation:
             parts.append(rows_of(self.contacts(look("cfrc_ext")[..., 1:, :])))
         put_parts(out, *parts)
@@ -117,8 +116,7 @@ class AntV4(Ant):
 
     def observe(self, look: Look, out: Array) -> None:
         env = self.env
-        hidden = 2 if env._exclude_current_positions_from_observation else 0
-        parts = [look("qpos")[..., hidden:], look("qvel")]
+        parts = [self.shown_positions(look, 2), look("qvel")]
         if env._use_contact_forces:
             parts.append(rows_of(self.contacts(look("cfrc_ext"))))
         put_parts(out, *parts)

@@ -69,35 +69,29 @@ class ChunkStepper(FastForm):
 
     def step(self, rows: Rows, first: int, last: int) -> None:
         """Step the rows ``first:last``, each from its own state."""
-        inputs = rows.inputs
-        for start, stop in self._blocks(inputs, first, last):
-            block = slice(start, stop)
-            held = held_frames(inputs, block, self._frameskip)
-            most = held if isinstance(held, int) else int(np.max(held))
-            actions = inputs.actions[block]
-            actions = actions[:, None] if most == 1 else actions[:, None].repeat(most, axis=1)
-            self._run(rows, block, actions, held, most)
+        self._step(rows, first, last, rows.inputs.actions[:, None], 1)
 
     def rollout(self, rows: Rows, first: int, last: int) -> None:
         """Step each of the rows ``first:last`` through all its T actions.
 
         ``dt`` must be the same for all rows.
         """
-        inputs = rows.inputs
-        for start, stop in self._blocks(inputs, first, last):
-            block = slice(start, stop)
-            held = held_frames(inputs, block, self._frameskip)
-            assert isinstance(held, int)
-            actions = inputs.actions[block]
-            if held > 1:
-                actions = actions.repeat(held, axis=1)
-            self._run(rows, block, actions, actions.shape[1], held)
+        self._step(rows, first, last, rows.inputs.actions, rows.inputs.horizon)
 
-    def _blocks(self, inputs: Inputs, first: int, last: int) -> list[tuple[int, int]]:
-        held = held_frames(inputs, slice(first, last), self._frameskip)
-        most = held if isinstance(held, int) else int(np.max(held))
-        size = max(1, _FRAMES_AT_ONCE // (most * max(1, inputs.horizon)))
-        return [(start, min(start + size, last)) for start in range(first, last, size)]
+    def _step(self, rows: Rows, first: int, last: int, plans: NDArray[Any], horizon: int) -> None:
+        """Step the rows ``first:last`` through all `horizon` actions in their `plans`."""
+        most = self._most_frames(rows.inputs, slice(first, last))[1]
+        size = max(1, _FRAMES_AT_ONCE // (most * horizon))
+        for start in range(first, last, size):
+            block = slice(start, min(start + size, last))
+            held, most = self._most_frames(rows.inputs, block)
+            actions = plans[block] if most == 1 else plans[block].repeat(most, axis=1)
+            self._run(rows, block, actions, held * horizon, most)
+
+    def _most_frames(self, inputs: Inputs, block: slice) -> tuple[int | NDArray[np.int64], int]:
+        """Return for how many frames each row of `block` holds an action, and the most of them."""
+        held = held_frames(inputs, block, self._frameskip)
+        return held, held if isinstance(held, int) else int(np.max(held))
 
     def _run(
         self,

@@ -22,8 +22,7 @@ class _Humanoid(Robot):
 
     def observe(self, look: Look, out: Array) -> None:
         env = self.env
-        hidden = 2 if env._exclude_current_positions_from_observation else 0
-        parts = [look("qpos")[..., hidden:], look("qvel")]
+        parts = [self.shown_positions(look, 2), look("qvel")]
         if env._include_cinert_in_observation is True:
             parts.append(rows_of(look("cinert")[..., 1:, :]))
         if env._include_cvel_in_observation is True:
@@ -111,8 +110,7 @@ class HumanoidV4(Humanoid):
         return forward + alive - effort, ~healthy if ending else False, infos
 
     def observe(self, look: Look, out: Array) -> None:
-        hidden = 2 if self.env._exclude_current_positions_from_observation else 0
-        put_parts(out, *_everything(look, hidden))
+        put_parts(out, self.shown_positions(look, 2), *_everything_else(look))
 
 
 class HumanoidStandup(_Humanoid):
@@ -158,12 +156,11 @@ class HumanoidStandupV4(HumanoidStandup):
         return upward - effort - impact + 1, False, infos
 
     def observe(self, look: Look, out: Array) -> None:
-        put_parts(out, *_everything(look, 2))
+        put_parts(out, look("qpos")[..., 2:], *_everything_else(look))
 
 
-def _everything(look: Look, hidden: int) -> list[Array]:
+def _everything_else(look: Look) -> list[Array]:
     return [
-        look("qpos")[..., hidden:],
         look("qvel"),
         rows_of(look("cinert")),
         rows_of(look("cvel")),

@@ -85,6 +85,11 @@ class Robot(abc.ABC):
         """Return the arrays that a step reads after it simulates but that states do not hold."""
         return {}
 
+    def shown_positions(self, look: Look, hidden: int) -> Array:
+        """Return ``qpos``, without its first `hidden` numbers if observations exclude them."""
+        excluded = self.env._exclude_current_positions_from_observation
+        return look("qpos")[..., hidden if excluded else 0 :]
+
     def over(self) -> bool:
         """Return whether the current state certainly ends the episode."""
         return False

@@ -30,8 +30,7 @@ class HalfCheetah(Robot):
         return forward - cost, False, infos
 
     def observe(self, look: Look, out: Array) -> None:
-        hidden = 1 if self.env._exclude_current_positions_from_observation else 0
-        put_parts(out, look("qpos")[..., hidden:], look("qvel"))
+        put_parts(out, self.shown_positions(look, 1), look("qvel"))
 
 
 class HalfCheetahV4(HalfCheetah):
@@ -92,8 +91,7 @@ class Walker2d(Robot):
         }
 
     def observe(self, look: Look, out: Array) -> None:
-        hidden = 1 if self.env._exclude_current_positions_from_observation else 0
-        put_parts(out, look("qpos")[..., hidden:], np.clip(look("qvel"), -10, 10))
+        put_parts(out, self.shown_positions(look, 1), np.clip(look("qvel"), -10, 10))
 
 
 class Walker2dV4(Walker2d):
@@ -146,8 +144,7 @@ class Swimmer(Robot):
         }
 
     def observe(self, look: Look, out: Array) -> None:
-        hidden = 2 if self.env._exclude_current_positions_from_observation else 0
-        put_parts(out, look("qpos")[..., hidden:], look("qvel"))
+        put_parts(out, self.shown_positions(look, 2), look("qvel"))
 
 
 class SwimmerV4(Swimmer):
