@@ -367,7 +367,7 @@ class Simulator(abc.ABC):
         return names
 
     def suspect_wrappers(self) -> Sequence[str]:
-        """Return the names of the wrappers that may have a memory which is not saved."""
+        """Return the names of the wrappers that may have state outside the saved rows."""
         return self.wrapper_names()
 
     def copy_for_audits(self) -> Simulator | None:

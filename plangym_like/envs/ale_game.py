@@ -95,7 +95,7 @@ class PlannableAle(AleEnv):
     def _draw_neutral(self) -> None:
         """Reach a state in the middle of play that is the same in every process.
 
-        It becomes `_neutral`; for the games in `TIMERS`, `_timer` is made from it instead.
+        The state is kept as `_neutral`. For the games in `TIMERS`, it is used to make `_timer`.
         """
         self.ale.setInt("random_seed", 0)
         self.load_game()

@@ -70,7 +70,7 @@ class Screen:
         return self.image
 
     def _draw_all(self, blind: int) -> None:
-        """Let ALE convert all pixels, as in the next `blind` frames.
+        """Let ALE convert all pixels of this frame, and later those of the next `blind` frames.
 
         If `blind` is 0, keep the screen's bytes, with which the next screen is compared.
         """

@@ -36,7 +36,7 @@ def parse(name: str) -> tuple[str, str, bool] | None:
 
 
 def all_ids() -> list[str]:
-    """Return the ids of all tasks: first all as plangym writes them, then all as shimmy does.
+    """Return the ids of all tasks: first in the form used by plangym, then in shimmy's form.
 
     Raises `ImportError` if dm_control is not installed.
     """
