@@ -1,10 +1,10 @@
-"""Draw the pictures of docs/gallery.md: what searches look like, and what they find.
+"""Draw the figures of docs/gallery.md: what searches look like, and what they find.
 
     python benchmarks/gallery.py                  # all of them, into docs/figures: some minutes
     python benchmarks/gallery.py tree walkers     # some
 
-Every picture is made with fixed seeds and a budget in transitions, so that it comes out the same
-for any number of workers. The line that a picture prints is the one that the page shows.
+Every figure is made with fixed seeds and a budget in transitions, so that it comes out the same
+for any number of workers. The line that a figure prints is the one that the page shows.
 """
 
 from __future__ import annotations
@@ -191,25 +191,25 @@ def robot() -> str:
         "HalfCheetah-v5", render_mode="rgb_array", width=320, height=200, camera_name="track"
     ) as drawn:
         drawn.reset(seed=0)
-        pictures = [drawn.get_image()]
+        images = [drawn.get_image()]
         for action, dt in zip(episode.actions, episode.dt, strict=True):
             for _ in range(dt):
                 drawn.step(action)
-            pictures.append(drawn.get_image())
-    film("robot", pictures, 100)
+            images.append(drawn.get_image())
+    film("robot", images, 100)
     return (
         f"return {episode.score:.0f} in {int(episode.dt.sum())} steps, "
         f"{episode.spent.transitions:,} transitions"
     )
 
 
-def film(name: str, pictures: list[Any], milliseconds: int) -> None:
+def film(name: str, images: list[Any], milliseconds: int) -> None:
     """Write a GIF with one palette."""
-    palette = Image.fromarray(np.hstack(pictures[:: len(pictures) // 6 + 1]))
+    palette = Image.fromarray(np.hstack(images[:: len(images) // 6 + 1]))
     palette = palette.quantize(48, dither=Image.Dither.NONE)
     first, *others = [
-        Image.fromarray(picture).quantize(palette=palette, dither=Image.Dither.NONE)
-        for picture in pictures
+        Image.fromarray(image).quantize(palette=palette, dither=Image.Dither.NONE)
+        for image in images
     ]
     path = FIGURES / f"gallery_{name}.gif"
     first.save(
@@ -251,15 +251,15 @@ def rooms() -> str:
     return f"{len(order)} rooms, {len(visits):,} cells, score {plan.score:g}"
 
 
-PICTURES = {each.__name__: each for each in (tree, beam, walkers, robot, rooms)}
+FIGURE_MAKERS = {each.__name__: each for each in (tree, beam, walkers, robot, rooms)}
 
 
 def main() -> None:
-    """Draw the pictures that are named, or all."""
+    """Draw the figures that are named, or all."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", choices=[*PICTURES, []], metavar="NAME")
-    for name in parser.parse_args().names or PICTURES:
-        print(f"{name}: {PICTURES[name]()}", flush=True)
+    parser.add_argument("names", nargs="*", choices=[*FIGURE_MAKERS, []], metavar="NAME")
+    for name in parser.parse_args().names or FIGURE_MAKERS:
+        print(f"{name}: {FIGURE_MAKERS[name]()}", flush=True)
 
 
 if __name__ == "__main__":

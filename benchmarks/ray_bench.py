@@ -198,7 +198,7 @@ def _wait_among_many() -> float:
 def model(found: dict[str, Any]) -> dict[str, float]:
     """Return the driver's CPU seconds for a chunk, for a row and for a byte of it.
 
-    Rows with pictures tell what a byte costs, and rows without them what is left for the row.
+    Rows with images tell what a byte costs, and rows without them what is left for the row.
     """
     chunk = found["chunk"]["driver_cpu_seconds"]
     small, large = found["rows"][0], found["rows"][1]

@@ -68,7 +68,7 @@ def _atari(records: Records, published: Mapping[str, Any]) -> list[str]:
                 runs[game][planner] = []
             budgets[game, planner] = frames
             runs[game][planner].append(record)
-    lines = ["", "### Beside published scores", ""]
+    lines = ["", "### Next to published scores", ""]
     others = list(published["sources"])
     head = ("game", "planner of this package", "score", "frames", "seeds", *others)
     rows = []

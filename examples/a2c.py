@@ -1,7 +1,7 @@
 """A2C: advantage actor-critic on fragments that many workers collect.
 
     python examples/a2c.py                                        # CartPole, seed 0
-    python examples/a2c.py --seeds 0 1 2 3 4 --out learn/a2c.png  # five curves in one picture
+    python examples/a2c.py --seeds 0 1 2 3 4 --out learn/a2c.png  # five curves in one figure
 
 Every update takes one fragment of 51 steps in 16 environments, four of the eight actors' share.
 Advantages are generalised advantage estimates; where an episode was cut off by its time limit, the

@@ -1,4 +1,4 @@
-"""Pictures of a search: its score against simulated frames, and the game that it found."""
+"""Images of a search: its score against simulated frames, and the game that it found."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _PYRAMID = (range(3), range(3, 8), range(8, 15), range(15, 24))
 _ROOM = 160, 160  # width and height of a room, in the console's own numbers
 _FLOOR = 128  # the lowest position of the player
 _HEIGHT = 210  # of a film, in pixels
-_PICTURES = 1000  # in a film, at most
-_SECONDS = 30.0  # for the pictures of a film
+_MOST_IMAGES = 1000  # in a film, at most
+_SECONDS = 30.0  # for the images of a film
 
 
 def draw_scores(path: Path, found: dict[str, Any], curve: np.ndarray) -> None:
@@ -95,7 +95,7 @@ def draw_rooms(path: Path, cells: dict[tuple[int, int, int, int], Any], frames: 
 def film(path: Path, found: dict[str, Any], seconds: float = _SECONDS) -> None:
     """Play the moves of `found` once more and film them.
 
-    Some pictures are left out if the game is long or pictures take long, so that drawing takes
+    Some images are left out if the game is long or images take long, so that drawing takes
     about `seconds`. After twice that time the film ends, with a message.
     """
     kwargs = {key: value for key, value in found["kwargs"].items() if key != "obs_type"}
@@ -104,34 +104,34 @@ def film(path: Path, found: dict[str, Any], seconds: float = _SECONDS) -> None:
     )
     env.reset(seed=found["seed"])
     steps = [action for action, dt in found["actions"] for _ in range(dt)]
-    pictures = [_small(env.get_image())]
+    images = [_small(env.get_image())]
     begun = time.perf_counter()
     _small(env.get_image())  # the first one may take longer than the others
     cost = time.perf_counter() - begun
     begun = time.perf_counter()
-    every = max(2, -(-len(steps) // _PICTURES), round(len(steps) * cost / seconds))
+    every = max(2, -(-len(steps) // _MOST_IMAGES), round(len(steps) * cost / seconds))
     with tqdm(steps, desc="film", unit="step", disable=not sys.stderr.isatty()) as bar:
         for index, action in enumerate(bar, start=1):
             step = env.step(np.asarray(action, env.action_space.dtype))
             late = time.perf_counter() - begun > 2 * seconds
             if index % every == 0 or index == len(steps) or late:
-                pictures.append(_small(env.get_image()))
+                images.append(_small(env.get_image()))
             if step.terminated or step.truncated:
                 break
             if late:
                 print(f"the film shows {index:,} of {len(steps):,} steps, because it took so long")
                 break
     env.close()
-    # One palette for all pictures, so that parts that do not move cost nothing.
-    some = pictures[:: len(pictures) // 8 + 1]
-    palette = Image.fromarray(np.hstack([np.asarray(picture) for picture in some]))
+    # One palette for all images, so that parts that do not move cost nothing.
+    some = images[:: len(images) // 8 + 1]
+    palette = Image.fromarray(np.hstack([np.asarray(image) for image in some]))
     palette = palette.quantize(64, dither=Image.Dither.NONE)
-    first, *others = [p.quantize(palette=palette, dither=Image.Dither.NONE) for p in pictures]
+    first, *others = [p.quantize(palette=palette, dither=Image.Dither.NONE) for p in images]
     first.save(path, save_all=True, append_images=others, duration=40, loop=0, optimize=True)
 
 
-def _small(picture: np.ndarray) -> Image.Image:
-    image = Image.fromarray(picture)
+def _small(pixels: np.ndarray) -> Image.Image:
+    image = Image.fromarray(pixels)
     if image.height <= _HEIGHT:
         return image
     return image.resize((image.width * _HEIGHT // image.height, _HEIGHT), Image.Resampling.BILINEAR)

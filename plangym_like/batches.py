@@ -77,7 +77,7 @@ def dt_of(inputs: Inputs, index: int) -> int:
 
 
 def single_steps(inputs: Inputs, start: int, stop: int) -> float:
-    """Return how many single steps the rows ``start:stop`` take if no episode ends before.
+    """Return how many single steps the rows ``start:stop`` take if no episode ends early.
 
     It is a float because sums of large ``dt`` do not fit into an integer of 64 bits.
 

@@ -32,8 +32,8 @@ class CurrentState:
         The current state if it is set aside; ``None`` while it is in the simulator.
     started : bool
         Whether there is a current state: the environment was reset, or a state was set.
-    picture : object or None
-        The result of `Simulator.keep_picture` at the time when the state was set aside.
+    kept_image : object or None
+        The result of `Simulator.keep_image` at the time when the state was set aside.
     lost : bool
         Whether the current state is lost, because a call that should have replaced it raised an
         error.
@@ -51,8 +51,8 @@ class CurrentState:
         "given",
         "in_use",
         "is_quick",
+        "kept_image",
         "lost",
-        "picture",
         "row",
         "started",
     )
@@ -65,7 +65,7 @@ class CurrentState:
         self.started = False
         self.lost = False
         self.given = True
-        self.picture: Any = None
+        self.kept_image: Any = None
         self.is_quick = type(simulator).step_row is not Simulator.step_row
 
     def check(self, name: str) -> None:
@@ -98,7 +98,7 @@ class CurrentState:
         """Keep the current state as a row, so that the simulator can be used for other states."""
         if self.row is None and self.started and not self.lost:
             row = self.read()
-            self.picture = self._simulator.keep_picture()
+            self.kept_image = self._simulator.keep_image()
             self.row = row
 
     def bring_back(self) -> None:
@@ -115,21 +115,21 @@ class CurrentState:
 
     def _bring_back(self) -> None:
         self._restore()
-        self.row = self.picture = None
+        self.row = self.kept_image = None
 
     def _restore(self) -> None:
         """Write the current state to the simulator; keep `row` in case a later call raises."""
         if self.row is not None:
             self._simulator.write(self.row[HEADER_NBYTES:])
-            if self.picture is not None:
-                self._simulator.give_picture(self.picture)
+            if self.kept_image is not None:
+                self._simulator.give_image(self.kept_image)
 
     # Replacing the current state
 
-    def hold(self, row: Row, picture: Any = None, *, given: bool = True) -> None:
+    def hold(self, row: Row, image: Any = None, *, given: bool = True) -> None:
         """Make `row` the current state without using the simulator."""
         self._begin(given=given)
-        self.row, self.picture = row, picture
+        self.row, self.kept_image = row, image
 
     def keep_episode(self) -> None:
         """Set the current state aside if its episode began with a reset.
@@ -145,7 +145,7 @@ class CurrentState:
         A state that is set aside is kept if its episode began with a reset.
         """
         if self.given:
-            self.row = self.picture = None
+            self.row = self.kept_image = None
         self.fail()
 
     def set(self, row: Row, *, given: bool = True) -> None:
@@ -176,7 +176,7 @@ class CurrentState:
             if self.row is not None:
                 self._restore()
             obs, reward, terminated, truncated, info = self._simulator.step_env(action)
-            self.row = self.picture = None
+            self.row = self.kept_image = None
             return owned(obs), reward, terminated, truncated, owned_info(info)
 
     def step(
@@ -216,7 +216,7 @@ class CurrentState:
             if row is None:
                 self._restore()
                 obs, reward, terminated, truncated, info, frames = sim.step(action, dt)
-                self.row = self.picture = None
+                self.row = self.kept_image = None
             else:
                 self.keep_episode()
                 try:
@@ -312,7 +312,7 @@ class CurrentState:
         self.lost = self.started and self.row is None
 
     def _begin(self, *, given: bool) -> None:
-        self.row = self.picture = None
+        self.row = self.kept_image = None
         self.started, self.lost, self.given = True, False, given
 
     def _prepare_reset(self) -> None:

@@ -14,11 +14,11 @@ def needs_extra(what: str, extra: str, *modules: str) -> Iterator[None]:
 
     If `modules` are given, only failed imports of these modules and their submodules count.
 
-    >>> with needs_extra("pictures need nothing_like_this", "viz"):
+    >>> with needs_extra("images need nothing_like_this", "viz"):
     ...     import nothing_like_this
     Traceback (most recent call last):
         ...
-    plangym_like.errors.MissingExtraError: pictures need nothing_like_this: pip install ...
+    plangym_like.errors.MissingExtraError: images need nothing_like_this: pip install ...
     """
     try:
         yield

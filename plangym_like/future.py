@@ -24,7 +24,7 @@ class Pending(Protocol):
         """Wait at most `timeout` seconds, and return whether the operation is over."""
 
     def outcome(self) -> tuple[Any, BaseException | None]:
-        """Return the result, and the error or ``None``; the operation must be over."""
+        """Return ``(result, None)`` or ``(None, error)``; the operation must be over."""
 
     def cancel(self, error: BaseException) -> bool:
         """Stop the operation, so that it ends with `error`; return False if that is impossible."""

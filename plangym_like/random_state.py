@@ -134,7 +134,7 @@ class GeneratorMemory:
 
 
 def _memory_of(bits: Any) -> tuple[memoryview, memoryview]:
-    """Return the memory of a PCG64 in two parts: position and increment; left-over half draw."""
+    """Return the memory of a PCG64: first position and increment, then the left-over half draw."""
     address = int(bits.ctypes.state_address)
     numbers = (ctypes.c_char * 32).from_address(ctypes.c_uint64.from_address(address).value)
     rest = (ctypes.c_char * 8).from_address(address + 8)

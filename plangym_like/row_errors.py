@@ -16,7 +16,7 @@ _SIGNALS = tuple(signal.valid_signals())
 
 
 def row_exit(error: BaseException) -> RowExitError:
-    """Return the error to raise instead of `error`, a `SystemExit` or similar exception."""
+    """Return the error that replaces `error`, which is a `SystemExit` or similar exception."""
     found = RowExitError(
         f"the environment raised {error!r} in a step of a batch; that would end the program, so "
         "this error is raised instead. An environment should end an episode by its flags and raise "

@@ -348,15 +348,15 @@ class Simulator(abc.ABC):
     def image(self) -> NDArray[np.uint8]:
         """Return an image of the current state, ``(height, width, 3) uint8``."""
 
-    def keep_picture(self) -> Any:
-        """Return the current image, so that `give_picture` can restore it later.
+    def keep_image(self) -> Any:
+        """Return the current image, so that `give_image` can restore it later.
 
         Return ``None`` if the image depends on the state alone.
         """
         return None
 
-    def give_picture(self, picture: Any) -> None:
-        """Restore the image that `keep_picture` returned for the state just written."""
+    def give_image(self, image: Any) -> None:
+        """Restore the image that `keep_image` returned for the state just written."""
 
     def wrapper_names(self) -> Sequence[str]:
         """Return the names of the wrappers around the environment, outermost first."""
@@ -367,7 +367,7 @@ class Simulator(abc.ABC):
         return names
 
     def suspect_wrappers(self) -> Sequence[str]:
-        """Return the names of the wrappers that may have a memory which is not saved."""
+        """Return the names of the wrappers that may have state outside the saved rows."""
         return self.wrapper_names()
 
     def copy_for_audits(self) -> Simulator | None:

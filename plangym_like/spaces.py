@@ -58,14 +58,14 @@ def build(space: spaces.Space[Any], arrays: Iterator[Any]) -> Any:
     return next(arrays)
 
 
-def flatten(space: spaces.Space[Any], nest: Any) -> list[Any]:
-    """Return the leaves of `nest`, a tree of `space`; the inverse of :func:`build`."""
+def flatten(space: spaces.Space[Any], tree: Any) -> list[Any]:
+    """Return the leaves of `tree`, a batch of `space`; the inverse of :func:`build`."""
     if isinstance(space, spaces.Dict):
-        return [x for key, part in space.spaces.items() for x in flatten(part, nest[key])]
+        return [x for key, part in space.spaces.items() for x in flatten(part, tree[key])]
     if isinstance(space, spaces.Tuple):
-        parts = zip(space.spaces, nest, strict=True)
+        parts = zip(space.spaces, tree, strict=True)
         return [x for part, value in parts for x in flatten(part, value)]
-    return [nest]
+    return [tree]
 
 
 def empty(space: spaces.Space[Any], lead: tuple[int, ...]) -> Any:

@@ -171,10 +171,9 @@ def check_header(path: str | os.PathLike[str], text: bytes, state_format: StateF
 
 
 def _read(file: BinaryIO, nbytes: int, *, known: bool) -> Row:
-    """Read at most `nbytes`.
+    """Read at most `nbytes` bytes.
 
-    `known` says whether the file is known to be that long. If it is not, memory is allocated as
-    data arrives.
+    If `known` is false, the file may be shorter, so memory is allocated only as data arrives.
     """
     if known:
         content = np.empty(nbytes, np.uint8)

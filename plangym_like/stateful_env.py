@@ -320,8 +320,8 @@ class StatefulEnv:
         stepper = self.row_stepper
         with stepper.lock:
             self._start(stepper)
-            picture: NDArray[np.uint8] = self._given.use(stepper.current, "image")
-            return picture
+            image: NDArray[np.uint8] = self._given.use(stepper.current, "image")
+            return image
 
     @property
     def img_shape(self) -> tuple[int, ...]:

@@ -132,10 +132,10 @@ def preprocessed(env: gymnasium.Env, **kwargs: Any) -> gymnasium.Env:
 
 
 def _pixel_picker() -> types.ModuleType:
-    def resize(picture: Any, size: tuple[int, int], interpolation: int) -> Any:
-        rows = np.linspace(0, picture.shape[0] - 1, size[1]).astype(int)
-        columns = np.linspace(0, picture.shape[1] - 1, size[0]).astype(int)
-        return picture[rows][:, columns]
+    def resize(image: Any, size: tuple[int, int], interpolation: int) -> Any:
+        rows = np.linspace(0, image.shape[0] - 1, size[1]).astype(int)
+        columns = np.linspace(0, image.shape[1] - 1, size[0]).astype(int)
+        return image[rows][:, columns]
 
     module = types.ModuleType("cv2")
     module.__spec__ = importlib.util.spec_from_loader("cv2", None)

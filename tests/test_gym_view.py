@@ -94,7 +94,7 @@ def test_gymnasiums_checker_takes_other_environments(kwargs: dict[str, Any]) -> 
         assert found == _complaints(Levers(), skip_render_check=True)
 
 
-def test_gymnasiums_checker_takes_its_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gymnasiums_checker_takes_its_images(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pygame")
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     with _view("FrozenLake", render_mode="rgb_array") as view:
@@ -433,14 +433,14 @@ def test_it_is_rendered_in_the_current_state() -> None:
         with pytest.raises(ResetNeeded):
             view.render()
         assert_same(view.reset(seed=9), theirs.reset(seed=9))
-        start, picture = view.get_state(), theirs.render()
-        assert_same(view.render(), picture)
+        start, image = view.get_state(), theirs.render()
+        assert_same(view.render(), image)
         while view.step(2)[0] == 0:
             pass
         view.step_batch([0, 1])
-        assert not np.array_equal(view.render(), picture)
+        assert not np.array_equal(view.render(), image)
         view.set_state(start)
-        assert_same(view.render(), picture)
+        assert_same(view.render(), image)
 
 
 def test_text_is_rendered_too() -> None:
@@ -450,7 +450,7 @@ def test_text_is_rendered_too() -> None:
         assert view.render_mode == "ansi" and view.render() == theirs.render()
 
 
-def test_pictures_that_were_asked_for_are_in_its_infos() -> None:
+def test_images_that_were_asked_for_are_in_its_infos() -> None:
     pytest.importorskip("pygame")
     with _view("CartPole", render_mode="rgb_array", return_image=True) as view:
         _, info = view.reset(seed=1)

@@ -253,7 +253,7 @@ def test_options_of_a_reset_stay_as_they_are(new_env: Any, snapshot: str) -> Non
 
 
 class Painter(Miser):
-    """Draws every picture into the same memory."""
+    """Draws every image into the same memory."""
 
     metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012, gymnasium's own form
 
@@ -275,14 +275,14 @@ class Painter(Miser):
 
 
 @way
-def test_pictures_are_not_the_canvas(new_env: Any, snapshot: str) -> None:
+def test_images_are_not_the_canvas(new_env: Any, snapshot: str) -> None:
     env = made(new_env, Painter, snapshot, render_mode="rgb_array", return_image=True)
     first = env.reset(seed=0).info["rgb"]
     one = env.step(2).info["rgb"]
     held = env.get_image()
     other = env.step(0).info["rgb"]
     env.get_image()
-    pixels = [picture[0, 0].tolist() for picture in (first, one, held, other)]
+    pixels = [image[0, 0].tolist() for image in (first, one, held, other)]
     assert pixels == [[0, 0, 0], [0, 0, 1], [0, 0, 1], [1, 0, 1]]
 
 
@@ -321,7 +321,7 @@ class Row(gymnasium.Env):
         return np.full((2, 2, 3), int(self.place[0]) + 100, np.uint8)
 
 
-def test_chunks_of_rows_have_pictures(new_env: Any) -> None:
+def test_chunks_of_rows_have_images(new_env: Any) -> None:
     env = new_env(Row, render_mode="rgb_array", return_image=True)
     state, obs, _ = env.reset(seed=0)
     infos = env.step_batch([0, 1, 2], state).infos

@@ -1,4 +1,4 @@
-"""States as data, copies, pictures and the end of an environment, on every backend."""
+"""States as data, copies, images and the end of an environment, on every backend."""
 
 import pickle
 
@@ -144,34 +144,34 @@ def test_a_delayed_env_is_set_up_by_its_first_use(backend):
         env.close()
 
 
-# Pictures and kinds of observation
+# Images and kinds of observation
 
 DRAWN = {"render_mode": "rgb_array", "return_image": True}
 
 
 @pytest.mark.parametrize("name", ["ALE/Breakout-v5", "CartPole-v1"])
-def test_pictures_show_the_current_state(shared_env, name):
+def test_images_show_the_current_state(shared_env, name):
     env = shared_env(name, **DRAWN)
     env.reset(seed=0)
     reference = gymnasium.make(
         name, render_mode="rgb_array", **({"repeat_action_probability": 0} if "ALE" in name else {})
     )
     reference.reset(seed=0)
-    pictures, states = [], []
+    images, states = [], []
     for index in range(12):
         action = index // 3 % env.action_space.n
         reference.step(action)
         env.step(action)
-        pictures.append(reference.render())
+        images.append(reference.render())
         states.append(env.get_state())
-        assert_same(env.get_image(), pictures[-1], f"picture {index}")
-    assert len({picture.tobytes() for picture in pictures}) > 3
-    assert env.img_shape == pictures[0].shape
+        assert_same(env.get_image(), images[-1], f"image {index}")
+    assert len({image.tobytes() for image in images}) > 3
+    assert env.img_shape == images[0].shape
     for index in (4, 0, 11, 4):
         env.set_state(states[index])
-        assert_same(env.get_image(), pictures[index], f"picture {index}, restored")
+        assert_same(env.get_image(), images[index], f"image {index}, restored")
         env.step_batch([0, 1], np.stack(states[:2]))
-        assert_same(env.get_image(), pictures[index], f"picture {index}, after a batch")
+        assert_same(env.get_image(), images[index], f"image {index}, after a batch")
         assert_same(env.get_state(), states[index])
 
 
@@ -187,7 +187,7 @@ def test_looking_changes_nothing(shared_env):
 
 
 @pytest.mark.parametrize("name", ["ALE/Breakout-v5", "CartPole-v1"])
-def test_infos_hold_pictures_where_asked_for(shared_env, name):
+def test_infos_hold_images_where_asked_for(shared_env, name):
     env = shared_env(name, **DRAWN)
     first = env.reset(seed=0)
     assert_same(first.info["rgb"], env.get_image())
@@ -195,12 +195,12 @@ def test_infos_hold_pictures_where_asked_for(shared_env, name):
     assert result.infos["rgb"].shape == (4, *env.img_shape)
     for index, (action, dt) in enumerate([(0, 1), (1, 2), (1, 3), (0, 4)]):
         step = env.step(action, first.state, dt=dt)
-        assert_same(result.infos[index]["rgb"], step.info["rgb"], f"picture {index}")
+        assert_same(result.infos[index]["rgb"], step.info["rgb"], f"image {index}")
         assert_same(step.info["rgb"], env.get_image())
 
 
 @pytest.mark.parametrize("name", ["CartPole-v1", ATARI[0]])
-def test_pictures_in_infos_need_no_mode(backend, name):
+def test_images_in_infos_need_no_mode(backend, name):
     env = plangym_like.make(name, return_image=True, **BACKENDS[backend])
     state, _, info = env.reset(seed=0)
     assert_same(info["rgb"], env.get_image())

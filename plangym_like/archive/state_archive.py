@@ -124,7 +124,7 @@ class StateArchive:
         forget_after_fork(self)
 
     def forget(self) -> None:
-        """Prepare the copy in a forked child: replace the lock, and forbid writing to files."""
+        """In a forked child process, replace the lock, and forbid writing to the files."""
         self._lock = threading.RLock()
         self._read_only = self._directory is not None
 

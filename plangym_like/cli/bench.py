@@ -201,7 +201,7 @@ def _print_table(
     name: str, rates: dict[str, dict[str, float]], raw: float | None, parts: dict[str, float]
 ) -> None:
     columns = list(next(iter(rates.values())))
-    print(f"{name}, states a second (times serial)")
+    print(f"{name}, states per second (times serial)")
     print("batch  " + "".join(f"{column:>22s}" for column in columns))
     for size, row in rates.items():
         cells = []
@@ -210,7 +210,7 @@ def _print_table(
             cells.append(f"{row[column]:,.0f}{ratio}")
         print(f"{size:7s}" + "".join(f"{cell:>22s}" for cell in cells))
     if raw is not None:
-        print(f"gymnasium: {raw:,.0f} steps a second, without saving and restoring")
+        print(f"gymnasium: {raw:,.0f} steps per second, without saving and restoring")
     print(
         f"one state, in microseconds of CPU time: restore {parts['restore']:.1f}, "
         f"step {parts['step']:.1f}, save {parts['save']:.1f}"

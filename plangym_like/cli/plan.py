@@ -16,7 +16,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from plangym_like.cli import pictures
+from plangym_like.cli import images
 from plangym_like.cli.arguments import (
     FAILED,
     INTERRUPTED,
@@ -40,7 +40,7 @@ from plangym_like.planners.progress_bar import ProgressBar
 def add_to(commands: Any) -> None:
     """Add this command to `commands`, the subparsers of the program."""
     parser = commands.add_parser(
-        "plan", help="search for a plan, and write its actions and pictures", description=__doc__
+        "plan", help="search for a plan, and write its actions and images", description=__doc__
     )
     add_id(parser)
     parser.add_argument(
@@ -67,7 +67,7 @@ def add_to(commands: Any) -> None:
         "--out", type=Path, metavar="DIR", help="the folder to write results to (none)"
     )
     parser.add_argument(
-        "--no-pictures", action="store_true", help="write no PNG and no GIF into the folder"
+        "--no-images", action="store_true", help="write no PNG and no GIF into the folder"
     )
     add_settings(parser)
     parser.add_argument(
@@ -87,9 +87,9 @@ def run(chosen: argparse.Namespace) -> int:
     if chosen.budget is None and chosen.seconds is None:
         raise UsageError("plan needs --budget N (transitions) or --seconds S")
     planner_class = find_planner(chosen.planner)
-    draws = chosen.out is not None and not chosen.no_pictures
+    draws = chosen.out is not None and not chosen.no_images
     if draws:
-        pictures.require_pictures()
+        images.require_images()
     if chosen.out is not None:
         try:
             chosen.out.mkdir(parents=True, exist_ok=True)
@@ -171,10 +171,10 @@ def _write(
     if draws:
         label = "score of the episode" if chosen.steps is not None else "best score so far"
         title = f"{found['planner']} on {chosen.id}, seed {chosen.seed}"
-        pictures.draw_curve(folder / "curve.png", plan, title, label)
+        images.draw_curve(folder / "curve.png", plan, title, label)
         written.append("curve.png")
         try:
-            drawn = pictures.film(
+            drawn = images.film(
                 folder / "plan.gif", plan, find(chosen.id), chosen.seed, dict(chosen.set)
             )
             written.append("plan.gif")

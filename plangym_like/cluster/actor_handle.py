@@ -66,7 +66,7 @@ class ActorHandle:
         self.tasks[self._actor.run.remote(request, states)] = chunk
 
     def seconds_per_row(self, steps: float) -> float:
-        """Return the shortest time per row of `steps` steps, using all workers; 0 if unknown."""
+        """Return the shortest time that the actor took per row of `steps` steps; 0 if unknown."""
         return self._seconds_per_step * steps
 
     def note(self, steps: float, seconds: float) -> None:

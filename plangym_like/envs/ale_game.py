@@ -60,7 +60,7 @@ class PlannableAle(AleEnv):
         self.previous = 0
         self.frames = 0
         self.settled = False
-        self.picture: NDArray[np.uint8] | None = None
+        self.image: NDArray[np.uint8] | None = None
         # Whether a state was restored since the last frame; the screen then shows another state.
         self.stale = False
         # Whether no wrapper reads the observations; they are all zeros then.
@@ -95,7 +95,7 @@ class PlannableAle(AleEnv):
     def _draw_neutral(self) -> None:
         """Reach a state in the middle of play that is the same in every process.
 
-        It becomes `_neutral`; for the games in `TIMERS`, `_timer` is made from it instead.
+        The state is kept as `_neutral`. For the games in `TIMERS`, it is used to make `_timer`.
         """
         self.ale.setInt("random_seed", 0)
         self.load_game()
@@ -117,7 +117,7 @@ class PlannableAle(AleEnv):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, Any]:
         self.settled = self.stale = False
-        self.picture = None
+        self.image = None
         self.leftovers.forget()
         if seed is None:
             result = super().reset(options=options)
@@ -156,7 +156,7 @@ class PlannableAle(AleEnv):
 
         The current image is kept.
         """
-        self.picture = self.ale.getScreenRGB()
+        self.image = self.ale.getScreenRGB()
         self.restore(self.clone())
 
     def clone(self) -> bytes:
@@ -199,7 +199,7 @@ class PlannableAle(AleEnv):
         act, over = self.ale.act, self.ale.game_over
         code, frames = self.codes.item(action), dt * self.plain_frames
         self.settled = self.stale = False
-        self.picture, self.previous = None, code
+        self.image, self.previous = None, code
         reward, ran = float(act(code)), 1
         while ran < frames and not over():
             reward += act(code)
@@ -217,7 +217,7 @@ class PlannableAle(AleEnv):
         act, over, golf = self.ale.act, self.ale.game_over, self._golf
         skip = self._frameskip
         reward, frames = 0.0, 0
-        self.picture = None
+        self.image = None
         for _ in range(dt):
             span = skip if isinstance(skip, int) else int(self.np_random.integers(*skip))
             for _ in range(span):

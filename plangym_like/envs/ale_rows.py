@@ -132,7 +132,7 @@ class AleRows(FastForm):
             index += 1
         if clean:
             leftovers.note_restored(True)
-        base.previous, base.picture, base.stale = code, None, True
+        base.previous, base.image, base.stale = code, None, True
         columns = (
             rows.rewards,
             rows.terminateds,

@@ -30,17 +30,17 @@ class Screen:
 
     Attributes
     ----------
-    picture : array ``(height, width, 3) uint8``
+    image : array ``(height, width, 3) uint8``
         The image that was drawn last; only this class writes to it.
     """
 
     def __init__(self, ale: ALEInterface) -> None:
         self._ale = ale
         shape = ale.getScreenDims()
-        self.picture = np.zeros((*shape, 3), np.uint8)
+        self.image = np.zeros((*shape, 3), np.uint8)
         self._frame, self._drawn = np.zeros((2, *shape), np.uint8)
         self._frame_words, self._drawn_words = _words(self._frame), _words(self._drawn)
-        self._picture_words = self.picture.reshape(-1).view("V24")
+        self._image_words = self.image.reshape(-1).view("V24")
         self._changed = np.empty(len(self._frame_words), bool)
         self._most = len(self._frame_words) // _FEW
         self._looks = np.repeat(_UNKNOWN, 1 << 16)
@@ -49,10 +49,10 @@ class Screen:
         self._blind = 1
 
     def draw(self) -> NDArray[np.uint8]:
-        """Update `picture` to show the emulator's screen, and return it."""
+        """Update `image` to show the emulator's screen, and return it."""
         if self._blind:
             self._draw_all(self._blind - 1)
-            return self.picture
+            return self.image
         self._ale.getScreen(self._frame)
         words = self._frame_words
         (places,) = np.not_equal(words, self._drawn_words, out=self._changed).nonzero()
@@ -64,19 +64,19 @@ class Screen:
                 self._draw_all(0)
                 self._learn()
             else:
-                self._picture_words[places] = looks.view("V24")
+                self._image_words[places] = looks.view("V24")
                 self._frame, self._drawn = self._drawn, self._frame
                 self._frame_words, self._drawn_words = self._drawn_words, words
-        return self.picture
+        return self.image
 
     def _draw_all(self, blind: int) -> None:
-        """Let ALE convert all pixels, as in the next `blind` frames.
+        """Let ALE convert all pixels of this frame, and later those of the next `blind` frames.
 
         If `blind` is 0, keep the screen's bytes, with which the next screen is compared.
         """
-        # Ctrl-C in the next lines leaves a picture with which no later screen is compared.
+        # Ctrl-C in the next lines leaves an image with which no later screen is compared.
         self._blind = 1
-        self._ale.getScreenRGB(self.picture)
+        self._ale.getScreenRGB(self.image)
         if not blind:
             self._ale.getScreen(self._drawn)
         self._blind = blind
@@ -84,7 +84,7 @@ class Screen:
     def _learn(self) -> None:
         """Learn which colours the screen's bytes stand for; update the table of colour pairs."""
         shown, places = np.unique(self._drawn, return_index=True)
-        self._palette[shown] = self.picture.reshape(-1, 3)[places]
+        self._palette[shown] = self.image.reshape(-1, 3)[places]
         known = self._known = np.union1d(self._known, shown)
         pairs = np.stack(np.meshgrid(known, known), axis=-1)
         looks = self._palette[pairs].reshape(len(known), -1).view("V6")

@@ -36,32 +36,32 @@ _SLACK = 64
 
 
 class AtariCodec(Codec):
-    """Saves the emulator's state, the previous action and, if `pictures` is true, the screen.
+    """Saves the emulator's state, the previous action and, if `images` is true, the screen.
 
     Parameters
     ----------
     base : PlannableAle
     frameskip : int or (int, int)
-    pictures : bool
+    images : bool
         Whether states hold the screen.
     wrapped : bool
         Whether `base` has wrappers, which may draw random numbers.
     """
 
     def __init__(
-        self, base: PlannableAle, frameskip: int | tuple[int, int], *, pictures: bool, wrapped: bool
+        self, base: PlannableAle, frameskip: int | tuple[int, int], *, images: bool, wrapped: bool
     ) -> None:
-        self._base, self._frameskip, self._pictures = base, frameskip, pictures
+        self._base, self._frameskip, self._images = base, frameskip, images
         self.saves_generator = base.stickiness > 0 or isinstance(frameskip, tuple) or wrapped
         self.columns = dict.fromkeys((*COUNTS, *base.places), ((), np.dtype(np.int64)))
         base.ale.reset_game()
         height, width = base.ale.getScreenDims()
-        self._picture_shape = (height, width, 3)
+        self._image_shape = (height, width, 3)
         self.ale_nbytes = len(base.ale.cloneState().serialize()) + _SLACK
-        self._picture_at = ALE_AT + padded(self.ale_nbytes)
-        self.nbytes = self._picture_at + pictures * padded(int(np.prod(self._picture_shape)))
+        self._image_at = ALE_AT + padded(self.ale_nbytes)
+        self.nbytes = self._image_at + images * padded(int(np.prod(self._image_shape)))
         # Whether rows hold only the emulator's state, without randomness, images or sound.
-        self.plain = not (self.saves_generator or pictures or base.sound_obs)
+        self.plain = not (self.saves_generator or images or base.sound_obs)
         if base.sound_obs:
             self.exactness = "approximate"
             self.exactness_note = (
@@ -83,16 +83,16 @@ class AtariCodec(Codec):
             "repeat_action_probability": base.stickiness,
             "episodic_life": base.episodic_life,
         }
-        pictures: Any = self._pictures
-        if pictures and self.saves_generator:
-            pictures = "before the generator"
+        images: Any = self._images
+        if images and self.saves_generator:
+            images = "before the generator"
         return {
             "game": base._game,
             "rom": hashlib.md5(rom.read_bytes(), usedforsecurity=False).hexdigest(),
             "ale-py": ale_py.__version__,
             "settings": {**settings, **own},
             "frameskip": self._frameskip,
-            "pictures": pictures,
+            "pictures": images,
         }
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
@@ -101,9 +101,9 @@ class AtariCodec(Codec):
         The player's position is included if its address is known (see `PLACES` in `ale_game`).
         """
         base, ale = self._base, self._base.ale
-        if base.picture is None and not base.stale:
-            base.picture = ale.getScreenRGB()
-        saved, picture, stale = base.clone(), base.picture, base.stale
+        if base.image is None and not base.stale:
+            base.image = ale.getScreenRGB()
+        saved, image, stale = base.clone(), base.image, base.stale
         names = "ram", "lives", "frame_number", "episode_frame_number"
         values = []
         try:
@@ -114,7 +114,7 @@ class AtariCodec(Codec):
                 )
         finally:
             base.restore(saved)
-            base.picture, base.stale = picture, stale
+            base.image, base.stale = image, stale
         columns = zip(*values, strict=True) if values else ((),) * len(names)
         named = {name: np.array(column) for name, column in zip(names, columns, strict=True)}
         for name, address in base.places.items():
@@ -135,13 +135,13 @@ class AtariCodec(Codec):
         HEAD.pack_into(memory, 0, length, base.previous)
         end = ALE_AT + length
         memory[ALE_AT:end] = saved
-        payload[end : self._picture_at] = 0
-        if self._pictures:
-            picture = payload[self._picture_at :].reshape(self._picture_shape)
-            if base.picture is not None:
-                picture[:] = base.picture
+        payload[end : self._image_at] = 0
+        if self._images:
+            image = payload[self._image_at :].reshape(self._image_shape)
+            if base.image is not None:
+                image[:] = base.image
             else:
-                base.ale.getScreenRGB(picture)
+                base.ale.getScreenRGB(image)
 
     def write(self, payload: Row) -> None:
         """Restore the emulator, the previous action and, if states hold it, the screen."""
@@ -149,11 +149,11 @@ class AtariCodec(Codec):
         saved, previous = self._unpacked(payload)
         base.restore(saved)
         base.previous = previous
-        base.stale = not self._pictures
-        if self._pictures:
-            base.picture = payload[self._picture_at :].reshape(self._picture_shape).copy()
+        base.stale = not self._images
+        if self._images:
+            base.image = payload[self._image_at :].reshape(self._image_shape).copy()
         else:
-            base.picture = None
+            base.image = None
 
     def _unpacked(self, payload: Row) -> tuple[bytes, int]:
         """Return the emulator's serialised state and the previous action that `payload` holds."""
@@ -266,7 +266,7 @@ class AtariSimulator(GymnasiumSimulator):
         codec = AtariCodec(
             self.base,
             self.frameskip,
-            pictures=self.render_mode == "rgb_array",
+            images=self.render_mode == "rgb_array",
             wrapped=wrapped,
         )
         # Whether rows are stepped without wrappers and without a random generator.
@@ -330,25 +330,25 @@ class AtariSimulator(GymnasiumSimulator):
         and then undone.
         """
         base = self.base
-        if base.picture is None and base.stale:
+        if base.image is None and base.stale:
             saved = base.clone()
             try:
                 base.ale.act(0)
-                picture = base.ale.getScreenRGB()
+                image = base.ale.getScreenRGB()
             finally:
                 base.restore(saved)
-            base.picture = picture
-        if base.picture is not None:
-            return base.picture.copy()
+            base.image = image
+        if base.image is not None:
+            return base.image.copy()
         return base.ale.getScreenRGB()
 
-    def keep_picture(self) -> NDArray[np.uint8]:
+    def keep_image(self) -> NDArray[np.uint8]:
         """Return the screen, which the emulator's states do not include."""
         return self.image()
 
-    def give_picture(self, picture: NDArray[np.uint8]) -> None:
-        """Use `picture` as the screen until the next frame."""
-        self.base.picture = picture
+    def give_image(self, image: NDArray[np.uint8]) -> None:
+        """Use `image` as the screen until the next frame."""
+        self.base.image = image
 
     def get_ram(self) -> NDArray[np.uint8]:
         """Return the console's memory, ``(128,) uint8``."""

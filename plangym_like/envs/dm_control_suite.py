@@ -36,7 +36,7 @@ def parse(name: str) -> tuple[str, str, bool] | None:
 
 
 def all_ids() -> list[str]:
-    """Return the ids of all tasks: first all as plangym writes them, then all as shimmy does.
+    """Return the ids of all tasks: first in the form used by plangym, then in shimmy's form.
 
     Raises `ImportError` if dm_control is not installed.
     """
@@ -103,7 +103,7 @@ class SuiteEnv(gymnasium.Env[Any, Any]):
         )
         if not limited:
             self.suite_env._step_limit = float("inf")
-        self._picture = {"width": width, "height": height, "camera_id": camera_id}
+        self._camera_options = {"width": width, "height": height, "camera_id": camera_id}
         self.flat = flat
         self.seeded = False
         self.random = RestorableRandom(self.suite_env.task.random)
@@ -152,8 +152,8 @@ class SuiteEnv(gymnasium.Env[Any, Any]):
 
     def render(self) -> NDArray[np.uint8]:
         """Return the camera image, ``(height, width, 3)``."""
-        picture: NDArray[np.uint8] = self.physics.render(**self._picture)
-        return picture
+        image: NDArray[np.uint8] = self.physics.render(**self._camera_options)
+        return image
 
     def close(self) -> None:
         """Release the resources used for rendering."""

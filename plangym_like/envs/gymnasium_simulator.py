@@ -105,8 +105,8 @@ class GymnasiumSimulator(TriedSimulator):
         self.obs_type = obs_type
         self.env_kwargs = env_kwargs
         self.state_capacity = state_capacity and as_count("state_capacity", state_capacity)
-        self._pictures = obs_type in ("rgb", "grayscale") and "ram" not in self.obs_types
-        if self._pictures and render_mode is None:
+        self._images = obs_type in ("rgb", "grayscale") and "ram" not in self.obs_types
+        if self._images and render_mode is None:
             self.render_mode = "rgb_array"
         self._set_frameskip(frameskip)
         wrappers = self._wrappers = as_wrappers(wrappers)
@@ -145,7 +145,7 @@ class GymnasiumSimulator(TriedSimulator):
         if codec.columns is not None and is_plain(env):
             self.columns, self.plain_infos = dict(codec.columns), False
         self.exactness, self.exactness_note = codec.exactness, codec.exactness_note
-        if self._pictures:
+        if self._images:
             shape = self.image().shape
             self.observation_space = gymnasium.spaces.Box(
                 0, 255, shape if self.obs_type == "rgb" else shape[:2], np.uint8
@@ -293,7 +293,7 @@ class GymnasiumSimulator(TriedSimulator):
 
     def step_env(self, action: Any) -> EnvStep:
         """Call ``env.step`` up to `frameskip` times, and return the combined result."""
-        if self.frameskip == 1 and not self._pictures:
+        if self.frameskip == 1 and not self._images:
             return self.env.step(action)
         return super().step_env(action)
 
@@ -309,7 +309,7 @@ class GymnasiumSimulator(TriedSimulator):
             total += float(reward) if isinstance(reward, float) else as_reward(reward)
             if terminated or truncated:
                 break
-        if self._pictures:
+        if self._images:
             obs = self.observe(obs)
         return obs, total, bool(terminated), bool(truncated), info, count - left
 
@@ -353,7 +353,7 @@ class GymnasiumSimulator(TriedSimulator):
 
     def _fast_form_of(self, actions: Any) -> FastForm | None:
         """Return the fast form for the dtype of `actions`, if any; make it when first needed."""
-        if self._pictures or not isinstance(actions, (np.ndarray, np.generic)):
+        if self._images or not isinstance(actions, (np.ndarray, np.generic)):
             return None
         forms, kind = self._fast_forms, actions.dtype.char
         then, now = self._configured, self.configuration()
@@ -369,10 +369,10 @@ class GymnasiumSimulator(TriedSimulator):
 
     def observe(self, obs: Any) -> Any:
         """Return the observation that `obs_type` asks for: `obs` itself, or an image."""
-        if not self._pictures:
+        if not self._images:
             return obs
-        picture = self.image()
-        return picture if self.obs_type == "rgb" else (picture @ _GREY).round().astype(np.uint8)
+        image = self.image()
+        return image if self.obs_type == "rgb" else (image @ _GREY).round().astype(np.uint8)
 
     # Images
 

@@ -55,16 +55,16 @@ class MujocoCodec(PhysicsMemory, Codec):
     ----------
     base : gymnasium.envs.mujoco.MujocoEnv
         The robot, reset at least once.
-    pictures : bool
+    images : bool
         Whether states hold the data that images are rendered from.
     """
 
-    def __init__(self, base: Any, *, pictures: bool) -> None:
+    def __init__(self, base: Any, *, images: bool) -> None:
         self._base = base
         robot_class = robot_for(base)
         self.robot = None if robot_class is None else robot_class(base)
         carried = derived(base.data) if robot_class is None else dict(robot_class.carried(base))
-        if pictures:
+        if images:
             carried = {**drawn(base.data), **carried}
         super().__init__(base.model, base.data, carried)
         self._note_inexactness()
@@ -140,7 +140,7 @@ class MujocoSimulator(GymnasiumSimulator):
                 "saves only that class"
             )
         self.reset_once()
-        return MujocoCodec(self.base, pictures=self.render_mode == "rgb_array")
+        return MujocoCodec(self.base, images=self.render_mode == "rgb_array")
 
     def make_fast_form(self, kind: str) -> FastForm | None:
         """Return the stepper for the robot if there is one and it agrees with the environment.
@@ -177,7 +177,7 @@ class MujocoSimulator(GymnasiumSimulator):
         # Another environment in this process may have rendered last.
         for viewer in self._viewers():
             viewer.make_context_current()
-        picture = super().image()
+        image = super().image()
         if self._frees is None:
             self._frees = [
                 weakref.finalize(self.base, _free_drawing_memory, viewer.opengl_context, viewer.con)
@@ -185,7 +185,7 @@ class MujocoSimulator(GymnasiumSimulator):
             ]
             for free in self._frees:
                 free.atexit = False  # at exit, OpenGL is not needed and may be gone
-        return picture
+        return image
 
     def copy_state(self, other: Self) -> None:
         """Copy the data of `other`, and compute the data that images are rendered from."""

@@ -57,14 +57,14 @@ def render(painter: Any, simulator: Any) -> NDArray[np.uint8]:
         # The callable takes no mode, or the mode was overwritten when the state was copied.
         base.render_mode = MODE
     try:
-        picture: NDArray[np.uint8] = painter.image()
+        image: NDArray[np.uint8] = painter.image()
     except NotImplementedError:
-        picture = np.asarray(None)
-    if picture.ndim < 2:
+        image = np.asarray(None)
+    if image.ndim < 2:
         raise InputError(
             f"{type(base).__name__}.render() gives no image, although render_mode is {MODE!r}"
         )
-    return picture
+    return image
 
 
 def _takes_render_mode(make: Any) -> bool:

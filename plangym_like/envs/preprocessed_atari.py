@@ -76,7 +76,7 @@ def skip_unread_screens(env: Any) -> None:
 def _find(env: Any, between: tuple[type, ...]) -> Any:
     """Return the `AtariPreprocessing` in `env` if each wrapper inside it has a type in `between`.
 
-    Return ``None`` otherwise, or if the source code of Gymnasium or ale-py is not the known one.
+    Return ``None`` otherwise, or if the source code of Gymnasium or ale-py is not a known version.
     """
     found = next((link for link in chain(env) if type(link) is AtariPreprocessing), None)
     if found is None or source_digest() not in _KNOWN:

@@ -198,7 +198,7 @@ class RetroSimulator(GymnasiumSimulator):
 
     def make_env(self) -> gymnasium.Env[Any, Any]:
         """Return the game, and give it the emulator of this process."""
-        self._pictures = self.obs_type == "grayscale"
+        self._images = self.obs_type == "grayscale"
         game = str(self.name)
         inttype = self.env_kwargs.get("inttype", stable_retro.data.Integrations.STABLE)
         actions = self.env_kwargs.get("use_restricted_actions", stable_retro.Actions.FILTERED)

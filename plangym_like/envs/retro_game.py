@@ -52,7 +52,7 @@ class PlannableRetro(stable_retro.RetroEnv):  # type: ignore[misc]
         **kwargs: Any,
     ) -> None:
         self._asleep: NDArray[np.uint8] | None = None
-        self.picture: NDArray[np.uint8] | None = None
+        self.image: NDArray[np.uint8] | None = None
         _send_to_sleep()
         super().__init__(
             game,
@@ -115,18 +115,18 @@ class PlannableRetro(stable_retro.RetroEnv):  # type: ignore[misc]
             data[gaps] = 0
         return self.addresses.strip(data)
 
-    def write_emulator(self, data: NDArray[np.uint8], picture: NDArray[np.uint8]) -> None:
-        """Set the emulator's state to `data` and its screen to `picture`.
+    def write_emulator(self, data: NDArray[np.uint8], image: NDArray[np.uint8]) -> None:
+        """Set the emulator's state to `data` and its screen to `image`.
 
         The next reward is the increase of the score since this state.
         """
         self.wake(restore=False)
         self._put(data)
-        self.picture = picture
+        self.image = image
         if self._obs_type == Observations.RAM:
             self.ram = self.get_ram()
         else:
-            self.img = picture
+            self.img = image
 
     def _put(self, data: NDArray[np.uint8]) -> None:
         tail, _ = self._dirt
@@ -167,19 +167,19 @@ class PlannableRetro(stable_retro.RetroEnv):  # type: ignore[misc]
 
     def sleep(self) -> None:
         """Save the state, and release the emulator."""
-        self.picture = self.screen()
+        self.image = self.screen()
         self._asleep = self.read_emulator().copy()
         del self.em
 
     def screen(self) -> NDArray[np.uint8]:
         """Return the current screen, ``(height, width, 3)``."""
-        if self.picture is None:
-            self.picture = self.get_screen(apply_rotation=True).copy()
-        return self.picture
+        if self.image is None:
+            self.image = self.get_screen(apply_rotation=True).copy()
+        return self.image
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self.wake()
-        self.picture = None
+        self.image = None
         obs, reward, terminated, truncated, info = super().step(action)
         return obs, float(reward), terminated, truncated, info
 
@@ -187,7 +187,7 @@ class PlannableRetro(stable_retro.RetroEnv):  # type: ignore[misc]
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         self.wake(restore=False)
-        self.picture = None
+        self.image = None
         result: tuple[Any, dict[str, Any]] = super().reset(seed=seed, options=options)
         return result
 

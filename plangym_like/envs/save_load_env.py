@@ -256,7 +256,7 @@ class SaveLoadSimulator(GymnasiumSimulator):
         """Return whether ``step_states`` can be used to step many rows at once."""
         plain = all(type(wrapper) in TRANSPARENT for wrapper in chain(self.env))
         own = callable(getattr(self.base, "step_states", None))
-        return own and plain and not self._pictures
+        return own and plain and not self._images
 
     def _check_step_states(self, kind: str) -> None:
         """Raise `SnapshotError` if the results of ``step_states`` and ``step`` differ.

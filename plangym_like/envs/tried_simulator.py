@@ -150,7 +150,7 @@ class TriedSimulator(Simulator):
     def suspect_wrappers(self) -> list[str]:
         """Return the names of the wrappers that run code from outside Gymnasium and this package.
 
-        The memory of all others is known.
+        For all other wrappers, it is known which attributes are state.
         """
         return foreign_wrappers(self.env)
 

@@ -11,10 +11,10 @@ from plangym_like.execution.costs import CostModel, portion
 class BatchCosts:
     """The costs of one batch that is sent, while its rows are stepped.
 
-    The time of this process's rows is recorded when the batch is over, for all of them together.
-    Otherwise, a few rows that are unusually cheap because their episodes end early would make all
-    rows look cheap, since the shortest time counts. Only the first rows of an environment are
-    recorded at once.
+    When the batch is over, the time of all rows that this process stepped is recorded in one sum.
+    If rows were recorded one by one, a few rows that are cheap because their episodes end early
+    would make all rows look cheap, since the shortest time counts. Only the first rows of an
+    environment are recorded immediately.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class BatchCosts:
 
     @property
     def least(self) -> int:
-        """About how many rows take as long here as sending a message."""
+        """The number of rows that take about as long here as sending a message."""
         return self._costs.least(self.steps)
 
     def portion(self, start: int, stop: int, *, last: bool = False) -> int:

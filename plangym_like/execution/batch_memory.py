@@ -58,7 +58,7 @@ class BatchMemory:
             self.arrays[region] = block.array()
 
     def results(self) -> dict[str, Memory]:
-        """Return the bytes of each region; bytes of results that cannot be lent are copied."""
+        """Return the bytes of each region; copy the results in `private` regions."""
         return {
             region: array.copy() if region in self.private and region != "inputs" else array
             for region, array in self.arrays.items()

@@ -92,7 +92,7 @@ class BatchRun:
         return self.done
 
     def outcome(self) -> tuple[Any, BaseException | None]:
-        """Return the result, and the error or ``None``. The batch must be over."""
+        """Return ``(result, None)`` or ``(None, error)``; the batch must be over."""
         return self.result, self.error
 
     @property

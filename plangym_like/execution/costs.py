@@ -196,7 +196,7 @@ class CostModel:
         return 0.0 < count * self.seconds_per_row(steps) < self._message
 
     def least(self, steps: float) -> int:
-        """Return about how many rows take as long here as sending a message, at least 1."""
+        """Return how many rows take about as long here as sending a message, at least 1."""
         return max(1, int(self._message / (self.seconds_per_row(steps) or 1.0)))
 
     def note_portion(self, taken: float, steps: float, *, seconds: float) -> None:

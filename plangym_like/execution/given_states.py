@@ -72,11 +72,11 @@ class GivenStates:
         return current.started and current.given and not current.lost
 
     def hold(
-        self, current: CurrentState, row: Row, picture: Any = None, *, given: bool = True
+        self, current: CurrentState, row: Row, image: Any = None, *, given: bool = True
     ) -> None:
         """Make `row` the current state, without using the simulator of this process."""
         self._held = row
-        current.hold(row, picture, given=given)
+        current.hold(row, image, given=given)
 
     def set(self, current: CurrentState, row: Row) -> None:
         """Make `row` the current state; raise the simulator's error if it rejects `row`."""
@@ -106,7 +106,9 @@ class GivenStates:
         if not (self.elsewhere and self.includes(current)):
             return getattr(current, method)(*args, **how)
         assert current.row is not None
-        return self._call(current, current.row, current.picture, current.given, method, args, how)
+        return self._call(
+            current, current.row, current.kept_image, current.given, method, args, how
+        )
 
     def _replace(self, current: CurrentState, row: Row, method: str, args: Any, how: Any) -> Any:
         """In a worker, call `method` with `row` as the current state; hold the resulting state.
@@ -123,8 +125,8 @@ class GivenStates:
     def _call(self, current: CurrentState, *state_and_use: Any) -> Any:
         """Call `_use` in a worker, hold the resulting state, and return the method's result."""
         assert self._workers is not None
-        result, row, picture, given = self._workers.call(_use, *state_and_use)
-        self.hold(current, row, picture, given=given)
+        result, row, image, given = self._workers.call(_use, *state_and_use)
+        self.hold(current, row, image, given=given)
         return result
 
     def view(self, stepper: RowStepper, rows: Row, *, single: bool) -> dict[str, NDArray[Any]]:
@@ -140,21 +142,21 @@ class GivenStates:
 
 
 def _use(
-    env: HostedEnv, row: Row, picture: Any, given: bool, method: str, args: Any, kwargs: Any
+    env: HostedEnv, row: Row, image: Any, given: bool, method: str, args: Any, kwargs: Any
 ) -> tuple[Any, Row, Any, bool]:
     """Call `method` with `row` as the current state; runs in a worker, whose own state is kept.
 
-    Return the result, and the row, picture and ``given`` of the resulting state.
+    Return the result, and the row, image and ``given`` of the resulting state.
     """
     stepper: RowStepper = env.row_stepper
     with stepper.lock:
         stepper.current.set_aside()
         current = CurrentState(stepper.simulator, stepper.layout.format)
-        current.hold(row, picture, given=given)
+        current.hold(row, image, given=given)
         result = getattr(current, method)(*args, **kwargs)
         current.set_aside()
         assert current.row is not None
-        return result, current.row, current.picture, current.given
+        return result, current.row, current.kept_image, current.given
 
 
 def _view(env: HostedEnv, rows: Row, single: bool) -> dict[str, Any]:

@@ -72,7 +72,7 @@ class RowWorker(WorkerHandle):
 
     @property
     def done(self) -> int:
-        """The index after the last row that it has finished."""
+        """The index after the last row that the worker has finished."""
         return int(self.slot[DONE])
 
     @property
@@ -82,12 +82,12 @@ class RowWorker(WorkerHandle):
 
     @property
     def reach(self) -> int:
-        """The index after the last row that it may have written to, or that it still has."""
+        """The index after the last row that the worker may have written to, or still has."""
         return max(self.stop, int(self.slot[REACH]))
 
     @property
     def left(self) -> int:
-        """The number of rows that it has not finished."""
+        """The number of rows that the worker has not finished."""
         return max(0, self.stop - self.done) if self.busy else 0
 
     @property
@@ -98,12 +98,12 @@ class RowWorker(WorkerHandle):
 
     @property
     def unbegun(self) -> int:
-        """The number of rows that it has not begun, so that they may be taken from it."""
+        """The number of rows that the worker has not begun, so that they may be taken away."""
         return max(0, self.stop - int(self.slot[REACH])) if self.busy else 0
 
     @property
     def ahead(self) -> int:
-        """An estimate of the number of rows that it has not stepped yet.
+        """An estimate of the number of rows that the worker has not stepped yet.
 
         Some families step a whole range of rows at once; such a range counts as half done.
         """

@@ -224,8 +224,8 @@ class Lanes(abc.ABC):
     def check_not_used_elsewhere(self) -> None:
         """Raise `InputError` if another user has changed the environments since `start`.
 
-        If lanes step the environments themselves, another `Lanes` must not have reset them. In a
-        vectorised form, attributes that it has read must not have changed.
+        Lanes that step the environments themselves raise it if another `Lanes` has reset them.
+        Vectorised forms raise it if attributes of the environments have changed that they had read.
         """
 
     # The environments

@@ -333,7 +333,7 @@ class _Pickler(pickle.Pickler):
 
 
 class _Watcher(_Pickler):
-    """A pickler that collects sets whose order a pickle does not keep, and objects with memory."""
+    """Collects sets whose order a pickle does not keep, and objects such as arrays and buffers."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)

@@ -106,7 +106,7 @@ class CurrentEnvProxy(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.cache.reseed(self._current, seed)
 
     def release_copy(self) -> None:
-        """Keep the current state only as a log, after the generator of its copy was removed."""
+        """Remove the current copy from the cache, since its generator was removed; keep its log."""
         self.cache.release(self._current)
 
     def clear(self) -> None:

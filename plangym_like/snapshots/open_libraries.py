@@ -1,4 +1,4 @@
-"""`libraries_left_open`: close one of several copies of an environment, but not what all share.
+"""`libraries_left_open`: close one copy of an environment, but no library that others use.
 
 A game may end pygame when it is closed, for the whole process: the window and the fonts of all
 other copies are then gone. Here, copies are closed while others are in use.
@@ -25,7 +25,7 @@ _threads = 0
 
 @contextlib.contextmanager
 def libraries_left_open() -> Iterator[None]:
-    """Let the functions that end a library do nothing during the block."""
+    """During the block, functions that shut down a library, such as ``pygame.quit``, do nothing."""
     global _threads
     with _lock:
         _threads += 1

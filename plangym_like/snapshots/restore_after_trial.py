@@ -86,7 +86,7 @@ def _held(wrappers: list[Any]) -> list[Any]:
 
 
 def _never_copied(things: list[Any], seen: set[int]) -> list[Any]:
-    """Return the ordinary objects in attributes of `things` whose deep copies are themselves.
+    """Return the ordinary objects in attributes of `things` that ``deepcopy`` returns uncopied.
 
     Objects whose ids are in `seen` are left out.
     """

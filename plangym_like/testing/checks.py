@@ -188,19 +188,19 @@ def workers(context: CheckContext) -> bool:
     return True
 
 
-def picture(context: CheckContext) -> bool:
+def image(context: CheckContext) -> bool:
     """Compare the images that two copies render of the same restored states."""
     env = context.used()
     if env.simulator.__dict__.get("render_mode") != "rgb_array":
         return False
-    pictures = []
+    images = []
     for step in context.chosen[:3]:
         env.set_state(step.state)
-        pictures.append(np.array(env.get_image(), copy=True))
+        images.append(np.array(env.get_image(), copy=True))
     other = context.fresh()
-    for step, shown in reversed(list(zip(context.chosen, pictures, strict=False))):
+    for step, shown in reversed(list(zip(context.chosen, images, strict=False))):
         other.set_state(step.state)
-        if found := difference(shown, np.array(other.get_image()), "picture"):
+        if found := difference(shown, np.array(other.get_image()), "image"):
             raise DifferenceFound(None, *found)
     return True
 
@@ -214,7 +214,7 @@ CHECKS: dict[str, Callable[[CheckContext], bool]] = {
     "rollout": rollout,
     "travel": travelling,
     "workers": workers,
-    "picture": picture,
+    "image": image,
 }
 
 

@@ -56,7 +56,7 @@ DESCRIPTIONS: dict[str, tuple[str, str]] = {
             "addresses, process ids, the order of sets, environment variables"
         ),
     ),
-    "picture": (
+    "image": (
         "after set_state, the image shows that state",
         "render the image from the state, not from earlier images",
     ),

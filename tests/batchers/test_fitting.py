@@ -18,7 +18,7 @@ from plangym_like.lanes.fitting import as_fitting
 from plangym_like.lanes.make_lanes import make_lanes
 from plangym_like.lanes.step_arrays import StepArrays
 
-PICTURE = spaces.Box(0, 255, (3,), np.uint8)
+IMAGE = spaces.Box(0, 255, (3,), np.uint8)
 SPEED = spaces.Box(-9, 9, (1,), np.float32)
 
 
@@ -49,24 +49,24 @@ class Says(gymnasium.Env[Any, Any]):
 
 ZEROS = np.zeros(3, np.uint8)
 WRONG: dict[str, tuple[Any, Any, Any, str]] = {
-    "too large": (PICTURE, ZEROS, np.array([1, 300, 2]), "observation must be uint8"),
-    "negative": (PICTURE, ZEROS, np.array([1, -1, 2]), "observation must be uint8"),
-    "a fraction": (PICTURE, ZEROS, np.array([0.5, 1, 2]), "observation must be uint8"),
-    "a number for a row": (PICTURE, ZEROS, np.uint8(3), r"shape \(3,\)"),
-    "one for three": (PICTURE, ZEROS, np.ones(1, np.uint8), r"shape \(3,\)"),
+    "too large": (IMAGE, ZEROS, np.array([1, 300, 2]), "observation must be uint8"),
+    "negative": (IMAGE, ZEROS, np.array([1, -1, 2]), "observation must be uint8"),
+    "a fraction": (IMAGE, ZEROS, np.array([0.5, 1, 2]), "observation must be uint8"),
+    "a number for a row": (IMAGE, ZEROS, np.uint8(3), r"shape \(3,\)"),
+    "one for three": (IMAGE, ZEROS, np.ones(1, np.uint8), r"shape \(3,\)"),
     "nothing": (SPEED, np.zeros(1, np.float32), None, "numbers of shape"),
     "a hole": (SPEED, np.zeros(1, np.float32), [None], "numbers of shape"),
     "text": (SPEED, np.zeros(1, np.float32), ["3"], "numbers of shape"),
     "beyond float32": (SPEED, np.zeros(1, np.float32), np.array([1e300]), "must be float32"),
     "a row for a number": (spaces.Discrete(5), 1, np.array([1]), r"shape \(\)"),
     "in a dict": (
-        spaces.Dict(camera=PICTURE),
+        spaces.Dict(camera=IMAGE),
         {"camera": ZEROS},
         {"camera": np.array([1, 2, 300])},
         r"observation\['camera'\] must be uint8",
     ),
     "a part too few": (
-        spaces.Dict(camera=PICTURE, speed=SPEED),
+        spaces.Dict(camera=IMAGE, speed=SPEED),
         {"camera": ZEROS, "speed": np.zeros(1, np.float32)},
         {"camera": ZEROS},
         "must have the keys",
@@ -102,7 +102,7 @@ def test_an_observation_that_does_not_fit_its_space(what: str, at: int) -> None:
 @pytest.mark.parametrize("at", [0, 2])
 def test_it_is_so_wherever_lanes_are_stepped(at: int) -> None:
     def factory() -> Any:
-        return Says(PICTURE, ZEROS, np.array([1, 300, 2]), at)
+        return Says(IMAGE, ZEROS, np.array([1, 300, 2]), at)
 
     def in_a_workspace() -> None:
         agent, workspace = ParallelGymAgent(factory, 2), Workspace()
@@ -134,7 +134,7 @@ def test_it_is_so_wherever_lanes_are_stepped(at: int) -> None:
     ],
 )
 def test_rewards_and_flags_are_single_ones(answer: dict[str, Any], message: str) -> None:
-    lanes = make_lanes([Says(PICTURE, ZEROS, ZEROS, **answer)])
+    lanes = make_lanes([Says(IMAGE, ZEROS, ZEROS, **answer)])
     obs = lanes.start()
     results = np.zeros(1, np.float32), np.zeros(1, bool), np.zeros(1, bool)
     with pytest.raises(InputError, match=f"lane 0's {message}"):
@@ -169,7 +169,7 @@ def test_observations_that_share_memory_are_told_apart() -> None:
 
     class Borrowing(Says):
         def __init__(self, number: int) -> None:
-            super().__init__(PICTURE, shared, shared)
+            super().__init__(IMAGE, shared, shared)
             self.number = number
 
         def reset(self, *, seed: Any = None, options: Any = None) -> Any:

@@ -151,14 +151,14 @@ def test_a_replay_with_another_score_fails(
     assert "replayed: ANOTHER SCORE, 1" in line
 
 
-def test_without_pictures_nothing_is_drawn(
+def test_without_images_nothing_is_drawn(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     arguments = ["plan", "CartPole-v1", *QUICK, "--out", str(tmp_path)]
     assert main(arguments) == 2
-    assert "pip install 'plangym_like[viz]', or add --no-pictures" in capsys.readouterr().err
-    assert main([*arguments, "--no-pictures"]) == 0
+    assert "pip install 'plangym_like[viz]', or add --no-images" in capsys.readouterr().err
+    assert main([*arguments, "--no-images"]) == 0
     assert {path.name for path in tmp_path.iterdir()} == {"actions.json", "plan.json"}
 
 
@@ -232,7 +232,7 @@ def test_bench(capsys: pytest.CaptureFixture[str]) -> None:
     assert result["gymnasium_steps_per_second"] > 0
     assert 0 < parts["of_it_in_simulator"] <= parts["row_of_batch"]
     assert main(["bench", "CartPole-v1", "--seconds", "0.05", "--batches", "4"]) == 0
-    assert "states a second (times serial)" in capsys.readouterr().out
+    assert "states per second (times serial)" in capsys.readouterr().out
 
 
 def test_lists(capsys: pytest.CaptureFixture[str]) -> None:

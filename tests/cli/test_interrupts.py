@@ -37,7 +37,7 @@ def slow(obs, infos):
 def interrupted(folder: Path, *arguments: str, again: bool = False) -> tuple[int, str, str]:
     """Run `plan`, press Ctrl-C when it has begun, and return status, output and errors."""
     (folder / "mine.py").write_text(MODULE)
-    command = [*COMMAND, *arguments, "--seconds", "1000", "--no-pictures", "--out", "out"]
+    command = [*COMMAND, *arguments, "--seconds", "1000", "--no-images", "--out", "out"]
     with subprocess.Popen(
         command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:

@@ -31,7 +31,7 @@ def test_dm_control(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="a task is"):
         DMControlEnv("cartpole")
     shown: list[Any] = []
-    monkeypatch.setattr(window, "show", lambda picture, title: shown.append(picture))
+    monkeypatch.setattr(window, "show", lambda image, title: shown.append(image))
     assert env.render(mode="rgb_array").shape == (240, 320, 3)
     assert env.render(mode="human") is True and len(env.viewer) == 1
     env.show_game(sleep=0)

@@ -67,7 +67,7 @@ def test_the_figures_of_the_readme_are_measured() -> None:
     robots = json.loads((ROOT / "docs/figures/mujoco.json").read_text(encoding="utf-8"))
     jobs = {job["key"]: job["rows"] for job in (*bench["throughput"], *robots["tasks"])}
     for name, key, told in (
-        ("Ms. Pac-Man with pictures", "mspacman_rgb", "{:.1f} times plangym's best"),
+        ("Ms. Pac-Man with images", "mspacman_rgb", "{:.1f} times plangym's best"),
         ("Ms. Pac-Man's memory", "mspacman_ram", "{:.1f} times plangym's best"),
         ("CartPole", "cartpole", "{:.0f} times plangym's best"),
         ("HalfCheetah", "HalfCheetah", "{:.1f} times plangym's best"),

@@ -79,7 +79,7 @@ def open_page(browser: Any, address: str) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_every_page_fits_its_width_and_shows_its_pictures(open_page: Any, width: str) -> None:
+def test_every_page_fits_its_width_and_shows_its_images(open_page: Any, width: str) -> None:
     tab = open_page(PAGES[0], width)
     root = tab.url.removesuffix(PAGES[0])
     for page in PAGES:

@@ -70,9 +70,9 @@ class Dungeon(gym.Env):
         return np.array([self.cells.index(self.here), self.here.visits, self.time], np.float64)
 
     def render(self) -> Any:
-        picture = np.zeros((8, self.size, 3), np.uint8)
-        picture[:, self.cells.index(self.here)] = 255
-        return picture
+        image = np.zeros((8, self.size, 3), np.uint8)
+        image[:, self.cells.index(self.here)] = 255
+        return image
 
 
 class Diary(gym.Wrapper):

@@ -111,7 +111,7 @@ def test_blocks_equal_the_loop(name: str, kind: str, limited: bool) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_pendulums_picture_has_the_torque_of_the_last_action(kind: str) -> None:
+def test_pendulums_image_has_the_torque_of_the_last_action(kind: str) -> None:
     theirs = gymnasium.make("Pendulum-v1", render_mode="rgb_array", disable_env_checker=True)
     theirs.reset(seed=1)
     with plangym_like.make("Pendulum-v1", render_mode="rgb_array") as env:

@@ -41,7 +41,7 @@ def journey() -> tuple[list[np.ndarray], list[int], list[Any]]:
     return states, actions, steps
 
 
-def test_the_picture_shows_the_hero_where_the_info_says(journey):
+def test_the_image_shows_the_hero_where_the_info_says(journey):
     for step in journey[2][:40:3]:
         x, y = hero(step.obs)
         assert abs(x - 3 - step.info["x"]) <= 3

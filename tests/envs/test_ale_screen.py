@@ -1,4 +1,4 @@
-"""The picture of an emulator: converted where it has changed, it is what ALE draws."""
+"""The image of an emulator: converted where it has changed, it is what ALE draws."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Painted:
         *(("StarGunner", 60, 450), ("Frogger", 300, 350), ("YarsRevenge", 400, 60)),
     ],
 )
-def test_pictures_are_those_that_ale_draws(game: str, most_drawn: int, most_tried: int) -> None:
+def test_images_are_those_that_ale_draws(game: str, most_drawn: int, most_tried: int) -> None:
     rng = np.random.default_rng(3)
     env: Any = gymnasium.make(f"ALE/{game}-v5", frameskip=1)
     env.reset(seed=0)

@@ -82,7 +82,7 @@ REFUSED: dict[str, tuple[Callable[[gymnasium.Env], Any], str]] = {
 }
 # It is made around environments in JAX, and remembers nothing.
 ELSEWHERE = {"JaxToNumpy"}
-PICTURES = {
+IMAGES = {
     "AddRenderObservation",
     "AddWhiteNoise",
     "GrayscaleObservation",
@@ -115,7 +115,7 @@ def test_it_is_saved_exactly(name: str) -> None:
     _skip_where_something_is_missing(name)
     env_id, made = EXACT[name]
     chain = made if isinstance(made, list) else [made]
-    more: dict[str, Any] = {"render_mode": "rgb_array"} if name in PICTURES else {}
+    more: dict[str, Any] = {"render_mode": "rgb_array"} if name in IMAGES else {}
     if name == "ReshapeObservation":
         more["remove_time_limit"] = False
     if name == "AtariPreprocessing":

@@ -31,7 +31,7 @@ AWKWARD = [
     *("Qbert", "Tetris", "Trondead", "TicTacToe3D", "YarsRevenge", "Amidar", "VideoCheckers"),
     *("Pitfall2", "MiniatureGolf", "Hangman", "VideoCube"),
 ]
-# While it thinks, it leaves parts of its pictures to what was drawn before.
+# While it thinks, it leaves parts of its images to what was drawn before.
 SETTLED = {"ALE/TicTacToe3D-v5"}
 SAMPLE = [f"ALE/{game}-v5" for game in ("MsPacman", "Breakout", "MontezumaRevenge")]
 
@@ -143,7 +143,7 @@ def test_every_state_of_every_game_continues(name):
     assert_every_state_continues(name, 300)
 
 
-def test_only_pictures_of_partly_drawn_games_differ_from_gymnasiums():
+def test_only_images_of_partly_drawn_games_differ_from_gymnasiums():
     """Frame by frame; rewards, ends and memory are the same in all of them."""
     differing = {}
     for game in ("Qbert", "Tetris", "TicTacToe3D", "MsPacman"):
@@ -218,7 +218,7 @@ def test_a_lost_life_is_counted_against_the_restored_state():
         assert after.infos["lives"].tolist() == [4, 5]
 
 
-def test_the_picture_is_that_of_the_restored_state():
+def test_the_image_is_that_of_the_restored_state():
     kwargs = {"render_mode": "rgb_array", "obs_type": "rgb"}
     with plangym_like.make("ALE/MsPacman-v5", **kwargs) as env:
         env.reset(seed=0)

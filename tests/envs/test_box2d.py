@@ -85,7 +85,7 @@ def test_a_row_holds_as_many_steps_as_the_time_limit_allows() -> None:
     assert env.simulator._capacity == 2000 and env.state_nbytes > 2000 * 17
 
 
-def test_the_picture_is_of_the_current_state() -> None:
+def test_the_image_is_of_the_current_state() -> None:
     env = Box2DEnv("LunarLander-v3", render_mode="rgb_array")
     state = env.reset(seed=0).state
     start = env.get_image()
@@ -96,16 +96,16 @@ def test_the_picture_is_of_the_current_state() -> None:
     assert np.array_equal(env.get_image(), start)
 
 
-PICTURED = {
+RENDERED = {
     "lander": ("LunarLander-v3", 2, 30),
     "walker": ("BipedalWalker-v3", np.array([0.4, 0.1, -0.2, 0.6], np.float32), 12),
     "racer": ("CarRacing-v3", np.array([0.1, 0.8, 0.0], np.float32), 4),
 }
 
 
-@pytest.mark.parametrize("kind", PICTURED)
-def test_pictures_depend_on_the_state_alone(kind: str) -> None:
-    name, action, steps = PICTURED[kind]
+@pytest.mark.parametrize("kind", RENDERED)
+def test_images_depend_on_the_state_alone(kind: str) -> None:
+    name, action, steps = RENDERED[kind]
     with Box2DEnv(name, obs_type="rgb", live_prefixes=3, autoreset=False) as env:
         state, obs, _ = env.reset(seed=1)
         states, shown = [], [obs]

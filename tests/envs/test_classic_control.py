@@ -42,19 +42,19 @@ def test_rows_are_small() -> None:
 
 
 @pytest.mark.parametrize("name", IDS)
-def test_set_state_leads_to_the_same_picture(name: str) -> None:
+def test_set_state_leads_to_the_same_image(name: str) -> None:
     pytest.importorskip("pygame")
     env = make(name, render_mode="rgb_array")
     rng = np.random.default_rng(12)
     state = env.get_state()
     for _ in range(5):
         env.step(random_actions(env, rng))
-    later, picture = env.get_state(), env.get_image()
+    later, image = env.get_state(), env.get_image()
     other = make(name, render_mode="rgb_array")
     other.set_state(later)
-    assert (other.get_image() == picture).all()
+    assert (other.get_image() == image).all()
     env.set_state(state)
-    assert (env.get_image() != picture).any()
+    assert (env.get_image() != image).any()
 
 
 def test_the_random_generator_is_part_of_the_state() -> None:

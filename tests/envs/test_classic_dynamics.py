@@ -276,13 +276,13 @@ def test_wrappers_of_the_user_are_stepped_through() -> None:
 
 
 @pytest.mark.parametrize("obs_type", ["rgb", "grayscale"])
-def test_pictures_are_observed_row_by_row(obs_type: str) -> None:
+def test_images_are_observed_row_by_row(obs_type: str) -> None:
     pytest.importorskip("pygame")
     env = make(obs_type=obs_type)
     states = np.stack([env.make_state(x=[x, 0.0, 0.1, 0.0]) for x in (-1.0, 0.0, 1.0)])
     result = env.step_batch([0, 1, 1], states)
     assert result.obs.shape == (3, *env.observation_space.shape)
-    assert len({picture.tobytes() for picture in result.obs}) == 3
+    assert len({image.tobytes() for image in result.obs}) == 3
     plain = make().step_batch([0, 1, 1], np.stack([make().get_state()] * 3))
     assert plain.rewards.tolist() == result.rewards.tolist()
 

@@ -13,7 +13,7 @@ pytest.importorskip(
     "dm_control", reason="dm_control is not installed: pip install 'plangym_like[dm-control]'"
 )
 
-from test_mujoco_pictures import HAS_LIBRARY, drawing
+from test_mujoco_images import HAS_LIBRARY, drawing
 
 import plangym_like
 from plangym_like.envs.dm_control import DmControlSimulator
@@ -287,25 +287,25 @@ def test_a_generator_is_restored_when_it_is_asked_for() -> None:
     assert random.uniform() == first
 
 
-# Pictures
+# Images
 
 
 @drawing
 @pytest.mark.parametrize("name", ["walker-walk", "fish-swim", "quadruped-escape"])
-def test_a_picture_shows_the_state_that_was_set(name: str) -> None:
+def test_an_image_shows_the_state_that_was_set(name: str) -> None:
     kwargs = {"render_mode": "rgb_array", "width": 96, "height": 72}
     with plangym_like.make(name, **kwargs) as env, plangym_like.make(name, **kwargs) as other:
         env.reset(seed=0)
         other.reset(seed=7)
         for _ in range(4):
             env.step(env.sample_action())
-        state, picture = env.get_state(), env.get_image()
-        assert picture.shape == (72, 96, 3) and picture.std() > 3
+        state, image = env.get_state(), env.get_image()
+        assert image.shape == (72, 96, 3) and image.std() > 3
         env.reset(seed=1)
-        assert (env.get_image() != picture).any()
+        assert (env.get_image() != image).any()
         for each in (env, other):
             each.set_state(state)
-            assert (each.get_image() == picture).all()
+            assert (each.get_image() == image).all()
 
 
 @drawing

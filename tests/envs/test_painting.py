@@ -36,11 +36,11 @@ def _walk(env: Any, seed: int) -> Any:
 def test_an_image_is_that_of_an_environment_that_renders(name: str, no_window: None) -> None:
     with plangym_like.make(name, autoreset=False) as env:
         state = _walk(env, 1)
-        picture = env.get_image()
+        image = env.get_image()
         assert np.array_equal(env.get_state(), state)
         with plangym_like.make(name, autoreset=False, render_mode="rgb_array") as drawn:
             _walk(drawn, 1)
-            assert np.array_equal(picture, drawn.get_image())
+            assert np.array_equal(image, drawn.get_image())
 
 
 @pytest.mark.parametrize("name", [*NAMES, "Hopper-v5"])
@@ -50,29 +50,29 @@ def test_images_depend_on_the_state_and_change_no_result(name: str, no_window: N
         plangym_like.make(name, autoreset=False) as undrawn,
     ):
         state = _walk(env, 2)
-        picture = env.get_image()
+        image = env.get_image()
         other = _walk(env, 3)
-        assert not np.array_equal(env.get_image(), picture) or name == "FrozenLake-v1"
+        assert not np.array_equal(env.get_image(), image) or name == "FrozenLake-v1"
         env.set_state(state)
-        assert np.array_equal(env.get_image(), picture)
+        assert np.array_equal(env.get_image(), image)
         actions = [env.sample_action() for _ in range(3)]
         _walk(undrawn, 2)
         mine, theirs = (each.step_batch(actions, state) for each in (env, undrawn))
         assert np.array_equal(mine.states, theirs.states)
         assert np.array_equal(mine.rewards, theirs.rewards)
-        assert np.array_equal(env.get_image(), picture)
+        assert np.array_equal(env.get_image(), image)
         env.step(actions[0], state=other)
         undrawn.step(actions[0], state=other)
         assert np.array_equal(env.get_state(), undrawn.get_state())
         assert env.gym_env.render_mode is None
 
 
-def test_a_picture_follows_a_batch_in_workers(no_window: None) -> None:
+def test_an_image_follows_a_batch_in_workers(no_window: None) -> None:
     with plangym_like.make("CartPole-v1", n_workers=2) as env:
         state, *_ = env.reset(seed=0)
-        picture = env.get_image()
+        image = env.get_image()
         env.step_batch([0, 1] * 8, state)
-        assert np.array_equal(env.get_image(), picture)
+        assert np.array_equal(env.get_image(), image)
 
 
 class Counter(gymnasium.Env[int, int]):

@@ -184,7 +184,7 @@ def test_locks_inside_are_made_anew() -> None:
         assert_goes_on(sim, seed=seed, compare_rows=False)
 
 
-# Pictures
+# Images
 
 
 class Painting(Dungeon):
@@ -204,17 +204,17 @@ class Painting(Dungeon):
 
 
 @pytest.mark.parametrize("kind", [Dungeon, Painting])
-def test_the_picture_is_of_the_current_state(kind: Any) -> None:
+def test_the_image_is_of_the_current_state(kind: Any) -> None:
     pytest.importorskip("pygame")
     env = PickledEnv(lambda: kind(render_mode="rgb_array"), render_mode="rgb_array")
     state = env.reset(seed=0).state
-    picture = env.get_image()
+    image = env.get_image()
     moved = env.step(2, state).state
-    assert (env.get_image() != picture).any()
+    assert (env.get_image() != image).any()
     env.set_state(state)
-    assert (env.get_image() == picture).all()
+    assert (env.get_image() == image).all()
     env.step_batch([0, 2], moved)
-    assert (env.get_image() == picture).all()
+    assert (env.get_image() == image).all()
 
 
 # Classes of __main__ and functions by value, in worker processes

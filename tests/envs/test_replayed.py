@@ -433,7 +433,7 @@ def test_rollouts_are_steps() -> None:
         assert_same(row, rollout.states[index])
 
 
-def test_the_picture_is_of_the_current_state() -> None:
+def test_the_image_is_of_the_current_state() -> None:
     env = ReplayedEnv(Dungeon, render_mode="rgb_array", size=7)
     state = env.reset(seed=0).state
     there = env.step(2, state=state).state

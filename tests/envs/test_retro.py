@@ -1,4 +1,4 @@
-"""stable-retro: episodes, futures, rewards and pictures from a restored state, taking turns."""
+"""stable-retro: episodes, futures, rewards and images from a restored state, taking turns."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_the_first_reward_after_a_restore_is_not_counted_from_another_branch(epi
 def test_every_check_passes():
     report = check_env(GAME, states=4, steps=6, workers=(2,), frameskip=4)
     assert report.ok, str(report)
-    assert report.exactness == "exact" and "picture" in report.passed
+    assert report.exactness == "exact" and "image" in report.passed
 
 
 def test_games_take_turns_in_one_process(episode, played):
@@ -107,7 +107,7 @@ def test_games_take_turns_in_one_process(episode, played):
     clone.close()
 
 
-def test_the_picture_is_that_of_the_restored_state(played):
+def test_the_image_is_that_of_the_restored_state(played):
     with plangym_like.make(GAME) as env:
         env.reset(seed=0)
         for index in (200, 30):

@@ -82,7 +82,7 @@ def test_workers_know_the_ids_that_only_the_caller_registered() -> None:
         del gymnasium.registry["Marsh-v3"]
 
 
-class DefaultPictures(Marsh):
+class DefaultImages(Marsh):
     """Has another render mode than none unless told, and knows no none."""
 
     def __init__(self, render_mode: str = "rgb_array") -> None:
@@ -94,9 +94,9 @@ class DefaultPictures(Marsh):
 
 
 def test_an_environment_keeps_the_render_mode_that_is_its_own() -> None:
-    gymnasium.register("Pictures-v0", DefaultPictures)
+    gymnasium.register("Images-v0", DefaultImages)
     try:
-        env = plangym_like.make("Pictures-v0")
+        env = plangym_like.make("Images-v0")
         assert env.get_image().shape == (2, 2, 3)
     finally:
-        del gymnasium.registry["Pictures-v0"]
+        del gymnasium.registry["Images-v0"]

@@ -312,18 +312,18 @@ def test_a_hand_without_end_keeps_its_sum() -> None:
     assert env.step(0, state).reward == plain.step(0)[1]
 
 
-def test_the_picture_is_of_the_current_state() -> None:
+def test_the_image_is_of_the_current_state() -> None:
     moves = {"FrozenLake-v1": 2, "CliffWalking-v1": 0, "Taxi-v4": 0, "Blackjack-v1": 1}
     for name, action in moves.items():
         arguments = {"is_slippery": False} if name == "FrozenLake-v1" else {}
         env = ToyTextEnv(name, render_mode="rgb_array", autoreset=False, **arguments)
         state, _, _ = env.reset(seed=1)
-        picture = env.get_image()
+        image = env.get_image()
         env.step(action)
         env.step_batch([action] * 3, state)
-        assert (env.get_image() != picture).any(), name
+        assert (env.get_image() != image).any(), name
         env.set_state(state)
-        assert (env.get_image() == picture).all(), name
+        assert (env.get_image() == image).all(), name
         env.close()
 
 

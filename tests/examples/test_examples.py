@@ -118,11 +118,11 @@ def test_go_explore_finds_places(tmp_path: Path) -> None:
 
 
 def test_rooms_are_drawn(tmp_path: Path) -> None:
-    picture = tmp_path / "rooms.png"
+    map_file = tmp_path / "rooms.png"
     name = "ALE/MontezumaRevenge-v5"
-    printed = _printed(tmp_path, "go_explore.py", name, "--budget", "1000", "--map", str(picture))
+    printed = _printed(tmp_path, "go_explore.py", name, "--budget", "1000", "--map", str(map_file))
     assert "rooms:      1 (" in printed
-    with Image.open(picture) as image:
+    with Image.open(map_file) as image:
         pixels = np.asarray(image.convert("RGB")).reshape(-1, 3)
     # One room of 24 is dark, the others are light, and places in it have a colour.
     dark = (pixels == 0x21).all(axis=1).sum()
@@ -197,5 +197,5 @@ def test_a_film_that_takes_too_long_ends_early(tmp_path: Path) -> None:
     assert outcome.stdout == "the film shows 1 of 8 steps, because it took so long\n"
     assert "film" not in outcome.stderr, "progress is shown on terminals only"
     with Image.open(tmp_path / "short.gif") as short, Image.open(tmp_path / "long.gif") as long:
-        # Pictures in which nothing has moved become one.
+        # Images in which nothing has moved become one.
         assert short.n_frames <= 2 < long.n_frames <= 5

@@ -140,7 +140,7 @@ def test_only_what_is_there_takes_room() -> None:
     assert region_nbytes(LAYOUTS["text"], full)["observations"] == 0
 
 
-def test_rewards_do_not_live_as_long_as_pictures() -> None:
+def test_rewards_do_not_live_as_long_as_images() -> None:
     """Each kind of result has a region, so a caller can keep one and drop the others."""
     here = LAYOUTS["box"]
     shape = Shape(100, 0, 100, 1, False, True, True, "<i8")

@@ -358,11 +358,11 @@ def test_rows_of_one_environment(monkeypatch: pytest.MonkeyPatch) -> None:
             envs.set_attr("_reset_noise_scale", 0.5)
 
 
-def test_pictures() -> None:
+def test_images() -> None:
     with make_vec("CartPole-v1", 2, render_mode="rgb_array") as envs:
         envs.reset(seed=0)
-        pictures = envs.render()
-    assert len(pictures) == 2 and pictures[0].shape == (400, 600, 3)
+        images = envs.render()
+    assert len(images) == 2 and images[0].shape == (400, 600, 3)
 
 
 def test_gymnasiums_vector_wrappers() -> None:

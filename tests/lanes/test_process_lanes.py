@@ -239,9 +239,9 @@ def test_calls_and_attributes(make: MakeLanes) -> None:
         assert player.lanes.call("has_wrapper_attr", "length") == [True] * 4
         records.append([plain(player.step()[:4]) for _ in range(5)])
     assert records[0] == records[1]
-    pictured = make(partial(gymnasium.make, "CartPole-v1", render_mode="rgb_array"), 2)
-    pictured.start([1, 1])
-    first, second = pictured.call("render")
+    rendering = make(partial(gymnasium.make, "CartPole-v1", render_mode="rgb_array"), 2)
+    rendering.start([1, 1])
+    first, second = rendering.call("render")
     assert first.ndim == 3 and first.tobytes() == second.tobytes()
 
 

@@ -245,7 +245,7 @@ UNSAVEABLE = {
     "slots": (Slotted, "Slotted cannot be saved"),
     "video": (Video, "Video cannot be saved: it writes files"),
     "window": (Window, "Window cannot be saved: it owns a window"),
-    "pictures": (wrappers.RenderCollection, "RenderCollection cannot be saved.*no limit"),
+    "images": (wrappers.RenderCollection, "RenderCollection cannot be saved.*no limit"),
 }
 
 

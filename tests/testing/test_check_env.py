@@ -63,7 +63,7 @@ def test_short_episodes_are_followed_by_more_of_them() -> None:
 def test_nothing_is_wrong_with_the_walk() -> None:
     report = check_env(Walk)
     assert report.ok, str(report)
-    assert report.passed == [check for check in DESCRIPTIONS if check != "picture"]
+    assert report.passed == [check for check in DESCRIPTIONS if check != "image"]
     assert report.states == 16 and report.steps > 100
     assert min(report.save_us, report.restore_us, report.step_us) > 0
 
@@ -80,7 +80,7 @@ def test_nothing_is_wrong_with_the_walk() -> None:
 def test_what_is_right_passes(name: str, kwargs: dict[str, Any]) -> None:
     report = check_env(name, states=6, steps=8, workers=(2,), **kwargs)
     assert report.ok, str(report)
-    assert ("picture" in report.passed) == ("render_mode" in kwargs)
+    assert ("image" in report.passed) == ("render_mode" in kwargs)
     assert report.snapshot == kwargs.get("snapshot", "native")
 
 

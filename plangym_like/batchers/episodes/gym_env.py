@@ -160,8 +160,9 @@ class GymInfEnv(GymEnv):
     """Gymnasium environments that are reset when their episodes end, so that all keep running.
 
     `step` returns the results of the actions, and the observations for the next actions. If an
-    environment's episode has ended, the result is the last observation of that episode, and the
-    next action is for the first observation of the next episode, whose ``initial_state`` is true.
+    environment's episode has ended, the two differ: the result is the last observation of that
+    episode, and the observation for the next action is the first of the next episode, with a true
+    ``initial_state``.
     Resets at the end of an episode get the `env_info` that was last passed to `reset`.
 
     Parameters

@@ -366,7 +366,7 @@ def _like(flags: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
 
 
 def _versions(tree: Any) -> list[int]:
-    """Return how often each tensor was changed by torch; NumPy and inference mode count nothing."""
+    """Return how often torch has changed each tensor, not counting changes in inference mode."""
     return [leaf._version for leaf in tree_leaves(tree) if not leaf.is_inference()]
 
 

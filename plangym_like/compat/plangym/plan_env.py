@@ -103,10 +103,10 @@ class PlanEnv:
     def img_shape(self) -> tuple[int, ...] | None:
         """The shape of images, or ``None`` if there are none."""
         try:
-            picture = self.get_image()
+            image = self.get_image()
         except (RuntimeError, NotImplementedError, InputError):
             return None
-        return None if picture is None else picture.shape
+        return None if image is None else image.shape
 
     def step(
         self, action: Any, state: Any = None, dt: Any = 1, return_state: bool | None = None

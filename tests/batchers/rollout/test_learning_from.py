@@ -120,10 +120,10 @@ def test_evaluation_gives_the_actor_what_a_rollout_does() -> None:
 def test_evaluation_can_be_watched() -> None:
     env = gymnasium.make("CartPole-v1", render_mode="rgb_array")
     seen = []
-    picture = env.unwrapped.render
+    original = env.unwrapped.render
 
     def render() -> Any:
-        seen.append(picture())
+        seen.append(original())
         return seen[-1]
 
     env.unwrapped.render = render  # type: ignore[method-assign]

@@ -96,17 +96,17 @@ class DMControlEnv(PlangymEnv):
 
     def render(self, mode: str | None = None) -> Any:
         """Return an image if `mode` is ``"rgb_array"``; if ``"human"``, keep it for `show_game`."""
-        picture = self.get_image()
+        image = self.get_image()
         if mode == "rgb_array":
-            return picture
+            return image
         if mode == "human":
-            self.viewer.append(picture)
+            self.viewer.append(image)
         return True
 
     def show_game(self, sleep: float = 0.05) -> None:
         """Show the images that `render` has kept, `sleep` seconds each."""
-        for picture in self.viewer:
-            window.show(picture, self.name)
+        for image in self.viewer:
+            window.show(image, self.name)
             time.sleep(sleep)
 
     def _show(self) -> None:

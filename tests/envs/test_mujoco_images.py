@@ -1,4 +1,4 @@
-"""Pictures of robots, on a machine without a display."""
+"""Images of robots, on a machine without a display."""
 
 import ctypes.util
 import gc
@@ -50,24 +50,24 @@ def walk(env: Any, steps: int, seed: int) -> None:
 
 @drawing
 @pytest.mark.parametrize("name", ["HalfCheetah-v5", "Ant-v5", "Humanoid-v5", "Reacher-v5"])
-def test_a_picture_shows_the_state_that_was_set(name: str, make: Callable[..., Any]) -> None:
+def test_an_image_shows_the_state_that_was_set(name: str, make: Callable[..., Any]) -> None:
     env, other = make(name), make(name)
     env.reset(seed=0)
     walk(env, 8, seed=0)
-    state, picture = env.get_state(), env.get_image()
-    assert picture.shape == (480, 480, 3) and picture.dtype == np.uint8
-    assert picture.std() > 5
+    state, image = env.get_state(), env.get_image()
+    assert image.shape == (480, 480, 3) and image.dtype == np.uint8
+    assert image.std() > 5
     walk(env, 8, seed=1)
-    assert (env.get_image() != picture).any()
+    assert (env.get_image() != image).any()
     env.set_state(state)
-    assert (env.get_image() == picture).all()
+    assert (env.get_image() == image).all()
     other.set_state(state)
-    assert (other.get_image() == picture).all()
-    assert (env.get_image() == picture).all()
+    assert (other.get_image() == image).all()
+    assert (env.get_image() == image).all()
 
 
 @drawing
-def test_the_picture_is_gymnasiums(make: Callable[..., Any]) -> None:
+def test_the_image_is_gymnasiums(make: Callable[..., Any]) -> None:
     env = make("Hopper-v5")
     env.reset(seed=1)
     walk(env, 5, seed=1)
@@ -82,7 +82,7 @@ def test_the_picture_is_gymnasiums(make: Callable[..., Any]) -> None:
 
 
 @drawing
-def test_batches_of_pictures_come_from_their_own_rows(make: Callable[..., Any]) -> None:
+def test_batches_of_images_come_from_their_own_rows(make: Callable[..., Any]) -> None:
     env = make("HalfCheetah-v5", width=64, height=48, return_image=True)
     state = env.reset(seed=0).state
     actions = np.stack([env.action_space.sample() for _ in range(3)])
@@ -94,7 +94,7 @@ def test_batches_of_pictures_come_from_their_own_rows(make: Callable[..., Any]) 
 
 
 @drawing
-def test_pictures_as_observations(make: Callable[..., Any]) -> None:
+def test_images_as_observations(make: Callable[..., Any]) -> None:
     env = make("Reacher-v5", obs_type="rgb", width=32, height=32)
     obs = env.reset(seed=0).obs
     assert obs.shape == (32, 32, 3) and obs in env.observation_space
@@ -138,13 +138,13 @@ def test_what_the_user_chose_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> N
 
 @drawing
 @pytest.mark.parametrize("closed", [True, False])
-def test_an_environment_that_goes_leaves_the_pictures_of_others_alone(
+def test_an_environment_that_goes_leaves_the_images_of_others_alone(
     make: Callable[..., Any], closed: bool
 ) -> None:
-    pictures = {"obs_type": "rgb", "width": 32, "height": 32}
-    goes = plangym_like.make("Reacher-v5", **pictures)
+    images = {"obs_type": "rgb", "width": 32, "height": 32}
+    goes = plangym_like.make("Reacher-v5", **images)
     goes.reset(seed=0)
-    stays = make("Reacher-v5", **pictures)
+    stays = make("Reacher-v5", **images)
     state = stays.reset(seed=0).state
     actions = np.zeros((2, 2))
     before = stays.step_batch(actions, state).obs

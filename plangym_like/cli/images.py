@@ -1,4 +1,4 @@
-"""Pictures of a plan: its curve as PNG, and its episode as GIF."""
+"""Images of a plan: its curve as PNG, and its episode as GIF."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _FRAMES = 300  # in a GIF, at most
 _MILLISECONDS = 40
 
 
-def require_pictures() -> None:
+def require_images() -> None:
     """Raise `MissingExtraError` unless the drawing libraries are installed."""
     for name in ("matplotlib", "PIL", "tqdm"):
         try:
             importlib.import_module(name)
         except ImportError as error:
             raise MissingExtraError(
-                f"pictures need {name}: pip install 'plangym_like[viz]', or add --no-pictures"
+                f"images need {name}: pip install 'plangym_like[viz]', or add --no-images"
             ) from error
 
 
@@ -106,11 +106,11 @@ def _one_by_one(plan: Plan, start: Row) -> Plan:
 def _small(image: NDArray[np.uint8]) -> Any:
     from PIL import Image
 
-    picture = Image.fromarray(image)
-    if picture.height <= _HEIGHT:
-        return picture
-    size = (picture.width * _HEIGHT // picture.height, _HEIGHT)
-    return picture.resize(size, Image.Resampling.BILINEAR)
+    shown = Image.fromarray(image)
+    if shown.height <= _HEIGHT:
+        return shown
+    size = (shown.width * _HEIGHT // shown.height, _HEIGHT)
+    return shown.resize(size, Image.Resampling.BILINEAR)
 
 
 def _write_gif(path: Path, frames: list[Any]) -> None:
