@@ -101,14 +101,13 @@ class Layout:
             See `plangym_like.errors`; the message names the row.
         """
         lead = 2 if horizon else 1
-        batch: Any
-        is_one = lead == 1 and type(actions) is list and len(actions) == 1
-        if is_one and self._is_choice(actions[0]):
-            batch = np.array(actions, self._choice)
-        elif is_one and self._is_box(actions[0]):
-            batch = actions[0][None].copy()
-        else:
+        batch: Any = None
+        if lead == 1 and type(actions) is list and len(actions) == 1:
+            batch = self._checked_quickly(actions[0])
+        if batch is None:
             batch = spaces.as_actions(self.action_space, actions, lead, self.out_of_bounds)
+        else:
+            batch = batch[None]
         rows, verified = self._check_states(states, sums)
         steps = check_dt(dt)
         numbers = _check_seeds(seeds)
@@ -139,23 +138,26 @@ class Layout:
         ActionError
             The action is not in the action space.
         """
-        if self._is_choice(action):
-            return self._choice(action)
-        if self._is_box(action):
-            return action.copy()
-        return owned(spaces.as_actions(self.action_space, action, 0, self.out_of_bounds))
+        checked = self._checked_quickly(action)
+        if checked is None:
+            checked = owned(spaces.as_actions(self.action_space, action, 0, self.out_of_bounds))
+        return checked
 
-    def _is_choice(self, action: Any) -> bool:
-        """Return whether `action` is a whole number in a `Discrete` action space."""
+    def _checked_quickly(self, action: Any) -> Any:
+        """Return a copy of a usual action; ``None`` if it must be checked closely.
+
+        Usual actions are whole numbers in a `Discrete` action space, and finite arrays with the
+        shape and dtype of a `Box` space.
+        """
         kind = type(action)
-        return (kind is int or kind is self._choice) and int(action) in self._choices
-
-    def _is_box(self, action: Any) -> bool:
-        """Return whether `action` is a finite array with the shape and dtype of a `Box` space."""
-        if type(action) is not np.ndarray or action.dtype is not self._box_dtype:
-            return False
-        # A sum is finite only if every number is; testing each number of an array takes longer.
-        return action.shape == self._box_shape and math.isfinite(sum(action.ravel().tolist()))
+        if kind is np.ndarray:
+            if action.dtype is not self._box_dtype or action.shape != self._box_shape:
+                return None
+            # A sum is finite only if every number is; testing each number takes longer.
+            return action.copy() if math.isfinite(sum(action.ravel().tolist())) else None
+        if (kind is int or kind is self._choice) and int(action) in self._choices:
+            return self._choice(action)
+        return None
 
     def verify(self, inputs: Inputs, start: int = 0, stop: int | None = None) -> None:
         """Verify checksums unless ``inputs.verified``; raise `StateFormatError` if one is wrong."""

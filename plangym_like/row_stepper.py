@@ -80,9 +80,11 @@ class RowStepper:
         layout = self.layout
         if inputs.count == 1 and not (inputs.horizon or masked or "rgb" in layout.columns):
             with self.lock:
-                self.ensure_usable()
+                if self.refusal is not None:
+                    self.ensure_usable()
                 with not_in_use(self.current.in_use):
-                    self.current.set_aside()
+                    if self.current.row is None:
+                        self.current.set_aside()
                     return self._run_one(inputs, states)
         rows = layout.allocate(inputs, states=states, observations=observations)
         return layout.result(rows, self.run_rows(rows, 0, inputs.count, masked=masked))
