@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from plangym_like.batches import Inputs, Leaf, Rows, check_dt
 from plangym_like.errors import BatchLengthError, InputError
 from plangym_like.memory_limits import refuse_too_much
 from plangym_like.ownership import owned
+from plangym_like.simulator import Outcome
 from plangym_like.states import Row, StateFormat
 from plangym_like.transitions import BatchInfo, BatchStep, BatchTransition, Rollout
 
@@ -61,6 +63,9 @@ class Layout:
         self._obs_nbytes = sum(
             math.prod(shape) * dtype.itemsize for shape, dtype in self.obs_leaves or ()
         )
+        # The shape and dtype of observations that are arrays; ``None`` otherwise.
+        is_array = spaces.is_leaf(observation_space)
+        self._obs_leaf = (self.obs_leaves or [])[0] if is_array else (None, None)
         self.array_actions = spaces.is_leaf(action_space)
         # The range of actions and their dtype; empty if the space is not `Discrete`.
         self._choices = range(0)
@@ -96,14 +101,13 @@ class Layout:
             See `plangym_like.errors`; the message names the row.
         """
         lead = 2 if horizon else 1
-        batch: Any
-        is_one = lead == 1 and type(actions) is list and len(actions) == 1
-        if is_one and self._is_choice(actions[0]):
-            batch = np.array(actions, self._choice)
-        elif is_one and self._is_box(actions[0]):
-            batch = actions[0][None].copy()
-        else:
+        batch: Any = None
+        if lead == 1 and type(actions) is list and len(actions) == 1:
+            batch = self._checked_quickly(actions[0])
+        if batch is None:
             batch = spaces.as_actions(self.action_space, actions, lead, self.out_of_bounds)
+        else:
+            batch = batch[None]
         rows, verified = self._check_states(states, sums)
         steps = check_dt(dt)
         numbers = _check_seeds(seeds)
@@ -134,23 +138,26 @@ class Layout:
         ActionError
             The action is not in the action space.
         """
-        if self._is_choice(action):
-            return self._choice(action)
-        if self._is_box(action):
-            return action.copy()
-        return owned(spaces.as_actions(self.action_space, action, 0, self.out_of_bounds))
+        checked = self._checked_quickly(action)
+        if checked is None:
+            checked = owned(spaces.as_actions(self.action_space, action, 0, self.out_of_bounds))
+        return checked
 
-    def _is_choice(self, action: Any) -> bool:
-        """Return whether `action` is a whole number in a `Discrete` action space."""
+    def _checked_quickly(self, action: Any) -> Any:
+        """Return a copy of a usual action; ``None`` if it must be checked closely.
+
+        Usual actions are whole numbers in a `Discrete` action space, and finite arrays with the
+        shape and dtype of a `Box` space.
+        """
         kind = type(action)
-        return (kind is int or kind is self._choice) and int(action) in self._choices
-
-    def _is_box(self, action: Any) -> bool:
-        """Return whether `action` is a finite array with the shape and dtype of a `Box` space."""
-        if type(action) is not np.ndarray or action.dtype is not self._box_dtype:
-            return False
-        # A sum is finite only if every number is; testing each number of an array takes longer.
-        return action.shape == self._box_shape and math.isfinite(sum(action.ravel().tolist()))
+        if kind is np.ndarray:
+            if action.dtype is not self._box_dtype or action.shape != self._box_shape:
+                return None
+            # A sum is finite only if every number is; testing each number takes longer.
+            return action.copy() if math.isfinite(sum(action.ravel().tolist())) else None
+        if (kind is int or kind is self._choice) and int(action) in self._choices:
+            return self._choice(action)
+        return None
 
     def verify(self, inputs: Inputs, start: int = 0, stop: int | None = None) -> None:
         """Verify checksums unless ``inputs.verified``; raise `StateFormatError` if one is wrong."""
@@ -224,6 +231,43 @@ class Layout:
             infos,
         )
 
+    def result_of_one(
+        self, inputs: Inputs, state: Row | None, outcome: Outcome
+    ) -> BatchTransition | BatchStep:
+        """Return the result of a batch of one row, without copying it.
+
+        `state` and `outcome` are the results of `Simulator.step_from`. An observation that has the
+        shape and dtype of its space becomes part of the result.
+
+        Raises
+        ------
+        ObservationError
+            The observation does not match its space.
+        """
+        obs, reward, terminated, truncated, info, frames = outcome
+        if (
+            type(obs) is np.ndarray
+            and obs.dtype is self._obs_leaf[1]
+            and obs.shape == self._obs_leaf[0]
+        ):
+            observations = obs[None]
+        elif self.obs_leaves is None:
+            observations = [obs]
+        else:
+            observations = spaces.empty(self.observation_space, (1,))
+            spaces.put(self.observation_space, observations, 0, obs)
+        rewards, flags = np.array((reward,), np.float64), np.array((terminated, truncated), bool)
+        plain = None
+        if self.plain_infos and info:
+            rest = {key: value for key, value in info.items() if key not in self.columns}
+            plain = [rest] if rest else None
+        values = [info[name] for name in self.columns]
+        columns = partial(_columns_of_one, self.columns, values, n_step=frames, dt=inputs.dt)
+        infos = BatchInfo(1, columns, plain)
+        if state is None:
+            return BatchStep(observations, rewards, flags[:1], flags[1:], infos)
+        return BatchTransition(state[None], observations, rewards, flags[:1], flags[1:], infos)
+
     def _infos(self, rows: Rows, errors: Mapping[int, Exception] | None) -> BatchInfo:
         count, dt = rows.inputs.count, rows.inputs.dt
         columns = {**rows.columns, "n_step": rows.n_step, "dt": dt}
@@ -259,6 +303,14 @@ def _blank(rows: Rows, failed: list[int]) -> None:
     if rows.infos is not None:
         for index in failed:
             rows.infos.pop(index, None)
+
+
+def _columns_of_one(
+    leaves: Mapping[str, Leaf], values: Sequence[Any], **counts: Any
+) -> dict[str, NDArray[Any] | int]:
+    """Return the columns of a batch of one row: `values`, each in its own dtype, and `counts`."""
+    pairs = zip(leaves.items(), values, strict=True)
+    return {name: np.array((value,), dtype) for (name, (_, dtype)), value in pairs} | counts
 
 
 def _common_length(lengths: dict[str, int]) -> int:

@@ -376,10 +376,10 @@ class PlanEnv(StatefulEnv):
         return self._submit(executor, inputs, options)  # type: ignore[no-any-return]
 
     def _submit(self, executor: Executor, inputs: Inputs, options: SubmitOptions) -> Any:
-        sample = AuditedRows.drawn_from(self._auditor, inputs)
+        if not self._auditor.is_due(inputs.count) or not inputs.count:
+            return executor.submit(inputs, options)
+        sample = AuditedRows(self._auditor, inputs)
         result = executor.submit(inputs, options)
-        if sample is None:
-            return result
         return sample.audited(result, _again(executor, self._here(executor)))
 
     def _here(self, executor: Executor) -> Executor:

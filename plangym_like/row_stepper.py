@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.batches import Rows, dt_of
+from plangym_like.batches import Inputs, Rows, dt_of
 from plangym_like.current_state import CurrentState
 from plangym_like.errors import ClosedError
 from plangym_like.fork_safety import forget_after_fork, held_by_lost_thread
@@ -17,14 +17,15 @@ from plangym_like.layout import Layout
 from plangym_like.nested_use import not_in_use
 from plangym_like.ownership import owned
 from plangym_like.row_errors import interruption_in, not_exiting, row_exit
-from plangym_like.simulator import Simulator, no_simulator
+from plangym_like.simulator import Outcome, Simulator, no_simulator
 from plangym_like.states import HEADER_NBYTES, Row, StateFormat
+from plangym_like.transitions import BatchStep, BatchTransition, Rollout
 
 
 class RowStepper:
     """Steps rows of checked batches in one simulator, without changing its current state.
 
-    Executors, workers and Ray nodes use an environment only through `run_rows`.
+    Executors, workers and Ray nodes use an environment only through `run_batch` and `run_rows`.
 
     Parameters
     ----------
@@ -69,6 +70,46 @@ class RowStepper:
                     self._audit_copy = RowStepper(copy, self.layout, self.name)
             return self._audit_copy or self
 
+    def run_batch(
+        self, inputs: Inputs, *, states: bool, observations: bool, masked: bool
+    ) -> BatchTransition | BatchStep | Rollout:
+        """Step all rows of a checked batch, and return its result.
+
+        `states` and `observations` say what the result includes; `masked` is as in `run_rows`.
+        """
+        layout = self.layout
+        if inputs.count == 1 and not (inputs.horizon or masked or "rgb" in layout.columns):
+            with self.lock:
+                if self.refusal is not None:
+                    self.ensure_usable()
+                with not_in_use(self.current.in_use):
+                    if self.current.row is None:
+                        self.current.set_aside()
+                    return self._run_one(inputs, states)
+        rows = layout.allocate(inputs, states=states, observations=observations)
+        return layout.result(rows, self.run_rows(rows, 0, inputs.count, masked=masked))
+
+    def _run_one(self, inputs: Inputs, states: bool) -> BatchTransition | BatchStep:
+        """Step a batch of one row without allocating arrays for its results first."""
+        try:
+            fresh, outcome = self._step_one(inputs, states)
+            if fresh is not None:
+                self.layout.format.seal_row(fresh)
+            return self.layout.result_of_one(inputs, fresh, outcome)
+        except BaseException as error:
+            raise_in_row(error, 0, 1)
+
+    def _step_one(self, inputs: Inputs, read: bool) -> tuple[Row | None, Outcome]:
+        """Step a batch of one row, with the simulator's fast path if there is one."""
+        sim, seeds = self.simulator, inputs.seeds
+        state, action, dt = inputs.states[0], owned(inputs.actions[0]), dt_of(inputs, 0)
+        if read and seeds is None and self.current.is_quick:
+            found = sim.step_row(state, action, dt)
+            if found is not None:
+                return found
+        seed = None if seeds is None else int(seeds[0])
+        return sim.step_from(state, action, dt, seed=seed, read=read)
+
     def run_rows(
         self, rows: Rows, start: int, stop: int, *, masked: bool = False
     ) -> dict[int, Exception] | None:
@@ -99,7 +140,7 @@ class RowStepper:
             elif stop - start > 1 or not self._step_row(rows, start):
                 sim.step_rows(rows, start, stop)
         except BaseException as error:
-            raise_in_row(error, rows)
+            raise_in_row(error, int(rows.cursor[0]), rows.inputs.count)
         if fresh is not None and state_format.checksum:
             state_format.seal(fresh)
 
@@ -111,8 +152,7 @@ class RowStepper:
         if inputs.seeds is not None or "rgb" in rows.columns:
             return False
         state = inputs.states[0 if len(inputs.states) == 1 else index]
-        action, dt = owned(inputs.actions[index]), dt_of(inputs, index)
-        found = sim.step_row(state, action, dt)
+        found = sim.step_row(state, owned(inputs.actions[index]), dt_of(inputs, index))
         if found is None:
             return False
         rows.next_states[index], outcome = found
@@ -179,11 +219,11 @@ class RowStepper:
             )
 
 
-def raise_in_row(error: BaseException, rows: Rows) -> NoReturn:
-    """Raise the error of a row, with a note that names the row."""
+def raise_in_row(error: BaseException, row: int, count: int) -> NoReturn:
+    """Raise the error of row `row` of a batch of `count`, with a note that names the row."""
     own = interruption_in(error) or (error if isinstance(error, Exception) else None)
     raised = row_exit(error) if own is None else own
-    raised.add_note(f"(in row {int(rows.cursor[0])} of a batch of {rows.inputs.count})")
+    raised.add_note(f"(in row {row} of a batch of {count})")
     if own is not None:
         raise own
     raise raised from error

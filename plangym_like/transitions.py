@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 # The keys that a `PlanEnv` adds to the infos of its environment.
 STEP_COUNTS = ("n_step", "dt")
+# Values by key: an array with one value for each row, or one number for all rows.
+Columns = Mapping[str, NDArray[Any] | int]
 
 
 class ResetResult(NamedTuple):
@@ -188,19 +190,27 @@ class BatchInfo(Sequence[dict[str, Any]]):
     (array([None, True], dtype=object), array([False,  True]))
     """
 
-    __slots__ = ("_columns", "_count", "_errors", "_rows")
+    __slots__ = ("_count", "_errors", "_found", "_rows")
 
     def __init__(
         self,
         count: int,
-        columns: Mapping[str, NDArray[Any] | int],
+        columns: Columns | Callable[[], Columns],
         rows: Sequence[Mapping[str, Any]] | None = None,
         errors: Mapping[int, Exception] | None = None,
     ) -> None:
         self._count = count
-        self._columns = columns
+        self._found = columns
         self._rows = rows
-        self._errors = dict(errors or {})
+        self._errors = dict(errors) if errors else {}
+
+    @property
+    def _columns(self) -> Columns:
+        """The columns that all rows share, by key; made when they are first needed."""
+        found = self._found
+        if callable(found):
+            found = self._found = found()
+        return found
 
     def __len__(self) -> int:
         return self._count

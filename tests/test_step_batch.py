@@ -45,6 +45,19 @@ def test_rows_depend_on_nothing_but_themselves(env):
         env.reset()
 
 
+@pytest.mark.parametrize("options", [{}, {"seeds": [3]}, {"return_state": False}])
+def test_a_batch_of_one_row_is_the_same_with_and_without_masked_errors(env, options):
+    actions, states = batch_of(env, 1)
+    one = env.step_batch(actions, states, dt=2, **options)
+    other = env.step_batch(actions, states, dt=2, on_error="mask", **options)
+    assert_same(tuple(one), tuple(other))
+    assert one.infos.keys() == other.infos.keys()
+    for key in sorted(one.infos.keys()):
+        assert_same(one.infos[key], other.infos[key], key)
+    assert one.infos.has_objects == other.infos.has_objects
+    assert one.rewards.flags.writeable and one.terminateds.flags.writeable
+
+
 def test_inputs_stay_as_they_are(env):
     actions, states = batch_of(env, 6)
     states.flags.writeable = False

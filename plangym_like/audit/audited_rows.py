@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,11 +81,6 @@ class AuditedRows:
         self._rows = auditor.choose(inputs.count)
         self._inputs = copy_rows(inputs, self._rows)
         self._begun = time.perf_counter()
-
-    @classmethod
-    def drawn_from(cls, auditor: Auditor, inputs: Inputs) -> Self | None:
-        """Choose the rows of a batch to audit; return ``None`` if no audit is due."""
-        return cls(auditor, inputs) if auditor.is_due(inputs.count) and inputs.count else None
 
     def audited(self, result: Any, again: Again) -> Any:
         """Audit `result` and return it; a `Future` is audited when its result is first read."""

@@ -305,7 +305,9 @@ class GymnasiumSimulator(TriedSimulator):
         total = 0.0
         for left in range(count - 1, -1, -1):
             result = self.env.step(owned(action) if left else action)
-            obs, reward, terminated, truncated, info = as_step(result)
+            if type(result) is not tuple or len(result) != 5:
+                result = as_step(result)
+            obs, reward, terminated, truncated, info = result
             total += float(reward) if isinstance(reward, float) else as_reward(reward)
             if terminated or truncated:
                 break

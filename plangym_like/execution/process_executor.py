@@ -228,18 +228,19 @@ class ProcessExecutor:
         self.pool.wait_for_rows(min(seconds, dispatcher.max_sleep()), dispatcher.watched())
 
     def _run_here(self, inputs: Inputs, steps: float, options: SubmitOptions) -> Any:
-        rows = self.layout.allocate(
-            inputs, states=options.states, observations=options.observations
+        states, observations = options.states, options.observations
+        if self._stepper is None:  # there are no rows
+            empty = self.layout.allocate(inputs, states=states, observations=observations)
+            return self.layout.result(empty)
+        begun = time.perf_counter()
+        result = self._stepper.run_batch(
+            inputs, states=states, observations=observations, masked=options.masked
         )
-        errors: dict[int, Exception] | None = None
-        if self._stepper is not None and inputs.count:
-            begun = time.perf_counter()
-            errors = self._stepper.run_rows(rows, 0, inputs.count, masked=options.masked)
-            seconds = time.perf_counter() - begun
-            self.tally.seconds_here += seconds
-            if not options.audit:
-                self._costs.note_here(inputs.count, steps, seconds=seconds)
-        return self.layout.result(rows, errors)
+        seconds = time.perf_counter() - begun
+        self.tally.seconds_here += seconds
+        if inputs.count and not options.audit:
+            self._costs.note_here(inputs.count, steps, seconds=seconds)
+        return result
 
     @property
     def stats(self) -> Stats:

@@ -41,11 +41,13 @@ class SerialExecutor:
 
     def _run(self, inputs: Inputs, options: SubmitOptions) -> Any:
         stepper = self._stepper.for_audits() if options.audit else self._stepper
-        layout, count = stepper.layout, inputs.count
         begun = time.perf_counter()
-        rows = layout.allocate(inputs, states=options.states, observations=options.observations)
-        errors = stepper.run_rows(rows, 0, count, masked=options.masked)
-        result = layout.result(rows, errors)
+        result = stepper.run_batch(
+            inputs,
+            states=options.states,
+            observations=options.observations,
+            masked=options.masked,
+        )
         if not options.audit:
             self.stats.seconds_here += time.perf_counter() - begun
         return result
