@@ -65,7 +65,7 @@ class Layout:
         )
         # The shape and dtype of observations that are arrays; ``None`` otherwise.
         is_array = spaces.is_leaf(observation_space)
-        self._obs_leaf = (self.obs_leaves or [])[0] if is_array else (None, None)
+        self._obs_leaf: Any = (self.obs_leaves or [])[0] if is_array else (None, None)
         self.array_actions = spaces.is_leaf(action_space)
         # The range of actions and their dtype; empty if the space is not `Discrete`.
         self._choices = range(0)
@@ -245,6 +245,7 @@ class Layout:
             The observation does not match its space.
         """
         obs, reward, terminated, truncated, info, frames = outcome
+        observations: Any
         if (
             type(obs) is np.ndarray
             and obs.dtype is self._obs_leaf[1]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import struct
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +18,6 @@ from plangym_like.envs.ale_game import PlannableAle
 from plangym_like.envs.block_stepper import given_states
 from plangym_like.envs.fast_form import FastForm
 from plangym_like.errors import StateCapacityError, StateFormatError
-from plangym_like.simulator import Outcome
 from plangym_like.states import HEADER_NBYTES, Row
 
 HEAD = struct.Struct("<qq")
@@ -46,30 +44,6 @@ class AleRows(FastForm):
     def takes(self, rows: Rows) -> bool:
         usual = not rows.inputs.horizon and rows.inputs.seeds is None
         return usual and super().takes(rows)
-
-    def step_one(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome]:
-        """Step one row; unlike other forms, leave the emulator in the next state."""
-        base, ale, leftovers = self._base, self._base.ale, self._base.leftovers
-        memory, begin = row.data, HEADER_NBYTES + ALE_AT
-        (length, _) = HEAD.unpack_from(memory, HEADER_NBYTES)
-        if not leftovers.shortest <= length <= self._room:
-            raise wrong_length(length)
-        base.restore(bytes(memory[begin : begin + length]))
-        before = base.lives() if base.episodic_life else 0
-        reward, ran = base.hold(action, dt)
-        left = base.lives()
-        ended = ale.game_over(with_truncation=False) or left < before
-        outcome = base.observe(), reward, ended, ale.game_truncated(), base._get_info(), ran
-        text = leftovers.save()
-        if len(text) > self._room:
-            raise outgrown(len(text), self._room)
-        fresh = np.empty_like(row)
-        content, end = fresh.data, begin + len(text)
-        content[:HEADER_NBYTES] = memory[:HEADER_NBYTES]
-        HEAD.pack_into(content, HEADER_NBYTES, len(text), base.previous)
-        content[begin:end] = text
-        content[end:] = bytes(len(content) - end)
-        return fresh, outcome
 
     def step(self, rows: Rows, first: int, last: int) -> None:
         """Step the rows ``first:last``.

@@ -30,7 +30,7 @@ from plangym_like.envs.preprocessed_atari import is_screen_unread
 from plangym_like.errors import InputError, SnapshotError
 from plangym_like.family_env import FamilyEnv
 from plangym_like.simulator import EnvStep, Outcome
-from plangym_like.states import Row, padded
+from plangym_like.states import HEADER_NBYTES, Row, padded
 
 _SLACK = 64
 
@@ -269,16 +269,15 @@ class AtariSimulator(GymnasiumSimulator):
             images=self.render_mode == "rgb_array",
             wrapped=wrapped,
         )
-        # Steps rows if there are no wrappers and no random generator.
-        is_plain = codec.plain and not wrapped and self.base.plain_frames > 0
-        self._rows_form = AleRows(self.base, codec.ale_nbytes) if is_plain else None
+        # Whether rows are stepped without wrappers and without a random generator.
+        self._is_plain = codec.plain and not wrapped and self.base.plain_frames > 0
         if wrapped:
             self.reset_once()
         return codec
 
     def make_fast_form(self, kind: str) -> FastForm | None:
         """Return the fast form, or ``None`` if the game or its options do not allow it."""
-        return self._rows_form
+        return AleRows(self.base, self.codec.ale_nbytes) if self._is_plain else None
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
         """Return the fields of the codec and of the wrappers."""
@@ -291,8 +290,13 @@ class AtariSimulator(GymnasiumSimulator):
 
         Return ``None`` if the game or its options do not allow the fast form.
         """
-        form = self._rows_form
-        return None if form is None else form.step_one(row, action, dt)
+        if not self._is_plain:
+            return None
+        self.codec.write(row[HEADER_NBYTES:])
+        outcome = self.step(action, dt)
+        fresh = row.copy()
+        self.codec.read(fresh[HEADER_NBYTES:])
+        return fresh, outcome
 
     def step(self, action: Any, dt: int) -> Outcome:
         """Step the game for `dt` frameskips.
