@@ -215,8 +215,8 @@ def _print_table(
         f"one state, in microseconds of CPU time: restore {parts['restore']:.1f}, "
         f"step {parts['step']:.1f}, save {parts['save']:.1f}"
     )
-    row, inside = parts["row_of_batch"], parts["of_it_in_simulator"]
+    whole, inside = parts["row_of_batch"], parts["of_it_in_simulator"]
     print(
-        f"one row of a batch of {_POOL}: {row:.1f}, of which "
-        f"{inside:.1f} ({100 * inside / row:.0f} %) in the simulator"
+        f"one row of a batch of {_POOL}: {whole:.1f}, of which "
+        f"{inside:.1f} ({100 * inside / whole:.0f} %) in the simulator"
     )
