@@ -339,7 +339,7 @@ class AlwaysSend(CostModel):
     def seconds_per_row(self, steps: float) -> float:
         return super().seconds_per_row(steps) or 1e-4
 
-    def worth_sending(self, count: int, steps: float, *, workers: int) -> bool:
+    def worth_sending(self, count: int, steps: float, *, workers: int, tries: bool = True) -> bool:
         return True
 
     def cheap(self, count: int, steps: float) -> bool:
