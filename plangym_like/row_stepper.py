@@ -79,25 +79,28 @@ class RowStepper:
         """
         layout = self.layout
         if inputs.count == 1 and not (inputs.horizon or masked or "rgb" in layout.columns):
-            with self.lock:
-                if self.refusal is not None:
-                    self.ensure_usable()
-                with not_in_use(self.current.in_use):
-                    if self.current.row is None:
-                        self.current.set_aside()
-                    return self._run_one(inputs, states)
+            return self._run_one(inputs, states)
         rows = layout.allocate(inputs, states=states, observations=observations)
         return layout.result(rows, self.run_rows(rows, 0, inputs.count, masked=masked))
 
     def _run_one(self, inputs: Inputs, states: bool) -> BatchTransition | BatchStep:
         """Step a batch of one row without allocating arrays for its results first."""
+        with self.lock:
+            if self.refusal is not None:
+                self.ensure_usable()
+            with not_in_use(self.current.in_use):
+                if self.current.row is None:
+                    self.current.set_aside()
+                return self._result_of_one(inputs, states)
+
+    def _result_of_one(self, inputs: Inputs, states: bool) -> BatchTransition | BatchStep:
         try:
             fresh, outcome = self._step_one(inputs, states)
             if fresh is not None:
                 self.layout.format.seal_row(fresh)
             return self.layout.result_of_one(inputs, fresh, outcome)
         except BaseException as error:
-            raise_in_row(error, 0, 1)
+            raise_in_row(error, None)
 
     def _step_one(self, inputs: Inputs, read: bool) -> tuple[Row | None, Outcome]:
         """Step a batch of one row, with the simulator's fast path if there is one."""
@@ -140,7 +143,7 @@ class RowStepper:
             elif stop - start > 1 or not self._step_row(rows, start):
                 sim.step_rows(rows, start, stop)
         except BaseException as error:
-            raise_in_row(error, int(rows.cursor[0]), rows.inputs.count)
+            raise_in_row(error, rows)
         if fresh is not None and state_format.checksum:
             state_format.seal(fresh)
 
@@ -219,8 +222,12 @@ class RowStepper:
             )
 
 
-def raise_in_row(error: BaseException, row: int, count: int) -> NoReturn:
-    """Raise the error of row `row` of a batch of `count`, with a note that names the row."""
+def raise_in_row(error: BaseException, rows: Rows | None) -> NoReturn:
+    """Raise the error of a row, with a note that names the row.
+
+    `rows` is ``None`` for a batch of one row.
+    """
+    row, count = (0, 1) if rows is None else (int(rows.cursor[0]), rows.inputs.count)
     own = interruption_in(error) or (error if isinstance(error, Exception) else None)
     raised = row_exit(error) if own is None else own
     raised.add_note(f"(in row {row} of a batch of {count})")

@@ -109,6 +109,7 @@ class Worker:
             return 0
         if not self._construct(first):
             return 1
+        self._attend = getattr(type(self._hosted), "attend_bell", _has_no_bell)
         while True:
             message = self._reader.read()
             if message is None or message.kind == CLOSE:
@@ -138,7 +139,6 @@ class Worker:
             self._linger = setup.pop("linger")
             _settle_in(**setup)
             self._hosted = loads(constructor)()
-            self._attend = getattr(type(self._hosted), "attend_bell", _has_no_bell)
         except BaseException as error:
             if isinstance(error, Exception) and not isinstance(error, PlangymError | MemoryError):
                 error.add_note(_AFRESH)
