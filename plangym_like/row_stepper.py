@@ -94,6 +94,7 @@ class RowStepper:
                 return self._result_of_one(inputs, states)
 
     def _result_of_one(self, inputs: Inputs, states: bool) -> BatchTransition | BatchStep:
+        # A separate method keeps `_run_one` short, for the same reason as `_run_range`.
         try:
             fresh, outcome = self._step_one(inputs, states)
             if fresh is not None:

@@ -53,9 +53,9 @@ class Bell:
         The arguments are those of `HostedLanes.step`. A worker that stops watching at this moment
         may not notice the bell; `HostedLanes.collect` makes it look again.
         """
-        words = self._words
-        if not words[_WATCHING]:
+        if not self.is_watched:
             return False
+        words = self._words
         words[_METHOD], words[_SLOT], words[_PUBLISH] = _METHODS.index(method), slot, publish
         words[_RUNG] += 1
         return True

@@ -87,17 +87,24 @@ def test_observations_that_are_objects(make: MakeLanes, mode: str) -> None:
     assert any(flags.any() for _, _, flags, *_ in expected[1:])
 
 
-def test_infos_as_columns(make: MakeLanes) -> None:
+@pytest.fixture
+def robots(make: MakeLanes) -> tuple[Player, Player]:
+    """Return lanes of robots in several processes and in this one, which have just started."""
     pytest.importorskip("mujoco")
     count = 12  # so that each part has a vectorised form
-    lanes, twin = make("HalfCheetah-v5", count), make_part("HalfCheetah-v5", 0, count)
-    players = Player(lanes), Player(twin)
+    players = Player(make("HalfCheetah-v5", count)), Player(make_part("HalfCheetah-v5", 0, count))
     for player in players:
         player.start(range(count))
+    return players
+
+
+def test_infos_as_columns(robots: tuple[Player, Player]) -> None:
+    lanes, twin = robots[0].lanes, robots[1].lanes
+    count = lanes.num_lanes
     for number in range(4):
-        flags = [(each.rewards, each.terminated, each.truncated) for each in players]
+        flags = [(each.rewards, each.terminated, each.truncated) for each in robots]
         actions = np.full((count, 6), 0.1 * number, np.float32)
-        for player, arrays in zip(players, flags, strict=True):
+        for player, arrays in zip(robots, flags, strict=True):
             player.lanes.step(actions, StepArrays(player.obs, *arrays))
         if number < 2:  # the environments themselves have been stepped
             assert lanes.infos == twin.infos
@@ -108,26 +115,20 @@ def test_infos_as_columns(make: MakeLanes) -> None:
         if number % 2:
             assert lanes.infos == twin.infos
             assert lanes.info_columns() is None
-    lanes.reset(players[0].obs, [3])
-    twin.reset(players[1].obs, [3])
+    lanes.reset(robots[0].obs, [3])
+    twin.reset(robots[1].obs, [3])
     assert lanes.infos == twin.infos
 
 
-def test_calls_change_settings_in_every_process(make: MakeLanes) -> None:
-    pytest.importorskip("mujoco")
-    count = 12  # so that each part has a vectorised form
-    lanes, twin = make("HalfCheetah-v5", count), make_part("HalfCheetah-v5", 0, count)
-    players = Player(lanes), Player(twin)
-    for player in players:
-        player.start(range(count))
+def test_calls_change_settings_in_every_process(robots: tuple[Player, Player]) -> None:
     for number in range(8):
         if number == 4:
-            for player in players:
+            for player in robots:
                 player.lanes.call("set_wrapper_attr", "_ctrl_cost_weight", 5.0)
                 player.lanes = player.lanes.refreshed()
-        played, expected = (player.step() for player in players)
+        played, expected = (player.step() for player in robots)
         assert plain(played) == plain(expected)
-    assert players[0].rewards.max() < -1  # the new setting makes a difference
+    assert robots[0].rewards.max() < -1  # the new setting makes a difference
 
 
 def test_a_factory_for_each_lane(make: MakeLanes) -> None:
