@@ -37,7 +37,7 @@ def stepper(make: Callable[..., Any], job: str, **options: Any) -> tuple[Step, S
     """Return what steps a state of the pool by `step`, by `step_batch`, and the environment."""
     name, kwargs = JOBS[job]
     env = make(name, **kwargs, **options)
-    first = env.reset()
+    first = seeded_reset(env)
     env.action_space.seed(0)
     states, state = [], first[0]
     actions = [env.action_space.sample() for _ in range(POOL)]
@@ -53,6 +53,15 @@ def stepper(make: Callable[..., Any], job: str, **options: Any) -> tuple[Step, S
         return env.step_batch([actions[index]], states=[states[index]])
 
     return step, step_batch, env
+
+
+def seeded_reset(env: Any) -> Any:
+    """Reset with seed 0, so that all contenders of a job step the same states."""
+    if isinstance(env, plangym_like.PlanEnv):
+        return env.reset(seed=0)
+    first = env.reset()  # plangym's takes no seed
+    env.gym_env.reset(seed=0)
+    return (env.get_state(), *first[1:])
 
 
 def raw_stepper() -> Step:

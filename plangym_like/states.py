@@ -153,7 +153,9 @@ class StateFormat:
     def seal_row(self, row: Row) -> None:
         """Write the checksum of one row ``(state_nbytes,)``, if the format has checksums."""
         if self.checksum:
-            _NUMBER.pack_into(row.data, 24, _checksum(row))
+            memory = row.data
+            nbytes = _NUMBER.unpack_from(memory, 16)[0]
+            _NUMBER.pack_into(memory, 24, xxh64_intdigest(memory[HEADER_NBYTES:], nbytes))
 
     def check(self, states: Any, *, sums: bool = True) -> Row:
         """Return `states` as rows ``(N, state_nbytes)`` after checking all of them at once.
@@ -194,28 +196,31 @@ class StateFormat:
         InputError
             There is not exactly one row.
         """
-        # A fast path for the usual rows of a search; other rows get complete checks and errors.
-        if type(state) is np.ndarray and state.dtype == _BYTE and state.shape == self._shape:
-            if state.strides == (1,) and self._is_intact(state):
-                return state
+        # Most rows of a search need only these quick tests; `check` explains what is wrong.
+        if (
+            type(state) is np.ndarray
+            and state.dtype == _BYTE
+            and state.shape == self._shape
+            and state.strides == (1,)
+            and not self.variable
+        ):
+            if self.checksum:
+                memory = state.data
+                fields, checksum = _HEAD.unpack_from(memory)
+                content = memory[HEADER_NBYTES:]
+                if fields == self._fields and checksum == xxh64_intdigest(
+                    content, self.payload_nbytes
+                ):
+                    return state
+            else:
+                words = state.view(np.uint64)
+                if words.flags.aligned and words[:4].tobytes() == self._head:
+                    return state
         rows = self.check(state)
         if len(rows) != 1:
             raise InputError(f"expected one state row, got {len(rows)}; step_batch takes several")
         row: Row = rows[0]
         return row
-
-    def _is_intact(self, row: Row) -> bool:
-        """Return whether a quick check is enough to accept a row ``(state_nbytes,)``."""
-        if self.variable:
-            return False
-        if self.checksum:
-            memory = row.data
-            fields, checksum = _HEAD.unpack_from(memory)
-            if fields != self._fields:
-                return False
-            return bool(checksum == xxh64_intdigest(memory[HEADER_NBYTES:], self.payload_nbytes))
-        words = row.view(np.uint64)
-        return bool(words.flags.aligned and words[:4].tobytes() == self._head)
 
     def verify(self, rows: Row, first: int = 0) -> None:
         """Raise `StateFormatError` if a checksum is wrong; its message names the row.

@@ -259,9 +259,13 @@ class PlannableAle(AleEnv):
     def _get_info(self) -> Any:
         info: Any = AleEnv._get_info(self)
         if self.places:
-            ram = self.ale.getRAM()
-            info.update((name, int(ram[address])) for name, address in self.places.items())
+            info.update(self.player())
         return info
+
+    def player(self) -> dict[str, int]:
+        """Return the player's position by the names in `places`."""
+        ram = self.ale.getRAM()
+        return {name: int(ram[address]) for name, address in self.places.items()}
 
     def _joystick(self, action: NDArray[Any]) -> tuple[int, float]:
         # ale-py's own environment accepts only single precision.

@@ -269,15 +269,16 @@ class AtariSimulator(GymnasiumSimulator):
             images=self.render_mode == "rgb_array",
             wrapped=wrapped,
         )
-        # Whether rows are stepped without wrappers and without a random generator.
-        self._is_plain = codec.plain and not wrapped and self.base.plain_frames > 0
+        # Steps rows if there are no wrappers and no random generator.
+        is_plain = codec.plain and not wrapped and self.base.plain_frames > 0
+        self._rows = AleRows(self.base, codec.ale_nbytes) if is_plain else None
         if wrapped:
             self.reset_once()
         return codec
 
     def make_fast_form(self, kind: str) -> FastForm | None:
         """Return the fast form, or ``None`` if the game or its options do not allow it."""
-        return AleRows(self.base, self.codec.ale_nbytes) if self._is_plain else None
+        return self._rows
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
         """Return the fields of the codec and of the wrappers."""
@@ -290,13 +291,8 @@ class AtariSimulator(GymnasiumSimulator):
 
         Return ``None`` if the game or its options do not allow the fast form.
         """
-        if not self._is_plain:
-            return None
-        self.codec.write(row[HEADER_NBYTES:])
-        outcome = self.step(action, dt)
-        fresh = row.copy()
-        self.codec.read(fresh[HEADER_NBYTES:])
-        return fresh, outcome
+        rows = self._rows
+        return None if rows is None else rows.step_one(row, action, dt)
 
     def step(self, action: Any, dt: int) -> Outcome:
         """Step the game for `dt` frameskips.
