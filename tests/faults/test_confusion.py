@@ -211,6 +211,8 @@ state = env.reset(seed=0).state
 sending(env)
 begun, over, noticed = threading.Event(), threading.Event(), threading.Event()
 late = 0
+# Python itself ignores a Ctrl-C that arrives while it calls a finalizer, and reports that here.
+sys.unraisablehook = lambda report: noticed.set()
 
 def press():
     global late
