@@ -99,7 +99,7 @@ class HostedLanes:
             know(ids)
         self._start, self._stop = start, stop
         self.lanes = make_part(sources, start, stop, vectorise=vectorise)
-        self.lanes.exposed = False
+        self.lanes.hide()
         self._form: LaneForm | None = None
         self._arrays: LaneArrays | None = None
         self._shares_observations = False
@@ -311,7 +311,7 @@ class HostedLanes:
 
     def _refresh(self) -> None:
         self.lanes = self.lanes.refreshed()
-        self.lanes.first_lane, self.lanes.exposed = self._start, False
+        self.lanes.hide()
 
     def _all(self, lanes: Which) -> Sequence[int]:
         return range(self.lanes.num_lanes) if lanes is None else [int(lane) for lane in lanes]

@@ -63,7 +63,7 @@ class Lanes(abc.ABC):
     step_infos : bool
         Whether steps update `infos`; if not, only resets do.
     exposed : bool
-        Whether the environments may be changed by others than `call` and `set_attr`.
+        Whether others than these lanes may read or change the environments; see `hide`.
     steps_ended : bool
         Whether a lane whose episode has ended may be stepped with the others; the results of such a
         step have no meaning.
@@ -230,12 +230,25 @@ class Lanes(abc.ABC):
 
     # The environments
 
+    def hide(self) -> None:
+        """Declare that nobody else has references to the environments.
+
+        Then data that only others would read or change need not be kept up to date. `call`,
+        `set_attr` and `expose` end this.
+        """
+        self.exposed = False
+
+    def expose(self) -> None:
+        """Bring the environments up to date, because others may read or change them from now on."""
+        self.exposed = True
+
     def call(self, name: str, *args: Any, lanes: Which = None, **kwargs: Any) -> list[Any]:
         """Return attribute `name` of each environment of `lanes`, or the result of calling it.
 
         A callable attribute is called with `args` and `kwargs`. `gymnasium.Env.get_wrapper_attr`
         looks the attribute up, in the outermost wrapper first. Call `refreshed` afterwards.
         """
+        self.expose()
         values = []
         for lane in self._chosen(lanes):
             value = gym_env_of(self.envs[lane]).get_wrapper_attr(name)
@@ -247,6 +260,7 @@ class Lanes(abc.ABC):
 
         Call `refreshed` afterwards.
         """
+        self.expose()
         for env, value in zip(self.envs, values, strict=True):
             gym_env_of(env).set_wrapper_attr(name, value)
 

@@ -171,6 +171,8 @@ def make_vec(
                 "makes them without state rows"
             )
         raise
+    if all(map(_is_gymnasiums_own, specs)):
+        lanes.hide()
     options: dict[str, Any] = {
         "autoreset_mode": autoreset_mode,
         "copy": copy,
@@ -220,6 +222,12 @@ def _spec_of(source: EnvSource) -> EnvSpec | None:
         return registry.find_spec(source)
     except gymnasium.error.Error:
         return None  # a name that a family knows, or an unknown one, for which `make` raises
+
+
+def _is_gymnasiums_own(spec: EnvSpec | None) -> bool:
+    """Return whether Gymnasium's own code makes the environments, so nobody else has them."""
+    entry_point = None if spec is None else spec.entry_point
+    return isinstance(entry_point, str) and entry_point.startswith("gymnasium.envs.")
 
 
 def _left_out(spec: EnvSpec | None) -> dict[str, Any]:

@@ -269,6 +269,12 @@ class ProcessLanes(Lanes):
 
     # The environments
 
+    def hide(self) -> None:
+        self.parts.local.hide()
+
+    def expose(self) -> None:
+        self.parts.local.expose()
+
     def call(self, name: str, *args: Any, lanes: Which = None, **kwargs: Any) -> list[Any]:
         chosen = self._chosen(lanes)
         replies = self.parts.run_on(

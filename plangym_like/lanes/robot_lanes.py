@@ -18,6 +18,7 @@ from plangym_like.lanes.plain_envs import WrapperChain, is_bare, shows_its_base,
 from plangym_like.lanes.robot_settings import RobotSettings, settings_of
 from plangym_like.lanes.sequential_lanes import LiveEnv, SequentialLanes, one_by_one
 from plangym_like.lanes.step_arrays import StepArrays
+from plangym_like.states import Row
 
 # How many steps the environments take themselves at first, to check the computed results.
 _TRIED = 2
@@ -47,6 +48,8 @@ class RobotLanes(SequentialLanes):
         self._stepped: Sequence[int] = ()
         # The type of each info as the environment returns it; types of NumPy vary with actions.
         self._kinds: dict[str, type] = {}
+        # Whether the record of a lane's last step still describes its environment.
+        self._known = np.zeros(len(envs), bool)
 
     @property
     def infos(self) -> list[dict[str, Any]]:
@@ -66,6 +69,21 @@ class RobotLanes(SequentialLanes):
 
     def info_columns(self) -> dict[str, NDArray[Any]] | None:
         return self._columns if isinstance(self._stepped, range) else None
+
+    def expose(self) -> None:
+        super().expose()
+        if not self._derives:
+            for lane in np.flatnonzero(self._known).tolist():
+                self._bodies[lane].derive()
+        self._known[:] = False
+
+    def _reset(self, lane: int, seed: int | None, options: dict[str, Any] | None) -> Any:
+        self._known[lane] = False
+        return super()._reset(lane, seed, options)
+
+    def _set_state(self, lane: int, row: Row, seed: int | None = None) -> None:
+        self._known[lane] = False
+        super()._set_state(lane, row, seed)
 
     def refreshed(self) -> Lanes:
         _ = self.infos
@@ -88,7 +106,15 @@ class RobotLanes(SequentialLanes):
             return
         self._columns, self._stepped = None, ()
         mine = actions[rows]
-        truncated = [bodies[lane].advance(mine[at]) for at, lane in enumerate(chosen)]
+        if self._known[rows].all():
+            self._record.numbers[rows, 0] = self._record.numbers[rows, 1]
+        else:
+            for lane in chosen:
+                bodies[lane].note(0)
+        self._known[rows] = False
+        derives = self.exposed or self._derives
+        truncated = [bodies[lane].advance(mine[at], derives) for at, lane in enumerate(chosen)]
+        self._known[rows] = not self.exposed
         found = out if lanes is None else StepArrays(*(array[rows] for array in out))
         found.truncated[...] = truncated
         self._columns, self._stepped = self._settle(rows, mine, found), chosen
@@ -101,6 +127,11 @@ class RobotLanes(SequentialLanes):
     @property
     def _usable(self) -> bool:
         return self._tried >= _TRIED
+
+    @property
+    def _derives(self) -> bool:
+        """Whether the robot's own step reads data that `mj_rnePostConstraint` computes."""
+        return bool(self._bodies) and self._robot.contact_forces
 
     def _settle(self, rows: Any, actions: Any, out: StepArrays) -> dict[str, NDArray[Any]]:
         """Compute all results of the lanes `rows`, except `truncated`, from the recorded data.
@@ -176,19 +207,30 @@ class _Body:
 
     def note(self, when: int) -> None:
         """Record the simulation's data before a step (`when` is 0) or after it (`when` is 1)."""
-        if self._current is not None and self._current.row is not None:
-            self._current.bring_back()
+        self._bring_back()
         state, everything = self._views[when]
         mujoco.mj_getState(self._model, self._data, state, INTEGRATION)
         for view, place in self._parts:
             everything[place] = view
 
-    def advance(self, action: Any) -> bool:
-        """Simulate a step as `MujocoEnv` does; return whether the time limit has been reached."""
-        self.note(0)
+    def derive(self) -> None:
+        """Compute the data that `MujocoEnv` derives after each step, such as contact forces."""
+        mujoco.mj_rnePostConstraint(self._model, self._data)
+
+    def _bring_back(self) -> None:
+        if self._current is not None and self._current.row is not None:
+            self._current.bring_back()
+
+    def advance(self, action: Any, derives: bool) -> bool:
+        """Simulate a step as `MujocoEnv` does; return whether the time limit has been reached.
+
+        `derives` says whether to call `derive`, whose data no later step depends on.
+        """
+        self._bring_back()
         self._ctrl[:] = action
         mujoco.mj_step(self._model, self._data, self._substeps)
-        mujoco.mj_rnePostConstraint(self._model, self._data)
+        if derives:
+            self.derive()
         self.note(1)
         limit = self._limit
         if limit is None:

@@ -122,6 +122,7 @@ def one_by_one(lanes: Lanes) -> SequentialLanes:
     """
     others = SequentialLanes(lanes.envs)
     others._infos, others.takes_objects = lanes.infos, lanes.takes_objects
+    others.first_lane = lanes.first_lane
     if hasattr(lanes, "observation_layout"):
         others.observation_layout = lanes.observation_layout
     return others

@@ -93,6 +93,7 @@ class PlanVectorEnv(StatefulVectorEnv):
     @property
     def envs(self) -> list[Any]:
         """The Gymnasium environments of this process; a vectorised form may need only one."""
+        self._lanes.expose()
         return list(map(gym_env_of, self._lanes.envs))
 
     @property

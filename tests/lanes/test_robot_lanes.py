@@ -286,3 +286,42 @@ def test_infos_have_the_types_that_follow_from_the_actions() -> None:
             lanes.step(np.full((COUNT, 8), 0.3, dtype), out)
             found.append([{name: type(v) for name, v in info.items()} for info in lanes.infos])
     assert found[:5] == found[5:]
+
+
+@pytest.mark.parametrize("n_workers", [None, 2])
+@pytest.mark.parametrize("name", ["HalfCheetah-v5", "Ant-v5"])
+def test_whoever_looks_at_the_simulation_sees_all_of_it(name: str, n_workers: int | None) -> None:
+    envs = plangym_like.make_vec(name, 2 * COUNT, n_workers)
+    twin = gymnasium.vector.SyncVectorEnv([partial(gymnasium.make, name)] * 2 * COUNT)
+    space = twin.action_space
+    for each in (envs, twin):
+        each.reset(seed=1)
+    space.seed(2)
+    for number in range(12):
+        action = space.sample()
+        assert plain(envs.step(action)[:3]) == plain(twin.step(action)[:3])
+        if number % 4 == 3:  # the first steps after this are compared with the environments' own
+            found = [data.cfrc_ext for data in envs.get_attr("data")]
+            assert plain(found) == plain([data.cfrc_ext for data in twin.get_attr("data")])
+    envs.close()
+    twin.close()
+
+
+def test_changes_by_a_user_take_effect_at_the_next_step() -> None:
+    envs = plangym_like.make_vec("HalfCheetah-v5", COUNT)
+    twin = plangym_like.make_vec("HalfCheetah-v5", COUNT, vectorise=False)
+    for each in (envs, twin):
+        each.reset(seed=1)
+        each.action_space.seed(2)
+    for number in range(20):
+        results = []
+        for each in (envs, twin):
+            if number >= 10:
+                # The environments are the user's from the first look on.
+                base = each.envs[number % COUNT].unwrapped
+                base.set_state(base.data.qpos + 0.5, base.data.qvel)
+            results.append(each.step(each.action_space.sample()))
+        assert plain(results[0]) == plain(results[1])
+    assert type(envs._lanes) is RobotLanes
+    envs.close()
+    twin.close()
