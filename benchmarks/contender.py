@@ -117,7 +117,8 @@ def _answer(contender: Contender, command: dict[str, Any]) -> dict[str, Any]:
         return {"absent": "missing", "reason": f"no module named {error.name!r}"}
     except Exception as error:
         # What a rival raises is a result of the comparison, not the end of it.
-        return {"absent": "failed", "reason": f"{type(error).__name__}: {error}"}
+        first_line = str(error).partition("\n")[0]  # tables have one line for each contender
+        return {"absent": "failed", "reason": f"{type(error).__name__}: {first_line}"}
 
 
 def main() -> None:
