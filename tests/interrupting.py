@@ -6,6 +6,7 @@ import dis
 import functools
 import signal
 import sys
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,6 +55,8 @@ class Moment:
         last = self._last.get(id(frame), -1)
         self._last[id(frame)] = frame.f_lasti
         if last in _looks(frame.f_code) and self.where is None:
+            if self._left == 1 and _ignores_errors(frame):
+                return self._trace
             self._left -= 1
             if not self._left:
                 self.where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
@@ -72,3 +75,15 @@ class Moment:
             pass
         finally:
             sys.settrace(None)
+
+
+def _ignores_errors(frame: FrameType | None) -> bool:
+    """Return whether Python itself ignores what is raised here: a finalizer runs."""
+    while frame is not None:
+        code = frame.f_code
+        # Python calls a `weakref.finalize` with the dead reference, and others without argument.
+        is_finalize = code is weakref.finalize.__call__.__code__ and frame.f_locals["_"] is not None
+        if is_finalize or code.co_name == "__del__":
+            return True
+        frame = frame.f_back
+    return False

@@ -41,6 +41,10 @@ _CLOSE_SECONDS = 2.0
 # between two checks of a call's worker; replies and deaths end the wait earlier.
 _CALLS, _CALL_LOOK_SECONDS = 3, 0.5
 
+# The cost model learns the time of one in this many single rows; to note each one would take a
+# tenth of the time of CartPole's (`benchmarks/never_slower.py`).
+_NOTED = 8
+
 
 class ProcessExecutor:
     """Steps batches in this process and on workers that each host the same environment.
@@ -113,6 +117,8 @@ class ProcessExecutor:
         blocking = options.blocking
         with self.lock:
             self.ensure_open()
+            if inputs.count == 1 and blocking and self._stepper is not None:
+                return self._step_one(self._stepper, inputs, options)
             steps = steps_of(inputs)
             stays = self._stays_here(inputs.count, steps, options)
             if stays or not blocking:
@@ -178,9 +184,7 @@ class ProcessExecutor:
         if not options.blocking:  # this must not take long
             return self._costs.cheap(count, steps)
         workers, tries = self._num_helpers, not options.audit
-        return count < 2 or not self._costs.worth_sending(
-            count, steps, workers=workers, tries=tries
-        )
+        return not self._costs.worth_sending(count, steps, workers=workers, tries=tries)
 
     def _launch(self, run: BatchRun, here: bool) -> bool:
         """Send rows of `run` to free workers; if `here` is true, this process gets rows too."""
@@ -226,6 +230,25 @@ class ProcessExecutor:
     def _wait(self, dispatcher: Dispatcher, seconds: float) -> None:
         """Wait at most `seconds` for a reply or another event."""
         self.pool.wait_for_rows(min(seconds, dispatcher.max_sleep()), dispatcher.watched())
+
+    def _step_one(self, stepper: RowStepper, inputs: Inputs, options: SubmitOptions) -> Any:
+        """Step one row, which is never worth sending."""
+        if not inputs.verified:
+            self.layout.verify(inputs)
+        if not options.audit:
+            self.tally.begin(1)
+        begun = time.perf_counter()
+        result = stepper.run_batch(
+            inputs,
+            states=options.states,
+            observations=options.observations,
+            masked=options.masked,
+        )
+        seconds = time.perf_counter() - begun
+        self.tally.seconds_here += seconds
+        if self.tally.batches % _NOTED == 1 and not options.audit:
+            self._costs.note_here(1, steps_of(inputs), seconds=seconds)
+        return result
 
     def _run_here(self, inputs: Inputs, steps: float, options: SubmitOptions) -> Any:
         states, observations = options.states, options.observations

@@ -16,12 +16,15 @@ from plangym_like.lanes.lanes import Lanes, Which, add_note, is_plan_env
 from plangym_like.lanes.last_users import last_user
 from plangym_like.lanes.step_arrays import StepArrays
 from plangym_like.lanes.tree import take, tree_map
+from plangym_like.lanes.vector_infos import alike_columns
 from plangym_like.ownership import owned, owned_info
 from plangym_like.plan_env import PlanEnv
 
 # Rewards and flags of these types need no further checks.
 _NUMBERS = frozenset((float, int, bool, np.float64, np.float32, np.int64, np.int32, np.bool_))
 _FLAGS = frozenset((bool, np.bool_))
+# Numbers in infos of these types are the same after they have been in a column.
+_PYTHONS = frozenset((float, int, bool))
 # Up to this many actions are compared faster one by one than by NumPy.
 _FEW = 8
 
@@ -45,6 +48,8 @@ class SequentialLanes(Lanes):
             self._choices = int(space.start), int(space.n)
         # The last observation of each lane's last episode, as its environment returned it.
         self._final_observations: list[Any] = [None] * len(envs)
+        # Whether `infos` are those of one step of all lanes.
+        self._all_stepped = False
 
     def check_not_used_elsewhere(self) -> None:
         for lane, env in enumerate(self.envs):
@@ -54,7 +59,16 @@ class SequentialLanes(Lanes):
                     "evaluate), so its episode here is lost. Make separate environments for each"
                 )
 
+    def info_columns(self) -> dict[str, NDArray[Any]] | None:
+        if not self._all_stepped:
+            return None
+        try:
+            return alike_columns(self._infos, only=_PYTHONS)
+        except OverflowError:  # an int does not fit into 64 bits
+            return None
+
     def _reset(self, lane: int, seed: int | None, options: dict[str, Any] | None) -> Any:
+        self._all_stepped = False
         return self._gym_envs[lane].reset(seed=seed, options=options)
 
     def step(self, actions: Any, out: StepArrays, lanes: Which = None) -> None:
@@ -64,7 +78,7 @@ class SequentialLanes(Lanes):
         plain = isinstance(obs, np.ndarray)
         shape, dtype = (obs.shape[1:], obs.dtype) if plain else ((), None)
         whole = plain and shape == () and dtype == np.int64
-        lane = -1
+        lane, self._all_stepped = -1, False
         try:
             for lane in range(self.num_lanes) if lanes is None else lanes:
                 value, reward, ended, cut, info = self._gym_envs[lane].step(
@@ -95,6 +109,7 @@ class SequentialLanes(Lanes):
         except BaseException as error:
             add_note(error, f"raised while lane {self.first_lane + lane} was stepped")
             raise
+        self._all_stepped = lanes is None
 
     def _check_choices(self, actions: NDArray[Any]) -> None:
         assert self._choices is not None

@@ -40,8 +40,8 @@ def batch_infos(
     """
     if not finals and not any(infos):
         return {}
-    if not finals and (batched := _batch_alike(infos)) is not None:
-        return batched
+    if not finals and (columns := alike_columns(infos)) is not None:
+        return with_masks(columns)
     found: dict[str, Any] = {}
     for index, info in enumerate(infos):
         if finals and index in finals:
@@ -53,15 +53,22 @@ def batch_infos(
     return found
 
 
-def _batch_alike(infos: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Batch `infos` if they have the same keys and only numbers or arrays; else return ``None``."""
+def alike_columns(
+    infos: Sequence[Mapping[str, Any]], *, only: frozenset[type] | None = None
+) -> dict[str, NDArray[Any]] | None:
+    """Return `infos` as arrays ``(n, ...)``, or ``None`` unless they are numbers or arrays alike.
+
+    All infos must have the same keys, and all values of a key the same type; the types must be in
+    `only`, if it is given.
+    """
     first, *others = infos
+    if only is not None and not only.issuperset(map(type, first.values())):
+        return None
     names = list(first)
     for info in others:
         if list(info) != names:
             return None
-    mask = _mask(len(infos))
-    found: dict[str, Any] = {}
+    found: dict[str, NDArray[Any]] = {}
     for name, value in first.items():
         if _is_special(name):
             return None
@@ -76,7 +83,6 @@ def _batch_alike(infos: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
             found[name] = np.stack(values)
         else:
             return None
-        found[f"_{name}"] = mask.copy()
     return found
 
 
