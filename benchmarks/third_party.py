@@ -78,9 +78,18 @@ def attempt(name: str, module: str, options: argparse.Namespace) -> dict[str, An
     found = [line for line in out.splitlines() if line.startswith('{"outcome"')]
     if found:
         report: dict[str, Any] = json.loads(found[-1])
-        return report
+        return {**report, "said": without_folders(report["said"])}
     lines = [line for line in err.splitlines() if line.strip()] or ["nothing was printed"]
     return {"outcome": "failed", "said": f"ended with {process.returncode}: {lines[-1]}"}
+
+
+def without_folders(said: str) -> str:
+    """Return `said` with paths that begin at the folder of the installed packages.
+
+    >>> without_folders('no file "/tmp/mine/lib/python3.11/site-packages/doom/doom.wad"')
+    'no file "site-packages/doom/doom.wad"'
+    """
+    return re.sub(r"/[^\s\"']*/(?=site-packages/)", "", said)
 
 
 def version(package: str) -> str:

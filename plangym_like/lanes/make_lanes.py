@@ -42,6 +42,14 @@ def make_lanes(envs: Sequence[Any], *, vectorise: bool = True, fewest: int = 1) 
     ------
     InputError
         `envs` is empty, or holds an environment twice.
+
+    Examples
+    --------
+    >>> lanes = make_lanes([gymnasium.make("CartPole-v1") for _ in range(4)])
+    >>> lanes.start(seeds=range(4)).shape
+    (4, 4)
+    >>> lanes.has_states  # `PlanEnv`s have state rows, Gymnasium's environments have none
+    False
     """
     if isinstance(envs, str) or not isinstance(envs, Sequence):
         raise InputError(f"envs must be a list of environments, got {envs!r}")
@@ -87,6 +95,14 @@ def lanes_from(
     ------
     InputError
         The callable returned something else, or the same environment twice.
+
+    Examples
+    --------
+    >>> lanes = lanes_from("CartPole-v1", 4)
+    >>> obs = lanes.start(seeds=range(4))
+    >>> lanes.set_states(lanes.get_states([0]), [3])  # lane 3 continues from the state of lane 0
+    >>> bool((lanes.get_states([0]) == lanes.get_states([3])).all())
+    True
     """
     envs: list[Any] = []
     if vectorise and num_lanes >= fewest:

@@ -19,6 +19,16 @@ class StepArrays(NamedTuple):
         Before the step, it may hold the last observations.
     rewards : array ``(n,)`` of numbers
     terminated, truncated : array ``(n,) bool``
+
+    Examples
+    --------
+    >>> from plangym_like.lanes.make_lanes import lanes_from
+    >>> lanes = lanes_from("CartPole-v1", 4)
+    >>> obs = lanes.start(seeds=range(4))
+    >>> out = StepArrays(obs, np.empty(4), np.empty(4, bool), np.empty(4, bool))
+    >>> lanes.step(np.array([0, 1, 0, 1]), out)
+    >>> out.rewards
+    array([1., 1., 1., 1.])
     """
 
     obs: Any

@@ -58,6 +58,15 @@ def test_an_environment_without_fault_is_exact(tmp_path: pathlib.Path) -> None:
     assert report["rows"] > 100
 
 
+def test_no_report_names_the_folder_of_a_virtual_environment() -> None:
+    module = runpy.run_path(str(ROOT / "benchmarks" / "third_party.py"))
+    said = "File '/tmp/mine/lib/python3.11/site-packages/doom/doom.wad' does not exist."
+    assert module["without_folders"](said) == "File 'site-packages/doom/doom.wad' does not exist."
+    text = module["FOUND"].read_text(encoding="utf-8")
+    assert module["without_folders"](text) == text
+    assert module["tables"](json.loads(text)) == module["TABLE"].read_text(encoding="utf-8")
+
+
 def test_the_table_counts_outcomes_and_says_what_was_said() -> None:
     table = runpy.run_path(str(ROOT / "benchmarks" / "third_party.py"))["tables"]
     one = {"package": "zoo", "version": "1.0", "outcome": "exact", "said": ""}

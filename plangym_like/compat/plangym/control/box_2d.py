@@ -5,6 +5,14 @@ from plangym_like.envs import box2d
 
 
 class Box2DEnv(PlangymEnv):
-    """LunarLander, BipedalWalker or CarRacing."""
+    """LunarLander, BipedalWalker or CarRacing.
+
+    Examples
+    --------
+    >>> env = Box2DEnv("LunarLander-v3")
+    >>> state, obs, info = env.reset()
+    >>> obs.shape
+    (8,)
+    """
 
     core_class = box2d.Box2DEnv
