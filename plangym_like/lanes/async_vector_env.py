@@ -119,7 +119,8 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
             The last result of an environment has not been received, or an argument is invalid;
             nothing was sent.
         ResetNeeded
-            The environments have never been reset, or a call was interrupted after the last reset.
+            The environments have never been reset, or `send`, `recv`, or another call that waited
+            for steps that `send` had begun was interrupted since the last reset.
         """
         queue = self._begin_queue()
         chosen = checked_indices(env_ids, self.num_envs)

@@ -155,6 +155,8 @@ class LanesPool(WorkerPool[LanesWorker]):
         Jobs of other processes may run at the same time, and may be ended in any order.
         """
         self._running = True
+        if worker.is_unsettled:
+            self._settle([worker])
         if worker.task is None and not worker.fresh:
             self._send(worker, job, publish=False)
 
@@ -166,7 +168,7 @@ class LanesPool(WorkerPool[LanesWorker]):
     def end(self, worker: LanesWorker, job: Job) -> Outcome:
         """Return the outcome of a job that `begin` has started; see `run`."""
         outcome = self._outcome(worker, job, publish=False)
-        self._running = any(each.busy for each in self.workers)
+        self._running = any(each.is_unsettled for each in self.workers)
         return outcome
 
     def look(self, seconds: float = 0.0) -> None:
@@ -182,13 +184,16 @@ class LanesPool(WorkerPool[LanesWorker]):
 
     def settle(self) -> None:
         """After an interrupt, wait until all processes have done their pending work."""
-        if not self._running:
-            return
-        for worker in self.workers:
+        if self._running:
+            self._settle(self.workers)
+            self._running = False
+
+    def _settle(self, workers: Sequence[LanesWorker]) -> None:
+        for worker in workers:
             worker.send_interrupted = worker.rung = False
             if worker.task is None and worker.ready:
                 worker.start_task(HostedLanes.pass_by)
-        for worker in self.workers:
+        for worker in workers:
             if worker.task is not None:
                 if self._wait_for_task(worker):
                     worker.take_task()
@@ -196,9 +201,7 @@ class LanesPool(WorkerPool[LanesWorker]):
                     self.replace_dead(worker, idle=False)
             if worker.busy_with_job:
                 # Whether it has done its last job is unknown.
-                worker.log = None
-                worker.busy_with_job = False
-        self._running = False
+                worker.log, worker.busy_with_job = None, False
 
     def _ring(self, worker: LanesWorker, job: Job, publish: bool) -> bool:
         """Ask the process for a job through shared memory; return False if that is impossible."""
@@ -291,9 +294,7 @@ class LanesPool(WorkerPool[LanesWorker]):
     def _recover(self, worker: LanesWorker, job: Job, publish: bool) -> Outcome:
         """Replace a process that has died or hung, restore its lanes, and repeat the job."""
         worker.busy_with_job = False
-        last = None
-        if self.memory is not None:
-            last = self._observations(worker, worker.slot)
+        last = None if self.memory is None else self._observations(worker, worker.slot)
         for attempt in range(_ATTEMPTS):
             if attempt == _ATTEMPTS - 1:
                 worker.log = None

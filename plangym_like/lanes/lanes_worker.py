@@ -178,6 +178,11 @@ class LanesWorker(WorkerHandle):
         """The number of lanes that the process hosts."""
         return self.stop - self.start
 
+    @property
+    def is_unsettled(self) -> bool:
+        """Whether a call has not been completed, perhaps because it was interrupted."""
+        return self.busy_with_job or self.task is not None
+
     def own(self, lanes: Sequence[int] | None) -> list[int] | None:
         """Return which of `lanes` this process hosts, counted from 0; ``None`` means all."""
         if lanes is None:

@@ -359,6 +359,23 @@ def test_after_an_interrupt_environments_must_be_reset(
     assert sorted(infos["env_id"].tolist()) == [0, 3] and obs.tolist() == [2, 2]
 
 
+def test_the_results_of_an_interrupted_step_are_not_taken_for_those_of_later_actions(
+    make: Callable[..., Any],
+) -> None:
+    envs = make(Interrupted, 4, 2, batch_size=4)
+    envs.reset(seed=SEED)
+    with pytest.raises(KeyboardInterrupt):
+        envs.step([3, 1, 1, 1])
+    loads = []
+    for _ in range(4):
+        envs.send([2] * 4)
+        obs, *_, infos = envs.recv()
+        loads.append(obs[np.argsort(infos["env_id"])])
+    # The other process has done the interrupted step, with the old actions or the new ones.
+    assert loads[0][:2].tolist() == [2, 2] and (loads[0][2:] > 2).all()
+    assert (np.diff(loads, axis=0) == 2).all()
+
+
 @WORKERS
 def test_other_calls_wait_for_what_was_sent(
     make: Callable[..., Any], n_workers: int | None
