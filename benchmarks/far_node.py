@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import logging
 
 
@@ -21,3 +22,9 @@ def start(cores: int, store_nbytes: int, *, cores_here: int = 0) -> None:
     cluster.add_node(num_cpus=cores, object_store_memory=store_nbytes)
     ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
     atexit.register(ray.shutdown)
+
+
+@functools.cache
+def start_once(cores: int, store_nbytes: int) -> None:
+    """Call `start`, unless it has been called with these arguments."""
+    start(cores, store_nbytes)

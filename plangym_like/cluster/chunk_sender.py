@@ -15,9 +15,10 @@ from plangym_like.cluster.ray_stats import RayStats
 from plangym_like.layout import Layout
 
 # Shared states of fewer bytes travel with each chunk; larger ones are put into the object store,
-# from which each node fetches them once.
+# from which each node fetches them once (`benchmarks/constants.py`).
 _PUT_NBYTES = 1 << 16
-# States are shared by all chunks if each state has at least this many rows on average.
+# States are shared by all chunks if each state has at least this many rows on average
+# (`benchmarks/constants.py`).
 _ROWS_PER_STATE = 4
 
 

@@ -30,7 +30,8 @@ from plangym_like.row_errors import not_exiting
 
 StepHere = Callable[[int, int], "dict[int, Exception] | None"]
 
-# How long this process steps its own rows before it checks for dead workers.
+# How long this process steps its own rows before it checks for dead workers
+# (`benchmarks/constants.py`).
 _LOOK_SECONDS = 6e-3
 # The longest sleep between checks, although replies and deaths also end it, and the least number of
 # checks within a step timeout.

@@ -12,7 +12,8 @@ from plangym_like.processes.shared_memory import SharedBlock
 from plangym_like.processes.worker_pool import WorkerPool
 from plangym_like.stats import Stats
 
-# How long to poll for the last rows before sleeping; they take little longer in workers than here.
+# How long to poll for the last rows before sleeping; they take little longer in workers than here
+# (`benchmarks/constants.py`).
 _SPIN_SECONDS = 3e-4
 
 

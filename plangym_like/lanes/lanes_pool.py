@@ -22,7 +22,7 @@ logger = logging.getLogger("plangym_like")
 
 # How long to poll for replies before sleeping, because all parts take about the same time. If none
 # came, the next waits do not poll. With three times as many busy processes as cores, this cuts the
-# time of CartPole's steps to a third.
+# time of CartPole's steps to a third (`benchmarks/constants.py`).
 _SPIN_SECONDS, _WAITS_WITHOUT_SPIN = 3e-4, 16
 # How long to sleep at most; replies and deaths end it.
 _SLEEP_SECONDS = 0.5

@@ -171,7 +171,7 @@ def make_vec(
                 "makes them without state rows"
             )
         raise
-    if all(map(_is_gymnasiums_own, specs)):
+    if all(map(_is_made_by_gymnasium, specs)):
         lanes.hide()
     options: dict[str, Any] = {
         "autoreset_mode": autoreset_mode,
@@ -224,7 +224,7 @@ def _spec_of(source: EnvSource) -> EnvSpec | None:
         return None  # a name that a family knows, or an unknown one, for which `make` raises
 
 
-def _is_gymnasiums_own(spec: EnvSpec | None) -> bool:
+def _is_made_by_gymnasium(spec: EnvSpec | None) -> bool:
     """Return whether Gymnasium's own code makes the environments, so nobody else has them."""
     entry_point = None if spec is None else spec.entry_point
     return isinstance(entry_point, str) and entry_point.startswith("gymnasium.envs.")
