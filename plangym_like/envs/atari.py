@@ -30,7 +30,7 @@ from plangym_like.envs.preprocessed_atari import is_screen_unread
 from plangym_like.errors import InputError, SnapshotError
 from plangym_like.family_env import FamilyEnv
 from plangym_like.simulator import EnvStep, Outcome
-from plangym_like.states import HEADER_NBYTES, Row, padded
+from plangym_like.states import Row, padded
 
 _SLACK = 64
 
