@@ -197,20 +197,12 @@ class StateFormat:
             There is not exactly one row.
         """
         # Most rows of a search need only these quick tests; `check` explains what is wrong.
-        if (
-            type(state) is np.ndarray
-            and state.dtype == _BYTE
-            and state.shape == self._shape
-            and state.strides == (1,)
-            and not self.variable
-        ):
+        is_usual = type(state) is np.ndarray and not self.variable and state.shape == self._shape
+        if is_usual and state.dtype == _BYTE and state.strides == (1,):
             if self.checksum:
                 memory = state.data
-                fields, checksum = _HEAD.unpack_from(memory)
-                content = memory[HEADER_NBYTES:]
-                if fields == self._fields and checksum == xxh64_intdigest(
-                    content, self.payload_nbytes
-                ):
+                head, payload = _HEAD.unpack_from(memory), memory[HEADER_NBYTES:]
+                if head == (self._fields, xxh64_intdigest(payload, self.payload_nbytes)):
                     return state
             else:
                 words = state.view(np.uint64)
