@@ -199,20 +199,21 @@ class StateFormat:
         # Most rows of a search need only these quick tests; `check` explains what is wrong.
         is_usual = type(state) is np.ndarray and not self.variable and state.shape == self._shape
         if is_usual and state.dtype == _BYTE and state.strides == (1,):
+            row: Row = state
             if self.checksum:
                 memory = state.data
                 head, payload = _HEAD.unpack_from(memory), memory[HEADER_NBYTES:]
                 if head == (self._fields, xxh64_intdigest(payload, self.payload_nbytes)):
-                    return state
+                    return row
             else:
-                words = state.view(np.uint64)
+                words = row.view(np.uint64)
                 if words.flags.aligned and words[:4].tobytes() == self._head:
-                    return state
+                    return row
         rows = self.check(state)
         if len(rows) != 1:
             raise InputError(f"expected one state row, got {len(rows)}; step_batch takes several")
-        row: Row = rows[0]
-        return row
+        only: Row = rows[0]
+        return only
 
     def verify(self, rows: Row, first: int = 0) -> None:
         """Raise `StateFormatError` if a checksum is wrong; its message names the row.
