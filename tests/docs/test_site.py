@@ -66,7 +66,7 @@ def open_page(browser: Any, address: str) -> Iterator[Any]:
         tab = contexts[-1].new_page()
         tab.set_default_timeout(120_000)
         tab.on("pageerror", lambda error: errors.append(str(error)))
-        tab.on("response", lambda answer: answer.ok or errors.append(answer.url))
+        tab.on("response", lambda answer: answer.status < 400 or errors.append(answer.url))
         own = (address, "data:")  # nothing is loaded from elsewhere
         tab.on("request", lambda sent: sent.url.startswith(own) or errors.append(sent.url))
         tab.goto(address + page)
