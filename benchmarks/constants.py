@@ -36,7 +36,8 @@ Step = Callable[[], object]
 def game_batches(count: int, num_states: int | None = None, **options: Any) -> Step:
     """Return what steps `count` rows of MsPacman, from `num_states` different states."""
     env: Any = plangym_like.make("ALE/MsPacman-v5", n_workers=CORES, audit="off", **GAME, **options)
-    env.wait_ready(60)
+    if options.get("ray"):
+        env.wait_ready(60)
     rng = np.random.default_rng(0)
     first = env.reset(seed=0).state
     actions = rng.integers(env.action_space.n, size=count)
