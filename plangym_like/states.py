@@ -153,9 +153,7 @@ class StateFormat:
     def seal_row(self, row: Row) -> None:
         """Write the checksum of one row ``(state_nbytes,)``, if the format has checksums."""
         if self.checksum:
-            memory = row.data
-            nbytes = _NUMBER.unpack_from(memory, 16)[0]
-            _NUMBER.pack_into(memory, 24, xxh64_intdigest(memory[HEADER_NBYTES:], nbytes))
+            _NUMBER.pack_into(row.data, 24, _checksum(row))
 
     def check(self, states: Any, *, sums: bool = True) -> Row:
         """Return `states` as rows ``(N, state_nbytes)`` after checking all of them at once.

@@ -24,7 +24,6 @@ _PROCESSOR, _STATUS_AFTER_NAME = re.compile(rb"M6502(Low|High)"), 4 * 13
 # A count and four banks follow the name.
 _BANKED = re.compile(rb"CartridgeE0.{20}", re.DOTALL)
 _TRIES = 1000
-_REJECTIONS = SystemError, ValueError, RuntimeError
 
 
 class Leftovers:
@@ -89,14 +88,11 @@ class Leftovers:
         StateFormatError
             The emulator rejects the state.
         """
-        ale, finished = self._ale, saved[self.status] & _STOPPED
-        if self._damaged or self._known != (ale.getFrameNumber(), finished):
+        finished = saved[self.status] & _STOPPED
+        if self._damaged or self._known != (self._ale.getFrameNumber(), finished):
             self.prepare(finished)
-        try:
-            ale.restoreState(ALEState(saved))
-        except _REJECTIONS as error:
-            raise self._rejected(error) from error
-        self._known = ale.getFrameNumber(), finished
+        self.load(saved)
+        self.note_restored(finished)
 
     def load(self, saved: bytes) -> None:
         """Restore the serialised state `saved` alone, without the preparation that `restore` adds.
@@ -105,15 +101,12 @@ class Leftovers:
         """
         try:
             self._ale.restoreState(ALEState(saved))
-        except _REJECTIONS as error:
-            raise self._rejected(error) from error
-
-    def _rejected(self, error: Exception) -> StateFormatError:
-        self._damaged = True
-        return StateFormatError(
-            "a state row is damaged, or was not made by this library: its checksum matches, "
-            f"but the emulator rejects it ({error})"
-        )
+        except (SystemError, ValueError, RuntimeError) as error:
+            self._damaged = True
+            raise StateFormatError(
+                "a state row is damaged, or was not made by this library: its checksum matches, "
+                f"but the emulator rejects it ({error})"
+            ) from error
 
     def note_restored(self, finished: int) -> None:
         """Record that a state was restored; `finished` says whether its last frame was finished."""
