@@ -117,18 +117,18 @@ class ProcessExecutor:
         blocking = options.blocking
         with self.lock:
             self.ensure_open()
-            if inputs.count == 1 and blocking and self._stepper is not None:
-                return self._step_one(self._stepper, inputs, options)
-            steps = steps_of(inputs)
-            stays = self._stays_here(inputs.count, steps, options)
-            if stays or not blocking:
+            # A single row is never worth sending.
+            is_single = inputs.count == 1 and blocking and self._stepper is not None
+            stays = is_single or self._stays_here(inputs, options)
+            if not inputs.verified and (stays or not blocking):
                 self.layout.verify(inputs)
                 inputs.verified = True
             if stays:
                 if not options.audit:
                     self.tally.begin(inputs.count)
-                run_here = partial(self._run_here, inputs, steps, options)
-                return run_here() if blocking else Future.of(run_here)
+                if blocking:
+                    return self._run_here(inputs, options)
+                return Future.of(partial(self._run_here, inputs, options))
             begun = time.perf_counter()
             with self.alone():
                 self._drop_unwanted()
@@ -154,7 +154,7 @@ class ProcessExecutor:
             # Otherwise workers were starting, or busy with other batches.
             if complete and not options.audit:
                 seconds = time.perf_counter() - begun
-                workers = self._num_helpers
+                workers, steps = self._num_helpers, steps_of(inputs)
                 self._costs.note_sent(inputs.count, steps, seconds=seconds, workers=workers)
             return result
 
@@ -176,11 +176,13 @@ class ProcessExecutor:
         """The number of processes other than this one that step rows."""
         return len(self._processes)
 
-    def _stays_here(self, count: int, steps: float, options: SubmitOptions) -> bool:
+    def _stays_here(self, inputs: Inputs, options: SubmitOptions) -> bool:
+        count = inputs.count
         if self._stepper is None:
             return count == 0
         if not self._num_helpers or not count:
             return True
+        steps = steps_of(inputs)
         if not options.blocking:  # this must not take long
             return self._costs.cheap(count, steps)
         workers, tries = self._num_helpers, not options.audit
@@ -231,28 +233,9 @@ class ProcessExecutor:
         """Wait at most `seconds` for a reply or another event."""
         self.pool.wait_for_rows(min(seconds, dispatcher.max_sleep()), dispatcher.watched())
 
-    def _step_one(self, stepper: RowStepper, inputs: Inputs, options: SubmitOptions) -> Any:
-        """Step one row, which is never worth sending."""
-        if not inputs.verified:
-            self.layout.verify(inputs)
-        if not options.audit:
-            self.tally.begin(1)
-        begun = time.perf_counter()
-        result = stepper.run_batch(
-            inputs,
-            states=options.states,
-            observations=options.observations,
-            masked=options.masked,
-        )
-        seconds = time.perf_counter() - begun
-        self.tally.seconds_here += seconds
-        if self.tally.batches % _NOTED == 1 and not options.audit:
-            self._costs.note_here(1, steps_of(inputs), seconds=seconds)
-        return result
-
-    def _run_here(self, inputs: Inputs, steps: float, options: SubmitOptions) -> Any:
+    def _run_here(self, inputs: Inputs, options: SubmitOptions) -> Any:
         states, observations = options.states, options.observations
-        if self._stepper is None:  # there are no rows
+        if self._stepper is None:  # the batch is empty
             empty = self.layout.allocate(inputs, states=states, observations=observations)
             return self.layout.result(empty)
         begun = time.perf_counter()
@@ -261,8 +244,10 @@ class ProcessExecutor:
         )
         seconds = time.perf_counter() - begun
         self.tally.seconds_here += seconds
-        if inputs.count and not options.audit:
-            self._costs.note_here(inputs.count, steps, seconds=seconds)
+        count = inputs.count
+        is_noted = count > 1 or (count == 1 and self.tally.batches % _NOTED == 1)
+        if is_noted and not options.audit:
+            self._costs.note_here(count, steps_of(inputs), seconds=seconds)
         return result
 
     @property
