@@ -3,7 +3,7 @@
 Run it from anywhere::
 
     python benchmarks/constants.py                    # all constants, about four minutes
-    python benchmarks/constants.py rows_spin fade --rounds 15
+    python benchmarks/constants.py rows_spin put --rounds 15
 
 For each constant, environments are made and stepped with several values in turn, in random order.
 A figure is the median over rounds of the time with that value, divided by the time with the value
@@ -57,14 +57,14 @@ def lanes(name: str, count: int) -> Step:
 
 def far_batches(num_states: int) -> Step:
     """Return what steps 256 rows on another node of a Ray cluster."""
-    far_node.start_once(CORES, STORE_NBYTES)
+    far_node.start(CORES, STORE_NBYTES)
     where = {"ray": True, "isolate": True, "resources": {"num_cpus": 0}}
     return game_batches(256, num_states, **where)
 
 
 def near_and_far_batches() -> Step:
     """Return what steps 256 rows on this machine and on another node of a Ray cluster."""
-    far_node.start_once(CORES, STORE_NBYTES)
+    far_node.start(CORES, STORE_NBYTES)
     return game_batches(256, ray=True, resources={"num_cpus": 0})
 
 
@@ -84,7 +84,6 @@ CONSTANTS = {
     "rows_look": Constant(
         "execution.dispatcher", "_LOOK_SECONDS", (6e-3, 1e-3, 3e-2), lambda: game_batches(256)
     ),
-    "fade": Constant("execution.costs", "_FADE", (0.05, 0.0, 0.5), lambda: game_batches(256)),
     "lanes_spin": Constant(
         *("lanes.lanes_pool", "_SPIN_SECONDS", (3e-4, 0.0, 1e-4, 1e-3)),
         lambda: lanes("HalfCheetah-v5", 16),

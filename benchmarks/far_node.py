@@ -7,11 +7,12 @@ import functools
 import logging
 
 
+@functools.cache
 def start(cores: int, store_nbytes: int, *, cores_here: int = 0) -> None:
     """Start a node with `cores_here` and one with `cores`, and connect this program to the first.
 
     Both are processes of this machine, without a network between them, but with two object stores.
-    They end with the program.
+    They end with the program. A second call with the same arguments does nothing.
     """
     import ray
     from ray.cluster_utils import Cluster
@@ -22,9 +23,3 @@ def start(cores: int, store_nbytes: int, *, cores_here: int = 0) -> None:
     cluster.add_node(num_cpus=cores, object_store_memory=store_nbytes)
     ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
     atexit.register(ray.shutdown)
-
-
-@functools.cache
-def start_once(cores: int, store_nbytes: int) -> None:
-    """Call `start`, unless it has been called with these arguments."""
-    start(cores, store_nbytes)

@@ -19,7 +19,7 @@ from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.row_stepper import RowStepper
 
 # How long to wait for workers on this machine before checking for results of actors, and vice
-# versa (`benchmarks/constants.py`).
+# versa (`benchmarks/constants.py` for the first).
 _LOOK_SECONDS, _POLL_SECONDS = 2e-3, 0.05
 
 

@@ -269,7 +269,7 @@ class AtariSimulator(GymnasiumSimulator):
             images=self.render_mode == "rgb_array",
             wrapped=wrapped,
         )
-        # Steps rows if there are no wrappers and no random generator.
+        # The fast form; ``None`` if there are wrappers or a random generator.
         is_plain = codec.plain and not wrapped and self.base.plain_frames > 0
         self._rows = AleRows(self.base, codec.ale_nbytes) if is_plain else None
         if wrapped:

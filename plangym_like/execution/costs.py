@@ -20,7 +20,7 @@ _TRY_AGAIN, _TRY_AGAIN_LATER = 64, 1024
 # rows).
 _FINE_SECONDS, _COARSE_SECONDS = 4e-4, 12e-3
 # In each coarse portion, the shortest time per step is raised by this fraction, because steps may
-# become slower (`benchmarks/constants.py`).
+# become slower.
 _FADE = 0.05
 
 

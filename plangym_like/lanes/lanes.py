@@ -231,10 +231,10 @@ class Lanes(abc.ABC):
     # The environments
 
     def hide(self) -> None:
-        """Declare that nobody else has references to the environments.
+        """Declare that only these lanes use the environments.
 
-        Then data that only others would read or change need not be kept up to date. `call`,
-        `set_attr` and `expose` end this.
+        Data that only other users would read or change is then not kept up to date, until `call`,
+        `set_attr` or `expose` is called.
         """
         self.exposed = False
 

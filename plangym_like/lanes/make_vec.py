@@ -225,7 +225,7 @@ def _spec_of(source: EnvSource) -> EnvSpec | None:
 
 
 def _is_made_by_gymnasium(spec: EnvSpec | None) -> bool:
-    """Return whether Gymnasium's own code makes the environments, so nobody else has them."""
+    """Return whether only Gymnasium's own code makes the environments, and keeps none of them."""
     entry_point = None if spec is None else spec.entry_point
     return isinstance(entry_point, str) and entry_point.startswith("gymnasium.envs.")
 
