@@ -96,6 +96,8 @@ def single_steps(inputs: Inputs, start: int, stop: int) -> float:
 
 def steps_of(inputs: Inputs) -> float:
     """Return how many single steps a row of `inputs` takes on average, at least 1."""
+    if isinstance(inputs.dt, int):
+        return float(inputs.dt * (inputs.horizon or 1))
     return single_steps(inputs, 0, inputs.count) / inputs.count if inputs.count else 1.0
 
 

@@ -193,7 +193,8 @@ class CostModel:
 
     def cheap(self, count: int, steps: float) -> bool:
         """Return whether `count` rows are known to take less time here than a message takes."""
-        return 0.0 < count * self.seconds_per_row(steps) < self._message
+        kind = self._kinds.get(_key(steps))
+        return kind is not None and 0.0 < count * steps * kind.shared < self._message
 
     def least(self, steps: float) -> int:
         """Return how many rows take about as long here as sending a message, at least 1."""

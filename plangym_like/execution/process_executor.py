@@ -20,7 +20,7 @@ from plangym_like.errors import (
     WorkerTimeoutError,
 )
 from plangym_like.execution.batch_run import BatchRun
-from plangym_like.execution.costs import CostModel
+from plangym_like.execution.costs import MESSAGE_SECONDS, CostModel
 from plangym_like.execution.dispatcher import Dispatcher, StepHere
 from plangym_like.execution.executor import SubmitOptions
 from plangym_like.execution.placement import REGIONS
@@ -41,8 +41,8 @@ _CLOSE_SECONDS = 2.0
 # between two checks of a call's worker; replies and deaths end the wait earlier.
 _CALLS, _CALL_LOOK_SECONDS = 3, 0.5
 
-# The cost model learns the time of one in this many single rows; to note each one would take a
-# tenth of the time of CartPole's (`benchmarks/never_slower.py`).
+# The cost model learns the time of one in this many batches that take less time than a message; to
+# note each one would take a tenth of the time of a row of CartPole (`benchmarks/never_slower.py`).
 _NOTED = 8
 
 
@@ -116,7 +116,8 @@ class ProcessExecutor:
         """
         blocking = options.blocking
         with self.lock:
-            self.ensure_open()
+            if self._closed:
+                self.ensure_open()
             # A single row is never worth sending.
             is_single = inputs.count == 1 and blocking and self._stepper is not None
             stays = is_single or self._stays_here(inputs, options)
@@ -180,11 +181,11 @@ class ProcessExecutor:
         count = inputs.count
         if self._stepper is None:
             return count == 0
-        if not self._num_helpers or not count:
-            return True
         steps = steps_of(inputs)
+        if self._costs.cheap(count, steps) or not count or not self._num_helpers:
+            return True
         if not options.blocking:  # this must not take long
-            return self._costs.cheap(count, steps)
+            return False
         workers, tries = self._num_helpers, not options.audit
         return not self._costs.worth_sending(count, steps, workers=workers, tries=tries)
 
@@ -244,10 +245,9 @@ class ProcessExecutor:
         )
         seconds = time.perf_counter() - begun
         self.tally.seconds_here += seconds
-        count = inputs.count
-        is_noted = count > 1 or (count == 1 and self.tally.batches % _NOTED == 1)
-        if is_noted and not options.audit:
-            self._costs.note_here(count, steps_of(inputs), seconds=seconds)
+        if seconds > MESSAGE_SECONDS or self.tally.batches % _NOTED == 1:
+            if inputs.count and not options.audit:
+                self._costs.note_here(inputs.count, steps_of(inputs), seconds=seconds)
         return result
 
     @property
