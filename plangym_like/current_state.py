@@ -243,14 +243,11 @@ class CurrentState:
     ) -> Transition | None:
         """Step from `row` with the simulator's fast path; return ``None`` if there is none."""
         simulator = self._simulator
-        moves = simulator.step_row_moves
-        if moves:
-            self.keep_episode()
+        self.keep_episode()
         try:
             found = simulator.step_row(row, action, dt)
         except BaseException:
-            if moves:
-                self.fail()
+            self.fail()
             raise
         if found is None:
             return None
@@ -259,7 +256,7 @@ class CurrentState:
             self._format.seal_row(fresh)
         info["n_step"], info["dt"] = frames, dt
         self._begin(given=True)
-        if not moves:
+        if not simulator.step_row_moves:
             self.row = fresh.copy()
         if autoreset and (terminated or truncated):
             self._bring_back()

@@ -327,7 +327,7 @@ class PlanEnv(StatefulEnv):
         InputError, StateError
             An argument is invalid; no row has been stepped.
         """
-        executor = self._executor or self.executor
+        executor = self.executor if self._executor is None else self._executor
         wanted = return_state if return_state is not None else states is not None
         given = self.get_state() if states is None else states
         inputs = self._layout.check(actions, given, dt, seeds, sums=False)

@@ -133,8 +133,7 @@ class Simulator(abc.ABC):
         The smallest number of rows for which stepping all rows at once is faster than using one
         environment per row; used only if `steps_batches` is true.
     step_row_moves : bool
-        Whether `step_row` leaves the simulator in the next state. If false, `step_row` does not use
-        the simulator.
+        Whether `step_row` leaves the simulator in the next state, rather than in any state.
 
     Examples
     --------

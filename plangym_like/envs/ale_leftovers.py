@@ -91,8 +91,8 @@ class Leftovers:
         finished = saved[self.status] & _STOPPED
         if self._damaged or self._known != (self._ale.getFrameNumber(), finished):
             self.prepare(finished)
+        self._known = None  # frames that run later may change it
         self.load(saved)
-        self.note_restored(finished)
 
     def load(self, saved: bytes) -> None:
         """Restore the serialised state `saved` alone, without the preparation that `restore` adds.

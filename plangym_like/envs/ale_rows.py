@@ -146,8 +146,6 @@ class AleRows(FastForm):
                 load(text)
             else:
                 base.restore(text)
-                # `restore` has recorded the emulator's condition, which the next frame may change.
-                leftovers.forget()
             before = lives() if episodic else 0
             reward, ran = act(code), 1
             while ran < dt * frames and not over():

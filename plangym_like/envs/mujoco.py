@@ -38,9 +38,11 @@ from plangym_like.envs.mujoco_physics import PhysicsMemory, derived, drawn, mode
 from plangym_like.envs.mujoco_robots import ChunkStepper, robot_for
 from plangym_like.errors import SnapshotError
 from plangym_like.family_env import FamilyEnv
+from plangym_like.ownership import owned, owned_info
 from plangym_like.random_state import GENERATOR_NBYTES, save_generator, seeded_generator
+from plangym_like.simulator import Outcome
 from plangym_like.snapshots.configuration import qualified_name
-from plangym_like.states import Row
+from plangym_like.states import HEADER_NBYTES, Row
 
 logger = logging.getLogger("plangym_like")
 
@@ -161,6 +163,19 @@ class MujocoSimulator(GymnasiumSimulator):
             limit=lambda: limit._max_episode_steps,
         )
         return None if disagreement(stepper, self, kind) else stepper
+
+    def step_row(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
+        """Step a robot of Gymnasium's own; return ``None`` if there are wrappers with state.
+
+        The random generator is copied with the row, because these robots use it only in resets.
+        """
+        if self.plain_infos or self.memory.nbytes or self._images or dt * self.frameskip != 1:
+            return None
+        self.codec.write(row[HEADER_NBYTES:])
+        obs, reward, terminated, truncated, info = self.base.step(action)
+        fresh = row.copy()
+        self.codec.read(fresh[HEADER_NBYTES:])
+        return fresh, (owned(obs), float(reward), terminated, truncated, owned_info(info), 1)
 
     def _write_generator(self, payload: Row, seed: int) -> None:
         memory = save_generator(seeded_generator(seed))

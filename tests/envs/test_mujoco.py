@@ -1,5 +1,6 @@
 """Gymnasium's robots: their rows, their futures, and whole chunks beside single steps."""
 
+import copy
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -296,6 +297,23 @@ def test_the_random_generator_is_part_of_the_state(env: Any) -> None:
     first = env.reset().obs
     env.set_state(state)
     assert_same(env.reset().obs, first)
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_a_step_from_a_given_state_is_the_simulators_own(name: str) -> None:
+    with plangym_like.make(name) as quick, plangym_like.make(name) as slow:
+        slow.simulator.step_row = lambda row, action, dt: None
+        states, actions = reached(slow, 8, seed=3)
+        for state, action in zip(states, actions, strict=True):
+            quick.reset(seed=1)  # its random generator is in no given state
+            step = quick.step(action, state)
+            assert_same(step, slow.step(action, state))
+            info = copy.deepcopy(step.info)
+            # Both go on in the same way, and their next episodes are drawn alike.
+            assert_same(quick.step(action), slow.step(action))
+            assert_same(quick.get_state(), slow.get_state())
+            assert_same(quick.reset(), slow.reset())
+            assert_same(step.info, info)
 
 
 # Classes of one's own
