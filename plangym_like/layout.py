@@ -102,7 +102,7 @@ class Layout:
         """
         lead = 2 if horizon else 1
         batch: Any = None
-        if lead == 1 and type(actions) is list and len(actions) == 1:
+        if lead == 1 and _is_one(actions):
             batch = self._checked_quickly(actions[0])
         if batch is None:
             batch = spaces.as_actions(self.action_space, actions, lead, self.out_of_bounds)
@@ -279,14 +279,19 @@ class Layout:
 
     def _check_states(self, states: Any, sums: bool) -> tuple[Row, bool]:
         """Check `states`; return them as rows, and whether their checksums were verified."""
-        if isinstance(states, (list, tuple)):
-            if not states:
-                return np.empty((0, self.format.state_nbytes), np.uint8), True
-            if len(states) == 1 and isinstance(states[0], np.ndarray) and states[0].ndim == 1:
-                return self.format.check_row(states[0])[None], True
-        elif isinstance(states, np.ndarray) and states.shape == (0,):
+        if _is_one(states) and isinstance(states[0], np.ndarray) and states[0].ndim == 1:
+            return self.format.check_row(states[0])[None], True
+        is_empty = isinstance(states, (list, tuple)) and not states
+        if is_empty or (isinstance(states, np.ndarray) and states.shape == (0,)):
             return np.empty((0, self.format.state_nbytes), np.uint8), True
         return self.format.check(states, sums=sums), sums or not self.format.checksum
+
+
+def _is_one(given: Any) -> bool:
+    """Return whether `given` is a list or an array of length 1."""
+    if type(given) is np.ndarray:
+        return given.shape[:1] == (1,)
+    return type(given) is list and len(given) == 1
 
 
 def _blank(rows: Rows, failed: list[int]) -> None:
