@@ -290,7 +290,7 @@ class Layout:
 def _is_one(given: Any) -> bool:
     """Return whether `given` is a list or an array of length 1."""
     if type(given) is np.ndarray:
-        return given.shape[:1] == (1,)
+        return bool(given.shape[:1] == (1,))
     return type(given) is list and len(given) == 1
 
 
