@@ -36,6 +36,7 @@ from plangym_like import make_vec
 FIGURES = Path(__file__).resolve().parent.parent / "docs" / "figures"
 GAME = {"repeat_action_probability": 0.0}
 COUNTS = (1, 2, 4, 8, 16, 64)
+SLICE_SECONDS = 0.25
 RIVALS = {"ratio": ("sync", "async", "sb3 subproc"), "ratio to C++": ("envpool", "ale-py")}
 Stepper = Callable[[], object]
 
@@ -142,7 +143,8 @@ def measure(job: Job, count: int, rounds: int) -> dict[str, float]:
         for name in made
     }
     try:
-        while _seconds(partial(made["sync"].step, sampled), steps) < 0.02:
+        # The first steps of a slice take longer: processes wake up, and caches are cold.
+        while _seconds(partial(made["sync"].step, sampled), steps) < SLICE_SECONDS:
             steps *= 2
         for number in range(rounds):
             names = list(made) if number % 2 else list(made)[::-1]
@@ -198,7 +200,7 @@ def main() -> None:
     for job in arguments.jobs or JOBS:
         found[job] = {}
         for count in arguments.counts:
-            figures = measure(JOBS[job], count, 5 if arguments.quick else 15)
+            figures = measure(JOBS[job], count, 5 if arguments.quick else 11)
             found[job][str(count)] = figures
             told = ", ".join(f"{name} {value:g}" for name, value in figures.items())
             print(f"{job:<14} {count:>3}  {told}", flush=True)
