@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -36,7 +37,8 @@ from plangym_like import make_vec
 FIGURES = Path(__file__).resolve().parent.parent / "docs" / "figures"
 GAME = {"repeat_action_probability": 0.0}
 COUNTS = (1, 2, 4, 8, 16, 64)
-SLICE_SECONDS = 0.25
+# The first steps of a slice take longer, because processes wake up and caches are cold.
+SLICE_SECONDS = 0.2
 RIVALS = {"ratio": ("sync", "async", "sb3 subproc"), "ratio to C++": ("envpool", "ale-py")}
 Stepper = Callable[[], object]
 
@@ -135,7 +137,6 @@ def measure(job: Job, count: int, rounds: int) -> dict[str, float]:
     made = contenders(job, count)
     sampled = made["sync"].action_space.sample()
     taken: dict[str, list[float]] = {name: [] for name in made}
-    steps = 4
     actions = {
         name: sampled.astype(np.int32)
         if name == "envpool" and sampled.dtype.kind == "i"
@@ -143,14 +144,13 @@ def measure(job: Job, count: int, rounds: int) -> dict[str, float]:
         for name in made
     }
     try:
-        # The first steps of a slice take longer: processes wake up, and caches are cold.
-        while _seconds(partial(made["sync"].step, sampled), steps) < SLICE_SECONDS:
-            steps *= 2
+        steppers = {name: partial(envs.step, actions[name]) for name, envs in made.items()}
+        steps = {name: _steps_of_a_slice(step) for name, step in steppers.items()}
         for number in range(rounds):
             names = list(made) if number % 2 else list(made)[::-1]
             for name in names:
-                seconds = _seconds(partial(made[name].step, actions[name]), steps)
-                taken[name].append(seconds / steps / count * 1e6)
+                seconds = _seconds(steppers[name], steps[name])
+                taken[name].append(seconds / steps[name] / count * 1e6)
     finally:
         for envs in made.values():
             envs.close()
@@ -174,6 +174,14 @@ def table(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
         for count, figures in counts.items()
     ]
     return "\n".join(tables.table(("job", "environments", *names), rows))
+
+
+def _steps_of_a_slice(step: Stepper) -> int:
+    """Return how many steps take about `SLICE_SECONDS`."""
+    steps = 1
+    while (seconds := _seconds(step, steps)) < SLICE_SECONDS / 4:
+        steps *= 2
+    return math.ceil(steps * SLICE_SECONDS / seconds)
 
 
 def _seconds(step: Stepper, count: int) -> float:

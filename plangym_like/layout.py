@@ -281,17 +281,23 @@ class Layout:
         """Check `states`; return them as rows, and whether their checksums were verified."""
         if _is_one(states) and isinstance(states[0], np.ndarray) and states[0].ndim == 1:
             return self.format.check_row(states[0])[None], True
-        is_empty = isinstance(states, (list, tuple)) and not states
-        if is_empty or (isinstance(states, np.ndarray) and states.shape == (0,)):
+        if _is_empty(states):
             return np.empty((0, self.format.state_nbytes), np.uint8), True
         return self.format.check(states, sums=sums), sums or not self.format.checksum
 
 
 def _is_one(given: Any) -> bool:
-    """Return whether `given` is a list or an array of length 1."""
+    """Return whether `given` is a list, tuple or array of length 1."""
     if type(given) is np.ndarray:
-        return bool(given.shape[:1] == (1,))
-    return type(given) is list and len(given) == 1
+        return given.ndim > 0 and len(given) == 1
+    return type(given) in (list, tuple) and len(given) == 1
+
+
+def _is_empty(given: Any) -> bool:
+    """Return whether `given` is a list, tuple or array without elements."""
+    if isinstance(given, np.ndarray):
+        return bool(given.shape == (0,))
+    return isinstance(given, (list, tuple)) and not given
 
 
 def _blank(rows: Rows, failed: list[int]) -> None:
@@ -315,8 +321,11 @@ def _columns_of_one(
     leaves: Mapping[str, Leaf], values: Sequence[Any], **counts: Any
 ) -> dict[str, NDArray[Any] | int]:
     """Return the columns of a batch of one row: `values`, each in its own dtype, and `counts`."""
-    pairs = zip(leaves.items(), values, strict=True)
-    return {name: np.array((value,), dtype) for (name, (_, dtype)), value in pairs} | counts
+    columns = {}
+    for (name, (shape, dtype)), value in zip(leaves.items(), values, strict=True):
+        columns[name] = np.empty((1, *shape), dtype)
+        columns[name][0] = value
+    return columns | counts
 
 
 def _common_length(lengths: dict[str, int]) -> int:

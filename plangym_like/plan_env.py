@@ -327,7 +327,9 @@ class PlanEnv(StatefulEnv):
         InputError, StateError
             An argument is invalid; no row has been stepped.
         """
-        executor = self.executor if self._executor is None else self._executor
+        executor = self._executor
+        if executor is None:
+            executor = self.executor
         wanted = return_state if return_state is not None else states is not None
         given = self.get_state() if states is None else states
         inputs = self._layout.check(actions, given, dt, seeds, sums=False)

@@ -171,6 +171,8 @@ class RowStepper:
             failure = not_exiting(error)
         if failure is None:
             return {}
+        if start == stop:
+            raise failure
         if stop - start == 1:
             return {start: failure}
         # A family may step many rows at once, and finish none of them if one raises.

@@ -133,7 +133,8 @@ class Simulator(abc.ABC):
         The smallest number of rows for which stepping all rows at once is faster than using one
         environment per row; used only if `steps_batches` is true.
     step_row_moves : bool
-        Whether `step_row` leaves the simulator in the next state, rather than in any state.
+        Whether `step_row` leaves the simulator in the next state. If false, it may leave it in any
+        state, so the next state is restored when it is needed.
 
     Examples
     --------

@@ -33,7 +33,8 @@ def make(job: Job, *, n_workers: int | None, **where: Any) -> Any:
     """Make the environment; ``frameskip=1``, since plangym applies a frameskip twice on Atari."""
     import plangym
 
-    # Otherwise Ray connects to the cluster of another contender, if one is running.
+    # Ray starts a cluster of its own, instead of joining one that is already running. (Each
+    # contender has a process of its own.)
     os.environ["RAY_ADDRESS"] = "local"
     options = {"obs_type": job.obs_type} if job.atari else {}
     return plangym.make(job.env_id, n_workers=n_workers, frameskip=1, **options, **where)

@@ -91,7 +91,7 @@ class Leftovers:
         finished = saved[self.status] & _STOPPED
         if self._damaged or self._known != (self._ale.getFrameNumber(), finished):
             self.prepare(finished)
-        self._known = None  # frames that run later may change it
+        self.forget()
         self.load(saved)
 
     def load(self, saved: bytes) -> None:
@@ -108,12 +108,12 @@ class Leftovers:
                 f"but the emulator rejects it ({error})"
             ) from error
 
-    def note_restored(self, finished: int) -> None:
-        """Record that a state was restored; `finished` says whether its last frame was finished."""
+    def note_frame(self, finished: int) -> None:
+        """Record whether the last frame was finished."""
         self._known = self._ale.getFrameNumber(), finished
 
     def forget(self) -> None:
-        """Record that frames have run, so that the next `prepare` queries the emulator."""
+        """Make the next `prepare` query the emulator, because frames run in between."""
         self._known = None
 
     def are_as_at_the_beginning(self) -> bool:

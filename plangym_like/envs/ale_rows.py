@@ -182,7 +182,7 @@ class AleRows(FastForm):
                 fresh[at:end] = zeros[: end - at]
             index += 1
         if clean:
-            leftovers.note_restored(True)
+            leftovers.note_frame(True)
         base.previous, base.image, base.stale = code, None, True
         columns = (
             rows.rewards,

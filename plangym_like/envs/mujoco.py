@@ -165,17 +165,19 @@ class MujocoSimulator(GymnasiumSimulator):
         return None if disagreement(stepper, self, kind) else stepper
 
     def step_row(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
-        """Step a robot of Gymnasium's own; return ``None`` if there are wrappers with state.
+        """Step one of Gymnasium's robots by one frame; return ``None`` if this is not possible.
 
         The random generator is copied with the row, because these robots use it only in resets.
         """
+        # Plain infos belong to unknown robots, and to wrappers that change results.
         if self.plain_infos or self.memory.nbytes or self._images or dt * self.frameskip != 1:
             return None
         self.codec.write(row[HEADER_NBYTES:])
-        obs, reward, terminated, truncated, info = self.base.step(action)
+        obs, reward, terminated, truncated, info = self.env.step(action)
         fresh = row.copy()
         self.codec.read(fresh[HEADER_NBYTES:])
-        return fresh, (owned(obs), float(reward), terminated, truncated, owned_info(info), 1)
+        total = 0.0 + float(reward)  # as in `hold`: -0.0 becomes 0.0
+        return fresh, (owned(obs), total, bool(terminated), bool(truncated), owned_info(info), 1)
 
     def _write_generator(self, payload: Row, seed: int) -> None:
         memory = save_generator(seeded_generator(seed))

@@ -1,6 +1,7 @@
 """Gymnasium's robots: their rows, their futures, and whole chunks beside single steps."""
 
 import copy
+import math
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +16,7 @@ pytest.importorskip("mujoco", reason="MuJoCo is not installed: pip install 'plan
 
 import mujoco
 from gymnasium.envs.mujoco.ant_v5 import AntEnv
-from gymnasium.wrappers import TimeAwareObservation
+from gymnasium.wrappers import NormalizeObservation, TimeAwareObservation
 
 import plangym_like
 from plangym_like.envs.mujoco import MujocoCodec, MujocoEnv, MujocoSimulator
@@ -299,21 +300,71 @@ def test_the_random_generator_is_part_of_the_state(env: Any) -> None:
     assert_same(env.reset().obs, first)
 
 
-@pytest.mark.parametrize("name", SAMPLE)
-def test_a_step_from_a_given_state_is_the_simulators_own(name: str) -> None:
+@pytest.mark.parametrize("name", IDS)
+def test_the_quick_step_from_a_given_state_equals_the_simulators_step(name: str) -> None:
     with plangym_like.make(name) as quick, plangym_like.make(name) as slow:
         slow.simulator.step_row = lambda row, action, dt: None
         states, actions = reached(slow, 8, seed=3)
+        assert quick.simulator.step_row(states[0], actions[0], 1) is not None
         for state, action in zip(states, actions, strict=True):
-            quick.reset(seed=1)  # its random generator is in no given state
+            quick.reset(seed=1)  # its random generator then differs from those in the states
             step = quick.step(action, state)
             assert_same(step, slow.step(action, state))
             info = copy.deepcopy(step.info)
-            # Both go on in the same way, and their next episodes are drawn alike.
             assert_same(quick.step(action), slow.step(action))
             assert_same(quick.get_state(), slow.get_state())
             assert_same(quick.reset(), slow.reset())
-            assert_same(step.info, info)
+            assert_same(step.info, info)  # later steps do not change it
+
+
+@pytest.mark.parametrize(
+    "options", [{"frameskip": 2}, {"max_episode_steps": 9}, {"wrappers": [NormalizeObservation]}]
+)
+def test_there_is_no_quick_step_of_several_frames_or_through_wrappers_with_state(
+    options: dict[str, Any],
+) -> None:
+    with plangym_like.make("Hopper-v5", **options) as env:
+        state = env.reset(seed=0).state
+        assert env.simulator.step_row(state, env.sample_action(), 1) is None
+        assert env.step(env.sample_action(), state).info["n_step"] == options.get("frameskip", 1)
+
+
+def test_a_reward_of_minus_zero_becomes_zero() -> None:
+    with plangym_like.make("HalfCheetah-v5", forward_reward_weight=0, audit_every=1) as env:
+        env.reset(seed=0)
+        backward = env.make_state(qvel=[-1.0] + [0.0] * 8)
+        single = env.step(np.zeros(6, np.float32), backward)
+        assert single.info["reward_forward"] == 0.0
+        assert math.copysign(1.0, single.reward) == 1.0
+
+
+def test_a_quick_step_that_ends_an_episode_begins_the_next_one() -> None:
+    name = "InvertedPendulum-v5"
+    with (
+        plangym_like.make(name, autoreset=True) as quick,
+        plangym_like.make(name, autoreset=True) as slow,
+    ):
+        slow.simulator.step_row = lambda row, action, dt: None
+        for env in (quick, slow):
+            env.reset(seed=4)
+        fallen = slow.make_state(qpos=[0.0, 0.5], qvel=[0.0, 1.0])
+        steps = [env.step(np.zeros(1, np.float32), fallen) for env in (quick, slow)]
+        assert steps[0].terminated
+        assert_same(steps[0], steps[1])
+        assert_same(quick.get_state(), slow.get_state())
+
+
+def test_a_quick_step_that_raises_leaves_the_episode_of_a_reset() -> None:
+    with plangym_like.make("HalfCheetah-v5") as env:
+        state = env.reset(seed=0).state
+        env.step(env.action_space.high)
+        current = env.get_state()
+        step = env.simulator.base.step
+        env.simulator.base.step = lambda action: step(action[:2])
+        with pytest.raises(ValueError):
+            env.step(env.action_space.high, state)
+        env.simulator.base.step = step
+        assert_same(env.get_state(), current)
 
 
 # Classes of one's own
