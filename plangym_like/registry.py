@@ -92,7 +92,7 @@ EnvClass = Callable[..., PlanEnv]
 
 
 def register(prefix_or_predicate: str | Callable[[Any], bool], family: EnvClass) -> None:
-    """Make `make` use a family of your own for some environments.
+    """Register a family of your own, which `make` then uses for some environments.
 
     Families that were registered later take precedence over earlier ones, and over the package's
     own. Workers need not call this: `family` is sent to them.

@@ -75,7 +75,7 @@ class Codec(abc.ABC):
         """Replace the whole current state with the one in `payload` ``(nbytes,)``."""
 
     def reseed(self, seed: int) -> None:
-        """Replace every random generator that is saved in these bytes with one made from `seed`."""
+        """Replace every random generator that this codec saves with one made from `seed`."""
 
     def renew(self) -> None:
         """Undo lasting changes made by trials; called before the first reset."""

@@ -48,7 +48,7 @@ def is_screen_unread(env: Any) -> bool:
 
 
 def skip_unread_screens(env: Any) -> None:
-    """Make `AtariPreprocessing` around ale-py's own game draw only the screens that it reads.
+    """Let `AtariPreprocessing` skip the screens of ale-py's own game that it does not read.
 
     If a `FrameStackObservation` directly around it stacks the frames, the ``step`` of that wrapper
     is replaced too. The results, and the state of all wrappers after each step, stay the same.

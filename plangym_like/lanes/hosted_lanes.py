@@ -69,7 +69,7 @@ class StepReply(NamedTuple):
 
 
 class HostedLanes:
-    """The lanes hosted by one process. They write results to the memory of all lanes.
+    """The lanes that one process hosts; results go to memory that all lanes share.
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ class HostedLanes:
             raise
 
     def pass_by(self) -> None:
-        """Do what the bell asks for, if it has rung; the reply shows that everything is done."""
+        """Run the step that was requested through the `Bell`, if there is one."""
         self.attend_bell(False)
 
     def attend_bell(self, watching: bool) -> bool:

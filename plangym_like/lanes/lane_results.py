@@ -54,7 +54,7 @@ class LaneResults:
 
     @property
     def infos(self) -> list[dict[str, Any]]:
-        """`Lanes.infos` of all lanes."""
+        """The same as `Lanes.infos`, for the lanes of all processes."""
         pending, self._columns = self._columns, {}
         for first_lane, columns in pending.items():
             for name, column in columns.items():

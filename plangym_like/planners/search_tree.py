@@ -141,8 +141,8 @@ class SearchTree:
         """Append samples of outcomes, and return their nodes ``(n,)``.
 
         A sample with the key of a known outcome of the same action is counted as that outcome.
-        Other samples become new outcomes, unless the action already has the largest number of
-        outcomes; then they are counted as known outcomes.
+        Other samples become new outcomes, until the action has the maximum number of outcomes;
+        after that, each is counted as one of the known outcomes.
         """
         found = np.full(len(parents), -1)
         for row, (parent, action) in enumerate(zip(parents, actions, strict=True)):

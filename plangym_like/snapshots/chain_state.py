@@ -123,7 +123,7 @@ class ChainState(abc.ABC):
 
     @abc.abstractmethod
     def _walk_link(self, owner: StateOwner, link: Any) -> None:
-        """Walk through the attributes of `link`, whose state `owner` reads and writes."""
+        """Walk through the attributes of `link`; `owner` reads and writes their values."""
 
     @abc.abstractmethod
     def _encode(self, values: list[Any]) -> bytes:
