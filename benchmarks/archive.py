@@ -1,14 +1,14 @@
-"""Measure a `StateArchive` against an array of rows: bytes a node, and microseconds a call.
+"""Compare a `StateArchive` with an array of rows: bytes per node, and microseconds per call.
 
 Run it from anywhere::
 
     python benchmarks/archive.py                          # writes docs/figures/archive.json and .md
     python benchmarks/archive.py --nodes 5000             # a rough look, writes nothing
-    python benchmarks/archive.py --scale 10000000         # MsPacman's rows again, that many nodes
+    python benchmarks/archive.py --scale 10000000         # repeat MsPacman's rows: this many nodes
 
-Trees are grown by 256 walkers that act at random; a tenth of them is replaced by copies of others
-in each step, as in Fractal Monte Carlo, and those whose episode has ended go on from any node.
-Times are medians of calls at random nodes, in CPU time, so that what else runs does not count.
+Trees are grown by 256 walkers that act at random. In each step, a tenth of them become copies of
+others, as in Fractal Monte Carlo, and walkers that ended an episode continue from a random node.
+Times are medians of calls at random nodes, in CPU time, so that other programs do not count.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--nodes", type=int, default=_NODES)
     parser.add_argument("--jobs", nargs="*", default=list(JOBS), choices=list(JOBS))
-    parser.add_argument("--scale", type=int, help="nodes of MsPacman, instead of the rest")
+    parser.add_argument("--scale", type=int, help="measure only this many nodes of MsPacman")
     chosen = parser.parse_args()
     path = FIGURES / "archive.json"
     figures = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}

@@ -6,8 +6,8 @@ Run it from anywhere::
     python benchmarks/bench.py --quick              # a rough look, writes nothing
     python benchmarks/bench.py --python plangym=/path/to/python
 
-Every contender lives in a process of its own, under this interpreter or the one that ``--python``
-names for it. One that is not installed is listed as missing.
+Each contender runs in its own process, with this interpreter or the one that ``--python`` gives for
+it. Contenders that are not installed are listed as missing.
 """
 
 from __future__ import annotations
@@ -120,12 +120,12 @@ def _say(text: str) -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument(
-        "--quick", action="store_true", help="a rough look: fewer rounds, fewer ways"
+        "--quick", action="store_true", help="a rough look: fewer rounds, fewer entries"
     )
     parser.add_argument(
         "--output",
         type=Path,
-        help="folder of bench.json, .md and .png (docs/figures; none if quick)",
+        help="folder for bench.json, .md and .png (docs/figures; with --quick, none)",
     )
     parser.add_argument(
         "--python",
@@ -138,9 +138,9 @@ def _arguments() -> argparse.Namespace:
         "--only",
         nargs="+",
         choices=(*(task.key for task in throughput.TASKS), "never_slower", "cold_sizes", "costs"),
-        help="these jobs alone",
+        help="only these jobs",
     )
-    parser.add_argument("--check", action="store_true", help="exit with 1 where a bound is broken")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a bound is broken")
     arguments = parser.parse_args()
     pairs = [pair.partition("=") for pair in arguments.python]
     for name, _, path in pairs:

@@ -1,4 +1,4 @@
-"""What a kill every 200 ms costs: MsPacman on two isolated lanes, undisturbed and disturbed.
+"""What a kill every 200 ms costs: MsPacman on two isolated workers, with and without kills.
 
 Prints seconds for the same transitions, medians of interleaved repeats; results are compared.
 """

@@ -1,4 +1,4 @@
-"""The bar chart of the docs, drawn from the very object that the JSON file holds."""
+"""The bar chart of the docs, drawn from the figures in the JSON file."""
 
 from __future__ import annotations
 

@@ -25,6 +25,7 @@ import far_node
 import numpy as np
 
 import plangym_like
+from plangym_like import ExternalProcess
 
 CORES = 2
 STORE_NBYTES = 200_000_000
@@ -53,6 +54,13 @@ def lanes(name: str, count: int) -> Step:
     envs.reset(seed=0)
     actions = envs.action_space.sample()
     return lambda: envs.step(actions)
+
+
+def messages(nbytes: int) -> Step:
+    """Return what sends `nbytes` bytes to another process, and receives them again."""
+    echo = ExternalProcess(lambda: bytes, linger=0.005)
+    payload = bytes(nbytes)
+    return lambda: echo.call("__call__", payload).result()
 
 
 def far_batches(num_states: int) -> Step:
@@ -92,6 +100,24 @@ CONSTANTS = {
         *("lanes.lanes_pool", "_WAITS_WITHOUT_SPIN", (16, 1, 128)),
         lambda: lanes("HalfCheetah-v5", 16),
     ),
+    "rows_linger": Constant(
+        "execution.process_options", "_LINGER_SECONDS", (5e-3, 0.0), lambda: game_batches(32)
+    ),
+    "lanes_linger": Constant(
+        "lanes.lane_parts", "_LINGER_SECONDS", (5e-3, 0.0), lambda: lanes("HalfCheetah-v5", 16)
+    ),
+    "chunk": Constant(
+        "processes.channel", "_CHUNK_NBYTES", (1 << 16, 1 << 12, 1 << 20), lambda: messages(1000)
+    ),
+    "large_chunk": Constant(
+        *("processes.channel", "_LARGE_CHUNK_NBYTES", (1 << 20, 1 << 16, 1 << 24)),
+        lambda: messages(1 << 24),
+    ),
+    "join": Constant(
+        "processes.messages", "_JOIN_NBYTES", (1 << 16, 1 << 10, 1 << 22), lambda: messages(40_000)
+    ),
+    "ray_depth": Constant("cluster.ray_dispatcher", "_DEPTH", (2, 1, 4), lambda: far_batches(256)),
+    "ray_pieces": Constant("cluster.ray_dispatcher", "_PIECES", (8, 2, 32), near_and_far_batches),
     "ray_look": Constant(
         "cluster.ray_executor", "_LOOK_SECONDS", (2e-3, 5e-4, 1e-2), near_and_far_batches
     ),

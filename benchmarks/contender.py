@@ -1,8 +1,8 @@
-"""The process of one contender: it is told by pipe when to open a job and when to run a slice.
+"""The process of one contender: it reads commands to open a job or run a slice, and answers them.
 
-One JSON line comes in on stdin for each command, one goes out for each answer. Only the standard
-library is imported here, so that any interpreter with the contender's packages will do and imports
-are part of the start-up times.
+Each command is a JSON line on stdin, and each answer is a JSON line on stdout. Only the standard
+library is imported here, so that any interpreter with the contender's packages can be used, and
+imports are part of the start-up times.
 """
 
 from __future__ import annotations

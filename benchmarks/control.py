@@ -6,14 +6,14 @@ Run it from anywhere::
     python benchmarks/control.py --quick                # 40 steps each
     python benchmarks/control.py --tasks walker-walk    # one task
     python benchmarks/control.py --tasks --speed        # only the planning speed
-    python benchmarks/control.py --json control.json    # what was printed, as data
+    python benchmarks/control.py --json control.json    # also write the figures to a file
 
 An episode is played in closed loop: each action is the first one of a new plan, and is held for
 `dt` steps of the environment. Wall times include everything but opening the environment.
 
 The planning speed is that of one plan for HalfCheetah, from the same state and of the same size, by
 MPPI and CEM of this package and by ``pytorch-mppi`` (``pip install pytorch-mppi``; left out if it
-is not installed). That is a controller without a simulator, and is measured with three: Gymnasium's
+is not installed). That package has no simulator, so it is measured with three: Gymnasium's
 environment, set and stepped plan by plan; `mujoco.rollout` on as many threads; and `step_batch`.
 """
 

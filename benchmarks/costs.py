@@ -1,4 +1,4 @@
-"""What workers cost: seconds until the first batch, and memory of their own."""
+"""What workers cost: the seconds until the first batch, and their private memory."""
 
 from __future__ import annotations
 

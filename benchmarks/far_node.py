@@ -1,4 +1,4 @@
-"""A Ray cluster with a node other than the driver's, as far as Ray can tell."""
+"""A Ray cluster of two nodes on this machine, so that one of them is not the driver's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One fault, done to one library, in this process: what happens. `fault_table.py` runs it."""
+"""Inject one fault into one library in this process; `fault_table.py` runs this script."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The same faults done to this package and to its rivals, every cell in a process of its own.
+"""Inject the same faults into this package and its rivals, each in a new process.
 
-Writes ``docs/figures/faults.json`` and the table ``docs/figures/faults.md``; what was measured
-before of libraries that are not asked for is kept.
+Writes ``docs/figures/faults.json`` and the table ``docs/figures/faults.md``; earlier results of
+libraries that are not selected are kept.
 """
 
 from __future__ import annotations

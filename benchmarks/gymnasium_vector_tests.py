@@ -5,8 +5,8 @@ Run it from anywhere, with a checkout of Gymnasium's sources::
     python benchmarks/gymnasium_vector_tests.py /path/to/Gymnasium [-- options for pytest]
 
 Its tests are copied to a temporary folder, where ``SyncVectorEnv`` is `make_vec`. The tests in
-`EXPECTED` fail, for the reasons given there; the exit status is 0 if no other test does. Tests of a
-window need a display and are left out.
+`EXPECTED` fail, for the reasons given there; the exit status is 0 if no other test fails. Tests of
+``AsyncVectorEnv`` and tests that open a window are left out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Contenders in processes of their own, measured in turn, slice by slice, within one run."""
+"""Contenders in separate processes, measured in turn, slice by slice, within one run."""
 
 from __future__ import annotations
 

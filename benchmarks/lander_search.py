@@ -1,15 +1,15 @@
-"""LunarLander deep in a search: branches that go on, and siblings that start in the same state.
+"""LunarLander deep in a search: rows that continue, and rows that copy another row's state.
 
     python benchmarks/lander_search.py [--rows 64] [--depth 100] [--siblings 0.5]
 
-Box2D cannot be given a state, so the honest alternative is to play each row's whole episode again
-from its reset: that loop, on one core, is what is divided by. In each batch a share of the rows
-takes over another row's state, as a search clones its walkers, and all of them take one step.
-Every contender does the same batches; slices are interleaved, figures are medians. Rows of ours
-are compared with the loop's, byte for byte, as they are measured.
+Box2D cannot be given a state, so the exact alternative is to play each row's whole episode again
+from its reset. Rates are divided by the rate of a loop that does so on one core. In each batch,
+some rows copy another row's state, as a search clones its walkers; then all rows take one step. All
+contenders step the same batches; rounds are interleaved, and figures are medians. Rewards are
+compared with those of the loop.
 
-plangym (0.1.32) rebuilds bodies from positions and velocities, which is not exact; it is timed on
-the same batches where it is installed, and its first rewards are compared too.
+plangym (0.1.32) rebuilds bodies from positions and velocities, which is not exact. If it is
+installed, it is timed on fewer and smaller batches.
 """
 
 from __future__ import annotations

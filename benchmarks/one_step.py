@@ -1,12 +1,12 @@
-"""Measure one node at a time, as UCT, MCTS and AlphaZero step: ``env.step(action, state=s)``.
+"""Measure single steps from given states, as in UCT or AlphaZero: ``env.step(action, state=s)``.
 
 Run it from anywhere::
 
     python benchmarks/one_step.py              # writes docs/figures/one_step.json
     python benchmarks/one_step.py --quick      # a rough look, writes nothing
 
-plangym and the raw emulator are measured in the same run, slice by slice in turn; without plangym,
-its column stays empty. Figures are medians, in microseconds a step.
+plangym and the raw emulator are measured in the same run, slice by slice in turn; if plangym is not
+installed, its column stays empty. Figures are medians, in microseconds per step.
 """
 
 from __future__ import annotations

@@ -4,12 +4,12 @@
 
     python benchmarks/plangym_suite.py PATH_OF_PLANGYM_SOURCES [-n 2] [--only atari] [--json FILE]
 
-With ``--json``, a table is written beside the results, with the suffix ``.md``.
+With ``--json``, a table is also written next to the results, with the suffix ``.md``.
 
-Nothing is fetched and the sources are only read: tests are copied to a temporary folder, in which
-``import plangym`` means the layer. The module ``plangym.api_tests``, which is a part of the tests,
-is copied too. No display is needed: windows are made by SDL's dummy driver, and an object that
-starts nothing stands for ``pyvirtualdisplay``. Needs pytest, pytest-xdist and pytest-timeout.
+Nothing is downloaded, and the sources are not changed: tests are copied to a temporary folder, in
+which ``import plangym`` imports the layer. The module ``plangym.api_tests``, which is a part of the
+tests, is copied too. No display is needed: SDL uses its dummy driver, and a stub that does nothing
+replaces ``pyvirtualdisplay``. Needs pytest, pytest-xdist and pytest-timeout.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ def main() -> None:
     parser.add_argument("-n", dest="workers", type=int, default=2, help="processes of pytest")
     parser.add_argument("--only", default="", help="files whose names contain this")
     parser.add_argument(
-        "--json", type=Path, help="the file of results; those of files that do not run stay in it"
+        "--json", type=Path, help="the file of results; results of other test files are kept"
     )
     parser.add_argument(
         "--again", action="store_true", help="run only what failed according to the file of results"

@@ -1,11 +1,11 @@
-"""Which part of a search is spent outside the environment, for every planner.
+"""Measure what fraction of a search each planner spends outside the environment.
 
     python benchmarks/planner_time.py           # all; writes docs/figures/planner_time.json and .md
     python benchmarks/planner_time.py --seconds 3 UCT IW
 
 Each environment has two workers, and each planner plans for the same time, with the options in
-``PLANNERS``. The time outside the environment is that of `plan.spent.seconds` that is not in
-`plan.spent.seconds_in_env`: all but `step_batch` and `rollout_batch`.
+``PLANNERS``. The time outside the environment is `plan.spent.seconds` minus
+`plan.spent.seconds_in_env`, the time in `step_batch` and `rollout_batch`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Processes as the kernel sees them: whose child each is, and how much memory is its own."""
+"""Find the descendants of a process, and the private memory of processes, in ``/proc``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write ``docs/figures/published.json``: scores of others, each with its source and its budget.
+"""Write ``docs/figures/published.json``: published scores, each with its source and its budget.
 
     python benchmarks/published.py
 

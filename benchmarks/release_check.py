@@ -3,9 +3,9 @@
     python benchmarks/release_check.py
     python benchmarks/release_check.py --extras atari mujoco --python python3.12
 
-For each extra: install ``plangym_like[extra]`` from the wheel, and run what it is for, and every
-Python block of README.md and of the tutorials that need this extra. The exit status is 1 if
-anything fails. It needs the packages ``build`` and ``twine``.
+For each extra: install ``plangym_like[extra]`` from the wheel, run its code in `CODE`, and run all
+Python blocks of the pages in `PAGES` that need this extra. The exit status is 1 if anything fails.
+The script needs the packages ``build`` and ``twine``.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def main() -> int:
     """Build and try; print a line for each extra, and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--extras", nargs="*", help="only these; '' is the package without extras")
-    parser.add_argument("--python", default=sys.executable, help="the interpreter of the users")
+    parser.add_argument("--python", default=sys.executable, help="the interpreter to test with")
     args = parser.parse_args()
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")

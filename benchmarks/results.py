@@ -7,9 +7,9 @@
     python benchmarks/results.py --page                      # write the page again, nothing else
 
 Each task is one planner on one game or robot with one seed. Its record goes to
-``docs/figures/results.json`` as soon as it is done, and tasks that have one with the same budget
-are left out, so the work can be done in pieces. ``docs/results.md`` is written from all records;
-it shows those with the largest budget.
+``docs/figures/results.json`` as soon as it is done. Tasks that already have a record with the same
+budget are skipped, so the work can be done in pieces. ``docs/results.md`` is written from all
+records; it shows those with the largest budget.
 
 Budgets are counted in frames of the console or steps of the simulator, so that scores do not depend
 on the machine. Where two implementations are compared, seconds are those of this machine.
@@ -92,7 +92,7 @@ def main() -> int:
         "--frames", type=int, default=FRAMES, help="frames for each planner on each game"
     )
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--minutes", type=float, help="begin no task after so long")
+    parser.add_argument("--minutes", type=float, help="start no task after this time")
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     parser.add_argument("--list", action="store_true", help="name the tasks that have no record")
     parser.add_argument("--page", action="store_true", help="write the page from the records")

@@ -6,9 +6,9 @@ Run it from anywhere::
     python benchmarks/rollout_bench.py --quick    # a rough look, writes nothing
     python benchmarks/rollout_bench.py --rivals /path/to/python
 
-The rivals want older versions of what this package uses, so they live in an environment of their
-own: ``pip install torch==2.13.0 torchrl==0.14.1 bbrl==1.0.1 stable-baselines3==2.9.2``, and
-``--rivals`` names its interpreter. One that is not installed is listed as missing.
+The rivals need older versions of this package's dependencies, so install them in a separate
+environment: ``pip install torch==2.13.0 torchrl==0.14.1 bbrl==1.0.1 stable-baselines3==2.9.2``.
+``--rivals`` is the path of its interpreter. Rivals that are not installed are listed as missing.
 """
 
 from __future__ import annotations
@@ -171,9 +171,9 @@ def main() -> int:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="a rough look; writes nothing")
-    parser.add_argument("--only", choices=TASKS, nargs="+", help="these tasks alone")
+    parser.add_argument("--only", choices=TASKS, nargs="+", help="only these tasks")
     parser.add_argument("--rivals", help="the interpreter of the rivals' environment")
-    parser.add_argument("--check", action="store_true", help="exit with 1 where a bound is broken")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a bound is broken")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     interpreters = {}

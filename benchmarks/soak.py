@@ -1,10 +1,10 @@
-"""Mixed load with kills for as long as you like: every digest right, memory flat.
+"""Step many kinds of batches while workers are killed; check all results and the memory in use.
 
 ``python benchmarks/soak.py --minutes 30`` plays games and a classic control task in batches of all
 kinds and sizes on isolated workers, while a worker is killed every half second or so. Results are
-compared with a serial environment's, byte for byte. Prints a line every ten seconds; ends with
-status 1 at the first difference, or when memory has grown. With ``--ray`` one of the two workers is
-on another node of a local Ray cluster, and its actor is killed, every two seconds or so.
+compared with a serial environment's, byte for byte. The script prints a line every ten seconds, and
+ends with status 1 at the first difference, or if memory has grown. With ``--ray``, one of the two
+workers is on another node of a local Ray cluster, and its actor is killed every two seconds or so.
 """
 
 from __future__ import annotations

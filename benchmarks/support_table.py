@@ -3,10 +3,10 @@
     python benchmarks/support_table.py                     # all of it: seconds for each id
     python benchmarks/support_table.py --only 'Ant|Taxi'   # ids that match
 
-Every environment is checked in a process of its own (``python -m plangym_like check ID --json``).
-What was found is kept in ``docs/figures/support.json`` as it comes, so the work can be done in
-pieces; an id that is checked again takes the place of what was known of it, unless an extra that it
-needs is missing here. ``docs/support.md`` is written from all of it.
+Each environment is checked in its own process (``python -m plangym_like check ID --json``). Each
+report is written to ``docs/figures/support.json`` at once, so the work can be done in pieces. A new
+report replaces the old one of the same id, unless an extra that the id needs is not installed here.
+``docs/support.md`` is written from all reports.
 """
 
 from __future__ import annotations
@@ -131,12 +131,12 @@ def main() -> int:
     """Check, keep, write; the status is 1 if a check failed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", default="", help="a regular expression that ids have to match")
-    parser.add_argument("--missing", action="store_true", help="only what is not known yet")
-    parser.add_argument("--states", type=int, default=16, help="states to go on from (16)")
-    parser.add_argument("--steps", type=int, default=20, help="for how many steps (20)")
+    parser.add_argument("--missing", action="store_true", help="only ids without a report")
+    parser.add_argument("--states", type=int, default=16, help="states to continue from (16)")
+    parser.add_argument("--steps", type=int, default=20, help="steps from each state (20)")
     parser.add_argument("--workers", default="1,2,3", help="numbers of processes (1,2,3)")
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds for each (600)")
-    parser.add_argument("--seconds", type=float, help="begin nothing after so long")
+    parser.add_argument("--seconds", type=float, help="start no check after this time")
     options = parser.parse_args()
     known = json.loads(FOUND.read_text()) if FOUND.exists() else {}
     begin, failed = time.monotonic(), 0

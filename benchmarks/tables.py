@@ -1,4 +1,4 @@
-"""Figures as text: the console's lines and the tables of the docs."""
+"""Figures as text: lines for the terminal, and tables for the docs."""
 
 from __future__ import annotations
 

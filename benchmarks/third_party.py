@@ -7,11 +7,11 @@
 Each id is tried in a process of its own (``benchmarks/third_party_trial.py``), which compares what
 this package does with what ``gymnasium.make`` does. Outcomes:
 
-- exact: every row was that of an episode that was never saved;
+- exact: every row equalled that of an episode that was never saved or restored;
 - approximate: made, with ``env.exactness == "approximate"`` and a note;
 - refused: ``make`` raised an error that says why;
 - noticed: an error was raised in use, before or instead of a wrong row;
-- silently wrong: a row differed and nothing was said.
+- silently wrong: a row differed, without an error or a note.
 
 An id that Gymnasium itself cannot make or step is listed with its error. Results are kept in
 ``docs/figures/third_party.json``; ``docs/figures/third_party.md`` is written from all of them.
@@ -134,7 +134,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="a regular expression that ids have to match")
     parser.add_argument("--missing", action="store_true", help="only ids without a result")
     parser.add_argument("--each", type=int, default=40, help="ids of each package at most (40)")
-    parser.add_argument("--seconds", type=float, default=4.0, help="of comparing, for each id (4)")
+    parser.add_argument("--seconds", type=float, default=4.0, help="seconds to compare each id (4)")
     parser.add_argument("--timeout", type=float, default=120.0, help="seconds for each id (120)")
     options = parser.parse_args()
     known = json.loads(FOUND.read_text()) if FOUND.exists() else {}

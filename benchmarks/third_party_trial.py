@@ -1,12 +1,12 @@
-"""Compare one environment of another package with itself, as Gymnasium alone plays it.
+"""Compare rows of another package's environment with episodes that Gymnasium alone plays.
 
     python benchmarks/third_party_trial.py highway-v0
 
 The truth is an episode of ``gymnasium.make``, seeded and stepped, never saved or restored. It is
 played three times: in a new object, in a second new object, and in another process with another
-PYTHONHASHSEED. Where these differ among themselves, nothing can be compared with the truth; then
-rows still have to be equal wherever they are stepped. `benchmarks/third_party.py` calls this script
-for every id and explains the outcomes.
+PYTHONHASHSEED. If these three differ, nothing can be compared with the truth; rows must then still
+be equal wherever they are stepped. `benchmarks/third_party.py` calls this script for every id and
+explains the outcomes.
 """
 
 from __future__ import annotations
@@ -286,11 +286,11 @@ def main() -> None:
     """Print one JSON object."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("name", nargs="?")
-    parser.add_argument("--list", action="store_true", help="print packages and ids, and end")
-    parser.add_argument("--seconds", type=float, default=4.0, help="of comparing (4)")
-    parser.add_argument("--play", type=pathlib.Path, help="play the plans in this file, and end")
+    parser.add_argument("--list", action="store_true", help="print packages and ids, and exit")
+    parser.add_argument("--seconds", type=float, default=4.0, help="seconds of comparing (4)")
+    parser.add_argument("--play", type=pathlib.Path, help="play the plans in this file, and exit")
     parser.add_argument("--wrapped", action="store_true", help="with the user's wrapper")
-    parser.add_argument("--module", help="import this module alone")
+    parser.add_argument("--module", help="import only this module")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     found = list(listed(options.module))

@@ -1,4 +1,4 @@
-"""Transitions per second of everybody, on the same jobs, at the same time."""
+"""Transitions per second of all contenders, on the same jobs, in one interleaved run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The planning speed of `UCT` beside that of ``gymcts``, on one task, in one run.
+"""The planning speed of `UCT` and of ``gymcts``, on one task, in one run.
 
 Run it from anywhere::
 
@@ -6,8 +6,8 @@ Run it from anywhere::
 
 Both search from the first state of CartPole: descents in a tree, each followed by random actions to
 the end of the episode. ``gymcts`` (``pip install gymcts``) saves a state as a deep copy of the
-environment, as its documentation begins with, or as the actions that led there. Left out if it is
-not installed.
+environment, or as the actions that led there; both are measured. It is left out if it is not
+installed.
 """
 
 from __future__ import annotations

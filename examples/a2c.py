@@ -3,10 +3,10 @@
     python examples/a2c.py                                        # CartPole, seed 0
     python examples/a2c.py --seeds 0 1 2 3 4 --out learn/a2c.png  # five curves in one figure
 
-Every update takes one fragment of 51 steps in 16 environments, four of the eight actors' share.
-Advantages are generalised advantage estimates; where an episode was cut off by its time limit, the
+Every update uses one fragment: 51 steps of 16 environments, which four of the eight actors collect.
+Advantages are generalised advantage estimates; if an episode was cut off by its time limit, the
 critic's estimate for its final observation replaces the missing rewards. With ``ordered=True`` and
-``max_lag=0`` a seed gives the same result every time. (V. Mnih et al., "Asynchronous methods for
+``max_lag=0``, a seed gives the same result every time. (V. Mnih et al., "Asynchronous methods for
 deep reinforcement learning", ICML 2016.)
 """
 
@@ -141,11 +141,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--env", default="CartPole-v1")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--goal", type=float, default=195.0, help="of the last evaluation")
-    parser.add_argument("--enough", type=float, default=450.0, help="stop when it is reached")
-    parser.add_argument("--seconds", type=float, default=150.0, help="stop after these in any case")
+    parser.add_argument("--goal", type=float, default=195.0, help="required return in the end")
+    parser.add_argument("--enough", type=float, default=450.0, help="mean return to stop at")
+    parser.add_argument("--seconds", type=float, default=150.0, help="at most, for each seed")
     parser.add_argument("--lr", type=float, default=2e-3)
-    parser.add_argument("--updates", type=int, default=1000, help="over which lr falls to a fifth")
+    parser.add_argument("--updates", type=int, default=1000, help="until lr is a fifth")
     parser.add_argument("--out", type=Path, default=Path("learn/a2c.png"))
     args = parser.parse_args()
     sizes = sizes_of(parser, args.env)

@@ -4,10 +4,10 @@
     python examples/alphazero.py --seeds 0 1 2 --out learn/alphazero.png
 
 Every move of a game is the result of a search with `PUCT`: the network's policy is the prior, and
-its value estimates the return after a leaf. The network then learns the visits of the searches and
-the returns of the games. The evaluation uses the network's policy alone, without a search, in 100
-games at once, with `TensorBatcher`. (D. Silver et al., "A general reinforcement learning algorithm
-that masters chess, shogi and Go through self-play", Science 2018.)
+its value estimates the return after a leaf. The network then learns to predict the visits of the
+searches and the returns of the games. The evaluation uses the network's policy alone, without a
+search, in 100 games at once, with `TensorBatcher`. (D. Silver et al., "A general reinforcement
+learning algorithm that masters chess, shogi and Go through self-play", Science 2018.)
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def self_play(planner: PUCT, args: argparse.Namespace, rng: np.random.Generator)
     while not ended:
         plan = planner.plan(state, budget=args.simulations, seed=rng)
         policy = plan.info["visits"] / plan.info["visits"].sum()
-        # At first in proportion to the visits, so that games differ; then the most visited one.
+        # At first, draw in proportion to the visits, so that games differ; later, take the best.
         index = rng.choice(len(policy), p=policy) if len(moves) < 30 else policy.argmax()
         moves.append((obs, policy))
         action = planner.actions[index]
@@ -124,7 +124,7 @@ def learn(args: argparse.Namespace, sizes: tuple[int, int], seed: int) -> list[t
             played += len(game)
             train(network, optimizer, moves, 20 + len(game) // 4, rng)
             curve.append((played, score(batcher, network, 1_000_000)))
-        # New games, not those that ended the training.
+        # Play new games: those whose score ended the training may have been lucky.
         curve.append((played, score(batcher, network, 2_000_000)))
     return curve
 
@@ -151,11 +151,11 @@ def draw(curves: dict[int, list[tuple[int, float]]], args: argparse.Namespace) -
 def main() -> int:
     """Read the command line, learn, draw; return 1 if a seed did not reach the goal."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--env", default="CartPole-v1", help="a vector and discrete actions")
+    parser.add_argument("--env", default="CartPole-v1", help="vector observation, discrete actions")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--goal", type=float, default=195.0, help="of the last evaluation")
-    parser.add_argument("--enough", type=float, default=450.0, help="stop when it is reached")
-    parser.add_argument("--seconds", type=float, default=180.0, help="stop after these in any case")
+    parser.add_argument("--goal", type=float, default=195.0, help="required return in the end")
+    parser.add_argument("--enough", type=float, default=450.0, help="mean return to stop at")
+    parser.add_argument("--seconds", type=float, default=180.0, help="at most, for each seed")
     parser.add_argument("--simulations", type=int, default=24, help="transitions for one move")
     parser.add_argument("--discount", type=float, default=0.99)
     parser.add_argument("--out", type=Path, default=Path("learn/alphazero.png"))

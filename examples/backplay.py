@@ -99,7 +99,7 @@ class Backplay(VecEnvWrapper):
         if len(ended) and self.first > 0:
             at = self.first + self.rng.integers(STEPS_BACK, size=len(ended))
             at = np.minimum(at, len(self.states) - 1)
-            # A state holds its random generator: new seeds, so that no two environments draw alike.
+            # States include their random generator; new seeds make environments draw differently.
             seeds = self.rng.integers(2**31, size=len(ended))
             self.venv.set_states(self.states[at], ended, seeds)
             obs[ended], self.begun[ended] = self.observations[at], at
@@ -125,10 +125,10 @@ def learn(steps, seed, options, path=None):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--size", type=int, default=16, help="of the lake, in each direction")
-    parser.add_argument("--steps", type=int, default=80_000, help="of each of the two")
+    parser.add_argument("--steps", type=int, default=80_000, help="of each of the two methods")
     parser.add_argument("--seed", type=int, default=0, help="of the lake and of the learning")
     args = parser.parse_args()
-    torch.set_num_threads(1)  # a small network is faster on one
+    torch.set_num_threads(1)  # a small network is faster on one thread
     begun = time.perf_counter()
     options = {"desc": generate_random_map(args.size, seed=args.seed), "is_slippery": False}
     path, searched = search(np.random.default_rng(args.seed), options)

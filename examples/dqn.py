@@ -4,9 +4,9 @@
 
 Repeat: run 16 environments for 16 steps, put the transitions into the buffer, and fit the values of
 actions to the rewards and next states of sampled transitions. (V. Mnih et al., "Human-level control
-through deep reinforcement learning", Nature 2015; the next action is chosen by the values being
-learned, after H. van Hasselt et al., AAAI 2016.) From time to time, the greedy policy plays 20 new
-episodes, and the best policy is kept; in the end it plays 100 more.
+through deep reinforcement learning", Nature 2015; the online network chooses the next action, as in
+H. van Hasselt et al., AAAI 2016.) From time to time, the greedy policy plays 20 new episodes, and
+the best policy is kept; in the end it plays 100 more.
 """
 
 import argparse
@@ -29,22 +29,22 @@ from plangym_like.batchers.workspaces import (
 )
 
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-parser.add_argument("--env", default="CartPole-v1", help="a vector and discrete actions")
+parser.add_argument("--env", default="CartPole-v1", help="vector observations, discrete actions")
 parser.add_argument("--seeds", type=int, nargs="+", default=[0])
 parser.add_argument("--seconds", type=float, default=170.0, help="at most, for each seed")
 parser.add_argument("--goal", type=float, default=195.0, help="mean return that must be reached")
 parser.add_argument("--enough", type=float, default=475.0, help="mean return to stop learning at")
 parser.add_argument("--envs", type=int, default=16)
 parser.add_argument("--epoch", type=int, default=16, help="steps of each environment")
-parser.add_argument("--updates", type=int, default=64, help="in an epoch")
+parser.add_argument("--updates", type=int, default=64, help="updates in an epoch")
 parser.add_argument("--batch", type=int, default=128, help="transitions in an update")
 parser.add_argument("--discount", type=float, default=0.99)
-parser.add_argument("--rate", type=float, default=1e-3, help="of learning")
-parser.add_argument("--explore", type=int, default=10_000, help="steps until chance is rare")
+parser.add_argument("--rate", type=float, default=1e-3, help="learning rate")
+parser.add_argument("--explore", type=int, default=10_000, help="steps until 5 %% are random")
 parser.add_argument("--out", type=Path, default=Path("dqn.png"), help="the learning curves")
 args = parser.parse_args()
 sizes_of(parser, args.env)
-torch.set_num_threads(1)  # a small network is faster on one
+torch.set_num_threads(1)  # a small network is faster on one thread
 
 
 class Values(Agent):
@@ -96,7 +96,7 @@ def loss_of(values, target, batch):
 
 
 def learn(seed):
-    """Return steps and mean returns while learning; the last is the best policy's, in the end."""
+    """Return (steps, mean return) pairs; the last one is that of the best policy in the end."""
     torch.manual_seed(seed)
     end = time.perf_counter() + args.seconds
     env = ParallelGymAgent(partial(make_env, args.env, autoreset=True), args.envs)

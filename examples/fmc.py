@@ -40,7 +40,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("env", nargs="?", default="ALE/MsPacman-v5", help="a Gymnasium id")
     parser.add_argument("--seconds", type=float, help="how long to search, by default 60")
-    parser.add_argument("--budget", type=int, help="transitions to search, in place of a time")
+    parser.add_argument("--budget", type=int, help="transitions to search, instead of --seconds")
     parser.add_argument("--walkers", type=int, default=16)
     parser.add_argument("--hold", type=int, default=8, help="longest hold of one action, in steps")
     parser.add_argument("--alpha", type=float, default=2.0, help="weight of the score")
@@ -53,7 +53,7 @@ def main() -> None:
 
     if args.seconds is None and args.budget is None:
         args.seconds = 60.0
-    # Distances between rows of console memory are more useful than between screens, and cost less.
+    # Distances between memory rows are more useful, and cheaper, than distances between screens.
     kwargs: dict[str, Any] = {"obs_type": "ram"} if args.env.startswith("ALE/") else {}
     with plangym_like.make(
         args.env, n_workers=args.workers, remove_time_limit=False, **kwargs

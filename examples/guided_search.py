@@ -4,7 +4,7 @@
     python examples/guided_search.py --steps 1024 --horizon 80
 
 PPO of Stable-Baselines3 learns for a few seconds, which is too short to become good. Then some
-episodes are played twice from the same beginnings: first with the actions that the policy prefers,
+episodes are played twice from the same initial states: first with the policy's preferred actions,
 then with a search before every step. The search tries each action in the current state of every
 episode, continues with the actions that the policy prefers, and adds the critic's estimate of the
 rest. It takes the action with the best sum (G. Tesauro and G. Galperin, "On-line policy improvement
@@ -59,7 +59,7 @@ class Search:
 
 
 def play(env_id, model, seed, search=None, episodes=8):
-    """Return the returns ``(episodes,)`` of the actions of `search`, or else of the policy."""
+    """Play episodes with `search`, or the policy if it is ``None``; return the returns."""
     envs = plangym_like.make_vec(env_id, episodes)
     obs, _ = envs.reset(seed=seed)
     returns, running = np.zeros(episodes), np.ones(episodes, bool)
@@ -79,13 +79,13 @@ def play(env_id, model, seed, search=None, episodes=8):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--env", default="CartPole-v1", help="with actions in a Discrete space")
-    parser.add_argument("--steps", type=int, default=2048, help="of learning")
+    parser.add_argument("--steps", type=int, default=2048, help="steps of learning")
     parser.add_argument(
         "--horizon", type=int, default=60, help="for how many steps actions are tried"
     )
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    torch.set_num_threads(1)  # a small network is faster on one
+    torch.set_num_threads(1)  # a small network is faster on one thread
     begun = time.perf_counter()
     learner = plangym_like.make_vec(args.env, 8).as_sb3()
     model = PPO("MlpPolicy", learner, n_steps=64, batch_size=128, seed=args.seed, device="cpu")

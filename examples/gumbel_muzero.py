@@ -72,7 +72,7 @@ class Nodes:
         self.count = 0
 
     def start(self, states: Rows, ended: NDArray[np.bool_]) -> tuple[Integers, Floats]:
-        """Forget all nodes; return the indices and values of these roots."""
+        """Forget all nodes and add `states` as roots; return their indices and values."""
         self.count = 0
         numbers = self._add(states, ended)
         return numbers, self._values(numbers)
@@ -122,7 +122,7 @@ def searcher(nodes: Nodes, games: int, simulations: int, considered: int) -> Any
     uniform = jnp.zeros((games, nodes.num_actions))
 
     def recurrent(_: Any, __: Any, actions: Any, parents: Any) -> tuple[Any, Any]:
-        # Each call adds nodes, so none may be left out, repeated or moved.
+        # Each call adds nodes, so JAX must not omit, repeat or reorder calls.
         children, rewards, discounts, values = io_callback(
             nodes.expand, (number, value, value, value), parents, actions, ordered=True
         )

@@ -1,4 +1,4 @@
-"""The spaces of environments that the learners in this folder can learn."""
+"""Check that the learners in this folder support an environment's spaces."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from gymnasium.spaces import Box, Discrete
 def sizes_of(parser: argparse.ArgumentParser, env_id: str) -> tuple[int, int]:
     """Return the size of the observations and the number of actions of an environment.
 
-    If the environment cannot be made, or has other spaces than a vector and discrete actions, end
-    the program with an error message.
+    If the environment cannot be made, its observations are not vectors, or its actions are not
+    discrete, end the program with an error message.
     """
     try:
         with gymnasium.make(env_id) as env:

@@ -21,8 +21,8 @@ parser.add_argument("--steps", type=int, default=200, help="the largest number o
 parser.add_argument("--plans", type=int, default=256, help="plans that are compared")
 parser.add_argument("--horizon", type=int, default=25, help="actions in a plan")
 parser.add_argument("--dt", type=int, default=1, help="how long each action is held")
-parser.add_argument("--noise", type=float, default=0.5, help="as a part of half the action range")
-parser.add_argument("--temperature", type=float, default=0.1, help="part of the returns' spread")
+parser.add_argument("--noise", type=float, default=0.5, help="fraction of half the action range")
+parser.add_argument("--temperature", type=float, default=0.1, help="share of the returns' spread")
 parser.add_argument("--seed", type=int, default=0)
 args = parser.parse_args()
 

@@ -9,8 +9,9 @@ al., "Proximal policy optimization algorithms", 2017; the settings are those of 
 al., JMLR 2022, with a higher learning rate.)
 
 The autoreset mode is Gymnasium's "NextStep": after the last step of an episode, the next step is
-the reset. It ignores the action, so nothing is learned from it. The observation that it acts on is
-the last one of the episode, so its value is known if a time limit has cut off the episode.
+the reset. The reset ignores its action, so nothing is learned from it. The observation before the
+reset is the last one of the episode; the critic's value of it is used if a time limit has cut off
+the episode.
 """
 
 import argparse
@@ -29,17 +30,17 @@ parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("--env", default="CartPole-v1", help="with actions in a Discrete or Box space")
 parser.add_argument("--envs", type=int, default=8, help="environments stepped together")
 parser.add_argument("--workers", type=int, default=1, help="processes that may step them")
-parser.add_argument("--steps", type=int, default=100_000, help="of all environments together")
+parser.add_argument("--steps", type=int, default=100_000, help="in all environments together")
 parser.add_argument("--seed", type=int, default=0)
-parser.add_argument("--horizon", type=int, default=128, help="steps of each between updates")
+parser.add_argument("--horizon", type=int, default=128, help="steps of each environment per update")
 parser.add_argument("--epochs", type=int, default=4, help="passes over the steps of an update")
 parser.add_argument("--minibatches", type=int, default=4, help="in each pass")
-parser.add_argument("--rate", type=float, default=1e-3, help="of learning; it falls to 0")
+parser.add_argument("--rate", type=float, default=1e-3, help="learning rate; it falls to 0")
 parser.add_argument("--discount", type=float, default=0.99)
 parser.add_argument("--trace", type=float, default=0.95, help="lambda of the advantages")
-parser.add_argument("--clip", type=float, default=0.2, help="of the change of probabilities")
+parser.add_argument("--clip", type=float, default=0.2, help="limit of the change of probabilities")
 args = parser.parse_args()
-torch.set_num_threads(1)  # a small network is faster on one
+torch.set_num_threads(1)  # a small network is faster on one thread
 torch.manual_seed(args.seed)
 
 
@@ -125,7 +126,7 @@ def update(agent, optimizer, obs, actions, log_probs, advantages, returns):
 
 envs = plangym_like.make_vec(args.env, args.envs, n_workers=args.workers)
 envs = recorded = wrappers.RecordEpisodeStatistics(envs)
-# With large rewards, clipping both together would leave little of the policy's gradients.
+# Gradients of policy and critic are clipped together; large rewards would shrink the policy's.
 envs = wrappers.NormalizeReward(wrappers.NormalizeObservation(envs), gamma=args.discount)
 if isinstance(envs.single_action_space, Box):
     envs = wrappers.ClipAction(envs)

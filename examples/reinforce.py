@@ -23,15 +23,15 @@ from torch import nn
 from plangym_like.batchers.episodes import Agent, DictTensor, EpisodeBatcher, GymEnv
 
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-parser.add_argument("--env", default="CartPole-v1", help="a vector and discrete actions")
+parser.add_argument("--env", default="CartPole-v1", help="vector observations, discrete actions")
 parser.add_argument("--seeds", type=int, nargs="+", default=[0])
 parser.add_argument("--seconds", type=float, default=170.0, help="at most, for each seed")
 parser.add_argument("--goal", type=float, default=195.0, help="mean return that must be reached")
 parser.add_argument("--enough", type=float, default=450.0, help="mean return to stop learning at")
 parser.add_argument("--processes", type=int, default=2)
-parser.add_argument("--episodes", type=int, default=32, help="in a batch")
+parser.add_argument("--episodes", type=int, default=32, help="episodes in a batch")
 parser.add_argument("--discount", type=float, default=0.99)
-parser.add_argument("--rate", type=float, default=0.01, help="of learning")
+parser.add_argument("--rate", type=float, default=0.01, help="learning rate")
 parser.add_argument("--out", type=Path, default=Path("reinforce.png"), help="the learning curves")
 args = parser.parse_args()
 num_inputs, num_actions = sizes_of(parser, args.env)
@@ -87,7 +87,7 @@ def loss_of(policy, episodes):
 
 
 def learn(seed):
-    """Return steps and mean returns while learning, and those of the policy in the end."""
+    """Return (steps, mean return) pairs of all batches, and the pair of the policy in the end."""
     torch.manual_seed(seed)
     policy, curve, steps, end = Policy(), [], 0, time.perf_counter() + args.seconds
     optimizer = torch.optim.Adam(policy.parameters(), lr=args.rate)

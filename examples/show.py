@@ -20,7 +20,7 @@ from matplotlib.patches import Rectangle
 
 # The rooms of Montezuma's Revenge, as on the map; the game starts in room 1.
 _PYRAMID = (range(3), range(3, 8), range(8, 15), range(15, 24))
-_ROOM = 160, 160  # width and height of a room, in the console's own numbers
+_ROOM = 160, 160  # width and height of a room, in the console's coordinates
 _FLOOR = 128  # the lowest position of the player
 _HEIGHT = 210  # of a film, in pixels
 _MOST_IMAGES = 1000  # in a film, at most
@@ -122,7 +122,7 @@ def film(path: Path, found: dict[str, Any], seconds: float = _SECONDS) -> None:
                 print(f"the film shows {index:,} of {len(steps):,} steps, because it took so long")
                 break
     env.close()
-    # One palette for all images, so that parts that do not move cost nothing.
+    # Use one palette for all images, so that unchanged parts take no space in the file.
     some = images[:: len(images) // 8 + 1]
     palette = Image.fromarray(np.hstack([np.asarray(image) for image in some]))
     palette = palette.quantize(64, dither=Image.Dither.NONE)

@@ -1,4 +1,4 @@
-"""Plan over any Gymnasium environment: save, restore and step it from any state, in batches."""
+"""Plan in any Gymnasium environment: save, restore and step it from any state, in batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors for actions that do not belong to the action space, with hints at common mistakes."""
+"""Errors for actions that do not belong to the action space, with hints about common mistakes."""
 
 from __future__ import annotations
 

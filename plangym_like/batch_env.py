@@ -48,7 +48,7 @@ class BatchEnv(PlanEnv):
     Raises
     ------
     InputError
-        The environments' spaces or states differ.
+        The environments' spaces, infos or state formats differ.
 
     Examples
     --------
@@ -170,7 +170,7 @@ class BatchEnv(PlanEnv):
     def get_state(self) -> Row:
         """Return the state that batches start from if no states are given.
 
-        `reset` and `sync_states` set it; before that, it is the state of the first process.
+        Before the first reset or `set_state`, it is the state of the first worker's environment.
         """
         if self._stepper is not None:
             return super().get_state()

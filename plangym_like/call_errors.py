@@ -15,7 +15,7 @@ from plangym_like.errors import InputError
 _UNEXPECTED = re.compile(
     r"(\w+)(?:\.__init__)?\(\) (?:got an unexpected keyword argument '(\w+)'|takes no arguments)"
 )
-# The options that `make` takes, but not the class of an environment.
+# The options that `make` takes but environment classes do not.
 MAKE_OPTIONS = ("n_workers", "ray", "snapshot", "isolate", "step_timeout", "start_timeout")
 # The other options of `make`; those that it documents as `env_kwargs` come last.
 ENV_OPTIONS = (
@@ -78,7 +78,7 @@ def unknown_option(error: TypeError, options: Mapping[str, Any]) -> InputError |
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return a hint that names the word in `known` most like `word`; empty if none is like it.
+    """Return a hint that names the most similar word in `known`; empty if none is similar.
 
     Examples
     --------

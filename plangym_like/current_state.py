@@ -151,9 +151,9 @@ class CurrentState:
     def set(self, row: Row, *, given: bool = True) -> None:
         """Make `row` the current state.
 
-        If the simulator rejects `row` and the episode began with a reset, the current state does
-        not change. If the episode began with a given state, the current state is then lost, because
-        saving it before every step would slow down a search.
+        If the simulator rejects `row`, the current state does not change if it is set aside or if
+        its episode began with a reset. Otherwise it is lost, because setting it aside before every
+        step would slow down a search.
         """
         with not_in_use(self.in_use):
             self.keep_episode()
@@ -205,7 +205,8 @@ class CurrentState:
         Raises
         ------
         Exception
-            Any error of the environment; `set` describes the current state after an error.
+            Any error of the environment. If `row` is given, the current state is then kept or lost
+            as in `set`.
         """
         with not_in_use(self.in_use):
             sim = self._simulator

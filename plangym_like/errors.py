@@ -22,11 +22,11 @@
     +-- ClosedError (RuntimeError)         use after close
     +-- RowExitError (RuntimeError)        a row raised SystemExit, KeyboardInterrupt or the like
     +-- WorkerError (RuntimeError)         a failure of a child process
-    |   +-- WorkerDiedError                it has ended
-    |   +-- WorkerStartError               it dies repeatedly before it is ready
+    |   +-- WorkerDiedError                a child process has ended
+    |   +-- WorkerStartError               child processes die repeatedly before they are ready
     |   +-- PoisonInputError               one row kills every worker that steps it
     |   +-- StepTimeoutError (TimeoutError)  rows that exceeded ``step_timeout``
-    |   +-- WorkerTimeoutError (TimeoutError)  it makes no progress
+    |   +-- WorkerTimeoutError (TimeoutError)  a busy child process makes no progress
     |   +-- RemoteError                    a remote exception whose own type cannot be sent
     +-- RemoteTraceback                    a child's traceback, the ``__cause__`` of its exception
 """

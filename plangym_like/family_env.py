@@ -88,7 +88,7 @@ def as_wrappers(given: Iterable[Any] | None) -> tuple[Any, ...]:
         if isinstance(wrapper, type) and not issubclass(wrapper, gymnasium.Env):
             hint = ""
             if issubclass(wrapper, gymnasium.vector.VectorWrapper):
-                hint = "; it wraps what make_vec returns: put it around that"
+                hint = "; it is for vector environments: apply it to the result of make_vec"
             raise InputError(
                 f"{wrapper.__module__}.{wrapper.__qualname__} is not a gymnasium.Wrapper{hint}"
             )

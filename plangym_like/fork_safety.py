@@ -1,8 +1,9 @@
 """Keep environments and workers safe when the process that owns them forks.
 
 The forked copy must not send messages on its parent's connections to workers. It must also close
-its copies of the workers' alive pipes (see `plangym_like.processes.parent_death`): while these are
-open, workers do not end with their owner. So the copy drops connections and pipes immediately.
+its copies of the workers' alive pipes (see `plangym_like.processes.parent_death`): while a copy is
+open, workers keep running after their owner has ended. So the forked copy drops connections and
+pipes immediately.
 
 Only the thread that forks exists in the copy. A lock that another thread held stays locked in the
 copy, and the data that it guards may be half changed. So locks are replaced in the copy, and

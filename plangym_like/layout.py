@@ -234,10 +234,10 @@ class Layout:
     def result_of_one(
         self, inputs: Inputs, state: Row | None, outcome: Outcome
     ) -> BatchTransition | BatchStep:
-        """Return the result of a batch of one row, without copying it.
+        """Return the result of a batch of one row, without copying the state.
 
         `state` and `outcome` are the results of `Simulator.step_from`. An observation that has the
-        shape and dtype of its space becomes part of the result.
+        shape and dtype of its space is not copied either.
 
         Raises
         ------

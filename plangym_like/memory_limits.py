@@ -68,7 +68,7 @@ def _available(proc: Path) -> Iterator[tuple[int, str]]:
 
 
 def _cgroups(proc: Path) -> Iterator[tuple[int, Path]]:
-    """Yield the version and folder of each cgroup with a memory limit, innermost first."""
+    """Yield the version and folder of each cgroup that may limit memory, innermost first."""
     paths: dict[int, str] = {}
     for line in _read(proc / "self/cgroup").splitlines():
         number, controllers, path = line.split(":", 2)

@@ -124,8 +124,7 @@ class PlanEnv(StatefulEnv):
         Raises
         ------
         StateError
-            The row is malformed or belongs to another environment; the current state does not
-            change.
+            The row is malformed or of another environment; the current state does not change.
         PoisonInputError, StepTimeoutError
             Batches are isolated, and the workers that tried the row died or hung.
         """
@@ -166,8 +165,7 @@ class PlanEnv(StatefulEnv):
             Actions of a `Box` keep the dtype that ``numpy.asarray`` gives them. They may lie beyond
             its bounds, depending on `out_of_bounds`.
         state : row, optional
-            The state to step from; by default the current one. The next state becomes the current
-            one.
+            The state to step from; by default the current one. The next state becomes current.
         dt : int
             The duration in units of `frameskip` frames, at least 1.
         return_state : bool, optional
@@ -183,10 +181,10 @@ class PlanEnv(StatefulEnv):
         InputError, StateError
             An argument is invalid; the environment has not been stepped.
         Exception
-            Any error of the environment. If `state` was not given, the environment is in the state
-            in which its own ``step`` left it. If `state` was given and the episode began with
-            `reset`, the current state does not change. If the episode began with a given state, the
-            current state is lost, and later calls that need it raise `StateLostError`.
+            Any error of the environment. If `state` was given, the current state does not change
+            if its episode began with `reset`; otherwise it may be lost, and later calls that need
+            it raise `StateLostError`. If `state` was not given, the environment is in the state in
+            which its own ``step`` left it; a current state that is kept as a row does not change.
         """
         stepper = self._stepper
         if stepper is None or stepper.refusal is not None:

@@ -86,7 +86,7 @@ def load_generator(
 class GeneratorMemory:
     """Saves the ``np_random`` of one environment in state rows, and loads it from them.
 
-    If NumPy's generators have the memory layout of version 2, their memory is copied directly
+    If generators have the same memory layout as in NumPy 2, their memory is copied directly
     (``numpy.random.PCG64.ctypes``), which is five times faster than using their ``state``.
 
     Parameters
@@ -97,7 +97,8 @@ class GeneratorMemory:
 
     def __init__(self, env: Any) -> None:
         self._env = env
-        self._bits: np.random.BitGenerator | None = None  # the next two are its memory
+        self._bits: np.random.BitGenerator | None = None
+        # The memory of `_bits`; see `_memory_of`.
         self._numbers = self._rest = memoryview(b"")
 
     def save(self, payload: NDArray[np.uint8], begin: int) -> None:
@@ -174,15 +175,15 @@ def reseed(env: Any, seed: int) -> None:
 
 
 def restart(bits: Any, fresh: Any) -> None:
-    """Give `bits`, a bit generator, the state of `fresh`, and make it spawn the same generators."""
+    """Give the bit generator `bits` the state and the seed sequence (for ``spawn``) of `fresh`."""
     bits.__setstate__((fresh.state, fresh.seed_seq))
 
 
 def spawner_of(generator: np.random.Generator) -> tuple[Any, ...] | None:
     """Return the data that determine which generators `generator` spawns.
 
-    The 40 bytes do not hold these data. They are the fields of the generator's `SeedSequence`; the
-    result is ``None`` if it has none.
+    The data are the fields of the generator's `SeedSequence`, which the 40 bytes do not include.
+    Return ``None`` if it has no `SeedSequence`.
     """
     seeds = generator.bit_generator.seed_seq
     if type(seeds) is not np.random.SeedSequence:

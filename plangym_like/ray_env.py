@@ -32,7 +32,7 @@ class RayEnv(PlanEnv):
     blocking : bool
         Accepted for compatibility with plangym; it has no effect.
     isolate : bool
-        Step no batches in this process. On other nodes, rows never run in the actor's own process.
+        Step no batches in this process. On other nodes, actors always step rows in child processes.
     step_timeout, start_timeout : float, optional
         As in `ParallelEnv`, for the workers of all machines.
     start_method : {"forkserver", "spawn", "fork"}

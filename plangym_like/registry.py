@@ -33,9 +33,9 @@ class Family:
     place : str
         ``"module:class"`` in ``plangym_like.envs``; imported when an id of the family is made.
     entry_point : str or tuple of str
-        The prefix, or prefixes, with which the entry points of its registered ids begin.
+        The prefix, or prefixes, of the entry points of the family's registered ids.
     package : str
-        The package that registers the ids when it is imported, unless Gymnasium imports it itself.
+        The package that registers the ids when it is imported; empty if no import is needed.
     names : str
         A regular expression for ids that are not registered.
     ids : str
@@ -52,8 +52,8 @@ class Family:
     extra: str = ""
 
 
-# Families of unregistered names come first. Names of retro games end with a console. Names of
-# dm_control's suite are plangym's ("walker-walk") or shimmy's ("dm_control/walker-walk-v0").
+# Families with unregistered ids come first. Ids of retro games end with the name of a console. Ids
+# of dm_control's suite are plangym's ("walker-walk") or shimmy's ("dm_control/walker-walk-v0").
 FAMILIES = (
     Family(
         place="retro:RetroEnv",
@@ -83,7 +83,7 @@ FAMILIES = (
 )
 # Extra -> the first version of Python that its packages have no wheels for; see setup.cfg.
 _FIRST_WITHOUT_WHEELS = {"dm-control": (3, 13)}
-# Environments of no family are saved by the first of these methods that is exact.
+# For environments without a family: states are saved by the first method that is exact.
 GENERIC = Family(place="auto_snapshot:AnyEnv")
 # Value of `snapshot` -> the class that saves the states of any environment in that way.
 SNAPSHOTS = {way: Family(place=place) for way, (place, _) in WAYS.items()}
@@ -109,7 +109,7 @@ def register(prefix_or_predicate: str | Callable[[Any], bool], family: EnvClass)
     Raises
     ------
     InputError
-        An argument has another type, or the prefix is empty.
+        An argument has the wrong type, or the prefix is empty.
 
     Examples
     --------
@@ -140,7 +140,7 @@ def find_spec(name: str) -> EnvSpec:
     Raises
     ------
     gymnasium.error.NameNotFound, gymnasium.error.VersionNotFound, ...
-        Raised by Gymnasium; the message names near matches, or how to name another package.
+        Raised by Gymnasium; the message names near matches, or says how to name a package.
     MissingExtraError
         The id belongs to a package that is not installed.
     """
@@ -234,7 +234,7 @@ def _find_family(name: Any) -> Family:
 
 
 def _hint(name: Any) -> str:
-    """Return a hint at what to give to `make` instead of `name`; empty if there is none."""
+    """Return a hint about what to give to `make` instead of `name`; empty if there is none."""
     if isinstance(name, PlanEnv):
         return "; it was made already: use it as it is, or call its clone()"
     if isinstance(name, gymnasium.Env):
@@ -336,8 +336,8 @@ def make(
         raises `ImpureEnvironmentError`. ``"warn"`` issues one warning, and ``env.exactness``
         becomes ``"approximate"``. Environments that are approximate from the start are not audited.
     audit_every : int
-        The first 256 rows are audited, and then one row in `audit_every`; 1 audits all rows. Cheap
-        environments are audited less often, so that audits take less than 1 % of the time.
+        The first 256 rows are audited, then fewer and fewer, down to one in `audit_every`; 1 audits
+        all rows. For cheap environments, audits are rarer, and take less than 1 % of the time.
     out_of_bounds : {"pass", "raise", "clip"}
         What to do with finite actions beyond the bounds of a `Box`: pass them to the environment
         unchanged (as in Gymnasium), raise `ActionError`, or clip them.

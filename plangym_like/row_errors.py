@@ -62,7 +62,7 @@ def interruption_in(error: BaseException | None) -> BaseException | None:
 def raised_by_signal_handler(error: BaseException) -> bool:
     """Return whether `error` comes from a signal handler that interrupted a row (Ctrl-C).
 
-    Handlers run in the main thread only, and a worker process has none.
+    Handlers run in the main thread only, and worker processes have no handlers.
     """
     if threading.current_thread() is not threading.main_thread():
         return False

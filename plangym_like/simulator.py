@@ -1,7 +1,7 @@
 """`Simulator`: the interface that a family of simulators implements.
 
-It has four parts, in this order: the layout of the state, reading it, writing it, and stepping
-rows. Everything else (headers, checks, batches, processes) is done by the rest of the package.
+It has five parts, in this order: the layout of the state, reading it, writing it, stepping rows,
+and images. The rest of the package does everything else (headers, checks, batches, processes).
 """
 
 from __future__ import annotations
@@ -133,8 +133,8 @@ class Simulator(abc.ABC):
         The smallest number of rows for which stepping all rows at once is faster than using one
         environment per row; used only if `steps_batches` is true.
     step_row_moves : bool
-        Whether `step_row` leaves the simulator in the next state. If false, it may leave it in any
-        state, so the next state is restored when it is needed.
+        Whether `step_row` leaves the simulator in the next state. If false, the simulator may be in
+        any state afterwards, and the next state is restored when it is needed.
 
     Examples
     --------
@@ -210,7 +210,7 @@ class Simulator(abc.ABC):
         """Replace every random generator that affects later steps with one made from `seed`."""
 
     def renew(self) -> None:
-        """Undo changes made by trials and batches; called before the first reset.
+        """Undo changes made by trials and batches; called before a reset without a current state.
 
         Random generators and wrappers get the states that they had when the simulator was made.
         """
@@ -282,8 +282,8 @@ class Simulator(abc.ABC):
     def step_rows(self, rows: Rows, start: int, stop: int) -> None:
         """Step the rows ``start:stop`` of a batch, each from its own state.
 
-        Families that can step many rows at once override this. Their method also copies the header
-        of each row's state to its next state.
+        Families that can step many rows at once override this. An override must also copy the
+        header of each row's state to its next state.
         """
         inputs = rows.inputs
         for index in range(start, stop):

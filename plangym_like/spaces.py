@@ -347,7 +347,7 @@ def _object_actions(space: spaces.Space[Any], actions: Any, lead: int, out_of_bo
 
 
 def _unstacked(space: spaces.Space[Any], batch: Any) -> list[Any]:
-    """Return the rows of a tree of arrays; raise `ValueError` if their lengths differ."""
+    """Return the rows of a tree of arrays; raise `ValueError` if the arrays differ in length."""
     (count,) = {len(part) for part in flatten(space, batch)}
     return [take(batch, index) for index in range(count)]
 

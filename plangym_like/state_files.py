@@ -6,7 +6,7 @@
     8 bytes    length of the header, little-endian
     header     JSON: family, meaning, fingerprint, state_nbytes, count
     rows       count * state_nbytes bytes
-    32 bytes   BLAKE2b-256 of all bytes before
+    32 bytes   BLAKE2b-256 of all preceding bytes
 
 Loading executes no code from the file, and allocates no more memory than the size of the file.
 """
@@ -20,7 +20,7 @@ import json
 import os
 import stat
 import struct
-import threading
+import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -88,7 +88,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     target = Path(os.path.realpath(target))
     if not target.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, "there is no such folder", str(target.parent))
-    partial = target.with_name(f".{os.getpid()}.{threading.get_ident()}.partial")
+    partial = target.with_name(f".{uuid.uuid4().hex}.partial")
     try:
         with open(partial, "wb") as file:
             yield file
@@ -189,7 +189,7 @@ def _read(file: BinaryIO, nbytes: int, *, known: bool) -> Row:
 
 def _wrong_count(path: str | os.PathLike[str]) -> StateFormatError:
     return StateFormatError(
-        f"{path} is damaged or truncated: its header says another number of rows than it has"
+        f"{path} is damaged or truncated: its header states a wrong number of rows"
     )
 
 

@@ -357,7 +357,7 @@ class StatefulEnv:
     def clone(self, **changed: Any) -> Self:
         """Return another env made with the same arguments, updated with `changed`.
 
-        The clone is in the same state as this env, unless `changed` changes what states mean.
+        It is in the same state, unless its states have another format or it is not set up yet.
         """
         arguments = {**self._arguments, **changed}
         if isinstance(arguments.get("simulator"), Simulator):

@@ -320,20 +320,20 @@ def _kinds(states: Any) -> str:
 
 
 def _hint(given: Any) -> str:
-    """Return a hint at what to give as states instead of `given`; empty if there is none."""
+    """Return a hint about what to give as states instead of `given`; empty if there is none."""
     for name in ("states", "state"):
         if name in getattr(given, "_fields", ()):
             return f"; give its .{name}"
     if isinstance(given, (int, float, np.number)):
         return "; a dt is given by name, as dt=4"
     if isinstance(given, (bytes, bytearray, memoryview)):
-        return "; numpy.frombuffer(given, numpy.uint8) makes a row of them"
+        return "; numpy.frombuffer(given, numpy.uint8) makes a row from them"
     with suppress(ValueError, TypeError, RuntimeError):
         kind = np.asarray(given).dtype.kind
         if kind == "f":
             return "; an observation is not a state: give the state that was returned with it"
         if kind in "iu":
-            return "; numpy.asarray(given, numpy.uint8) makes rows of lists of bytes"
+            return "; numpy.asarray(given, numpy.uint8) makes rows from lists of bytes"
     return ""
 
 
@@ -356,7 +356,7 @@ def mismatch(what: str, family: str, fields: str, its_family: str, its: str) -> 
     'this row is of another environment, version or configuration: set.b is 3 in the row and 2 here'
     """
     found: list[tuple[str, Any, Any]] = []
-    with suppress(ValueError):  # an unknown part is not JSON
+    with suppress(ValueError):  # unknown fields are not JSON
         if its_family == family:
             found = list(_fields_that_differ("", json.loads(fields), json.loads(its)))
     # If names differ, models and options differ too, which adds no information.

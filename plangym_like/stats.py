@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Stats:
-    """Counters of batches; rows that were stepped several times count once.
+    """Counters of batches; in `rows`, a row that was stepped several times counts once.
 
     Attributes
     ----------

@@ -176,7 +176,7 @@ class BatchInfo(Sequence[dict[str, Any]]):
     row has the key and all its values have the same dtype and shape. Otherwise it is an object
     array, with ``None`` for rows without the key. ``infos.mask("lives")`` marks the rows that have
     the key. Infos that are computed for whole blocks of rows, such as those of MuJoCo's robots, are
-    Python numbers in the dict of a row, even if a single step returns numbers of NumPy.
+    Python numbers in the dict of a row, even if a single step returns NumPy scalars.
 
     With ``on_error="mask"``, `failed` marks the rows that failed, and `errors` holds their
     exceptions.

@@ -141,7 +141,7 @@ def test_an_id_of_another_family() -> None:
     ("wrapper", "words"),
     [
         (dict, "builtins.dict is not a gymnasium.Wrapper"),
-        (RecordEpisodeStatistics, "it wraps what make_vec returns"),
+        (RecordEpisodeStatistics, "apply it to the result of make_vec"),
         (FrameStackObservation, r"missing a required argument: 'stack_size'; .* in a pair"),
         ((FrameStackObservation, {"size": 2}), r"got an unexpected keyword argument|missing a"),
         (partial(FrameStackObservation, size=2), "FrameStackObservation.* cannot be made"),
@@ -169,7 +169,7 @@ def test_things_that_are_not_states(env: Any) -> None:
         (reset, "give its .state$"),
         (env.step_batch([0, 1], state), "give its .states$"),
         (reset.obs, "an observation is not a state: give the state that was returned with it"),
-        ([state.tolist()], r"numpy.asarray\(given, numpy.uint8\) makes rows of lists"),
+        ([state.tolist()], r"numpy.asarray\(given, numpy.uint8\) makes rows from lists"),
         (state.tobytes(), r"numpy.frombuffer\(given, numpy.uint8\) makes a row"),
         (4, "got int; a dt is given by name, as dt=4"),
     ):

@@ -1,1 +1,1 @@
-"""Who is measured: one file for each contender, each opening the jobs that it can do."""
+"""The contenders: one module for each, which opens the jobs that the contender can do."""

@@ -1,4 +1,4 @@
-"""What a contender promises the harness, and the way that every one of them is timed."""
+"""The interface of contenders, and how all of them are timed."""
 
 from __future__ import annotations
 

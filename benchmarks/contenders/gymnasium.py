@@ -1,6 +1,6 @@
 """Gymnasium's SyncVectorEnv and AsyncVectorEnv.
 
-They step forward from where they stand, and cannot be given states.
+They step from their current states, and cannot be given states.
 """
 
 from __future__ import annotations

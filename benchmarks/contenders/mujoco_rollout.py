@@ -1,4 +1,4 @@
-"""MuJoCo's own ``rollout`` on threads: physics alone, or with what Gymnasium makes of them."""
+"""MuJoCo's ``rollout`` on threads: the physics alone, or with observations, rewards and flags."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""plangym_like's rollouts: two workers, fragments that are the caller's to keep."""
+"""plangym_like's rollouts: two workers, and fragments that the caller may keep."""
 
 from __future__ import annotations
 

@@ -3,9 +3,8 @@
 On Atari: ``restoreState``, ``act``, the observation into one buffer that is used again and again,
 ``cloneState``. On classic control: Gymnasium's own environment, its state set and stepped.
 
-With ``keep=True`` the loop on Atari also keeps what a batch returns, observations and states of all
-its rows, those of the last batch until the next is done: what nobody can do without who returns
-them.
+With ``keep=True``, the loop on Atari also keeps the observations and states of all rows of a batch
+until the next batch is done, as any library that returns them has to.
 """
 
 from __future__ import annotations

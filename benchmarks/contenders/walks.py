@@ -1,4 +1,4 @@
-"""The states that a batch starts from: moments of one random game, the same for everybody."""
+"""The states that a batch starts from: taken from one random game, the same for all contenders."""
 
 from __future__ import annotations
 

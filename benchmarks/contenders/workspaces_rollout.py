@@ -1,4 +1,4 @@
-"""plangym_like's workspaces: what the BBRL contender does, by our names."""
+"""plangym_like's workspaces: the same as the BBRL contender, with this package's classes."""
 
 from __future__ import annotations
 

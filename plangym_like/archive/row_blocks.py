@@ -13,8 +13,8 @@ from plangym_like.archive.zstd import load_zstd
 from plangym_like.errors import StateFormatError
 from plangym_like.states import Row
 
-# The limits of a block are part of the file format. Blocks of 256 rows of MsPacman and
-# MontezumaRevenge were 5 to 9 % smaller, but took two and a half times as long to read.
+# The limits of a block are part of the file format. With blocks of 256 rows, archives of MsPacman
+# and MontezumaRevenge were 5 to 9 % smaller, but reading took two and a half times as long.
 _MOST_ROWS = 64
 _MOST_NBYTES = 1 << 19
 
@@ -66,7 +66,7 @@ class RowBlocks:
         self._zstd = load_zstd(level)
         self._frames = GrowingArray(np.uint8, (), directory)
         self._ends = GrowingArray(np.int64, (), directory)
-        # Replaced when an append is complete. After an interrupt, the arrays may hold more.
+        # Replaced only when an append is complete; after an interrupt, the arrays may be longer.
         self._complete = _Complete(0, np.empty((self.block_rows, state_nbytes), np.uint8), 0)
 
     def __len__(self) -> int:

@@ -22,7 +22,7 @@ def hash_rows(rows: Row, reference: Row) -> NDArray[np.uint64]:
 
     The hash is the sum of ``mix(word ^ key) - mix(key)`` over all 64-bit words of
     ``row ^ reference``, with a different key for each word. Words that are equal in row and
-    reference add 0, so only words that differ need to be read. An emulator's state has few of them.
+    reference add 0, so only words that differ need to be read; in an emulator's state, few do.
     """
     changes = rows.view(np.uint64) ^ reference.view(np.uint64)
     columns = np.flatnonzero(changes.any(axis=0))

@@ -54,7 +54,7 @@ class StateArchive:
         mapped into memory, and vanish with the archive; use `save` to keep it. If the process
         forks, both copies of the archive use the same files, so the child's copy can only be read.
         To write in the child, save the archive and load it there. Views of columns that were taken
-        before the fork are not protected: what the child writes into them, the parent reads.
+        before the fork are not protected: if the child writes into them, the parent's data change.
     level : int
         The compression level, from 1 to 22.
 
@@ -111,7 +111,7 @@ class StateArchive:
             raise InputError(f"columns must be a dict of names and dtypes, got {columns!r}")
         for name, dtype in dict(columns or {}).items():
             if not isinstance(name, str) or name in (*dtypes, *_ROWS, *_ARGUMENTS):
-                raise InputError(f"a column cannot be called {name!r}: it is taken, or no string")
+                raise InputError(f"a column cannot be called {name!r}: it is taken, or not a str")
             dtypes[name] = dtype
         self._columns = {
             name: GrowingArray(*dtype_and_shape(name, dtype), directory)
@@ -165,7 +165,7 @@ class StateArchive:
 
     @property
     def dt(self) -> NDArray[np.int64]:
-        """How long that action was held ``(N,)``; see `PlanEnv.step`."""
+        """How long the action that led to each node was held ``(N,)``; see `PlanEnv.step`."""
         return self["dt"]
 
     @property

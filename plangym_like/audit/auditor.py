@@ -1,7 +1,8 @@
 """The audit: step a sample of rows a second time, and compare every byte of the results.
 
-No finite trial can prove that an environment is pure and exact, so both are tested while it is
-used. The result of a row depends only on its inputs, so stepping it again has no side effect.
+No finite trial can prove that an environment is pure and exact, so the audit tests this while the
+environment is used. The result of a row depends only on its inputs, so stepping it again has no
+side effect.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ FREE_SECONDS = 0.5
 _MOST = 64
 # The number of audited rows to keep. Each audit steps one of them again.
 _KEPT = 8
-# Audits number 1, 2, 4, ... follow rows for many steps, and from number 64 on also all audits whose
-# number is a multiple of this (`benchmarks/cold_sizes.py`).
+# Audits number 1, 2, 4, 8, ... follow rows for many steps. After audit number `_FOLLOWED_FROM`, so
+# does every audit with a number divisible by `_FOLLOWED` (`benchmarks/cold_sizes.py`).
 _FOLLOWED, _FOLLOWED_FROM = 8, 64
 
 
@@ -233,7 +234,7 @@ class Auditor:
 
     def _likely_cause(self) -> str:
         outside = "state outside the environment (a class, a module, a file, the clock)"
-        generator = "a random generator that no state holds"
+        generator = "a random generator that is not saved in the state"
         if not self._wrappers:
             return f"Likely causes: {outside}, or {generator}."
         names = " or ".join(self._wrappers)

@@ -1,7 +1,8 @@
 """Compare an episode that is saved and restored at each step with an uninterrupted one.
 
-If something is missing from a state row, this may show only some steps later: for example, if it is
-a counter that ends the episode when it reaches five. So many steps are taken from a few rows.
+If something is missing from a state row, such as a counter that ends the episode when it reaches
+five, the results may differ only several steps later. Therefore, many steps are taken from a few
+rows.
 """
 
 from __future__ import annotations

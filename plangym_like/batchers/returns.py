@@ -10,8 +10,8 @@ The functions take these arguments; t is the time, which is the first axis:
 - ``omega[t]``: the log of the action's importance weight (target over behaviour policy); weights
   are clipped at `r_bar` and `c_bar`
 
-`fin` is broadcast over axes that it lacks. Results have the widest floating dtype of `rew`, `val`,
-`bootstrap` and `omega`. Arguments are not changed, and no gradients flow.
+Arguments that lack trailing axes are broadcast over them. Results have the widest floating dtype of
+`rew`, `val`, `bootstrap` and `omega`. Arguments are not changed, and no gradients flow.
 
 A truncated episode is treated as ended. `plangym_like.batchers.rollout.Fragment.rewards` returns
 rewards that include the estimated value after the truncation.
@@ -66,7 +66,7 @@ def pyt_returns(
     omega: torch.Tensor | None = None,
     r_bar: float | None = None,
 ) -> torch.Tensor:
-    """Return the discounted return from each step on.
+    """Compute the discounted return from each step onward.
 
     The return is ``G[t] = rho[t] * (rew[t] + gamma * G[t + 1])``, without ``G[t + 1]`` where
     ``fin[t]`` is true. ``G[T]`` is `bootstrap`, and ``rho`` is ``min(exp(omega), r_bar)``, or 1
@@ -298,8 +298,8 @@ def _like(steps: torch.Tensor, other: torch.Tensor, name: str) -> torch.Tensor:
     """
     if steps.shape != other.shape[: steps.ndim]:
         raise InputError(
-            f"{name} of the shape {tuple(steps.shape)} does not fit steps of the shape "
-            f"{tuple(other.shape)}: axes are (T, B, ...), those of a bootstrap (B, ...)"
+            f"{name} of shape {tuple(steps.shape)} does not fit steps of shape "
+            f"{tuple(other.shape)}: axes must be (T, B, ...), or (B, ...) for a bootstrap"
         )
     return steps.reshape((*steps.shape, *(1,) * (other.ndim - steps.ndim)))
 

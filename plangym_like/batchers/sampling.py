@@ -34,7 +34,7 @@ def multinomial(
     Raises
     ------
     InputError
-        A weight is NaN or less than 0, or no weight is positive (checked on the CPU only).
+        For a single draw on the CPU: a weight is NaN or less than 0, or no weight is positive.
 
     Examples
     --------
@@ -51,7 +51,8 @@ def multinomial(
 
 
 def _draw_one(probs: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
-    # Of exponential times with the rates `probs`, time k is the shortest with probability probs[k].
+    # Of exponential variables with rates `probs`, variable k is the smallest with a probability
+    # proportional to probs[k].
     race = torch.empty_like(probs).exponential_(generator=generator)
     values, places = torch.div(probs, race, out=race).max(-1)
     if probs.device.type == "cpu":

@@ -24,7 +24,7 @@ def as_transitions(
     batch_size: Sequence[int],
     mask: torch.Tensor | None = None,
 ) -> TensorDict:
-    """Return a tensordict of steps, with the results of each step below ``"next"``.
+    """Return a tensordict of steps, with the results of each step under ``"next"``.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def as_transitions(
             for name, tree in fields.items()
         }
 
-    # Imported here, because it takes over a second, and workers of rollouts do not need it.
+    # Imported here: the import takes more than a second, and rollout workers do not need it.
     from tensordict import TensorDict
 
     fields = {**entries(before), "next": entries(after)}

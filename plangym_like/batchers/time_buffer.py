@@ -14,7 +14,7 @@ from plangym_like.batchers.engine.tensor_tree import as_arrays, empty
 from plangym_like.errors import InputError
 from plangym_like.lanes.tree import named_parts, tree_leaves, tree_map
 
-# The most memory that a growing buffer starts with; it doubles when it is full.
+# A growing buffer starts with at most this much memory, and doubles when it is full.
 _FIRST_NBYTES = 2**20
 _FEWEST_STEPS = 32
 # Integers of the same size, for dtypes that NumPy does not have.

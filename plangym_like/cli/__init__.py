@@ -1,7 +1,8 @@
 """The command line: ``plangym-like COMMAND ...``, or ``python -m plangym_like COMMAND ...``.
 
 The exit status is 0 if all went well, 1 if a check failed or the environment raised an error, 2 if
-the arguments are wrong or an environment cannot be made, and 130 after Ctrl-C.
+the arguments are wrong or an environment cannot be made, 130 after Ctrl-C, and 141 if the program
+that read the output has ended.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ def _rates(
         rows = states[rng.integers(0, _POOL, size)]
         actions = ActionSampler(envs["serial"], "bench")(rng, size)
         calls = {name: partial(env.step_batch, actions, rows) for name, env in envs.items()}
-        for call in calls.values():  # workers start, and the first rows are all audited
+        for call in calls.values():  # warm-up: workers start, and all first rows are audited
             _rate(call, chosen.seconds / _SLICES)
         slices: dict[str, list[float]] = {name: [] for name in calls}
         for _ in range(_SLICES):

@@ -61,7 +61,7 @@ def draw_curve(path: Path, plan: Plan, title: str, label: str) -> None:
 def film(path: Path, plan: Plan, name: Any, seed: int, kwargs: dict[str, Any]) -> float:
     """Reset with `seed`, follow the plan, and write a GIF of this episode; return its score.
 
-    At most 300 frames are drawn, evenly spread, so that long episodes take no longer.
+    At most 300 frames are drawn, evenly spread, so that drawing a long episode takes no longer.
     """
     from tqdm import tqdm
 

@@ -18,7 +18,7 @@ _NOTICE = (
 
 
 class Interrupts:
-    """A context in which the first Ctrl-C is only noted; later ones raise `KeyboardInterrupt`.
+    """A context manager that only records the first Ctrl-C; later ones raise `KeyboardInterrupt`.
 
     Nothing changes if SIGINT is ignored or already has another handler.
 

@@ -25,21 +25,21 @@ logger = logging.getLogger("plangym_like")
 _SURVEY_SECONDS = 1.0
 # How long actors may take to close before they are killed.
 _CLOSE_SECONDS = 1.0
-# After this many actors that died before they were ready, or one whose environment cannot be made,
-# a node is not used for this many seconds.
+# If this many actors in a row die on a node before they are ready, or the environment cannot be
+# made there, the node is not used for this many seconds.
 _FAILED_STARTS, _SHUN_SECONDS = 3, 60.0
 # How long to wait until a placement group is placed, to learn which bundles are on this machine.
 _GROUP_SECONDS = 1.0
 # How long to wait for the cluster to have room for an actor, if nothing else can step rows.
 _PATIENCE_SECONDS = 120.0
 
-# Ray's names of resources; only the options of actors use the names on the left.
+# Names of resources in the options of actors -> Ray's names everywhere else.
 _RAY_NAMES = {"num_cpus": "CPU", "num_gpus": "GPU"}
 _NODE_ID_LABEL = "ray.io/node-id"
 
 
 class ActorPool:
-    """Keeps as many actors as there is room for on other nodes, and replaces lost actors.
+    """Keeps as many actors on other nodes as there is room for, and replaces lost actors.
 
     The driver's own node has no actor. Its `local_workers` workers are started by the driver's
     executor; their cores are claimed from Ray like those of actors.
@@ -249,7 +249,7 @@ class ActorPool:
             self._failed_starts.pop(key, None)
             self._count()
             return
-        # A death may be due to chance, but an environment that cannot be made is not.
+        # An actor may die by chance, but an environment that cannot be made will fail again.
         failed = self._failed_starts[key] = self._failed_starts.get(key, 0) + 1
         if failed >= _FAILED_STARTS or not died:
             self._shunned[key] = time.monotonic() + _SHUN_SECONDS
@@ -318,7 +318,7 @@ class ActorPool:
     def _lose(self, handle: ActorHandle, error: Exception | None) -> None:
         """Replace an actor that has died, and requeue its rows."""
         self.survey(now=True)
-        # It was stepping the first of its chunks. If its whole node is gone, no row is to blame.
+        # The actor was stepping its first chunk. If its whole node is gone, no row is to blame.
         suspect = self._is_alive(handle)
         for chunk in handle.tasks.values():
             if chunk.owner is not None:
@@ -356,10 +356,10 @@ class ActorPool:
             self._waiting_since = now
         if now - self._waiting_since > _PATIENCE_SECONDS:
             self._waiting_since = None
+            lacking = f", or lack resources={self._resources}" if self._resources else ""
             raise WorkerStartError(
                 f"no actor could be started within {_PATIENCE_SECONDS:.0f} seconds: the cluster's "
-                f"{len(self._nodes)} nodes may have no free cores (see `ray status`), or lack "
-                f"resources={self._resources}"
+                f"{len(self._nodes)} nodes may have no free cores (see `ray status`){lacking}"
             )
 
     def close(self) -> None:

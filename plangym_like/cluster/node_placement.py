@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from plangym_like.cluster.actor_options import actor_options
 
-# The most workers of one actor: its process copies inputs and results for all of them, so a large
+# The most workers of one actor. Its process copies inputs and results for all of them, so a large
 # node has several actors.
 _MOST_WORKERS = 16
 

@@ -30,7 +30,7 @@ _DEPTH = 2
 # The same for a batch that the caller does not wait for yet, so that most of it is sent.
 _DEPTH_UNATTENDED = 6
 # The least and the most seconds that a chunk should take. A chunk costs 1 to 2 ms in addition to
-# its rows (`benchmarks/ray_bench.py`); with short chunks, little work is lost with an actor.
+# its rows (`benchmarks/ray_bench.py`); if chunks are short, a lost actor loses little work.
 LEAST_SECONDS, _MOST_SECONDS = 4e-3, 1.0
 _MOST_NBYTES = 16 << 20
 # The number of pieces that an actor's share is split into, so that faster machines can take some.
@@ -168,8 +168,8 @@ class RayDispatcher(Dispatcher):
 
     def _size(self, handle: ActorHandle, share: float, rest: int) -> int:
         """Return how many of the `rest` remaining rows the actor's next chunk should hold."""
-        # A single actor gets its rows in pieces, so that it sends first results while it steps
-        # others.
+        # A single actor gets its rows in at least two chunks, so that it can send the results of
+        # one while it steps the next.
         least = self.count * share / (_DEPTH if share == 1.0 else _PIECES)
         most = self._most_rows
         if seconds_per_row := handle.seconds_per_row(self._costs.steps):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Sequence
@@ -120,8 +121,7 @@ class RayExecutor(ProcessExecutor):
         """End all workers and actors, within seconds, and leave the session."""
         if self._closed:
             return
-        super().close()
-        try:
-            self.actors.close()
-        finally:
-            self._session.leave()
+        with contextlib.ExitStack() as rest:
+            rest.callback(self._session.leave)
+            rest.callback(self.actors.close)
+            super().close()

@@ -16,7 +16,8 @@ _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_enable_metrics_collection": "0",
 }
-# The size of a local Ray's object store; chunks in transit are small and short-lived.
+# The least and most bytes of a local Ray's object store, which otherwise gets 1 / `_STORE_PART` of
+# the memory; chunks in transit are small and short-lived.
 _LEAST_STORE_NBYTES, _MOST_STORE_NBYTES, _STORE_PART = 1 << 27, 2 << 30, 8
 
 _lock = threading.RLock()

@@ -15,8 +15,8 @@ from plangym_like.envs.ale_memory import TIMERS, GolfCounts, LastTimer
 from plangym_like.envs.ale_screen import Screen
 
 # ALE does not save the frame buffers. These games draw only parts of them, so a frame can show
-# pixels of another branch. Before every restore, a few frames of a fixed state are run, and steps
-# start from a restored state, so that results depend only on that state. No other game needs this.
+# pixels from before a restore. So that results depend only on the restored state, a few frames are
+# run from a fixed state before every restore, and every step starts from a restored state.
 _UNSETTLED = frozenset(
     {
         "air_raid",
@@ -32,9 +32,9 @@ _UNSETTLED = frozenset(
 )
 # Steps of these games start from a restored state too, because saving rounds the phase of a clock.
 _ROUNDED = frozenset({"pitfall2"})
-# The address of the player's position in memory: game -> info key -> address, found by walking
-# through the game. Rooms are numbered as on the game's map, from 1; x grows to the right and y
-# upward, in pixels.
+# Where the player's position is in memory: game -> info key -> address, found by walking through
+# the game. Rooms are numbered as on the game's map, from 1; x grows to the right and y upward, in
+# pixels.
 PLACES = {"montezuma_revenge": {"room": 3, "x": 42, "y": 43}}
 
 
@@ -131,7 +131,7 @@ class PlannableAle(AleEnv):
         return result
 
     def _begin(self, seed: int) -> tuple[Any, Any]:
-        """Seed the game and reset it to its initial state; load it again (0.1 s) only if necessary.
+        """Seed and reset the game; load the game again (0.1 s) only if necessary.
 
         An emulator without sticky actions draws no random numbers, so the game begins in the same
         state for every seed. A plain reset does not clear the frame counters, but restoring the
@@ -208,7 +208,7 @@ class PlannableAle(AleEnv):
         return reward, ran
 
     def _hold_corrected(self, action: Any, dt: int) -> tuple[float, int]:
-        """Like `hold`, for games that need corrections, random frames or continuous actions."""
+        """Like `hold`, with corrections, sticky or continuous actions, or a random frameskip."""
         if self.continuous:
             chosen, strength = self._joystick(action)
         else:

@@ -19,7 +19,8 @@ from ale_py import ALEInterface, ALEState
 from plangym_like.errors import SnapshotError, StateFormatError
 
 _STOPPED, _FATAL = 0x01, 0x02
-# Six registers and seven flags of the processor lie between its name and its status, in words.
+# Between the processor's name and its status, there are six registers and seven flags (one word
+# each).
 _PROCESSOR, _STATUS_AFTER_NAME = re.compile(rb"M6502(Low|High)"), 4 * 13
 # A count and four banks follow the name.
 _BANKED = re.compile(rb"CartridgeE0.{20}", re.DOTALL)
@@ -81,7 +82,7 @@ class Leftovers:
         return saved
 
     def restore(self, saved: bytes) -> None:
-        """Restore the serialised state `saved`, and what it does not hold.
+        """Restore the serialised state `saved`, and the flag and banks that ALE does not restore.
 
         Raises
         ------
@@ -113,7 +114,7 @@ class Leftovers:
         self._known = self._ale.getFrameNumber(), finished
 
     def forget(self) -> None:
-        """Make the next `prepare` query the emulator, because frames run in between."""
+        """Discard the record of the last frame, so that the next `prepare` queries the emulator."""
         self._known = None
 
     def are_as_at_the_beginning(self) -> bool:

@@ -22,7 +22,7 @@ class GolfCounts:
     """
 
     _FIELDS = struct.Struct("<5i")
-    # They end three words before the end of the state.
+    # The counters end three words before the end of the state.
     _END = -12
 
     def __init__(self) -> None:

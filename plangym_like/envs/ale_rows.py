@@ -60,7 +60,7 @@ class AleRows(FastForm):
     def step_one(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome]:
         """Step one row; afterwards, the game is in the next state.
 
-        Short methods are written out here, because a call costs up to 1 us: after a frame of the
+        Short methods are inlined here, because a call costs up to 1 us: after a frame of the
         emulator, little of Python's own code is left in the processor's cache.
         """
         base, ale, act, memory = self._base, self._ale, self._act, row.data
@@ -131,7 +131,8 @@ class AleRows(FastForm):
         leftovers, load = base.leftovers, base.leftovers.load
         status, banks, usual = leftovers.status, leftovers.banks, leftovers.usual_banks
         shortest = leftovers.shortest
-        # Whether the last frame left nothing behind; most states then need no preparation.
+        # Whether the last frame was finished and left the usual banks; then most states need no
+        # preparation.
         clean = False
         views = rows.observations[start:stop]
         for code, view, dt in zip(codes, views, held, strict=True):

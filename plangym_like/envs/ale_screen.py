@@ -72,9 +72,9 @@ class Screen:
     def _draw_all(self, blind: int) -> None:
         """Let ALE convert all pixels of this frame, and later those of the next `blind` frames.
 
-        If `blind` is 0, keep the screen's bytes, with which the next screen is compared.
+        If `blind` is 0, keep the screen's bytes, so that the next screen can be compared with them.
         """
-        # Ctrl-C in the next lines leaves an image with which no later screen is compared.
+        # After Ctrl-C in the next lines, the next frame is converted as a whole.
         self._blind = 1
         self._ale.getScreenRGB(self.image)
         if not blind:

@@ -210,7 +210,7 @@ class AtariSimulator(GymnasiumSimulator):
             "episodic_life": bool(episodic_life),
         }
         self.base: PlannableAle
-        # The module of "ale_py:ALE/Pong-v5", which registers the id, has been imported.
+        # In "ale_py:ALE/Pong-v5", ale_py is the module that registers the id; it has been imported.
         name = name.rpartition(":")[2]
         super().__init__(name, obs_type=None if obs_type == "coords" else obs_type, **kwargs)
 

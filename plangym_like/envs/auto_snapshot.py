@@ -49,7 +49,7 @@ def auto_simulator(name: Any, **kwargs: Any) -> Simulator:
             reasons.append(f"by {way}: {error}")
             continue
         except Exception as error:
-            # With the earlier methods there was one copy, and its errors are the user's own.
+            # Only replay can fail because of a second copy; other errors are the user's own.
             if way != "replay" or isinstance(error, PlangymError):
                 raise
             reasons.append(f"by {way}: a second copy raised {type(error).__name__}: {error}")

@@ -162,7 +162,7 @@ class _Survivors(Generic[S]):
     Attributes
     ----------
     part : States
-        The states to step: at first `whole` itself; once rows are dropped, a copy of the rest.
+        The states to step: at first `whole` itself; later, a copy of the rows not yet dropped.
     rows : slice or index array
         The rows of `whole` that `part` holds.
     """

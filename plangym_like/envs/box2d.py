@@ -96,7 +96,7 @@ def _lander(cls: Any) -> type:
         def render(self) -> Any:
             sparks: list[Any] = self.particles
             ages = [spark.ttl for spark in sparks]
-            # Gymnasium removes sparks that burn out while they are drawn.
+            # Leave out the sparks that burn out in this image; Gymnasium would destroy them.
             left = next((i for i, age in enumerate(ages) if age - _AGEING >= 0), len(ages))
             self.particles = sparks[left:]
             try:

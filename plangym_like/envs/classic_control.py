@@ -87,7 +87,7 @@ class ClassicControlCodec(Codec):
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
         """Return ``x`` ``(N, size)`` and, for some classes, one more attribute ``(N,)``.
 
-        This is ``steps_beyond_terminated`` or ``last_u``, where -1 or NaN means ``None``.
+        The attribute is ``steps_beyond_terminated`` or ``last_u``; -1 or NaN means ``None``.
         """
         end = 8 * self._size
         fields: dict[str, NDArray[Any]] = {"x": payloads[:, :end].view(np.float64)}
@@ -240,7 +240,7 @@ class ClassicControlEnv(FamilyEnv):
     --------
     >>> env = ClassicControlEnv("MountainCar-v0")
     >>> state, obs, info = env.reset(seed=0)
-    >>> near = env.make_state(x=[0.49, 0.04])  # its position and velocity
+    >>> near = env.make_state(x=[0.49, 0.04])  # position and velocity
     >>> env.view_state(near)["x"]
     array([0.49, 0.04])
     >>> env.step_batch([0, 1, 2], near).terminateds

@@ -182,7 +182,7 @@ class DmControlCodec(Codec):
         self._base.random.restart(seed)
 
     def renew(self) -> None:
-        """Make the next episode begin with a fresh random generator."""
+        """Ensure that the next episode begins with a fresh random generator."""
         self._base.seeded = False
 
 

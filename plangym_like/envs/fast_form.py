@@ -16,7 +16,7 @@ from plangym_like.simulator import Outcome, Simulator
 from plangym_like.states import HEADER_NBYTES, Row
 
 TRIALS = 32
-# No episode lasts that long; more frames do not fit into an array.
+# The largest int64; no episode lasts this many frames.
 _MOST_FRAMES = 2**63 - 1
 
 

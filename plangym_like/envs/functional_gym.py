@@ -54,7 +54,7 @@ class Program:
         state, key = jax.tree_util.tree_unflatten(self._tree, leaves)
         use, key = jax.random.split(key)
         following, *seen = self._functions.advance(state, action, use)
-        # Some environments return a leaf in another dtype than the leaf that they were given.
+        # In some environments, a step changes the dtype of a leaf.
         kept = jax.tree_util.tree_leaves((following, key))
         kept = [leaf.astype(dtype) for leaf, (_, dtype) in zip(kept, self.forms, strict=True)]
         return kept, *seen

@@ -1,9 +1,9 @@
 """Gymnasium's own environments on JAX: ``phys2d/...`` and ``tabular/...``.
 
-The state consists of the leaves of the functional environment's state, and the random key. JAX
-treats Python numbers, and results computed from them, as "weakly typed", but not its own arrays. So
-each leaf is restored as the kind of number or array that it was. Gymnasium itself steps the
-environment, so seeded episodes are bit-identical to Gymnasium's.
+The state consists of the leaves of the functional environment's state, and the random key. In JAX,
+Python numbers and results computed from them are "weakly typed"; other arrays are not. So each leaf
+is restored as the kind of number or array that it was. Gymnasium itself steps the environment, so
+seeded episodes are bit-identical to Gymnasium's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from plangym_like.family_env import FamilyEnv
 from plangym_like.random_state import seeded_generator
 from plangym_like.snapshots.trial import TrialRule
 
-# The kinds of leaves: Python numbers, NumPy numbers, weakly typed arrays, arrays.
+# The kinds of leaves: Python or NumPy numbers, weakly typed arrays, other arrays of JAX.
 _PLAIN, _WEAK, _ARRAY = range(3)
 
 

@@ -49,7 +49,7 @@ _GREY = np.array([0.299, 0.587, 0.114])
 
 
 class GymnasiumSimulator(TriedSimulator):
-    """A simulator of an environment, made from an id or by a callable, inside the user's wrappers.
+    """A simulator of a Gymnasium environment with the user's wrappers around it.
 
     Parameters
     ----------
@@ -175,8 +175,8 @@ class GymnasiumSimulator(TriedSimulator):
     def make_fast_form(self, kind: str) -> FastForm | None:
         """Return the fast form if there is one and it agrees with the environment, else ``None``.
 
-        This is called when actions of dtype `kind`, a type character, first occur. The caller then
-        restores the simulator's state.
+        This is called when actions of dtype `kind`, a type character, first occur. Afterwards, the
+        caller restores the simulator's state.
         """
         return None
 
@@ -323,7 +323,7 @@ class GymnasiumSimulator(TriedSimulator):
 
     def step_rows(self, rows: Rows, start: int, stop: int) -> None:
         """Step several rows with the fast form if there is one; otherwise, step them one by one."""
-        if stop - start == 1:  # the environment itself is faster, and audits compare the two
+        if stop - start == 1:  # `step` is faster, and audits compare it with the fast form
             super().step_rows(rows, start, stop)
         else:
             self._step_blocks(super().step_rows, rows, start, stop)

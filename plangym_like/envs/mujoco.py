@@ -119,7 +119,7 @@ class MujocoSimulator(GymnasiumSimulator):
     family = "MUJO"
     fewest_rows = 256  # `benchmarks/lanes.py`
     codec: MujocoCodec
-    # Frees the memory that was allocated for rendering, once there is any.
+    # Finalizers that free the memory used for rendering; ``None`` before the first image.
     _frees: list[weakref.finalize[..., Any]] | None = None
 
     def make_env(self) -> gymnasium.Env[Any, Any]:
@@ -127,7 +127,7 @@ class MujocoSimulator(GymnasiumSimulator):
         if "xml_file" in self.env_kwargs or callable(self.name):
             return super().make_env()
         usual = mujoco.get_mju_user_warning()
-        # Otherwise every worker would print it, and write it to a file in the current directory.
+        # Otherwise every worker would print them and write them to a file in the current directory.
         mujoco.set_mju_user_warning(lambda message: logger.info("MuJoCo: %s", message))
         try:
             return super().make_env()
@@ -224,8 +224,8 @@ class MujocoSimulator(GymnasiumSimulator):
 def _free_drawing_memory(context: Any, drawn: mujoco.MjrContext) -> None:
     """Free the objects that MuJoCo has made in the OpenGL context `context`.
 
-    MuJoCo's own destructor runs later. It would free the objects that have the same numbers in
-    whichever context is current then, which may belong to another environment.
+    MuJoCo's own destructor runs later, when the context of another environment may be current. It
+    would then free the objects with the same numbers in that context.
     """
     with contextlib.suppress(Exception):  # at exit, OpenGL may be gone
         context.make_current()

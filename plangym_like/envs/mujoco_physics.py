@@ -23,7 +23,7 @@ from plangym_like.errors import InputError
 from plangym_like.states import Row, padded
 
 INTEGRATION = int(mujoco.mjtState.mjSTATE_INTEGRATION)
-# The parts of the integration state that are arrays of MjData, by their bits.
+# The arrays of MjData in the integration state: name -> bit.
 _PARTS = {
     name: getattr(mujoco.mjtState, f"mjSTATE_{bit}")
     for bit, name in {
@@ -96,7 +96,7 @@ class PhysicsMemory:
             payload[gap] = 0
 
     def write(self, payload: Row) -> None:
-        """Make the state in `payload` the current one; derived arrays not in it are not updated."""
+        """Restore the state in `payload`; derived arrays that it does not hold stay unchanged."""
         state = np.frombuffer(payload, np.float64, self._size)
         mujoco.mj_setState(self._model, self._data, state, INTEGRATION)
         for view, place in self.slices:
@@ -136,7 +136,7 @@ class PhysicsMemory:
                 value = np.asarray(given, np.float64)
             except (TypeError, ValueError) as error:
                 raise InputError(f"{name} must have the shape {shape}, got {given!r}") from error
-            # MuJoCo's next step would replace a state with larger numbers by the initial state.
+            # If a state has larger numbers, MuJoCo's next step resets the simulation.
             if value.shape != shape or not (np.abs(value) <= mujoco.mjMAXVAL).all():
                 raise InputError(
                     f"{name} must be numbers of shape {shape} between -{mujoco.mjMAXVAL:g} and "

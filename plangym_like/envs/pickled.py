@@ -93,7 +93,7 @@ class PickleCodec(Codec):
     def _longest(self, steps: int) -> int:
         """Take up to `steps` steps, and return the length of the longest pickle.
 
-        Raise `SnapshotError` if objects then share memory that their pickles would not share.
+        Afterwards, raise `SnapshotError` if objects share memory in a way that a pickle loses.
         """
         env, longest = self._env, len(self.pickle.dumps())
         env.unwrapped._np_random = random_state.seeded_generator(0)

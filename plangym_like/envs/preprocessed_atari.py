@@ -1,4 +1,4 @@
-"""Make `AtariPreprocessing` draw only the screens that it reads, and stack frames faster.
+"""Faster steps of `AtariPreprocessing` and `FrameStackObservation`, with the same results.
 
 In each step, Gymnasium's wrapper calls the game's ``step`` once for each frame. It ignores the
 observations, and reads the last two screens directly from the emulator. Drawing screens that are
@@ -48,16 +48,17 @@ def is_screen_unread(env: Any) -> bool:
 
 
 def skip_unread_screens(env: Any) -> None:
-    """Let `AtariPreprocessing` skip the screens of ale-py's own game that it does not read.
+    """Replace the ``step`` of an `AtariPreprocessing`, so that it draws only screens that it reads.
 
-    If a `FrameStackObservation` directly around it stacks the frames, the ``step`` of that wrapper
-    is replaced too. The results, and the state of all wrappers after each step, stay the same.
+    If the next wrapper around it is a `FrameStackObservation`, the ``step`` of that wrapper is
+    replaced too. The results, and the state of all wrappers after each step, stay the same.
 
     Parameters
     ----------
     env : gymnasium.Env
         The environment with all of its wrappers. Nothing changes if none of them is an
-        `AtariPreprocessing`, or if a wrapper between it and the game may read the screens.
+        `AtariPreprocessing`, if a wrapper between it and the game may read the screens, or if the
+        game is not of ale-py's own class or has continuous actions.
     """
     found = _find(env, between=(OrderEnforcing, PassiveEnvChecker))
     if found is None:

@@ -149,7 +149,7 @@ class ReplayCodec(Codec):
         self._proxy.reseed(seed)
 
     def renew(self) -> None:
-        """Make the next episode begin with a fresh random generator."""
+        """Ensure that the next episode begins with a fresh random generator."""
         self._proxy.clear()
         self._proxy.forget()
         self._proxy.cache.replayed = 0
@@ -164,8 +164,9 @@ class ReplayedSimulator(GymnasiumSimulator):
         The maximum number of steps from the reset to a state; by default the id's time limit, but
         at least 1,000. Larger values make rows wider.
     live_prefixes : int, optional
-        The number of copies of the environment in each process's replay cache; in most families, 64
-        by default. A search is fast if each process continues at most this many branches at a time.
+        The maximum number of copies of the environment in each process's replay cache; by default
+        64 in most families. A search is fast if each process continues at most this many branches
+        at a time.
     name, simulator_kwargs
         As in `GymnasiumSimulator`.
 
@@ -244,7 +245,7 @@ class ReplayedSimulator(GymnasiumSimulator):
             self._proxy.seeds_only = _needs_seeds(None if single else self._copy, self._proxy.env)
         self._refuse_holders()
         self._proxy.cache.wrappers_draw = not is_plain(self.env)
-        # A different episode than that of the trial, so that the trial uses new copies.
+        # Not the episode that the trial plays, so that the trial uses new copies.
         self.env.reset(seed=1)
         if self.trial.always:
             _refuse_addresses(self._proxy.env)
@@ -259,7 +260,7 @@ class ReplayedSimulator(GymnasiumSimulator):
         (_, _, begun), *entries = self._logs.entries(log)
         steps = max(1, sum(tag in ACTIONS for tag, *_ in entries))
         measured = -(-(len(log) - begun) // steps)
-        # Not `reset_once`, which refuses a new environment; here, each reset shows another copy.
+        # Not `reset_once`, which raises if a reset replaces the environment; here, a reset may.
         self.env.reset(seed=0)
         forget_seed(self.env)
         self._proxy.release_copy()

@@ -39,7 +39,7 @@ from plangym_like.states import Row, padded
 
 _HEAD = struct.Struct("<qqq")
 _SLACK = 4096
-# The core of the only free game, with which this class was tested
+# The core of the only free game; this class was tested with it.
 _TRIED = "genesis_plus_gx_libretro.so"
 
 
@@ -123,16 +123,17 @@ class RetroCodec(Codec):
         """Return the game's variables (score, lives, ...) and its screen."""
         current = np.zeros(self.nbytes, np.uint8)
         self.read(current)
-        found, screens = [], []
+        found, screens, count = [], [], len(payloads)
         try:
-            for payload in payloads:
+            # Without payloads, the current state gives the names and shapes.
+            for payload in payloads if count else current[None]:
                 self.write(payload[: self.nbytes])
                 found.append(dict(self._base.data.lookup_all()))
                 screens.append(self._base.screen())
         finally:
             self.write(current)
-        variables = {name: np.array([row[name] for row in found]) for name in found[0]}
-        return {**variables, "screen": np.stack(screens)}
+        variables = {name: np.array([row[name] for row in found])[:count] for name in found[0]}
+        return {**variables, "screen": np.stack(screens)[:count]}
 
     def read(self, payload: Row) -> None:
         emulator, screen = self._base.read_emulator(), self._base.screen()

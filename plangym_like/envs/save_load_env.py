@@ -53,8 +53,8 @@ class SaveLoadCodec(Codec):
     Attributes
     ----------
     example : array, optional
-        An array with the dtype and shape of states, if states are arrays. Rows then hold only the
-        state's array.
+        An array with the dtype and shape of states, if states are arrays. Payloads then begin with
+        the bytes of the array, without a length.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class SaveLoadCodec(Codec):
             payload[8:end] = np.frombuffer(data, np.uint8)
             payload[end:] = 0
             return
-        if isinstance(saved, np.generic):  # NumPy returns numbers instead of arrays without axes
+        if isinstance(saved, np.generic):  # NumPy returns scalars for zero-dimensional arrays
             saved = np.asarray(saved)
         if not _is_plain_array(saved):
             raise SnapshotError(
@@ -173,7 +173,7 @@ class SaveLoadSimulator(GymnasiumSimulator):
     to ``saved``, and may keep this object. If ``save_state`` works before the first reset, the
     state from that time is loaded again before the user's first reset. So the resets and steps that
     are taken when the environment is made leave no trace, such as a higher count of episodes.
-    Otherwise, an environment that such resets change is approximate.
+    Otherwise, the environment is approximate if these resets change it.
 
     The optional ``step_states(states, actions)`` takes states ``(N, *shape)`` and N actions. It
     returns the same next states, observations, rewards, terminateds and truncateds as ``step``,
@@ -218,8 +218,8 @@ class SaveLoadSimulator(GymnasiumSimulator):
         with errors_suppressed(Exception):
             saved.append(plain_data.encode(self.base.save_state()))
         initial = saved[0] if saved else None
-        # Seeded, because the saved form of a fresh generator has a different length in each
-        # process.
+        # This reset is seeded, because the saved form of an unseeded generator has a different
+        # length in each process.
         first_reset(self.env)
         codec = self.codec_class(self.base, self.name, self.state_capacity, initial)
         if initial is None and self._remembers_episodes(codec):

@@ -1,4 +1,4 @@
-"""`ScreenResizer`: resizes the parts of a screen that have changed since the screen before."""
+"""`ScreenResizer`: resizes only the parts of a screen that have changed since the previous one."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 Screen = NDArray[np.uint8]
 
-# With fewer blocks, resizing the whole screen takes as long.
+# With fewer blocks, resizing the whole screen is as fast.
 _FEWEST_BLOCKS = 8
-# Before a size is resized in blocks, groups of this many blocks are resized, and the results are
-# compared with those of the whole screen.
+# Before screens of a new size are resized in blocks, groups of this many blocks are resized as a
+# test, and the results are compared with those of the whole screen.
 _COMPARED = (1, 2, 5)
 
 
@@ -22,8 +22,8 @@ class ScreenResizer:
     """Returns what ``cv2.resize`` with ``INTER_AREA`` returns, in less time.
 
     To shrink 210 rows to 84, OpenCV computes 2 rows from each block of 5, in the same way for every
-    block. From one step of a game to the next, few blocks change; only those are resized. Sizes
-    without such blocks are resized as a whole.
+    block. From one step of a game to the next, few blocks change; only those are resized. Screens
+    that cannot be divided into such blocks are resized as a whole.
     """
 
     def __init__(self) -> None:
@@ -47,14 +47,14 @@ class ScreenResizer:
         if np.count_nonzero(changed):
             fresh = blocks[changed]
             rows = _resized_blocks(fresh, screen.shape, size, self._blocks)
-            # Ctrl-C in the next line leaves a result that no later call uses.
+            # After Ctrl-C in the next line, the next call starts again from a black screen.
             self._form = None
             self._result[changed], self._screen[changed] = rows, fresh
             self._form = form
         return self._result.reshape(size[1], size[0], *screen.shape[2:]).copy()
 
     def _begin(self, shape: tuple[int, ...], size: tuple[int, int]) -> None:
-        """Resize screens of this shape to this size from now on, beginning with a black one."""
+        """Prepare to resize screens of `shape` to `size`; compare the first with a black screen."""
         self._form = None
         self._blocks = blocks_of(shape, (size[0], size[1]))
         if self._blocks is not None:
@@ -73,7 +73,7 @@ def blocks_of(shape: tuple[int, ...], size: tuple[int, int]) -> tuple[int, int] 
     height, wanted = shape[0], size[1]
     count = math.gcd(height, wanted)
     block = height // count, wanted // count
-    # The ratio must be a number that a float can hold. The bytes of a block are compared by eights.
+    # The ratio must be exact as a float. The bytes of a block are compared eight at a time.
     is_exact = block[1] & (block[1] - 1) == 0
     nbytes = math.prod(shape) // count
     if count < _FEWEST_BLOCKS or block[0] < block[1] or not is_exact or nbytes % 8:

@@ -233,11 +233,11 @@ class Taxi(Grid):
 
 
 class Blackjack(ToyTextGame):
-    """Blackjack. A row holds the first cards of each hand, and the sum of its other cards.
+    """Blackjack. A row holds the first cards of each hand, and the sum of the remaining ones.
 
     There is room for `_PLAYER` cards of the player, and `_DEALER` cards of the dealer. A player
     loses with 22 cards at the latest, and the dealer stops at 17 points. So a hand has more cards
-    only if a game is continued after its end. Then only the sum of these cards matters.
+    only if a game is continued after its end; then only the sum of the remaining cards matters.
     """
 
     env_class = BlackjackEnv

@@ -98,14 +98,14 @@ class TriedSimulator(Simulator):
     def _reset_env(self, seed: int | None, options: dict[str, Any] | None) -> Any:
         """Reset the environment and its wrappers.
 
-        The options must not change a part of the environment that is the same in all state rows.
-        If they do, the attributes of the environment and its wrappers are set back. If the change
-        was made inside an attribute, such as a model, the simulator cannot be used any more.
+        The options must not change a part of the environment that state rows do not hold. If they
+        do, the attributes of the environment and its wrappers are restored. If the change was made
+        inside an attribute, such as a model, the simulator can no longer be used.
 
         Raises
         ------
         SnapshotError
-            The options change a part of the environment that is the same in all state rows.
+            The options change a part of the environment that state rows do not hold.
         """
         if options is None or self.exactness != "exact":
             return self.env.reset(seed=seed, options=options)
@@ -169,10 +169,10 @@ class TriedSimulator(Simulator):
         return copy
 
     def make_again(self, *args: Any, **changed: Any) -> Self:
-        """Make a similar simulator with other arguments, and without a trial.
+        """Make another simulator of this class, without a trial.
 
-        Its positional arguments are `args`. Its keyword arguments are this simulator's, updated
-        with `changed`.
+        The new simulator's positional arguments are `args`. Its keyword arguments are those of this
+        simulator, updated with `changed`.
         """
         kwargs = {**self._arguments[1], **changed}
         if "wrappers" in kwargs:

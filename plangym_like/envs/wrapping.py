@@ -40,14 +40,14 @@ def call_source(source: Callable[..., Any], options: Mapping[str, Any]) -> gymna
     Raises
     ------
     InputError
-        It returns something else, or needs an argument that is not in `options`.
+        `source` returns something else, or needs an argument that is not in `options`.
     """
     try:
         return as_env(source(**options), source)
     except TypeError as error:
         reason = misfit(source, **options)
         if not reason.startswith("missing"):
-            raise  # an unknown option has an error of its own
+            raise  # the caller has a better message for an unknown option
         raise InputError(
             f"{name_of(source)} cannot be called: {reason}; give make a callable without "
             "arguments, or the argument as an option of make"
@@ -60,7 +60,7 @@ def spaces_of(env: gymnasium.Env[Any, Any]) -> tuple[Space[Any], Space[Any]]:
     Raises
     ------
     EnvApiError
-        The environment has no such space.
+        One of them is missing, or is not a `gymnasium.Space`.
     """
     for name in ("action_space", "observation_space"):
         found = getattr(env, name, None)
@@ -128,7 +128,7 @@ def wrap(env: gymnasium.Env[Any, Any], item: WrapperLike) -> gymnasium.Env[Any, 
     Raises
     ------
     InputError
-        The wrapper has other arguments, or does not return an environment.
+        The wrapper does not accept the arguments, or does not return an environment.
     """
     wrapper, given = item if isinstance(item, tuple) else (item, {})
     options = dict(given) if isinstance(given, Mapping) else {}

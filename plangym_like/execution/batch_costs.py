@@ -9,7 +9,7 @@ from plangym_like.execution.costs import CostModel, portion
 
 
 class BatchCosts:
-    """The costs of one batch that is sent, while its rows are stepped.
+    """The costs of one batch that is sent, measured while its rows are stepped.
 
     When the batch is over, the time of all rows that this process stepped is recorded in one sum.
     If rows were recorded one by one, a few rows that are cheap because their episodes end early

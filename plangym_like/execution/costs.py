@@ -6,18 +6,18 @@ from __future__ import annotations
 # rows in `benchmarks/never_slower.py`.
 MESSAGE_SECONDS = 3e-4
 # The calculated time is corrected only after this many batches were sent, by the shortest of their
-# times: others may be too long, because programs are still starting (`benchmarks/cold_sizes.py`).
+# times: the others may be too long if other programs are starting (`benchmarks/cold_sizes.py`).
 _FIRST = 8
 # From then on, a moving average over about this many batches is used. Another program may disturb a
-# batch, so its time counts at most as this multiple of the average (`benchmarks/never_slower.py`).
+# batch, so each time is capped at this multiple of the average (`benchmarks/never_slower.py`).
 _MEMORY, _SPOILT = 4, 1.25
-# After this many batches, the slower way (sending, or stepping here) is tried again, and then each
-# time after twice as many batches, up to the second number. A trial takes two batches, because idle
-# workers are asleep in the first (`benchmarks/never_slower.py`).
+# After this many batches, the slower way (sending, or stepping here) is tried again. This number is
+# doubled after each trial, up to the second number. A trial takes two batches, because idle workers
+# are asleep when the first is sent (`benchmarks/never_slower.py`).
 _TRY_AGAIN, _TRY_AGAIN_LATER = 64, 1024
-# Rows are stepped in portions of this many seconds, and smaller ones toward the end of a batch.
-# Between portions, rows may be moved to other processes (`benchmarks/never_slower.py`, 16 to 256
-# rows).
+# Rows are stepped in portions that take `_COARSE_SECONDS`, and less toward the end of a batch, down
+# to `_FINE_SECONDS`. Between portions, rows may be moved to other processes
+# (`benchmarks/never_slower.py`, 16 to 256 rows).
 _FINE_SECONDS, _COARSE_SECONDS = 4e-4, 12e-3
 # In each coarse portion, the shortest time per step is raised by this fraction, because steps may
 # become slower.
@@ -71,7 +71,7 @@ class _Trials:
 
 
 class _Kind:
-    """Measurements of batches whose rows take about equally many steps.
+    """Measurements of batches whose rows take about the same number of steps.
 
     All counts are of single steps.
 
@@ -103,7 +103,7 @@ class _Kind:
         return steps * self.shared * self.quiet
 
     def sent(self, steps: float, workers: int) -> float:
-        """Return the shortest time in seconds for `steps` steps shared with `workers` workers."""
+        """Return the calculated time in seconds of `steps` steps shared with `workers` workers."""
         return self._message + steps * self.shared / (workers + 1)
 
     def choose(self, steps: float, workers: int, *, tries: bool) -> bool:
@@ -149,8 +149,8 @@ class CostModel:
 
     The model is: in this process, the time of a batch is proportional to the number of its single
     steps. If the batch is sent, that time is divided by the number of processes, and the time for
-    messages is added. Measurements of batches correct both calculations. They are kept apart for
-    rows of 1 step, 2 or 3, 4 to 7, and so on, because each row also costs something itself.
+    messages is added. Measurements of batches correct both calculations. Rows of 1 step, of 2 or 3,
+    of 4 to 7, and so on are measured separately, because each row also has a fixed cost.
 
     Parameters
     ----------
@@ -185,8 +185,8 @@ class CostModel:
         """Return whether to send `count` rows, of `steps` steps on average, to `workers` workers.
 
         The result is true if nothing is known yet, since sending a few rows is enough to find out.
-        With ``tries=False``, batches whose time is not measured, such as audits, use up no trial of
-        the way that seems slower.
+        If `tries` is false, the batch is not used as a trial of the way that seems slower; this is
+        for batches whose time is not recorded, such as audits.
         """
         kind = self._kinds.get(_key(steps))
         return kind is None or kind.choose(count * steps, workers, tries=tries)
@@ -203,7 +203,8 @@ class CostModel:
     def note_portion(self, taken: float, steps: float, *, seconds: float) -> None:
         """Record the time of the rows of a sent batch that were stepped here.
 
-        The rows took `taken` single steps in total. A row of the batch takes `steps` on average.
+        The rows took `taken` single steps in total. A row of the batch takes `steps` single steps
+        on average.
         """
         kind = self._kind(steps)
         kind.shared = faded_minimum(kind.shared, seconds, taken)

@@ -33,17 +33,17 @@ StepHere = Callable[[int, int], "dict[int, Exception] | None"]
 # How long this process steps its own rows before it checks for dead workers
 # (`benchmarks/constants.py`).
 _LOOK_SECONDS = 6e-3
-# The longest sleep between checks, although replies and deaths also end it, and the least number of
+# The longest sleep between checks (replies and deaths end it earlier), and the least number of
 # checks within a step timeout.
 _SLEEP_SECONDS, _LOOKS_PER_TIMEOUT = 0.5, 16
-# Without a message, a worker may be given 1 / `_AHEAD` of its share in addition
+# A worker can be given up to 1 / `_AHEAD` more rows than its share without another message
 # (`benchmarks/never_slower.py`).
 _AHEAD = 16
 # The time limit for the second try of a row that hung. It is short, because the caller has already
 # waited. If rows are slow, the limit is the time of this many rows.
 _SECOND_TRY_SECONDS, _SECOND_TRY_ROWS = 0.2, 10
-# How long a worker may take to begin its rows, in addition to the time for one of them. A worker
-# that takes longer was stopped or has no core; replacing it costs the start of a process.
+# How long a worker may take to begin its rows, in addition to the step timeout. A worker that takes
+# longer was stopped or has no core; replacing it costs the start of a process.
 _BEGIN_SECONDS = 3.0
 
 
@@ -197,10 +197,10 @@ class Dispatcher:
         return self._steal(least)
 
     def _steal(self, least: int) -> tuple[int, int] | None:
-        """Take rows from the slowest process for an idle one; both then finish at the same time.
+        """Take rows that no process has begun from the slowest process, for an idle process.
 
-        No process has begun these rows. Return their range, or ``None`` if there would be fewer
-        than `least` of them.
+        About half are taken, so that both processes finish at about the same time. Return the range
+        of these rows, or ``None`` if there would be fewer than `least`.
         """
         # Two processes may then step the same row, which is correct only in an exact environment.
         workers = self._held() if self._batch.layout.exact else ()
@@ -357,7 +357,7 @@ class Dispatcher:
 
     def _unfinished(self, worker: RowWorker) -> tuple[int, int, int]:
         """Return ``(start, row, stop)``: the worker's unfinished rows, and its current row."""
-        # The worker's report is lost, even for rows whose results are in shared memory.
+        # If results come with reports, all rows are unfinished: the worker's report is lost.
         return worker.start if self._reported else worker.done, worker.cursor, worker.reach
 
     def _stepped_alone(self) -> list[int]:

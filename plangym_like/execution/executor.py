@@ -21,8 +21,8 @@ class SubmitOptions(NamedTuple):
     masked : bool
         Report failed rows in the result, instead of raising their exceptions.
     audit : bool
-        Whether this is an audit, which steps rows a second time: other workers than the first time
-        are used if possible, and the rows are not counted in `stats`.
+        Whether this is an audit, which steps rows a second time: if possible, in other workers than
+        the first time. The rows are not counted in `stats`.
     """
 
     states: bool = True

@@ -27,7 +27,7 @@ from plangym_like.row_stepper import RowStepper
 CURSOR, LIMIT, DONE, REACH, LEFT = 0, 1, 2, 3, 4
 SLOT_WORDS = 8
 
-# The number of batches whose arrays are cached; most batches have few shapes and blocks.
+# The number of batches whose arrays are cached; most programs use few shapes and blocks.
 _KEPT_PLACES = 16
 
 _blocks: dict[int, Memory] = {}

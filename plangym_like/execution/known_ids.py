@@ -11,7 +11,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from plangym_like.processes.messages import dumps_by_value
 
-# A function that tells which names a family handles, and the family.
+# A function that tells whether a family handles a name, and the family.
 UserFamily = tuple[Callable[[Any], bool], Callable[..., Any]]
 
 # The families that `plangym_like.register` was given, the latest first.
@@ -24,8 +24,8 @@ class KnownIds(NamedTuple):
     Attributes
     ----------
     specs : list of EnvSpec
-        What is registered with Gymnasium. Its own ids are included, since anyone may register them
-        again, with another time limit for example.
+        What is registered with Gymnasium. This includes Gymnasium's own ids, because a program may
+        have registered them again, for example with another time limit.
     families : list
         What is registered with `plangym_like.register`.
     """
@@ -35,7 +35,7 @@ class KnownIds(NamedTuple):
 
 
 def known_ids(name: Any = None) -> KnownIds:
-    """Return what another process needs to make `name`; if `name` is ``None``, to make any id.
+    """Return the ids that another process needs to make `name`, or any id if `name` is ``None``.
 
     Gymnasium's own environments need only their own spec; others may make environments of other
     ids. What cannot be pickled is left out, except the spec of `name`.
@@ -53,7 +53,7 @@ def known_ids(name: Any = None) -> KnownIds:
 def _is_picklable(value: Any) -> bool:
     try:
         dumps_by_value(value)
-    except Exception:  # what the attributes of a user's class raise
+    except Exception:  # pickling a user's class may raise any type
         return False
     return True
 

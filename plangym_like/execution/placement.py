@@ -45,7 +45,7 @@ class Shape(NamedTuple):
     dt : int
         The `dt` of all rows; 0 if each row has its own.
     seeded, wants_states, wants_observations, last_infos : bool
-        Whether rows have seeds; which results are wanted (see `Inputs` for the last).
+        Whether rows have seeds; which results are wanted (see `Inputs` for `last_infos`).
     action : str
         The dtype of the actions as a string, "" if they are objects.
     """

@@ -41,8 +41,8 @@ _CLOSE_SECONDS = 2.0
 # between two checks of a call's worker; replies and deaths end the wait earlier.
 _CALLS, _CALL_LOOK_SECONDS = 3, 0.5
 
-# The cost model learns the time of one in this many batches that take less time than a message; to
-# note each one would take a tenth of the time of a row of CartPole (`benchmarks/never_slower.py`).
+# Of the batches that take less time than a message, one in this many is recorded in the cost model:
+# recording each would take a tenth of the time of a CartPole row (`benchmarks/never_slower.py`).
 _NOTED = 8
 
 
@@ -281,7 +281,7 @@ class ProcessExecutor:
             pid = self._processes[index].pid
             self.pool.replace(self.workers[index])
             raise WorkerTimeoutError(
-                f"the environment {index} (pid {pid}) did not answer within start_timeout="
+                f"environment {index} (pid {pid}) did not answer within start_timeout="
                 f"{self.pool.start_timeout:g} seconds, so its worker was replaced; it hangs, or "
                 "needs a larger start_timeout"
             ) from error

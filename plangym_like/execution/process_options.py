@@ -33,7 +33,7 @@ class ProcessOptions:
     env_class, name, env_kwargs
         The environment.
     n_workers : int
-        The number of processes that step rows: this one and ``n_workers - 1`` workers, or if
+        The number of processes that step rows: this one and ``n_workers - 1`` workers or, if
         batches are isolated, `n_workers` workers.
     isolate, step_timeout, start_timeout, start_method
         See `ParallelEnv`.

@@ -9,8 +9,8 @@ from collections.abc import Collection
 from plangym_like.errors import PoisonInputError, StepTimeoutError, WorkerDiedError
 from plangym_like.processes.retry_policy import RetryPolicy
 
-# How long to wait for workers that step rows below the lowest failed row. Most stop soon, and the
-# reported row should not depend on chance.
+# How long to wait for workers that still step rows above the lowest failed row. Most stop within
+# this time, so that the batch's memory can be released at once.
 _STOP_SECONDS = 0.1
 # A row is to blame when this many workers have died in it, and this many of them stepped no other
 # row. While workers are being killed from outside, a row is to blame only after many more deaths.

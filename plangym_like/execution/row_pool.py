@@ -34,7 +34,7 @@ class RowPool(WorkerPool[RowWorker]):
     tally : Stats
         Counters of what has happened so far.
     slowest_row : float
-        The longest time in seconds that a row took in a worker; 0 if not known.
+        The longest recent time per row in a worker, in seconds; 0 if not known.
     """
 
     def __init__(

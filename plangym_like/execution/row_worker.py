@@ -67,7 +67,7 @@ class RowWorker(WorkerHandle):
 
     @property
     def owner(self) -> Any:
-        """The batch to whose rows this worker may be writing, or ``None``."""
+        """The batch whose rows this worker may be writing, or ``None``."""
         return self._owner if self.task is not None or self.send_interrupted else None
 
     @property
@@ -82,7 +82,7 @@ class RowWorker(WorkerHandle):
 
     @property
     def reach(self) -> int:
-        """The index after the last row that the worker may have written to, or still has."""
+        """The index after the last row that the worker may have written or still has to step."""
         return max(self.stop, int(self.slot[REACH]))
 
     @property

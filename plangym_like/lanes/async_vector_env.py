@@ -119,8 +119,8 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
             The last result of an environment has not been received, or an argument is invalid;
             nothing was sent.
         ResetNeeded
-            The environments have never been reset, or `send`, `recv`, or another call that waited
-            for steps that `send` had begun was interrupted since the last reset.
+            The environments have never been reset; or, since the last reset, Ctrl-C interrupted
+            `send`, `recv`, or another call while it waited for the steps that `send` began.
         """
         queue = self._begin_queue()
         chosen = checked_indices(env_ids, self.num_envs)
@@ -150,7 +150,7 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
         Raises
         ------
         InputError
-            Fewer than `batch_size` environments have been sent actions.
+            Fewer than `batch_size` environments have a result to be received.
         Exception
             An error that any environment raised, even one whose results this call would not have
             returned. That environment, and others stepped together with it, have no results; they
@@ -192,7 +192,7 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
             space = batch_space(self.single_action_space, count)
         batch = batch_actions(actions, space, layout, count)
         if has_objects(layout):
-            batch = owned(batch)  # they may be used only after the caller has changed its objects
+            batch = owned(batch)  # the caller may change its objects before they are used
         like = tree_map(lambda rows: Leaf(rows.shape[1:], rows.dtype), batch)
         scattered = zeros(like, (self.num_envs,))
         write_rows(scattered, lanes, batch)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from plangym_like.processes.shared_memory import WRITES_IN_ORDER
 
 NUM_WORDS = 16
-# Bytes for replies, for each lane.
+# The size of the memory for replies, in bytes for each lane.
 REPLY_NBYTES = 4096
 
 # The words that the caller writes and those that the worker writes are in different cache lines.
@@ -23,8 +23,8 @@ class Bell:
     """Asks a worker for a step of all its lanes, without a message.
 
     Sending and receiving messages takes a considerable part of the time of short steps. So a worker
-    that polls for its next message polls its bell, too. The step must need nothing that is not in
-    shared memory.
+    that polls for its next message polls its bell, too. All arguments of the step must be in shared
+    memory.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ class Bell:
     """
 
     def __init__(self, words: NDArray[np.int64], replies: NDArray[np.uint8]) -> None:
-        # Its items are read and written several times as fast as those of an array.
+        # Items of a memoryview are read and written several times as fast as those of an array.
         self._words: Any = words.data
         self._replies = replies.reshape(-1).data
 
@@ -67,19 +67,19 @@ class Bell:
         return done
 
     def reply(self) -> memoryview | None:
-        """Return the pickled reply; ``None`` if the worker must be asked for it or for an error."""
+        """Return the pickled reply; ``None`` if it, or an error, must be requested in a message."""
         nbytes = self._words[_NBYTES]
         return self._replies[:nbytes] if nbytes else None
 
     # For the worker
 
     def begin(self) -> None:
-        """Ignore what the previous process of these lanes was asked for."""
+        """Ignore the last request to the previous process of these lanes."""
         words = self._words
         words[_DONE], words[_WATCHING] = words[_RUNG], 0
 
     def has_rung(self, watching: bool) -> bool:
-        """Return whether a step is wanted; `watching` says if this will be asked again soon."""
+        """Return whether a step is requested; `watching` means that the worker keeps polling."""
         words = self._words
         words[_WATCHING] = watching and WRITES_IN_ORDER
         rung: bool = words[_RUNG] != words[_DONE]
@@ -91,7 +91,7 @@ class Bell:
         return _METHODS[words[_METHOD]], words[_SLOT], bool(words[_PUBLISH])
 
     def answer(self, reply: bytes | None) -> None:
-        """Say that the step is done; ``None`` means that it has raised an error."""
+        """Mark the step as done; a `reply` of ``None`` means that it has raised an error."""
         words, nbytes = self._words, len(reply or b"")
         if nbytes > len(self._replies):
             nbytes = 0

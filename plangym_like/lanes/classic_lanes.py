@@ -87,7 +87,7 @@ class ClassicLanes(Lanes):
         if self.has_states:
             super().reset(obs, lanes, seeds=seeds, options=options)
             return
-        # As in `Lanes`, with fewer calls: episodes are short, so resets take a tenth of the time.
+        # As in `Lanes`, but with fewer calls: in short episodes, resets take a tenth of the time.
         for place, lane in enumerate(range(self.num_lanes) if lanes is None else lanes):
             self._check_unchanged(lane)
             obs[lane], self.infos[lane] = self._bases[lane].reset(
@@ -111,9 +111,9 @@ class ClassicLanes(Lanes):
             self._check_unchanged(lane)
 
     def _check_unchanged(self, lane: int) -> None:
-        """Raise `InputError` if an attribute was changed by other means than `set_attr`.
+        """Raise `InputError` if an attribute was changed other than by `set_attr`.
 
-        Do so too if a wrapper was put inside the environment.
+        Also raise it if a wrapper was inserted, or ``step`` or ``reset`` of a wrapper was replaced.
         """
         limit = self._time_limits[lane]
         if self._wrappers[lane].has_changed():
@@ -218,7 +218,7 @@ class ClassicLanes(Lanes):
 
     def step_next(self, actions: Any, out: StepArrays, ended: Flags, lanes: Which = None) -> None:
         if np.count_nonzero(ended):
-            # Lanes that are reset are stepped with the others, by an action that is valid.
+            # Lanes that are reset are also stepped with the others, so they need valid actions.
             actions = actions.copy()
             actions[ended] = 0
         super().step_next(actions, out, ended, lanes)

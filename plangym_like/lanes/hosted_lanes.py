@@ -64,12 +64,12 @@ class StepReply(NamedTuple):
 
     @property
     def is_usual(self) -> bool:
-        """Whether it says only that there are columns in shared memory, as after most steps."""
+        """Whether this reply says only that columns are in shared memory, as after most steps."""
         return bool(self.form) and not self.finals and self.observations is None
 
 
 class HostedLanes:
-    """The lanes that one process hosts; results go to memory that all lanes share.
+    """The lanes that one process hosts; results are written to memory that all processes share.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ class HostedLanes:
         self._shares_observations = False
         self._bell: Bell | None = None
         self._columns: SharedColumns
-        # The form of the last usual reply, and this reply, pickled.
+        # The form of the last usual reply (see `StepReply.is_usual`), and that reply, pickled.
         self._usual: tuple[Form, bytes] = (), b""
         # The reply to the last ring of the bell, or the exception that its step has raised.
         self._kept: bytes | BaseException = b""
@@ -196,7 +196,7 @@ class HostedLanes:
         Raises
         ------
         Exception
-            The error of a call that raised none before.
+            An error of a call that had raised none before.
         """
         self.lanes.start(seeds)
         self.lanes.set_states(self._memory.saved[saved])
@@ -319,7 +319,7 @@ class HostedLanes:
     def _rows_to_write(self, slot: int, lanes: Which) -> Any:
         """Return the arrays of `slot`, to write observations into.
 
-        If only some lanes will be written, the last observations of all are first copied there.
+        If only some lanes will be written, first copy the last observations of all lanes there.
         """
         recent = self._memory.recent
         if lanes is not None:

@@ -56,7 +56,7 @@ class LaneArrays(NamedTuple):
         return rows
 
     def bell(self) -> Bell:
-        """Return the bell of the process whose lanes these rows are."""
+        """Return the bell of the process that hosts the lanes of these rows."""
         return Bell(self.words[0], self.replies)
 
     def columns(self) -> SharedColumns:

@@ -22,7 +22,7 @@ from plangym_like.processes.external_process import ExternalProcess
 
 # How long a process polls for the next call before it sleeps, if there are enough cores.
 _LINGER_SECONDS = 5e-3
-# How long a process may take to make its environments, at least.
+# How long a process may take to make its environments, unless `timeout` is longer.
 _START_SECONDS = 60.0
 _CLOSE_SECONDS = 3.0
 _PRELOAD = ("plangym_like.lanes.hosted_lanes",)
@@ -120,7 +120,7 @@ class LaneParts:
                 "these lanes belong to the process that this one was forked from; make others here"
             )
         for worker in self.pool.workers:
-            # A call that was interrupted may not have reported its loss.
+            # A call that was interrupted may not have recorded the loss.
             self.results.note_loss(worker)
 
     def begin_step(self) -> LaneArrays:

@@ -70,7 +70,7 @@ class LaneQueue:
         self._batch_size = batch_size
         self.pending = np.zeros(lanes.num_lanes, bool)
         self._ready: deque[Ready] = deque()
-        # The exception of an environment, until `raise_first` raises it.
+        # Exceptions of environments that `raise_first` has not raised yet.
         self._failures: deque[Exception] = deque()
         self.use(lanes)
 
@@ -79,7 +79,7 @@ class LaneQueue:
         self._pool = lanes.parts.pool if isinstance(lanes, ProcessLanes) else None
         self._local, self._workers = steppers_of(lanes)
         self._parts: list[PartStepper] = [self._local, *self._workers]
-        # Lanes to step, with the actions of all lanes that were put with them.
+        # For each part, the lanes to step, each with the `actions` of its call of `put`.
         self._waiting: list[deque[tuple[int, Any]]] = [deque() for _ in self._parts]
         self._part_of = [number for number, part in enumerate(self._parts) for _ in part.lanes]
         # The most lanes in one call: a slow lane delays at most its process's share of a batch.

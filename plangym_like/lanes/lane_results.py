@@ -44,7 +44,7 @@ class LaneResults:
     def __init__(self, num_lanes: int, stats: LaneStats) -> None:
         self._infos: list[dict[str, Any]] = [{} for _ in range(num_lanes)]
         # Infos of the last step as arrays, by the first lane of their part; they become dicts when
-        # these are requested.
+        # `infos` is read.
         self._columns: dict[int, Columns] = {}
         self.lost = LostLanes(stats)
         self.done = np.zeros(num_lanes, bool)
@@ -125,8 +125,8 @@ class LaneResults:
     ) -> None:
         """Copy the observations of the worker's lanes `own` into the caller's rows.
 
-        If `own` is ``None``, copy those of all its lanes. `in_place` is true if the worker has
-        already written them there.
+        If `own` is ``None``, copy those of all lanes of the worker. `in_place` is true if the
+        worker has already written them there.
         """
         rows: Any = worker.rows if own is None else np.array(worker.numbers(own), np.intp)
         recent = arrays.recent[worker.slot]

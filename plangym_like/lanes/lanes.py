@@ -25,7 +25,7 @@ from plangym_like.states import Row, StateFormat
 
 # The lanes that a call concerns; ``None`` for all.
 Which = Sequence[int] | NDArray[np.intp] | None
-# The seeds and the options of their resets; ``None`` for none.
+# A seed, and options for ``reset``, for each of these lanes; ``None`` for none.
 Seeds = Sequence[int | None] | None
 Options = Sequence[dict[str, Any] | None] | None
 
@@ -63,7 +63,7 @@ class Lanes(abc.ABC):
     step_infos : bool
         Whether steps update `infos`; if not, only resets do.
     exposed : bool
-        Whether others than these lanes may read or change the environments; see `hide`.
+        Whether code other than these lanes may read or change the environments; see `hide`.
     steps_ended : bool
         Whether a lane whose episode has ended may be stepped with the others; the results of such a
         step have no meaning.
@@ -224,8 +224,8 @@ class Lanes(abc.ABC):
     def check_not_used_elsewhere(self) -> None:
         """Raise `InputError` if another user has changed the environments since `start`.
 
-        Lanes that step the environments themselves raise it if another `Lanes` has reset them.
-        Vectorised forms raise it if attributes of the environments have changed that they had read.
+        Lanes that step the environments themselves raise it if another `Lanes` has started them.
+        Vectorised forms raise it if attributes that they have read from environments have changed.
         """
 
     # The environments
@@ -239,7 +239,7 @@ class Lanes(abc.ABC):
         self.exposed = False
 
     def expose(self) -> None:
-        """Bring the environments up to date, because others may read or change them from now on."""
+        """Bring the environments up to date, because other code may read or change them now."""
         self.exposed = True
 
     def call(self, name: str, *args: Any, lanes: Which = None, **kwargs: Any) -> list[Any]:

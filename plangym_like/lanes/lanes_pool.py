@@ -20,13 +20,14 @@ from plangym_like.processes.worker_pool import WorkerPool
 
 logger = logging.getLogger("plangym_like")
 
-# How long to poll for replies before sleeping, because all parts take about the same time. If none
-# came, the next waits do not poll. With three times as many busy processes as cores, this cuts the
-# time of CartPole's steps to a third (`benchmarks/constants.py`).
+# How long to poll for replies before sleeping, and how many of the next waits sleep at once if no
+# reply came. All parts take about the same time, so polling is short. With three times as many busy
+# processes as cores, sleeping at once cuts the time of CartPole's steps to a third.
+# Both were tuned by `benchmarks/constants.py`.
 _SPIN_SECONDS, _WAITS_WITHOUT_SPIN = 3e-4, 16
-# How long to sleep at most; replies and deaths end it.
+# The longest sleep; a reply or a death ends it earlier.
 _SLEEP_SECONDS = 0.5
-# The longest time between two polls that counts as waiting.
+# The most time between two calls of `look` that counts towards `timeout`.
 _AWAY_SECONDS = 1.0
 # How many times a job is tried on a new process. In the last try, lanes begin new episodes even if
 # there are saved states, because continuing from these states may kill the processes.
@@ -101,7 +102,7 @@ class LanesPool(WorkerPool[LanesWorker]):
             try:
                 self._attach(worker, save=self._checkpoint_every is not None)
             except _LostWorkerError:
-                continue  # the next job brings it back
+                continue  # the next job replaces the process
             worker.fresh = False
         self._running = False
 
@@ -200,7 +201,7 @@ class LanesPool(WorkerPool[LanesWorker]):
                 else:
                     self.replace_dead(worker, idle=False)
             if worker.busy_with_job:
-                # Whether it has done its last job is unknown.
+                # It is unknown whether its last job was done.
                 worker.log, worker.busy_with_job = None, False
 
     def _ring(self, worker: LanesWorker, job: Job, publish: bool) -> bool:
@@ -274,7 +275,7 @@ class LanesPool(WorkerPool[LanesWorker]):
             if job.saves:
                 worker.log = None
             elif worker.log is not None and not job.reads:
-                # The same error leaves the lanes in the same states.
+                # Repeating the job raises the same error, and leaves the lanes in the same states.
                 worker.log.append(job.kept(raised=True))
             worker.busy_with_job = False
             return Outcome(error=error)

@@ -14,12 +14,12 @@ from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.messages import loads
 from plangym_like.processes.worker_handle import WorkerHandle
 
-# Methods of `HostedLanes` in three sets: they write observations; they change nothing; they are
-# called again if the lanes had to begin new episodes.
+# Methods of `HostedLanes`: those that write observations, those that change nothing, and those that
+# are called again if the lanes had to begin new episodes.
 _WRITE = frozenset(("start", "reset", "step"))
 _READ = frozenset(("get_states", "traits", "spaces", "formats", "are_wrapped"))
 _REPEAT = frozenset(("start", "reset", "set_states", "set_attr")) | _READ - {"get_states"}
-# Repeated calls of these may have other effects, so states are saved after them.
+# Repeating a call of these methods may have a different effect, so states are saved after it.
 _SAVE = frozenset(("start", "call", "set_attr"))
 
 
@@ -74,7 +74,7 @@ class Job(NamedTuple):
 
     @property
     def is_shared(self) -> bool:
-        """Whether it is a step of all lanes for which nothing needs to be sent; see `Bell`."""
+        """Whether the job is a step of all lanes, and needs no data to be sent; see `Bell`."""
         return self.method == "step" and all(each is None for each in self.args[1:])
 
     def kept(self, *, raised: bool) -> KeptCall:
@@ -134,11 +134,11 @@ class LanesWorker(WorkerHandle):
     sent_at : float
         When the task was sent.
     bell : Bell or None
-        Through which the process can be asked for steps.
+        Requests steps from the process through shared memory.
     columns : SharedColumns or None
         The info columns of its lanes.
     rung : bool
-        Whether it was asked for a step in this way, and its reply has not been taken yet.
+        Whether a step was requested through `bell`, and its reply has not been taken yet.
     slot : int
         The slot that holds the observations of the last call; see `LaneArrays.recent`.
     saved : int
@@ -203,7 +203,7 @@ class LanesWorker(WorkerHandle):
                 self.seeds[lane] = self.seeds[lane] if seed is None else seed
 
     def unpickled(self, reply: Any) -> Any:
-        """Return an unpickled reply; replies that are equal, as most are, are unpickled once."""
+        """Unpickle a reply; if it equals the last usual reply, return the cached result."""
         pickled, usual = self._usual
         if pickled and reply == pickled:
             return usual

@@ -1,4 +1,4 @@
-"""Records which object began the last episode of each environment of this process."""
+"""Record which `Lanes` last started each environment of this process."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _users: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
 
 def note_user(envs: Iterable[Any], user: Any) -> None:
-    """Record that `user`, which holds `envs`, begins episodes in them."""
+    """Record that `user`, which holds `envs`, starts them."""
     for env in envs:
         _users[id(env.unwrapped)] = user
 
 
 def last_user(env: Any) -> Any:
-    """Return the object that began the last episode of `env`; ``None`` if it no longer exists."""
+    """Return the object that last started `env`; ``None`` if it no longer exists."""
     return _users.get(id(env.unwrapped))

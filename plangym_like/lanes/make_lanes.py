@@ -94,7 +94,7 @@ def lanes_from(
     Raises
     ------
     InputError
-        The callable returned something else, or the same environment twice.
+        The callable returned something other than an environment, or the same environment twice.
 
     Examples
     --------

@@ -27,7 +27,7 @@ from plangym_like.row_errors import not_exiting
 
 # Fewer environments than this are stepped faster one by one (`benchmarks/vector.py`).
 _FEWEST_AT_ONCE = 4
-# A step of all environments that takes less here is not divided among processes
+# If this process can step all environments in less time, they are not divided among processes
 # (`benchmarks/vector.py`).
 _MESSAGES_SECONDS = 3e-4
 _TRIAL_STEPS = 10
@@ -208,7 +208,7 @@ def _is_worth_messages(factory: Callable[[], Any], num_envs: int, *, vectorise: 
                 gym_env.reset(seed=0, options=None)
     except BaseException as error:
         not_exiting(error)  # reraises Ctrl-C
-        return True  # the environments will raise it again where it matters
+        return True  # raised again when the environments are made or stepped for the user
     finally:
         env.close()
     return num_envs * fastest > _MESSAGES_SECONDS

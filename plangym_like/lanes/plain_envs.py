@@ -34,7 +34,7 @@ def time_limit(env: gymnasium.Env[Any, Any]) -> Any:
 
 
 class WrapperChain:
-    """The wrappers around a bare environment, and whether they have changed since (`is_bare`).
+    """The wrappers around a bare environment (see `is_bare`), and whether they have changed.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class WrapperChain:
         self._wrapped = [(vars(wrapper), wrapper.env) for wrapper in chain(env)]
 
     def has_changed(self) -> bool:
-        """Return whether a wrapper was put in between, or ``step`` or ``reset`` was replaced."""
+        """Return whether a wrapper was inserted, or ``step`` or ``reset`` was replaced."""
         return any(
             attributes["env"] is not inner or "step" in attributes or "reset" in attributes
             for attributes, inner in self._wrapped

@@ -77,7 +77,9 @@ class ProcessLanes(Lanes):
     Raises
     ------
     InputError
-        A number is out of range, or the environments of the parts are not of one kind.
+        A number is out of range, or `num_lanes` is not the length of `sources`.
+    SnapshotError
+        `checkpoint_every` is given, but the lanes have no state rows.
     WorkerStartError
         Processes repeatedly die before they are ready.
     Exception

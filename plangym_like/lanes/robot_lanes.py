@@ -20,7 +20,7 @@ from plangym_like.lanes.sequential_lanes import LiveEnv, SequentialLanes, one_by
 from plangym_like.lanes.step_arrays import StepArrays
 from plangym_like.states import Row
 
-# How many steps the environments take themselves at first, to check the computed results.
+# How many of the first steps the environments take themselves, to check the computed results.
 _TRIED = 2
 _PYTHONS = (bool, int, float)
 
@@ -43,7 +43,7 @@ class RobotLanes(SequentialLanes):
         self._bodies: list[_Body] = []
         # The number of compared steps; negative if one of them differed.
         self._tried = 0
-        # The infos of the last step, until they are requested, and its lanes.
+        # The infos of the last step, until they are requested, and the lanes of that step.
         self._columns: dict[str, NDArray[Any]] | None = None
         self._stepped: Sequence[int] = ()
         # The type of each info as the environment returns it; types of NumPy vary with actions.
@@ -96,7 +96,7 @@ class RobotLanes(SequentialLanes):
         if self.exposed and bodies and any(bodies[lane].has_changed() for lane in (0, *chosen)):
             self._bodies, self._tried = [], 0
         if lanes is not None or not self._usable:
-            _ = self.infos  # stores the infos of the step before, which other lanes keep
+            _ = self.infos  # stores the infos of the previous step, which other lanes keep
         if len(chosen) == 0:
             return
         rows: Any = slice(None) if lanes is None else np.asarray(chosen, np.intp)
@@ -224,7 +224,7 @@ class _Body:
     def advance(self, action: Any, derives: bool) -> bool:
         """Simulate a step as `MujocoEnv` does; return whether the time limit has been reached.
 
-        `derives` says whether to call `derive`, whose data no later step depends on.
+        `derives` says whether to call `derive`; no later step depends on the data it computes.
         """
         self._bring_back()
         self._ctrl[:] = action

@@ -63,5 +63,5 @@ def _comparable(value: Any) -> Any:
         return tuple(map(_comparable, value))
     if isinstance(value, (np.ndarray, np.generic)) and not value.dtype.hasobject:
         return value.dtype.str, value.shape, value.tobytes()
-    # The effect of other values is not known (a function may replace a method): equal to nothing.
+    # Other values may have any effect (a function may replace a method), so they are never equal.
     return object()

@@ -34,7 +34,7 @@ class RowLanes(Lanes):
         super().__init__([env], num_lanes)
         self._env = env
         self._states: Row | None = None
-        # The infos of the last step, until they are requested, and its lanes.
+        # The infos of the last step, until they are requested, and the lanes of that step.
         self._batch: BatchInfo | None = None
         self._stepped: Sequence[int] = ()
         # The last seed of each lane; the environment holds only the seed of its last reset.
@@ -98,7 +98,7 @@ class RowLanes(Lanes):
         found = StepArrays(result.obs, result.rewards, result.terminateds, result.truncateds)
         tree_map(write, out, found)
         if lanes is not None:
-            _ = self.infos  # stores the other lanes' infos of the step before
+            _ = self.infos  # stores the infos of the previous step, which other lanes keep
         self._batch, self._stepped = result.infos, self._chosen(lanes)
 
     def call(self, name: str, *args: Any, lanes: Which = None, **kwargs: Any) -> list[Any]:

@@ -23,7 +23,7 @@ from plangym_like.plan_env import PlanEnv
 # Rewards and flags of these types need no further checks.
 _NUMBERS = frozenset((float, int, bool, np.float64, np.float32, np.int64, np.int32, np.bool_))
 _FLAGS = frozenset((bool, np.bool_))
-# Numbers in infos of these types are the same after they have been in a column.
+# Infos of these types can be stored in an array and read back unchanged.
 _PYTHONS = frozenset((float, int, bool))
 # Up to this many actions are compared faster one by one than by NumPy.
 _FEW = 8
@@ -48,11 +48,11 @@ class SequentialLanes(Lanes):
             self._choices = int(space.start), int(space.n)
         # The last observation of each lane's last episode, as its environment returned it.
         self._final_observations: list[Any] = [None] * len(envs)
-        # Whether `infos` are those of one step of all lanes.
+        # Whether all `infos` come from one step of all lanes.
         self._all_stepped = False
 
     def check_not_used_elsewhere(self) -> None:
-        for lane, env in enumerate(self.envs):
+        for lane, env in enumerate(self.envs, self.first_lane):
             if last_user(env) is not self:
                 raise InputError(
                     f"environment {lane} has been reset elsewhere (by another rollout, or by "
@@ -162,8 +162,9 @@ class LiveEnv:
         self._view = env.as_gym()
         stepper = env.row_stepper
         self.current, self._simulator = stepper.current, stepper.simulator
-        # Whether the environment has raised since its last reset. If so, the current state is lost,
-        # but the generator and the state of wrappers continue in the next reset, as in Gymnasium.
+        # Whether the environment has raised an exception since its last reset. If so, its current
+        # state is lost, but the next reset keeps the random generator and the wrappers' state, as
+        # in Gymnasium.
         self._has_raised = False
 
     def reset(self, *, seed: int | None, options: dict[str, Any] | None) -> Any:

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from plangym_like.lanes.tree import NUMERIC_KINDS
 
-# Bytes for the infos of one lane; longer infos, and infos that are not numbers, are sent.
+# Bytes for the infos of one lane. Longer infos, and infos that are not numbers, are sent in
+# messages.
 COLUMNS_NBYTES = 512
 
 # The name, dtype and shape of each info.

@@ -55,7 +55,7 @@ class TorchrlEnv(EnvBase):  # type: ignore[misc]
         The environments. They are closed with this object.
     states : bool
         Whether tensordicts hold state rows. ``reset(tensordict, set_state=True)`` then puts the
-        environments into the states of `tensordict`. It must also hold the observations of these
+        environments into the states of `tensordict`, which must also hold the observations of these
         states.
     device : torch.device or str, optional
         The device of all tensors.
@@ -74,7 +74,7 @@ class TorchrlEnv(EnvBase):  # type: ignore[misc]
         n = lanes.num_lanes
         super().__init__(device=device, batch_size=[n])
         self._lanes = lanes
-        # The name by which torchrl asks whether `reset` takes set_state=True.
+        # torchrl reads this attribute to find out whether `reset` takes set_state=True.
         self._supports_set_state = bool(states)
         self._obs: Any = None
         self._seeds: list[int | None] = [None] * n

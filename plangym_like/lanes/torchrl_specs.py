@@ -28,7 +28,7 @@ def spec_of(space: gymnasium.Space[Any], name: str) -> Any:
     Raises
     ------
     InputError
-        The elements are not arrays of one shape.
+        torchrl has no spec for the space, or for a part of it.
     """
     parts = _parts(space)
     if parts is not None:

@@ -1,4 +1,4 @@
-"""Arguments of vectorised environments: spaces, masks and indices, checked."""
+"""Check the arguments of vectorised environments: spaces, seeds, masks, indices and actions."""
 
 from __future__ import annotations
 

@@ -56,10 +56,10 @@ def batch_infos(
 def alike_columns(
     infos: Sequence[Mapping[str, Any]], *, only: frozenset[type] | None = None
 ) -> dict[str, NDArray[Any]] | None:
-    """Return `infos` as arrays ``(n, ...)``, or ``None`` unless they are numbers or arrays alike.
+    """Return `infos` as arrays ``(n, ...)``, or ``None`` if they cannot be stacked.
 
-    All infos must have the same keys, and all values of a key the same type; the types must be in
-    `only`, if it is given.
+    All infos must have the same keys. The values of a key must be numbers of the same type, or
+    arrays of the same shape and dtype. If `only` is given, it must contain the types of all values.
     """
     first, *others = infos
     if only is not None and not only.issuperset(map(type, first.values())):

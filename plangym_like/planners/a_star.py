@@ -10,9 +10,10 @@ class AStar(BestFirst):
 
     P. E. Hart, N. J. Nilsson and B. Raphael, "A formal basis for the heuristic determination of
     minimum cost paths", IEEE Transactions on Systems Science and Cybernetics 4(2), 1968, section
-    II. Of states with equal sums, the one with the lowest heuristic value comes first. Without a
-    heuristic, this is Dijkstra's algorithm. States that are reached again at less cost are expanded
-    again. The heuristic must not exceed the true cost, but need not be consistent.
+    II. If several states have the same sum, the one with the lowest heuristic value is expanded
+    first. Without a heuristic, this is Dijkstra's algorithm. States that are reached again at less
+    cost are expanded again. The heuristic must not exceed the true cost, but need not be
+    consistent.
 
     Difference from the paper: the best `batch` states are expanded at once. The search ends when no
     state that is left to expand has a lower sum than the cost of the best goal found so far. (The

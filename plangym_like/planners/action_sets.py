@@ -1,4 +1,4 @@
-"""Helpers of planners for action spaces: all actions, bounds, random actions."""
+"""Helpers for planners: all actions, the bounds and random actions of an action space."""
 
 from __future__ import annotations
 

@@ -40,10 +40,9 @@ class BeamSearch(Planner):
 
     When the beam has reached `depth`, or has no more states, the search begins again with twice the
     width, as in W. Zhang, "Complete anytime beam search", AAAI 1998. It ends when the budget is
-    spent, or when every state was within the width and has therefore been expanded.
+    spent, or when the width did not limit the search, so that a wider beam would find nothing new.
 
-    An episode counts as a plan once it has ended or reached `depth`, and before that if its score
-    is greater than 0.
+    An episode counts as a plan if it has ended, has reached `depth`, or has a score greater than 0.
 
     Parameters
     ----------

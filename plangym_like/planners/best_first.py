@@ -54,11 +54,12 @@ class BestFirst(Planner):
         step.terminateds``.
     key : "state", "obs" or callable
         How situations are told apart: by state rows, by observations, or by a function that takes
-        ``(obs, infos, states)`` of N transitions and returns an array ``(N, ...)`` or N hashables.
-        Rows also hold details that do not matter to a plan: MiniGrid counts its steps, toy text
-        keeps the last action. Equal situations then have different rows, and the search repeats
-        itself or never ends. Use ``"obs"`` if observations show all that matters, as in toy text,
-        and in MiniGrid with its ``FullyObsWrapper``. See ``info["duplicates"]``.
+        ``(obs, infos, states)`` of N transitions and returns an array ``(N, ...)`` or N hashable
+        objects. Rows also hold details that do not matter to a plan: MiniGrid counts its steps, and
+        the toy text environments keep the last action. Equal situations then have different rows,
+        and the search repeats itself or never ends. Use ``"obs"`` if observations show all that
+        matters, as in toy text, and in MiniGrid with its ``FullyObsWrapper``. See
+        ``info["duplicates"]``.
     batch : int
         The number of states that are expanded at once.
     dt : int

@@ -19,7 +19,7 @@ class Candidates:
 
     Episodes may end early, but this is not known before plans are rolled out. If the budget is too
     small for all plans of a batch at full length, the batch is rolled out in parts, each as large
-    as the budget allows at full length. The last plans are left out if the budget is then spent.
+    as the budget allows at full length. Plans that no longer fit into the budget are left out.
 
     Parameters
     ----------
@@ -36,9 +36,10 @@ class Candidates:
         self.score = -math.inf
 
     def batch(self, iterations: int) -> int:
-        """Return N, or less if the budget is too small for `iterations` batches of N plans.
+        """Return the number of plans in a batch.
 
-        Plans are assumed to be as long as the earlier ones were on average.
+        It is the planner's `batch`, or less if the budget is too small for `iterations` such
+        batches. Plans are assumed to be as long as the earlier ones were on average.
         """
         if self._budget is None:
             return self._planner.batch
@@ -46,7 +47,7 @@ class Candidates:
         return max(1, min(self._planner.batch, most))
 
     def affordable(self, count: int) -> bool:
-        """Return whether the budget allows for `count` more plans, and the mean at the end."""
+        """Return whether the budget allows for `count` more plans, and then for the mean plan."""
         horizon = self._planner.horizon
         return self._search.has(horizon + max(horizon, math.ceil(count * self._usual)))
 
@@ -68,7 +69,7 @@ class Candidates:
         horizon, found = self._planner.horizon, [np.empty(0)]
         actions, done = self._clipped(plans), 0
         while done < len(actions) and (not done or self._search.has(2 * horizon)):
-            most = self._search.fit(len(actions) - done + 1, horizon) - 1  # the mean comes last
+            most = self._search.fit(len(actions) - done + 1, horizon) - 1  # leave room for the mean
             found.append(self._returns(actions[done : done + most]))
             done += most
         return actions[:done].astype(np.float64), np.concatenate(found)

@@ -28,7 +28,7 @@ class Visit(NamedTuple):
     ----------
     score : float
     frames : int
-        The frames from the first state.
+        The number of frames since the first state.
     found : Spent
         The cost of the search until the cell was first reached.
 
@@ -99,7 +99,8 @@ class CellArchive:
     def choose(self, count: int, actions: NDArray[Any], rng: np.random.Generator) -> Walks:
         """Draw `count` cells, and return explorations that start from their states.
 
-        The probability of a cell is proportional to ``1 / sqrt(seen + 1)``.
+        The probability of a cell is proportional to ``1 / sqrt(seen + 1)``, where `seen` counts how
+        often the cell was entered since its best visit.
         """
         cells, keys = list(self._cells.values()), list(self._cells)
         seen = np.fromiter((cell.entered for cell in cells), np.float64, len(cells))

@@ -23,13 +23,13 @@ def position_cells(obs: Any, infos: BatchInfo) -> list[Hashable]:
     """Return each row's cell in Montezuma's Revenge: the player's ``(room, x, y, items)``.
 
     A cell is 8 by 16 pixels of the console, as in the paper ("First return, then explore",
-    Methods), where pixels are twice as wide. `items` are the objects that the player carries if
-    observations are the console's memory (``obs_type="ram"``), and 0 otherwise.
+    Methods), where pixels are twice as wide. `items` has one bit for each object that the player
+    carries if observations are the console's memory (``obs_type="ram"``), and is 0 otherwise.
 
     Raises
     ------
     InputError
-        The infos of this environment contain no ``room``, ``x`` and ``y``.
+        The infos of this environment lack ``room``, ``x`` or ``y``.
 
     Examples
     --------

@@ -30,9 +30,9 @@ class CEM(GaussianPlanner):
 
     Differences from these works: plans are clipped to the bounds (Chua et al. draw from a truncated
     normal distribution, and make it narrower near the bounds). The mean is rolled out at the end,
-    and the best of all plans is returned (Chua et al. play the mean). After `advance`, the mean
-    ends with its last action repeated instead of a 0. The search ends before its budget is spent if
-    all standard deviations have fallen to a thousandth of their initial values.
+    and the best of all plans is returned (Chua et al. play the mean). `advance` fills the end of
+    the shifted mean with the last action instead of 0. The search ends before its budget is spent
+    if all standard deviations have fallen to a thousandth of their initial values.
 
     Parameters
     ----------

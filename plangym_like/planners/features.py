@@ -81,18 +81,18 @@ def _tiles(obs: Any, infos: BatchInfo) -> NDArray[np.bool_]:
 def tile_colors(screens: NDArray[Any], rows: int = 14, columns: int = 16) -> NDArray[np.bool_]:
     """Return which colours are seen in each tile of the screens, ``(N, rows * columns * 256)``.
 
-    With several channels that are not colours, the last axis is as many times longer.
+    With C channels that are not colours, the last axis is C times as long.
 
     These are the basic features of Y. Liang, M. C. Machado, E. Talvitie and M. Bowling, "State of
     the art control of Atari games using shallow reinforcement learning", AAMAS 2016:
     14 by 16 tiles, of 15 by 10 pixels on a screen of Atari. RGB colours are rounded to 3, 3
-    and 2 bits. No background is subtracted: pixels that never change are never novel.
+    and 2 bits. No background is subtracted: pixels that never change are novel only once.
 
     Parameters
     ----------
     screens : array ``(N, H, W)`` or ``(N, H, W, C)`` or ``(N, C, H, W)``
-        With 1, 3 or 4 channels C. Three channels are colours; otherwise each channel has its own
-        tiles.
+        The channels C are fewer than the rows or columns of pixels. Three channels are colours;
+        otherwise each channel has its own tiles.
     rows, columns : int
         The number of tiles.
 
@@ -103,7 +103,7 @@ def tile_colors(screens: NDArray[Any], rows: int = 14, columns: int = 16) -> NDA
     >>> np.flatnonzero(tile_colors(screens)).tolist()[16:19]  # the tile in row 1, column 1
     [4096, 4352, 4359]
     """
-    if screens.ndim == 4 and screens.shape[-1] > 4:
+    if screens.ndim == 4 and screens.shape[1] < screens.shape[-1]:
         screens = np.moveaxis(screens, 1, -1)
     if screens.ndim == 4 and screens.shape[-1] == 3:
         red, green, blue = (screens[..., channel] for channel in range(3))

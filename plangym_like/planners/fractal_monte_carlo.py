@@ -21,7 +21,7 @@ from plangym_like.states import Row
 _CAMP_EVERY = 8  # moves from one saved swarm to the next
 _CAMPS = 128  # saved swarms that are kept
 _SETBACKS = 6  # times that the swarm goes back before it continues with one life less
-_MOST = 8  # the largest multiple of `walkers` after going back
+_MOST = 8  # after going back, a swarm has at most this many times `walkers`
 
 
 class FractalMonteCarlo(Planner):
@@ -45,12 +45,13 @@ class FractalMonteCarlo(Planner):
       divided by their standard deviations among the walkers instead.
     - The walker with the best score is never replaced.
     - Companions are walkers that are alive.
-    - If all walkers die, the search goes back to an earlier swarm. With each further failure, it
-      goes back further, and then adds walkers, until the score is higher than ever before. If the
-      walkers still die, they continue with one life less, until all their episodes have ended.
+    - If all walkers die, the search goes back to an earlier swarm. Repeated failures alternately
+      double the number of walkers and how far the search goes back, until the score is higher than
+      ever before. If the walkers still die, they continue with one life less, until all their
+      episodes have ended.
 
-    An episode counts as a plan once it has ended, and before that if its score is greater than 0.
-    If rewards are negative, no plan has a score until an episode has ended.
+    An episode counts as a plan if it has ended or has a score greater than 0. If rewards are
+    negative, there is therefore no score until an episode has ended.
 
     Parameters
     ----------
@@ -134,7 +135,7 @@ class FractalMonteCarlo(Planner):
                 swarm, setbacks, record, moves = start, 0, -np.inf, 0
                 camps = deque([start], maxlen=_CAMPS)
             else:
-                # Each failure in a row makes the next attempt longer, then wider.
+                # Failures in a row alternately add walkers and go back further.
                 for _ in range(min(2 ** ((setbacks + 1) // 2), len(camps))):
                     swarm = camps.pop()
                 camps.append(swarm)
@@ -153,7 +154,7 @@ class FractalMonteCarlo(Planner):
         spread = swarm.obs.std(axis=0) if self._ranges is None else self._ranges
         difference = (swarm.obs - swarm.obs[companion]) / np.where(spread > 0, spread, 1.0)
         distance = np.sqrt((difference * difference).sum(axis=1))
-        # The logarithms of virtual rewards, which may be too large or too small for a float.
+        # Logarithms, because virtual rewards may be too large or too small for a float.
         virtual = self.alpha * np.log(relativize(swarm.scores))
         virtual += self.beta * np.log(relativize(distance))
         companion = alive[rng.integers(len(alive), size=size)]
@@ -164,7 +165,7 @@ class FractalMonteCarlo(Planner):
 
 
 def relativize(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Map values ``(N,)`` of any scale to positive values around 1 that are ordered equally.
+    """Map values ``(N,)`` of any scale to positive values around 1, and keep their order.
 
     With ``z = (values - mean) / standard deviation``, the result is ``1 + log(1 + z)`` if
     ``z > 0``, else ``exp(z)`` (arXiv:1803.05049, section 2.2.3). This limits the weight of

@@ -98,7 +98,7 @@ def power_spectrum(beta: float, horizon: int) -> Floats:
 
 
 def filtered(plans: Floats, gains: Floats) -> Floats:
-    """Multiply the frequencies of plans ``(N, T, ...)`` by `gains` ``(T // 2 + 1,)``."""
+    """Scale each frequency of plans ``(N, T, ...)`` by its gain in `gains` ``(T // 2 + 1,)``."""
     gains = gains.reshape(-1, *(1,) * (plans.ndim - 2))
     result: Floats = np.fft.irfft(np.fft.rfft(plans, axis=1) * gains, n=plans.shape[1], axis=1)
     return result

@@ -41,17 +41,17 @@ class GoExplore(Planner):
     better. The paper's additional weights for Montezuma's Revenge, by neighbours, keys and levels,
     are left out.
 
-    An episode counts as a plan once it has ended, and before that if its score is greater than 0.
-    If no episode counts, the plan leads to the cell that was found last.
+    An episode counts as a plan if it has ended or has a score greater than 0. If no episode counts,
+    the plan leads to the cell that was found last.
 
     Parameters
     ----------
     env : PlanEnv
         Its action space is finite or a bounded box.
     cell_of : callable, optional
-        ``cell_of(obs, infos)`` returns a list of N hashables, the cells of N rows with these
-        observations and this `BatchInfo`. A row with ``None`` is not kept, and its exploration
-        ends. `position_cells` is the function for Montezuma's Revenge. By default,
+        ``cell_of(obs, infos)`` takes N observations and their `BatchInfo`, and returns a list of N
+        hashable objects, the cell of each row. A row whose cell is ``None`` is not kept, and its
+        exploration ends. `position_cells` is the function for Montezuma's Revenge. The default is
         `DynamicScreenCells` for screens, and `ObservationCells` for at most 8 numbers.
     batch : int
         The number of cells that are explored at the same time.

@@ -22,9 +22,8 @@ class IW(WidthPlanner):
     rewards are negative, `Plan.curve` may therefore end with the higher score of an earlier,
     shorter path.
 
-    In closed loop (`play`), `advance` keeps the subtree of the action that was taken. Its inner
-    nodes are kept. Its leaves are tested again, because they may be novel without the states of
-    other subtrees.
+    In closed loop (`play`), `advance` keeps the subtree of the action that was taken. Its leaves
+    are tested again, because they may be novel now that the states of other subtrees are gone.
 
     A batch has nodes of one depth, and its states are tested in order. So exactly the same states
     are pruned as in a search that expands one node after the other, with one exception. The atoms
@@ -39,7 +38,7 @@ class IW(WidthPlanner):
         A function of ``(obs, infos)`` of N transitions. It returns either integers ``(N, F)``,
         whose values are the atoms of F variables (a negative value means no atom), or bools ``(N,
         F)``, whose true entries are the atoms. The default depends on the observations; see
-        `default_features`. Without good features, the search is little better than breadth-first.
+        `default_features`. With poor features, IW is little better than breadth-first search.
     discount : float
         The discount of the returns; the default is the discount in the paper's experiments.
     death_penalty : float

@@ -26,7 +26,7 @@ def as_vectors(obs: Any) -> NDArray[np.float64]:
 
 
 def check_vectors(space: spaces.Space[Any], planner: str) -> None:
-    """Raise InputError unless observations are numbers, always the same count of them.
+    """Raise `InputError` unless all observations consist of the same count of numbers.
 
     The message names `planner`.
 

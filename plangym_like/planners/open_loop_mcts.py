@@ -40,7 +40,7 @@ class OpenLoopMCTS(TreePlanner):
     horizon : int
         The number of actions in a trajectory.
     explore : float
-        The weight of the bounds; ``sqrt(2)`` is UCB1.
+        The weight of the exploration term in the bounds; ``sqrt(2)`` gives UCB1.
     stochastic : bool
         Whether each trajectory has its own seed, so that the search does not know the random
         numbers that the environment will draw. The plan is then the luckiest trajectory.

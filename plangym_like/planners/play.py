@@ -55,7 +55,7 @@ def play(
     Raises
     ------
     InputError
-        As in `Planner.plan`; or `seed` is a Generator that cannot spawn others.
+        As in `Planner.plan`; or no other seeds can be spawned from `seed`.
 
     Examples
     --------
@@ -131,6 +131,6 @@ def _spawned(rng: np.random.Generator) -> np.random.Generator:
         return rng.spawn(1)[0]
     except TypeError as error:
         raise InputError(
-            "play spawns a seed for each search, and seed was made by an old interface that cannot "
-            f"spawn any ({error}): give it a whole number, or numpy.random.default_rng(number)"
+            "play spawns a seed for each search, but the given seed cannot spawn any "
+            f"({error}): give a whole number, or numpy.random.default_rng(number)"
         ) from error

@@ -38,9 +38,10 @@ class PUCT(TreePlanner):
       return of random actions (D. Silver et al., "Mastering the game of Go with deep neural
       networks and tree search", 2016). Without `evaluate`, it is this return alone.
 
-    The plan is the path in the tree with the best score; of several such paths, the first found.
-    `Plan.next_action`, for closed-loop control, is the most visited action. ``info["visits"]`` are
-    targets for a policy network, and ``info["value"]`` is the mean return of the root.
+    The plan is the path in the tree with the best score; if several paths have this score, it is
+    the first one found. `Plan.next_action`, for closed-loop control, is the most visited action.
+    ``info["visits"]`` can be the target of a policy network, and ``info["value"]`` is the mean
+    return of the root.
 
     Parameters
     ----------

@@ -18,7 +18,7 @@ class RandomShooting(Planner):
 
     A. Nagabandi, G. Kahn, R. S. Fearing and S. Levine, "Neural network dynamics for model-based
     deep reinforcement learning with model-free fine-tuning", ICRA 2018, section IV-C, uses it for
-    model predictive control. Other planners are compared with it.
+    model predictive control. It is a baseline for other planners.
 
     Parameters
     ----------

@@ -24,7 +24,8 @@ _SCREENS_AT_ONCE = 4
 class ScreenCells:
     """Shrinks screens to a few grey pixels of a few shades.
 
-    The paper's fixed representation is 8 rows and 11 columns of 8 shades.
+    The fixed representation in the Go-Explore paper has 8 rows and 11 columns of pixels, and 8
+    shades.
 
     Parameters
     ----------
@@ -74,8 +75,8 @@ class ScreenCells:
 class DynamicScreenCells(ScreenCells):
     """`ScreenCells` whose size and shades are fitted to the screens seen so far.
 
-    This is the paper's representation without domain knowledge ("First return, then explore",
-    Methods). Of `trials` sizes, it uses the one with the largest
+    This is the Go-Explore paper's representation without domain knowledge ("First return, then
+    explore", Methods). Of `trials` sizes, it uses the one with the largest
     ``H(p) / sqrt(|n / (share * M) - 1| + 1)``. Here, M recent screens fall into n cells with
     frequencies p, and H is their entropy, divided by the entropy of n equally frequent cells.
 
@@ -84,7 +85,7 @@ class DynamicScreenCells(ScreenCells):
     share : float
         The intended number of cells, as a fraction of the number of screens.
     every : int
-        After how many transitions a size is chosen again.
+        The number of transitions after which a size is chosen again.
     trials : int
         The number of sizes that are compared.
     sample : int
@@ -112,7 +113,7 @@ class DynamicScreenCells(ScreenCells):
         best = self._objective(screens)
         for _ in range(self.trials):
             old = self.height, self.width, self.shades
-            # Each part is drawn around the best one so far, as in the paper.
+            # Height, width and shades are drawn around the best ones so far, as in the paper.
             new = [
                 int(np.clip(rng.geometric(1 / (value + 1)), 1, most))
                 for value, most in zip(old, (*screens.shape[1:3], 256), strict=True)

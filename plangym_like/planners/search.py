@@ -1,4 +1,4 @@
-"""`Search`: one search over an environment, whose steps are counted against a budget."""
+"""`Search`: steps an environment during a search, and counts the steps against a budget."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Progress(NamedTuple):
         The best score so far; NaN before there is one.
     spent : Spent
     note : str
-        A note of the planner, such as the number of cells.
+        A note from the planner, such as the number of cells.
 
     Examples
     --------
@@ -100,7 +100,7 @@ class Search:
         self._note, self._stopped = "", False
 
     def has(self, transitions: int) -> bool:
-        """Return whether the budget allows for this many more transitions.
+        """Return whether the search may step this many more transitions.
 
         Raises
         ------
@@ -266,7 +266,7 @@ class Search:
         if len(curve):
             scores, exact = curve["score"], math.fsum(rewards)
             curve[-1] = (spent.transitions, spent.frames, spent.seconds, scores[-1])
-            # Planners add up the same rewards in another order, with other errors of rounding.
+            # Planners add up the same rewards in another order, with other rounding errors.
             if abs(scores[-1] - exact) <= 1e-9 * math.fsum(np.abs(rewards)):
                 scores[scores >= min(scores[-1], exact)] = exact
         return curve

@@ -1,4 +1,4 @@
-"""`SearchGraph`: the states that a search for the least cost has found, and the paths to them."""
+"""`SearchGraph`: the states that a least-cost search has found, and the paths to them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class SearchGraph:
         self.goal: int | None = None
         self.best_cost = math.inf
         self.duplicates = 0
-        # The best node without a goal: its heuristic value, its negated score and its number.
+        # The best node while no goal is found: its heuristic value, negated score and number.
         self._nearest = (math.inf, math.inf, 0)
         self._scores = [0.0]
 

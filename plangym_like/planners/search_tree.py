@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.intp]
 Floats = NDArray[np.float64]
-# Returns scores ``(n, A)`` of the actions of nodes ``(n,)``. The other arguments are the number of
-# this round's descents under way in each action, and the number that reach the node, ``(n, 1)``.
+# Returns scores ``(n, A)`` of the actions of nodes ``(n,)``. The other arguments, ``(n, 1)``, count
+# descents of this round: those that count as having taken the action, and all that reach the node.
 ScoreFn = Callable[[Ints, Ints, Ints], Floats]
 
 # Steps actions ``(n,)`` of nodes ``(n,)``, and returns the outcomes; None if the budget is spent.
@@ -332,7 +332,7 @@ def _resolved(kids: Ints, new: Ints) -> Ints:
 
 
 def _groups(keys: Ints) -> tuple[Ints, Ints, Ints]:
-    """Group equal keys, which are sorted.
+    """Group equal keys; the keys must be sorted.
 
     For each key, return the start and the size of its group, and the key's place in the group.
     """

@@ -48,8 +48,9 @@ class UCT(TreePlanner):
     confidence trees", 2011). At most K outcomes of an action are distinguished. With `widening`
     less than 1, most descents pass through known outcomes, which costs no transitions.
 
-    The plan is the trajectory with the best score; with chance nodes, it is the luckiest one. The
-    action for closed loop, `Plan.next_action`, is the most visited action of the root.
+    The plan is the trajectory with the best score; with chance nodes, it is the luckiest one.
+    `Plan.next_action`, for closed-loop control, is the most visited action of the root. Actions
+    whose whole subtree is known are compared by their return instead.
 
     Parameters
     ----------
@@ -60,10 +61,10 @@ class UCT(TreePlanner):
     rollout : int
         The number of random actions after a new node.
     explore : float
-        The weight of the bounds; ``sqrt(2)`` is UCB1.
+        The weight of the exploration term in the bounds; ``sqrt(2)`` gives UCB1.
     outcomes : int
         The largest number of outcomes of an action, at most 4,096. When an action has this many, no
-        more are drawn. If the true number is known, choose more than that.
+        more are drawn. If you know how many outcomes are possible, choose a larger number.
     widening : float
         After n visits, an action has ``ceil(n ** widening)`` samples of its outcome.
 

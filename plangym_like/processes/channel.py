@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from plangym_like.processes.interrupts import hold
 from plangym_like.processes.messages import HEADER, SEND_FLAGS, frame, rights
 
+# How many bytes to receive at once, for short and for long messages (`benchmarks/constants.py`).
 _CHUNK_NBYTES = 1 << 16
 _LARGE_CHUNK_NBYTES = 1 << 20
 

@@ -67,7 +67,7 @@ def oom_kills() -> int | None:
 def fill_standard_descriptors() -> None:
     """Open the null device for each standard descriptor (0, 1, 2) that is closed.
 
-    Otherwise the next socket would get its number, and printed text would go to that socket.
+    Otherwise the next socket would get that number, and printed text would go to that socket.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)

@@ -131,7 +131,7 @@ class Connection:
                 self._poll(select.POLLIN | select.POLLOUT, _LOOK_AGAIN_SECONDS)
                 self.drain()
         except ConnectionError:
-            # The worker has ended; waiting for the reply says how.
+            # The worker has ended; waiting for the reply raises an error that says how.
             pass
         except OSError:
             if not self.has_ended():  # else a signal handler has closed it

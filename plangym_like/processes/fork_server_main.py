@@ -114,7 +114,7 @@ class ForkServerMain:
         for name in modules:
             if name in sys.modules:
                 continue
-            # A worker that needs the module meets the error too, and reports it.
+            # A worker that needs the module will raise the same error and report it.
             with contextlib.suppress(Exception):
                 importlib.import_module(name)
             if self._threaded_by is None and len(os.listdir("/proc/self/task")) > 1:

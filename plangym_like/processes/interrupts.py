@@ -62,7 +62,8 @@ def interrupts_deferred(*, by_finalizer: bool = False) -> Iterator[None]:
         restored = None
         if arrived and by_finalizer:
             restored = threading.Event()
-            # Started before the handler is restored, whose exception would be lost in this block.
+            # Started before the handler is restored, because an exception that the handler raises
+            # in this block would be lost.
             with contextlib.suppress(RuntimeError):  # an interpreter that exits starts no thread
                 arguments = (threading.get_ident(), restored)
                 threading.Thread(target=_interrupt_soon, args=arguments, daemon=True).start()

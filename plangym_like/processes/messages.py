@@ -39,6 +39,7 @@ MAX_DESCRIPTORS = 250
 SEND_FLAGS = socket.MSG_NOSIGNAL
 
 _ANCILLARY_NBYTES = 64 + MAX_DESCRIPTORS * array.array("i").itemsize
+# Shorter payloads are copied behind their header, to be sent at once (`benchmarks/constants.py`).
 _JOIN_NBYTES = 1 << 16
 
 
@@ -75,8 +76,8 @@ def dumps_by_value(value: Any) -> bytes:
 
     from plangym_like.processes.by_value import ByValuePickler
 
-    # In a process of multiprocessing, the user's script has this second name, which other processes
-    # cannot import.
+    # In a child process of multiprocessing, the user's script is the module `__mp_main__`, which
+    # other processes cannot import.
     script = sys.modules.get("__mp_main__")
     if script is not None and script.__name__ == "__mp_main__":
         cloudpickle.register_pickle_by_value(script)

@@ -12,7 +12,7 @@ from plangym_like.errors import WorkerDiedError, WorkerError, WorkerStartError
 _FAILED_STARTS, _KILLED_STARTS = 3, 20
 # The number of deaths in succession, without any task making progress, that raises an error.
 _DEATHS_WITHOUT_PROGRESS = 64
-# For this long after the death of an idle worker, other workers may be killed from outside, too.
+# How long after the death of an idle worker to suspect that other processes kill workers.
 _SUSPICION_SECONDS = 60.0
 # Signals that may come from outside. Other signals, and exit statuses, are caused by the worker.
 _SENT = {-number for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}

@@ -26,8 +26,8 @@ from plangym_like.fork_safety import take_care_after_fork
 from plangym_like.memory_limits import ensure_available
 from plangym_like.processes.interrupts import hold
 
-# Whether processors see each other's writes in the order in which they were made. Then a word in
-# shared memory can say that what was written before it is complete; elsewhere, only a message can.
+# Whether processors see each other's writes in the order in which they were made. If so, a word in
+# shared memory can mark the data written before it as complete; otherwise only a message can.
 WRITES_IN_ORDER = platform.machine() in ("x86_64", "AMD64")
 
 _numbers = itertools.count(1)

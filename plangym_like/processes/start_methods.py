@@ -56,9 +56,13 @@ def get_ready(start_method: str, preload: Sequence[str] = ()) -> None:
         except OSError as error:
             raise _no_start(error) from error
         if not _fork_server_works:
+            reason = "a module that all workers import starts threads"
+            if not supported:
+                reason = "this system has no descriptors of processes (Linux has them from 5.3 on)"
             logger.warning(
-                "a module that all workers import starts threads, so workers cannot be forked "
-                'safely: each is spawned instead, as with start_method="spawn"'
+                "workers cannot be forked safely, because %s: each is spawned instead, as with "
+                'start_method="spawn"',
+                reason,
             )
 
 

@@ -33,7 +33,7 @@ from plangym_like.processes.remote_errors import pack_exception
 
 # The number of frames of `_answer` and its helpers, which are left out of tracebacks.
 _OWN_FRAMES = 2
-# For packages such as gym_classics, which cannot be used before its `register` was called.
+# For packages such as gym_classics, which cannot be used before their `register` is called.
 _AFRESH = (
     "raised while a new process made its object. This process has imported every package afresh: "
     "if one has to be set up before it is used (by a call of its register(), say), give a function "

@@ -32,7 +32,7 @@ class WorkerHandle:
     abandoned_at : float or None
         When the task was abandoned, if it was.
     send_interrupted : bool
-        Whether sending a task was interrupted; then it is not known whether the worker has it.
+        Whether sending a task was interrupted, so that the worker may not have received it.
     started_at : float
         When the process was started.
     """

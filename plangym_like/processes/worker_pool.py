@@ -171,7 +171,7 @@ class WorkerPool(Generic[Handle]):
         try:
             ready = worker.become_ready()
         except Exception as error:
-            # Checked only now, because it may have died just before.
+            # Checked only now, because the process may have died just before.
             if worker.died_starting and isinstance(error, WorkerDiedError):
                 self.replace_dead(worker, idle=True)
                 self.policy.note_failed_start(error, len(self.workers))

@@ -1,7 +1,7 @@
 """`ArrayLayout`: preserves the shared memory and the axis order of the arrays in one snapshot.
 
-NumPy itself pickles a view as a separate array in C or Fortran order. After that, writing to the
-restored view no longer changes the other array, and sums are computed in another order.
+NumPy itself pickles a view as a separate array in C or Fortran order. Writing to the restored view
+then no longer changes the other array, and sums may be computed in another order.
 """
 
 from __future__ import annotations
@@ -93,11 +93,11 @@ def root_of(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def refuse_hidden_memory(array: NDArray[Any]) -> None:
-    """Raise `SnapshotError` if the owner of the memory of `array` does not show this memory.
+    """Raise `SnapshotError` if the owner of the memory of `array` gives no access to this memory.
 
     Such an owner is a capsule that a library has made for a part of its own data (``qpos`` of
-    MuJoCo's ``MjData``). So it is not known which other objects use the memory, and an array that
-    was restored from its elements would no longer be part of them.
+    MuJoCo's ``MjData``). Other objects may use the same memory, and an array restored from its
+    elements would no longer share memory with these objects.
     """
     owner: Any = root_of(array).base
     if owner is None or hasattr(owner, "__array_interface__") or hasattr(owner, "__array__"):

@@ -80,7 +80,7 @@ class ChainPickle(ChainState):
     strict : bool
         Whether pickling such a set raises an error from now on.
     met_set : bool
-        Whether an instance of a subclass of `set` has been pickled.
+        Whether a set of any class except `set` and `frozenset` has been pickled.
 
     Raises
     ------

@@ -54,7 +54,7 @@ _FIXED = (
 _RENDERERS = frozenset(
     ["pygame", "glfw", "pyglet", "cv2", "matplotlib", "OpenGL", "tkinter", "_tkinter", "PIL"]
 )
-# Classes of pygame that hold a game's places and figures, not only what is shown of them.
+# Classes of pygame that are part of a game's state, and do not only display it.
 _FIGURES = frozenset(["Sprite", "WeakSprite", "AbstractGroup"])
 _GAME = frozenset(["Rect", "FRect", "Vector2", "Vector3", "Color"]) | _FIGURES
 
@@ -80,8 +80,8 @@ def is_handle(value: Any) -> bool:
         return bool(value) and is_handle(value[0]) and all(map(is_handle, value))
     if kind is dict:
         return bool(value) and all(map(is_handle, value.values()))
-    # SWIG creates classes without a module. The module of a ctypes array is the one in which an
-    # array of this kind was first needed.
+    # SWIG creates classes without a module. The class of a ctypes array belongs to the module that
+    # first used it, which may be a renderer.
     if getattr(kind, "__module__", "builtins") == "builtins" or issubclass(kind, ctypes.Array):
         return False
     return kind in LOCKS or _is_shown(kind)
@@ -128,8 +128,8 @@ def is_ordinary(kind: type) -> bool:
 def loses_attributes(thing: Any) -> bool:
     """Return whether a pickle of `thing` leaves out attributes.
 
-    Classes written in C, such as arrays, rectangles and dicts with a default, may have a method for
-    pickling that does not know the attributes of subclasses.
+    Classes written in C, such as `numpy.ndarray`, ``pygame.Rect`` and `collections.defaultdict`,
+    may have a ``__reduce__`` that ignores the attributes of subclasses.
     """
     method: Any = type(thing).__reduce__
     if method is object.__reduce__ or not getattr(thing, "__dict__", None):

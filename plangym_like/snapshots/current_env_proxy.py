@@ -106,7 +106,10 @@ class CurrentEnvProxy(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.cache.reseed(self._current, seed)
 
     def release_copy(self) -> None:
-        """Remove the current copy from the cache, since its generator was removed; keep its log."""
+        """Remove the current copy from the cache, but keep its log.
+
+        Needed after the caller has removed the copy's random generator.
+        """
         self.cache.release(self._current)
 
     def clear(self) -> None:

@@ -28,7 +28,7 @@ from plangym_like.snapshots.state_owner import CONSTANT
 _LONGEST = 60
 _DEEPEST = 4
 _NUMBERS: tuple[Any, ...] = (int, float, complex, str, bytes)
-# Attributes that are not read after the reset that set them.
+# Attributes that no step changes; they are not compared.
 _IDLE = CONSTANT | {"_np_random_seed"}
 
 

@@ -135,7 +135,7 @@ def _look_into_function(
 
 
 def _held(function: Any, seen: set[int], depth: int) -> Iterator[tuple[str, Any]]:
-    """Yield the place and value of each object that `function` or a function in it holds."""
+    """Yield the place and value of each object that `function` holds, directly or in a function."""
     if id(function) in seen or depth > _DEEPEST:
         return
     seen.add(id(function))
@@ -196,7 +196,10 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def _note(place: str, value: Any, found: dict[str, Any], *, objects: bool = True) -> None:
-    """Copy a number, container or generator to `found`; of an object, copy only its numbers."""
+    """Copy a number, container or generator to `found`.
+
+    With ``objects=True``, also copy the numbers among the attributes of any other object.
+    """
     if isinstance(value, np.random.Generator):
         found[place] = pickle.dumps(value.bit_generator.state)
     elif isinstance(value, _GENERATORS) and not is_configuration(value):

@@ -1,7 +1,8 @@
 """`libraries_left_open`: close one copy of an environment, but no library that others use.
 
-A game may end pygame when it is closed, for the whole process: the window and the fonts of all
-other copies are then gone. Here, copies are closed while others are in use.
+A game may call ``pygame.quit`` when it is closed, which shuts pygame down in the whole process. The
+windows and fonts of all other copies are then gone. Here, copies are closed while others are in
+use.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from typing import Any
 
 from plangym_like.row_errors import errors_suppressed
 
-# Modules with a function ``quit`` that ends a library, or a part of it, in the whole process.
+# Modules whose function ``quit`` shuts down a library, or a part of it, in the whole process.
 _MODULES = ("pygame", "pygame.display", "pygame.font", "pygame.freetype", "pygame.mixer")
 
 _lock = threading.Lock()
-# The modules whose function is exchanged, with the function, and how many threads are in a block.
+# The modules whose ``quit`` is replaced, each with its original function.
 _exchanged: list[tuple[Any, Any]] = []
-_threads = 0
+_threads = 0  # the number of threads inside `libraries_left_open`
 
 
 @contextlib.contextmanager

@@ -58,8 +58,8 @@ def encode(
         Objects that are written as references; `decode` needs the corresponding objects in the
         same order.
     attributes : bool
-        Whether `value` holds attributes that objects continue to use, so that its arrays must not
-        share memory with objects outside `value`.
+        Whether `value` holds attributes that objects continue to use. Arrays in the memory of a
+        library are then refused.
     on_set : callable
         Called with each set in `value` whose iteration order the bytes do not hold.
 

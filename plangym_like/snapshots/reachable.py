@@ -74,7 +74,7 @@ def _parts(place: str, thing: Any, into_objects: bool) -> Iterator[tuple[str, An
         yield f"{place}.__self__", thing.__self__
     elif into_objects and not is_configuration(thing) and not is_handle(thing):
         own = getattr(thing, "__dict__", None)
-        # An object without a `__dict__` may make up every attribute that it is asked for.
+        # An object whose class defines ``__getattr__`` may return any value for this name.
         for name, value in own.items() if type(own) is dict else ():
             yield f"{place}.{name}", value
 

@@ -27,7 +27,7 @@ from plangym_like.snapshots.configuration import qualified_name
 from plangym_like.snapshots.open_libraries import close_copy, libraries_left_open
 
 DIGEST_NBYTES = 8
-# A copy that was unused for this many restores, times the number of copies, is evicted first.
+# A copy that was not used in the last ``_UNUSED_RESTORES * capacity`` restores is evicted first.
 _UNUSED_RESTORES = 4
 
 _Env = gymnasium.Env[Any, Any]

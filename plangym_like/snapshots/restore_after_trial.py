@@ -31,15 +31,15 @@ from plangym_like.snapshots.state_owner import CONSTANT, StateOwner, always
 def restorer(env: gymnasium.Env[Any, Any], *, base: bool = False) -> Callable[[], None]:
     """Save the attributes of the wrappers of `env`; return a function that restores them.
 
-    It may be called several times. It also restores the environment inside the wrappers: all of its
-    attributes if `base` is true, otherwise only its random generators. Arrays that share memory
-    still share it afterwards. Attributes that cannot be copied are not restored.
+    The function may be called several times. It also restores the environment inside the wrappers:
+    all of its attributes if `base` is true, otherwise only its random generators. Arrays that share
+    memory still share it afterwards. Attributes that cannot be copied are not restored.
     """
     *wrappers, inner = links(env)
     generators = [] if base else _generators(inner)
     wrappers = [wrapper for wrapper in wrappers if type(wrapper) not in TRANSPARENT]
     things = [*wrappers, *_held(wrappers), *([inner] if base else ())]
-    # Not copied, because objects may refer to each other, or be compared by identity.
+    # Objects in `shared` are not copied: they may refer to each other, or be compared by identity.
     named = [thing for _, thing in named_objects(env)]
     things += _never_copied(things, {id(thing) for thing in (*links(env), *named)})
     things = list({id(thing): thing for thing in things}.values())

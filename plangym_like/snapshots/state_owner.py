@@ -36,7 +36,7 @@ class StateOwner:
         Returns the current object; a wrapper may replace it in ``reset``.
     names : tuple of str or None
         The attributes that are its state (a dotted name is an attribute of an attribute). ``None``
-        means all attributes except windows and the names in `constant`.
+        means all attributes except handles (see `is_handle`) and the names in `constant`.
     constant : set of str
         Attributes that are not state of this object.
     fixed : dict

@@ -65,12 +65,12 @@ class WrapperState(ChainState):
     Attributes
     ----------
     nbytes : int
-        Bytes that the state takes; 0 if no wrapper has state: there is nothing to read or write.
+        Bytes that the state takes; 0 if no wrapper has state. Do not call `read` or `write` then.
     time_limit : gymnasium.wrappers.TimeLimit or None
         The time limit, if no other wrapper has state. The state is then its step counter, a
         little-endian int64; -1 for ``None``.
     unordered : str
-        A message about a set, whose order the bytes do not keep; empty if none was found.
+        A message about a set whose order the bytes do not keep; empty if none was found.
     strict : bool
         Whether saving such a set raises an error from now on.
 

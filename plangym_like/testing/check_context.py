@@ -71,7 +71,7 @@ class CheckContext:
         return self._made[-1]
 
     def used(self) -> Any:
-        """Return an existing copy of the environment, because making a new one may take long."""
+        """Return an existing copy of the environment if there is one; otherwise, make a copy."""
         return self._made[0] if self._made else self.fresh()
 
     def play(self, *, save: bool) -> list[ReferenceEpisode]:

@@ -29,7 +29,7 @@ def check_env(
     workers: Sequence[int] = (1, 2, 3),
     **make_kwargs: Any,
 ) -> Report:
-    """Test whether an environment is saved, restored and stepped exactly; report any difference.
+    """Test whether an environment is saved, restored and stepped exactly; report the first fault.
 
     The test plays random episodes without interruption. It then restores their states in random
     order and repeats the steps: in other copies, in batches, from files, and in worker processes.
@@ -100,7 +100,7 @@ def check_env(
 _Makers = tuple[str, Callable[..., PlanEnv], Callable[[int], Any]]
 
 
-# The checks find and report differences, so the audit must not raise them.
+# The checks report differences themselves, so the audit must not raise errors for them.
 _OPTIONS = {"autoreset": False, "audit": "off"}
 
 

@@ -161,11 +161,11 @@ def travelling(context: CheckContext) -> bool:
         other = context.fresh()
         for how, rows in {
             "pickled": pickle.loads(pickle.dumps(states)),
-            "in a file of NumPy": np.load(path.with_suffix(".npy")),
+            "in a NumPy file": np.load(path.with_suffix(".npy")),
             "in a file of save_states": other.load_states(path),
         }.items():
             if not np.array_equal(rows, states):
-                raise DifferenceFound(None, "the rows", f"they differ once they were {how}")
+                raise DifferenceFound(None, "the rows", f"they differ after they were {how}")
             order = np.arange(len(actions))
             compare_batches(other, expected, other.step_batch(actions, rows), order, how)
     return True

@@ -134,7 +134,7 @@ class Report:
     Attributes
     ----------
     name : str
-        The environment.
+        The name of the environment.
     snapshot, snapshot_note : str
         How its states are saved, and why.
     exactness, exactness_note : str

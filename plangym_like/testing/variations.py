@@ -132,5 +132,5 @@ def _continue_elsewhere(env: Any, other: Any, seed: int | None, steps: int) -> N
         taken, found = compare_continued(other, env, episode, number, steps)
         if found:
             how = "in an episode without a seed, " if seed is None else ""
-            detail = f"{found[1]} ({how}from the state after {number})"
+            detail = f"{found[1]} ({how}from the state after {number} steps)"
             raise DifferenceFound(number + taken, found[0], detail)

@@ -116,6 +116,9 @@ def test_the_image_is_that_of_the_restored_state(played):
         fields = env.view_state(np.stack([state for state, _ in played[1:4]]))
         assert fields["score"].tolist() == [step.info["score"] for _, step in played[:3]]
         np.testing.assert_array_equal(fields["screen"][2], played[2][1].obs)
+        none = env.view_state(played[0][0][None][:0])
+        assert none.keys() == fields.keys()
+        assert none["screen"].shape == (0, *fields["screen"].shape[1:])
         np.testing.assert_array_equal(env.get_image(), played[30][1].obs)
 
 

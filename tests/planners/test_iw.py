@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from comparing import assert_same
 
 import plangym_like
 from plangym_like.errors import InputError
@@ -253,6 +254,8 @@ def test_default_features() -> None:
     assert np.flatnonzero(green & ~black).tolist() == [tile * 256 + 28 for tile in (32, 48)]
     stacked = tile_colors(np.zeros((2, 4, 84, 84), np.uint8))
     assert stacked.shape == (2, 4 * 14 * 16 * 256) and stacked.sum() == 2 * 4 * 14 * 16
+    many = np.random.default_rng(0).integers(0, 256, (2, 84, 84, 8), np.uint8)
+    assert_same(tile_colors(many), tile_colors(np.moveaxis(many, -1, 1)))
 
 
 @BOTH

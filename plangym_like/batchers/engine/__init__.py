@@ -1,4 +1,4 @@
-"""Parts of all batchers, besides lanes: trees of tensors, shared actors and groups of workers.
+"""Code that all batchers share, apart from lanes: tensor trees, shared actors, worker groups.
 
 - `tensor_tree`, `tensor_fitting`: trees of tensors, and checks of actors' outputs
 - `shared_actor`: the weights of an actor in memory that all workers read

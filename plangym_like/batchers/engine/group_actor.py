@@ -87,7 +87,7 @@ class GroupActor:
         return JobResult(self.heartbeat(), dumps(None), self._failure)
 
     def call(self, group: int, method: str, args: bytes, *updates: SharedUpdate) -> JobResult:
-        """Apply `updates` to the actor's memory, then call `method` of the object of `group`."""
+        """Apply `updates` to the actor's memory, then call `method` on the object of `group`."""
         hosted = self._hosted
         if hosted is None:
             return JobResult(self.heartbeat(), error=self._failure)

@@ -63,7 +63,7 @@ class HostedObjects:
             raise
 
     def call(self, group: int, method: str, *args: Any) -> Any:
-        """Call `method` of the object of `group`, and return its result."""
+        """Call `method` on the object of `group`, and return its result."""
         if self._failure is not None:
             raise self._failure
         return self._guarded(getattr(self._objects[group], method), *args)

@@ -22,7 +22,7 @@ _PRELOAD = ("torch", "plangym_like.batchers.engine.hosted_objects")
 
 
 class ProcessWorkers(Workers):
-    """Worker processes; all data except plain numbers travels through shared memory.
+    """Worker processes. Weights and buffers are in shared memory; other data is pickled.
 
     Workers are not replaced when they die, because the state of their objects is lost.
 

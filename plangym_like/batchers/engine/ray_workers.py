@@ -20,7 +20,7 @@ from plangym_like.processes.messages import dumps, dumps_by_value, loads
 from plangym_like.processes.remote_errors import unpack_exception
 from plangym_like.states import session_key
 
-# How long actors may take to close their objects; after that, Ray takes time to end the actors.
+# How long to wait for actors to close their objects. Ray then needs more time to end the actors.
 _CLOSE_SECONDS = 1.0
 # The name of the actor's thread that answers while its other thread runs a job.
 _CONTROL_THREAD = "control"
@@ -73,7 +73,7 @@ class RayWorkers(Workers):
     ) -> None:
         if options.num_workers == 0:
             raise InputError(
-                "backend='ray' needs at least 1 worker, got 0; backend='process' can do without"
+                "backend='ray' needs at least 1 worker, got 0; only backend='process' allows 0"
             )
         super().__init__(options)
         self._actors: list[Any] = []
@@ -96,7 +96,7 @@ class RayWorkers(Workers):
         ray, options, session = ray_session.load(), self.options, self._session
         assert session is not None
         self.num_workers = options.count_workers(max(1, int(ray.cluster_resources().get("CPU", 0))))
-        # A Ray that was started for this program has no other users, so no cores are reserved.
+        # A cluster that was started for this program has no other users: reserve no cores there.
         claimed = actor_options(0 if session.started else 1, resources, runtime_env)
         actor = ray.remote(concurrency_groups={_CONTROL_THREAD: 1})(GroupActor)
         actor = actor.options(scheduling_strategy="SPREAD", **claimed)
@@ -105,7 +105,7 @@ class RayWorkers(Workers):
         for worker in range(self.num_workers):
             groups = options.groups_of(worker, self.num_workers)
             self._actors.append(actor.remote(recipe, groups, options.num_groups))
-        # The version of each shared content that each worker has.
+        # For each worker, the version that it has of each shared content.
         self._seen: list[dict[str, int]] = [{} for _ in self._actors]
         self._heartbeats: list[Heartbeat | None] = [None] * self.num_workers
         self._heartbeat_refs: dict[Any, int] = {}

@@ -60,7 +60,7 @@ def as_actions(value: Any, shape: tuple[int, ...], dtype: torch.dtype, place: st
         )
     value = value.detach().cpu()
     cast: torch.Tensor = value.to(dtype)
-    # Compared by NumPy: converted back, a number may be right again although its sign has changed.
+    # NumPy compares the two dtypes by value. Casting back could hide a change of sign.
     if not dtype.is_floating_point and not np.array_equal(cast.numpy(), value.numpy()):
         raise ActionError(
             f"{place} must be {dtype}, got {value.dtype} with values from {value.min()} to "

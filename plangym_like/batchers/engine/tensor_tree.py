@@ -93,7 +93,7 @@ def to_device(tree: Any, device: Any, *, non_blocking: bool = False) -> Any:
 
 
 class PackedTree(NamedTuple):
-    """The `layout` of a tree of tensors, and the bytes of each, which are pickled without a copy.
+    """The `layout` of a tree of tensors, and each tensor's bytes, which are pickled without a copy.
 
     >>> tree = {"weight": torch.ones(2, 3, dtype=torch.bfloat16), "steps": torch.tensor(3)}
     >>> copy = unpack(pack(tree))

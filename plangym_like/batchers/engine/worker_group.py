@@ -32,9 +32,8 @@ class WorkerGroup:
     """Hosts one object for each group of lanes in workers, and runs the objects' methods as jobs.
 
     The constructor starts the workers. A worker may have several jobs, and runs them in the order
-    of submission.
-    If a job fails, or a worker dies or makes no progress, the next `wait` closes all workers and
-    raises an exception that names the worker and the group.
+    of submission. If a job fails, or a worker dies or makes no progress, the next `wait` closes all
+    workers and raises an exception that names the worker and the group.
 
     Parameters
     ----------
@@ -243,7 +242,7 @@ class WorkerGroup:
         if now - self._progress_at[worker] > limit:
             error = WorkerTimeoutError(
                 f"{self._workers.describe(worker)} has made no progress for {limit:g} s while "
-                f"{doing}; it was killed. Its environment may wait for something that never "
+                f"{doing}; it was killed. Its environment may be waiting for something that never "
                 "happens; if its steps take that long, increase timeout="
             )
             self._fail(error, jobs[0])

@@ -78,8 +78,8 @@ class Agent:
         load = getattr(self, "load_state_dict", None)
         if load is None:
             raise NotImplementedError(
-                f"{type(self).__name__} has no method update(state_dict), and is not a torch "
-                "module, which loads it with load_state_dict: write one of these methods"
+                f"{type(self).__name__} has no method update(state_dict), and no load_state_dict, "
+                "as a torch module has: define one of these methods"
             )
         load(state_dict)
 

@@ -128,7 +128,7 @@ class BackgroundBatcher(Closable):
     def _ask_n_envs(self) -> None:
         """Ask a group how many environments it has, to check the seeds.
 
-        If this fails with an error, `get` raises it later.
+        If the call fails, `get` raises the error later.
         """
         job = self._workers.submit(0, "count_envs")
         try:

@@ -131,7 +131,7 @@ def _rows(fields: Mapping[str, Any]) -> list[int]:
         if count is None:
             raise InputError(
                 f"{key!r} has no dimensions, so it has no rows; the first dimension of every "
-                "tensor counts the environments"
+                "tensor is the number of environments"
             )
     if len(set(counts.values())) > 1:
         raise InputError(f"the tensors have different numbers of rows: {counts}")

@@ -51,7 +51,8 @@ class GymEnv(VecEnv):
     num_envs : int, optional
         How many environments to make from a callable or an id.
     seed : int
-        Environment i is seeded with ``seed + i`` when it is first reset, and not again.
+        Environment i is seeded with ``seed + i`` when it is first reset. It is seeded again only
+        after an episode that began in a given state.
 
     Raises
     ------
@@ -162,8 +163,8 @@ class GymInfEnv(GymEnv):
     `step` returns the results of the actions, and the observations for the next actions. If an
     environment's episode has ended, the two differ: the result is the last observation of that
     episode, and the observation for the next action is the first of the next episode, with a true
-    ``initial_state``.
-    Resets at the end of an episode get the `env_info` that was last passed to `reset`.
+    ``initial_state``. Resets at the end of an episode get the `env_info` that was last passed to
+    `reset`.
 
     Parameters
     ----------

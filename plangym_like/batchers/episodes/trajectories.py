@@ -112,7 +112,7 @@ class Trajectories:
     def to_tensordict(self) -> TensorDict:
         """Return the steps as a tensordict of batch size ``[B, T]``, in the layout of torchrl.
 
-        Names with a leading underscore move below ``"next"``, so ``"_reward"`` becomes
+        Names with a leading underscore move to ``"next"``, so ``"_reward"`` becomes
         ``("next", "reward")``. ``"frame"`` becomes ``"observation"``. Rewards and flags are
         ``[B, T, 1]``. ``"mask"`` is true for steps that took place. Tensors may share memory with
         the trajectories.

@@ -93,7 +93,7 @@ class Collector:
         Raises
         ------
         InputError
-            The actor's output has the wrong form.
+            The actor's output has the wrong structure or shape.
         """
         if self._layout is not None:
             return self._layout
@@ -209,8 +209,8 @@ class Collector:
         answer = method(*self._there(inputs), hx=hx)
         if _versions(inputs) != before:
             raise InputError(
-                f"{type(self._actor).__name__} changed its inputs in place, and so the fragment: "
-                "use obs * 2, not obs.mul_(2), and layers without inplace=True"
+                f"{type(self._actor).__name__} changed its inputs in place, and with them the "
+                "fragment: use obs * 2, not obs.mul_(2), and layers without inplace=True"
             )
         return answer
 
@@ -234,7 +234,7 @@ class Collector:
         ------
         InputError
             The actor's output does not have the form of its first output, or the environments have
-            been reset elsewhere.
+            been used elsewhere.
         """
         self.describe()
         if not self._is_halfway:
@@ -366,7 +366,7 @@ def _like(flags: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
 
 
 def _versions(tree: Any) -> list[int]:
-    """Return how often torch has changed each tensor, not counting changes in inference mode."""
+    """Return each tensor's number of in-place changes; inference tensors do not record it."""
     return [leaf._version for leaf in tree_leaves(tree) if not leaf.is_inference()]
 
 

@@ -25,7 +25,7 @@ _SCALARS = frozenset((int, float, bool, np.float64, np.float32, np.int64, np.int
 
 
 class Extra(NamedTuple):
-    """Values of one key in the infos of consecutive steps and lanes, from step `t` and lane `lane`.
+    """Values of one key in the infos of consecutive steps from `t` on and lanes from `lane` on.
 
     `path` holds the keys that lead to the values, which have the shape ``(steps, lanes, ...)``.
     """
@@ -159,7 +159,7 @@ def _put_array(column: NDArray[Any], t: int, lane: int, array: NDArray[Any]) -> 
     with np.errstate(all="ignore"):
         cast = array.astype(column.dtype)
         back = cast.astype(array.dtype)
-    # NumPy compares whole numbers with real numbers as real numbers, which may round them.
+    # NumPy converts integers to floats to compare them with floats, which may round them.
     if not (((cast == array) & (back == array)) | ((cast != cast) & (array != array))).all():
         return False
     column[t, lane] = cast

@@ -65,7 +65,7 @@ class Final(NamedTuple):
         The collecting actor's estimate of the value of `obs`; 0 if the episode terminated, or if
         the actor has no critic.
     hx : tree of Tensor ``(..., K, ...)``
-        The recurrent state before `obs`, with the lanes along the second dimension.
+        The recurrent state before `obs`, with the episodes along the second dimension.
     """
 
     t: torch.Tensor
@@ -173,7 +173,7 @@ class Fragment(NamedTuple):
         """Return the steps as a tensordict of batch size ``[B, T]``, in the layout of torchrl.
 
         The entries are ``"observation"`` (parts of a dict have their own names), ``"action"``, and
-        the actor's infos. Below ``"next"`` are ``"observation"`` (at the end of an episode, the
+        the actor's infos. Under ``"next"`` are ``"observation"`` (at the end of an episode, the
         final one), ``"reward"``, ``"done"``, ``"terminated"``, ``"truncated"`` ``[B, T, 1]``, and
         the environments' infos. A `sticky` fragment also has a ``"mask"`` of the steps that are not
         `frozen`. Tensors may share memory with the fragment.

@@ -74,8 +74,9 @@ class PooledRollout(RolloutIterator):
         start = time.perf_counter()
         if self._buffers is None:
             self._begin()
-        # A Ctrl-C may interrupt waiting for jobs and copying a fragment, which the next call then
-        # repeats. Elsewhere it is deferred: it could lose a buffer, or give it to two actors.
+        # A Ctrl-C may interrupt the wait for jobs or the copying of a fragment, and the next call
+        # repeats it. Elsewhere, a Ctrl-C is deferred: it could lose a buffer, or give it to two
+        # actors.
         jobs = self._gathered
         while len(jobs) < self._n_per_batch:
             with interrupts_deferred():

@@ -12,7 +12,7 @@ from plangym_like.batchers.rollout.fragment import Fragment
 
 @dataclass
 class RolloutStats:
-    """Counts what a rollout iterator has done so far.
+    """Statistics of a rollout iterator so far.
 
     Attributes
     ----------
@@ -22,8 +22,8 @@ class RolloutStats:
         Environment steps in these fragments.
     version : int
         The number of times that the actor's weights have changed. `same.rollout`, which always
-        uses the current weights, counts the changes that PyTorch records, so not those of a
-        weight's ``data``.
+        uses the current weights, counts only the changes that PyTorch records; changes to a
+        weight's ``data`` are not recorded.
     discarded : int
         Fragments dropped because they were collected with weights that were too old.
     waited : float

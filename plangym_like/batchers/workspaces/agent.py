@@ -12,7 +12,7 @@ from plangym_like.errors import InputError
 
 
 class Agent(nn.Module):
-    """Acts on a workspace: define ``forward(self, t, **kwargs)``, and call `get` and `set` there.
+    """Acts on a workspace; subclasses define ``forward(self, t, **kwargs)``, using `get` and `set`.
 
     ``forward`` receives all keyword arguments of the call, and names the ones that it uses.
 

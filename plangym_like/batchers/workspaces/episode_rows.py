@@ -38,7 +38,7 @@ class Row(NamedTuple):
 
 
 class EpisodeRows:
-    """Steps lanes, and writes each step into a `Row`, whose arrays must be all zeros before.
+    """Steps lanes, and writes each step into a `Row`, whose arrays must hold zeros beforehand.
 
     Parameters
     ----------

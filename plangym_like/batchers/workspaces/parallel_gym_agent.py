@@ -136,7 +136,7 @@ class ParallelGymAgent(Agent):
         self._actions = list(_named(input_string, tensor_layout(lanes.action_layout)))
         self._layout: dict[str, Leaf] = {}
         self._buffer: TimeBuffer | None = None
-        # The time of the first row in the buffer, and the workspace that it belongs to.
+        # The time of the first row in the buffer, and the workspace that the buffer belongs to.
         self._start = 0
         self._whose: Callable[[], Workspace | None] = lambda: None
         self._seeds: tuple[int, ...] | None = None
@@ -323,7 +323,7 @@ class ParallelGymAgent(Agent):
         return _size(self.observation_space), _size(self.action_space)
 
     def is_continuous_action(self) -> bool:
-        """Return whether actions are vectors of real numbers."""
+        """Return whether the action space is continuous (a ``Box``)."""
         return isinstance(self.action_space, spaces.Box)
 
     def is_discrete_action(self) -> bool:
@@ -331,7 +331,7 @@ class ParallelGymAgent(Agent):
         return isinstance(self.action_space, spaces.Discrete)
 
     def is_continuous_state(self) -> bool:
-        """Return whether observations are vectors of real numbers."""
+        """Return whether the observation space is continuous (a ``Box``)."""
         return isinstance(self.observation_space, spaces.Box)
 
     def is_discrete_state(self) -> bool:

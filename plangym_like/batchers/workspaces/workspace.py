@@ -82,10 +82,10 @@ class Workspace:
         return variable is not None and variable.has(t)
 
     def rewind(self, t: int) -> None:
-        """Remove the rows from time `t` on from every variable.
+        """Remove the rows of time `t` and later from every variable.
 
         An agent that writes the rows of an environment calls this before it starts again at `t`,
-        because the rows from `t` on belong to the earlier run. Rows that other agents wrote at `t`
+        because these rows belong to the earlier run. Rows that other agents wrote at `t`
         in the current step of a `TemporalAgent` are kept.
         """
         for name, variable in list(self.variables.items()):
@@ -225,7 +225,7 @@ class Workspace:
     def copy_time(
         self, from_time: int, to_time: int, n_steps: int, var_names: Sequence[str] | None = None
     ) -> None:
-        """Copy the `n_steps` rows from time `from_time` on to the times from `to_time` on."""
+        """Copy `n_steps` rows, beginning at `from_time`, to the times that begin at `to_time`."""
         for name in list(self.variables) if var_names is None else var_names:
             variable = self._variable(name)
             times = range(from_time, from_time + n_steps)

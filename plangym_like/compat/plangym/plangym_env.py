@@ -50,7 +50,7 @@ class PlangymEnv(PlanEnv):
     AVAILABLE_RENDER_MODES: set[str | None] = {"human", "rgb_array", None}  # noqa: RUF012
     AVAILABLE_OBS_TYPES: set[str | None] = {"coords", "rgb", "grayscale"}  # noqa: RUF012
     DEFAULT_OBS_TYPE: str = "coords"
-    # The class for an environment from a callable, if a subclass defines `init_gym_env`.
+    # The `plangym_like` class that wraps an environment made by a callable.
     core_class: ClassVar[Callable[..., plan_env.PlanEnv] | None] = None
 
     def __init__(

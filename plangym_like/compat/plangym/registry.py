@@ -64,7 +64,7 @@ def get_environment_class(
     Returns
     -------
     tuple
-        The class that steps batches in many processes, ``None`` if batches are stepped in this
+        The class that steps batches in many processes, or ``None`` if batches are stepped in this
         process; and the class of the environment.
 
     Examples

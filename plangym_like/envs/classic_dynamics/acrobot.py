@@ -12,7 +12,7 @@ from plangym_like.envs.classic_dynamics.columns import Array, Columns, Flags, Fl
 from plangym_like.envs.classic_dynamics.dynamics import Dynamics
 from plangym_like.envs.fast_form import NotVectorisableError
 
-# Gymnasium brings an angle back into [-pi, pi] turn by turn, which takes too long beyond this.
+# Gymnasium wraps angles into [-pi, pi] one turn at a time; for larger angles, this takes too long.
 _FAR = 1e5
 
 
@@ -49,7 +49,7 @@ class Acrobot(Dynamics):
 
     @classmethod
     def suits(cls, env: Any) -> bool:
-        """As in `Dynamics`, but also False if the torque has noise, which is drawn for each row."""
+        """As in `Dynamics`, but False if torques are noisy or their number is not `num_actions`."""
         quiet = not env.torque_noise_max > 0
         return quiet and len(env.AVAIL_TORQUE) == cls.num_actions and super().suits(env)
 

@@ -111,7 +111,7 @@ class AntV4(Ant):
             contacts = self.contacts(frames.after("cfrc_ext"))
             touch = env._contact_cost_weight * total_of(np.square(contacts), 2)
             costs = effort + touch
-            infos["reward_ctrl"] = -touch
+            infos["reward_ctrl"] = -touch  # Gymnasium's name for it in version 4
         return forward + alive - costs, ~healthy if ending else False, infos
 
     def observe(self, look: Look, out: Array) -> None:

@@ -89,7 +89,7 @@ class ChunkStepper(FastForm):
             self._run(rows, block, actions, held * horizon, most)
 
     def _most_frames(self, inputs: Inputs, block: slice) -> tuple[int | NDArray[np.int64], int]:
-        """Return for how many frames each row of `block` holds an action, and the most of them."""
+        """Return for how many frames each row of `block` holds an action, and the maximum."""
         held = held_frames(inputs, block, self._frameskip)
         return held, held if isinstance(held, int) else int(np.max(held))
 

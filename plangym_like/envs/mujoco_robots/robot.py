@@ -62,7 +62,7 @@ class Robot(abc.ABC):
     advance : callable
         ``advance(model, data, substeps)`` simulates one frame.
     refresh : callable or None
-        ``refresh(model, data)`` computes, after a restore, the arrays that `advance` reads.
+        ``refresh(model, data)`` is called after a restore to compute the arrays `advance` reads.
     """
 
     contact_forces: ClassVar[bool] = False

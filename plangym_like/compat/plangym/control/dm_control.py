@@ -15,12 +15,12 @@ from plangym_like.compat.plangym.plangym_env import PlangymEnv
 class DMControlEnv(PlangymEnv):
     """A task of the DeepMind Control Suite; by default, its observation is one flat vector.
 
-    Reaching the task's time limit counts as a normal end of the episode.
+    Reaching the task's time limit counts as a termination, not as a truncation.
 
     Parameters
     ----------
     name : str, optional
-        ``"domain-task"``, or only the domain.
+        ``"domain-task"``, or only the domain if `task_name` is given.
     frameskip, episodic_life, autoreset, wrappers, delay_setup, obs_type, return_image
         As in `PlangymEnv`.
     visualize_reward : bool
@@ -87,7 +87,7 @@ class DMControlEnv(PlangymEnv):
     def _ended(
         self, obs: Any, reward: Any, terminal: Any, truncated: Any, info: Any
     ) -> tuple[Any, Any, Any, Any, Any]:
-        # In plangym, the end of dm_control's time limit is an end like any other.
+        # In plangym, reaching dm_control's time limit counts as a termination.
         return obs, reward, terminal or truncated, False, info
 
     def get_image(self) -> NDArray[np.uint8]:

@@ -35,7 +35,7 @@ class FastGymLunarLander(lunar_lander.LunarLander):
     ----------
     deterministic : bool
         If true, nothing is random: the ground is flat, the lander gets no push at the beginning,
-        and the engines do not scatter.
+        and the engines' thrust is not randomly dispersed.
     continuous : bool
         Whether actions are numbers that set the power of the two engines.
     render_mode : str, optional

@@ -65,7 +65,7 @@ class VectorizedEnv(PlangymEnv):
         self._env_kwargs.update(kwargs, autoreset=autoreset)
         self._n_workers = n_workers
         self.delay_setup = delay_setup
-        # The state in which workers that are made later begin; by default, the current state.
+        # The state in which new workers begin; by default, the current state.
         self._worker_state: Any = None
         self._plan_env: Any = self.create_env_callable(delay_setup=True)()
         for attribute in ("SINGLETON", "STATE_IS_ARRAY", "AVAILABLE_OBS_TYPES", "DEFAULT_OBS_TYPE"):

@@ -15,7 +15,7 @@ class HostedEnv:
     Parameters
     ----------
     env_callable : callable
-        Called by `setup`, and returns the environment.
+        Returns the environment; `setup` calls it.
     """
 
     def __init__(self, env_callable: Callable[[], Any]) -> None:

@@ -19,7 +19,7 @@ with contextlib.suppress(ImportError):
 
 
 def ale_to_ram(ale: Any) -> NDArray[np.uint8]:
-    """Return the memory of the console that an emulator runs, ``(128,) uint8``."""
+    """Return the memory of the console that `ale` emulates, ``(128,) uint8``."""
     return np.array(ale.getRAM(), np.uint8)
 
 

@@ -179,7 +179,7 @@ class CustomMontezuma(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     @staticmethod
     def get_room_xy(room: int) -> tuple[int, int] | None:
-        """Return the column and row of a room on the level map; ``None`` if it is not there."""
+        """Return the column and row of a room on the level map, or ``None`` if the map lacks it."""
         for y, row in enumerate(PYRAMID):
             if room >= 0 and room in row:
                 return row.index(room), y
