@@ -332,7 +332,7 @@ def make(
         `ParallelEnv`). Without workers it has no effect.
     audit : {"raise", "warn", "off"}
         What to do if stepping a row a second time gives another result. A sample of all rows is
-        stepped twice, the second time elsewhere or later, and every byte is compared. ``"raise"``
+        stepped again, in another process or later, and every byte is compared. ``"raise"``
         raises `ImpureEnvironmentError`. ``"warn"`` issues one warning, and ``env.exactness``
         becomes ``"approximate"``. Environments that are approximate from the start are not audited.
     audit_every : int

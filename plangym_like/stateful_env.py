@@ -264,7 +264,7 @@ class StatefulEnv:
 
     @property
     def snapshot_note(self) -> str:
-        """Why states are saved in this way; see `snapshot`."""
+        """Why states are saved by the method `snapshot`."""
         return self.row_stepper.simulator.snapshot_note
 
     # States

@@ -184,8 +184,8 @@ def pyt_multistep(
 ) -> torch.Tensor:
     """Return the discounted sum of `n_lookahead` rewards and the estimated value after them.
 
-    ``G[t, n] = rho[t] * (rew[t] + gamma * G[t + 1, n - 1])`` and ``G[t, 0] = val[t]``, without
-    ``G[t + 1]`` where ``fin[t]`` is true (Sutton and Barto 2018, sections 7.1 and 7.4).
+    ``G[t, n] = rho[t] * (rew[t] + gamma * G[t + 1, n - 1])`` and ``G[t, 0] = val[t]``. Where
+    ``fin[t]`` is true, the term with ``G[t + 1]`` is 0 (Sutton and Barto 2018, 7.1 and 7.4).
     ``n_lookahead=None`` looks ahead to the end of the fragment, which gives `pyt_returns`.
 
     Examples

@@ -63,7 +63,7 @@ def _draw_one(probs: torch.Tensor, generator: torch.Generator | None) -> torch.T
 
 
 def _smallest(numbers: torch.Tensor) -> float:
-    """Return the smallest number, or 1 if all are larger; NaN if any of them is NaN."""
+    """Return the minimum of 1 and all `numbers`; NaN if any of them is NaN."""
     # NumPy takes less time than torch, but has no bfloat16.
     array = (numbers.float() if numbers.dtype is torch.bfloat16 else numbers).numpy()
     return float(array.min(initial=1.0))

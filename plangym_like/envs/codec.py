@@ -66,8 +66,8 @@ class Codec(abc.ABC):
     def read(self, payload: Row) -> int | None:
         """Write the current state into `payload` ``(nbytes,)``, and fill all of it.
 
-        A codec whose states vary in length may fill only the beginning, and return the number of
-        bytes used; nothing follows them in a row.
+        If states vary in length, `read` may fill only the beginning of `payload`, and return the
+        number of bytes used. Nothing else is then saved after them in the state row.
         """
 
     @abc.abstractmethod

@@ -229,7 +229,7 @@ class PickledSimulator(GymnasiumSimulator):
         return codec
 
     def make_memory(self) -> ChainPickle:
-        """Return the codec's pickle; it includes the wrappers, which need no further bytes."""
+        """Return the codec's `ChainPickle`, which saves the wrappers as well."""
         return self.codec.pickle
 
     def _try_out(self) -> None:

@@ -103,7 +103,7 @@ class _Kind:
         return steps * self.shared * self.quiet
 
     def sent(self, steps: float, workers: int) -> float:
-        """Return the calculated time in seconds of `steps` steps shared with `workers` workers."""
+        """Return the estimated seconds for `steps` steps in this process and `workers` workers."""
         return self._message + steps * self.shared / (workers + 1)
 
     def choose(self, steps: float, workers: int, *, tries: bool) -> bool:
@@ -201,9 +201,9 @@ class CostModel:
         return max(1, int(self._message / (self.seconds_per_row(steps) or 1.0)))
 
     def note_portion(self, taken: float, steps: float, *, seconds: float) -> None:
-        """Record the time of the rows of a sent batch that were stepped here.
+        """Record how long this process took for its own share of a batch that was sent.
 
-        The rows took `taken` single steps in total. A row of the batch takes `steps` single steps
+        The share took `taken` single steps in total. A row of the batch takes `steps` single steps
         on average.
         """
         kind = self._kind(steps)

@@ -166,8 +166,8 @@ class RowWorker(WorkerHandle):
     def late_report(self, *, patient: bool) -> tuple[Report, int] | None:
         """Return the report that `leave` did not wait for, and the number of rows that it covers.
 
-        If the report has not arrived, return ``None``, or wait for it if `patient` is true. If the
-        worker has died since `leave`, no report arrives, although the rows have been stepped.
+        If the report has not arrived, return ``None``; if `patient` is true, wait up to a second
+        for it first. A worker that died after `leave` never reports, although it stepped its rows.
         """
         if self._late is not None and (patient or self._late[0].done()):
             (task, start), self._late = self._late, None

@@ -119,8 +119,8 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
             The last result of an environment has not been received, or an argument is invalid;
             nothing was sent.
         ResetNeeded
-            The environments have never been reset; or, since the last reset, Ctrl-C interrupted
-            `send`, `recv`, or another call while it waited for the steps that `send` began.
+            The environments have never been reset, or since then Ctrl-C has interrupted a call:
+            `send`, `recv`, or any call that was waiting for steps begun by `send`.
         """
         queue = self._begin_queue()
         chosen = checked_indices(env_ids, self.num_envs)

@@ -140,7 +140,7 @@ class HostedLanes:
         self.attend_bell(False)
 
     def attend_bell(self, watching: bool) -> bool:
-        """Do the step that the bell asks for, and return whether it has rung; see `Bell`."""
+        """If the `Bell` has rung, run the step that was requested; return whether it had rung."""
         bell = self._bell
         if bell is None or not bell.has_rung(watching):
             return False

@@ -265,7 +265,7 @@ class Lanes(abc.ABC):
             gym_env_of(env).set_wrapper_attr(name, value)
 
     def are_wrapped(self, wrapper_class: type) -> list[bool]:
-        """Return whether each environment has a wrapper of this class."""
+        """Return, for each environment, whether it has a wrapper of this class."""
         chains = [links(gym_env_of(env)) for env in self.envs]
         found = [any(isinstance(link, wrapper_class) for link in chain) for chain in chains]
         return found if len(found) == self.num_lanes else found * self.num_lanes

@@ -231,6 +231,6 @@ def _is_made_by_gymnasium(spec: EnvSpec | None) -> bool:
 
 
 def _left_out(spec: EnvSpec | None) -> dict[str, Any]:
-    """Return the registered settings that `plangym_like.make` would leave out."""
+    """Return the settings registered with an id that `plangym_like.make` does not use."""
     stickiness = None if spec is None else spec.kwargs.get("repeat_action_probability")
     return {} if stickiness is None else {"repeat_action_probability": stickiness}

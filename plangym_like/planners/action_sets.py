@@ -1,4 +1,4 @@
-"""Helpers for planners: all actions, the bounds and random actions of an action space."""
+"""List the actions of an action space, return its bounds, and draw random actions."""
 
 from __future__ import annotations
 

@@ -124,9 +124,9 @@ class Planner(ABC):
 
     @abstractmethod
     def _search(self, state: Row, search: Search) -> Plan:
-        """Search while `Search.has` is true, and return ``search.plan(...)``.
+        """Search while ``search.has(n)`` is true for n more rows; return ``search.plan(...)``.
 
-        All batches are stepped by `search`, and all random numbers come from ``search.rng``.
+        Step every batch with `search`, and draw every random number from ``search.rng``.
         """
 
 

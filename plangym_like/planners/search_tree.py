@@ -344,7 +344,10 @@ def _groups(keys: Ints) -> tuple[Ints, Ints, Ints]:
 
 
 def _best(scores: Floats, starts: Ints, ranks: Ints) -> Ints:
-    """For each group of k rows, return the columns of its k highest scores, ``(n,)``."""
+    """Return one column for each of the n rows, ``(n,)``.
+
+    A group of k rows gets the columns of the k highest scores in the group; they may recur.
+    """
     if not ranks.any():
         return np.asarray(scores.argmax(axis=1))
     width = scores.shape[1]

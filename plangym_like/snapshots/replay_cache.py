@@ -114,7 +114,7 @@ class ReplayCache:
         return cached, obs, info
 
     def restore(self, log: bytes, trace_digest: bytes) -> CachedCopy:
-        """Return a copy in the state that `log` leads to.
+        """Return a copy of the environment in the state that `log` leads to.
 
         Raises
         ------

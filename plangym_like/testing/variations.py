@@ -47,7 +47,7 @@ def handed_out(context: CheckContext) -> bool:
 
 
 def seeds(context: CheckContext) -> bool:
-    """Step the chosen states with seeds, then again in another order in another copy; compare."""
+    """Step the chosen states with seeds, and again in another order in another copy; compare."""
     env, other = context.used(), context.fresh()
     actions, states = context.batch()
     numbers = np.arange(len(actions)) + context.seed

@@ -112,7 +112,7 @@ def pack(tree: Any) -> PackedTree:
 
 
 def unpack(packed: PackedTree) -> Any:
-    """Return the packed tree; its tensors share memory with `packed`."""
+    """Return the tree that was packed; its tensors share memory with `packed`."""
     contents = iter(packed.contents)
     tensors = (tensor_over(_writable(next(contents)), leaf) for leaf in tree_leaves(packed.layout))
     return tree_unflatten(packed.layout, tensors)
@@ -125,7 +125,7 @@ def _bytes_of(tensor: torch.Tensor) -> NDArray[np.uint8]:
 def _writable(content: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Return a writable array that shares memory with `content`; torch needs writable arrays.
 
-    The arrays that Ray delivers are read-only, although no other object uses their memory.
+    Ray marks the arrays that it delivers as read-only, but no other object uses their memory.
     """
     if content.flags.writeable:
         return content

@@ -55,11 +55,11 @@ class Batcher(BackgroundBatcher):
         Parameters
         ----------
         agent_info, env_info : DictTensor, optional
-            One row for each environment, over all groups. The agent gets `agent_info` at each step;
+            One row for each environment of each group. The agent gets `agent_info` at each step;
             the environment's reset gets `env_info` as its ``options``.
         states : tuple, optional
-            The states that the episodes begin in, as a tuple ``(rows, obs)`` of state rows, uint8
-            ``(num_envs, state_nbytes)``, and their observations ``(num_envs, ...)``.
+            The states in which the episodes begin, as a pair ``(rows, obs)``: `rows` are the state
+            rows (uint8, ``(num_envs, state_nbytes)``), `obs` the observations ``(num_envs, ...)``.
         """
         self._check_open()
         self._refuse_while_executing()

@@ -102,7 +102,8 @@ class Workspace:
     def extend(self, buffer: TimeBuffer, t: int, device: torch.device) -> None:
         """Write the newest row of `buffer` at time `t`.
 
-        Variables that follow the buffer need no copy. The others get a copy on `device`.
+        Variables that read directly from the buffer (see `follow`) need no copy. For all others,
+        the row is copied to `device`.
         """
         for name, column in buffer.tensors.items():
             variable = self.variables.get(name)
