@@ -25,6 +25,10 @@ def _looks(code: CodeType) -> frozenset[int]:
     return frozenset(at.offset for at in dis.get_instructions(code) if at.opname.startswith(names))
 
 
+class AlarmError(Exception):
+    """What a signal handler may raise, such as one that limits the time of a call."""
+
+
 class Moment:
     """The `number`-th moment in this package's code at which a signal handler may run.
 
@@ -64,17 +68,25 @@ class Moment:
         return self._trace
 
     @contextmanager
-    def strikes(self) -> Iterator[None]:
-        """Press Ctrl-C at that moment in this block, and swallow the ``KeyboardInterrupt``."""
+    def strikes(self, error: type[BaseException] = KeyboardInterrupt) -> Iterator[None]:
+        """Press Ctrl-C at that moment in this block; the handler raises `error`, caught here."""
+        usual = signal.getsignal(signal.SIGINT)
+
+        def raises(*_: Any) -> None:
+            raise error
+
+        if error is not KeyboardInterrupt:
+            signal.signal(signal.SIGINT, raises)
         # Without this, Python 3.12 traces no opcodes until settrace is called a second time.
         sys._getframe().f_trace_opcodes = True
         sys.settrace(self._enter)
         try:
             yield
-        except KeyboardInterrupt:
+        except error:
             pass
         finally:
             sys.settrace(None)
+            signal.signal(signal.SIGINT, usual)
 
 
 def _ignores_errors(frame: FrameType | None) -> bool:

@@ -172,6 +172,9 @@ class MujocoSimulator(GymnasiumSimulator):
         # Plain infos belong to unknown robots, and to wrappers that change results.
         if self.plain_infos or self.memory.nbytes or self._images or dt * self.frameskip != 1:
             return None
+        # There is no fast form if methods were replaced; they may use the random generator.
+        if self._fast_form_of(action) is None:
+            return None
         self.codec.write(row[HEADER_NBYTES:])
         obs, reward, terminated, truncated, info = self.env.step(action)
         fresh = row.copy()

@@ -24,6 +24,7 @@ from plangym_like.lanes.vector_arguments import batch_actions, checked_indices
 from plangym_like.lanes.vector_env import PlanVectorEnv, Step
 from plangym_like.lanes.vector_infos import batch_infos
 from plangym_like.ownership import owned
+from plangym_like.row_errors import interruption_in
 from plangym_like.states import Row
 
 
@@ -209,10 +210,9 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
         """Drop the queue if a call is interrupted: it is then unknown which lanes were stepped."""
         try:
             yield
-        except Exception:
-            raise
-        except BaseException:
-            self._queue = None
+        except BaseException as error:
+            if not isinstance(error, Exception) or interruption_in(error) is not None:
+                self._queue = None
             raise
 
     # Methods that concern all environments

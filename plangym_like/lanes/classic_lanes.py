@@ -99,7 +99,8 @@ class ClassicLanes(Lanes):
         self._check_unchanged(lane)
         # The first reset must go through the wrappers, but later ones need not.
         env = self._gym_envs[lane]
-        if self._is_started:
+        lost = self.has_states and self.envs[lane].row_stepper.current.lost
+        if self._is_started and not lost:
             env = gym_env_of(self.envs[lane]).unwrapped
         result = env.reset(seed=seed, options=options)
         self._take_over(lane)

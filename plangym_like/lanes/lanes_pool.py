@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -17,18 +18,18 @@ from plangym_like.lanes.tree import tree_map
 from plangym_like.processes.messages import loads
 from plangym_like.processes.remote_errors import portable_result
 from plangym_like.processes.worker_pool import WorkerPool
+from plangym_like.row_errors import not_exiting
 
 logger = logging.getLogger("plangym_like")
 
 # How long to poll for replies before sleeping, and how many of the next waits sleep at once if no
-# reply came. All parts take about the same time, so polling is short. With three times as many busy
-# processes as cores, sleeping at once cuts the time of CartPole's steps to a third.
-# Both were tuned by `benchmarks/constants.py`.
+# reply came. All parts take about the same time, so polling is short (`benchmarks/constants.py`).
+# With three times as many busy processes as cores, sleeping at once cuts the time of CartPole's
+# steps to a third.
 _SPIN_SECONDS, _WAITS_WITHOUT_SPIN = 3e-4, 16
-# The longest sleep; a reply or a death ends it earlier.
-_SLEEP_SECONDS = 0.5
-# The most time between two calls of `look` that counts towards `timeout`.
-_AWAY_SECONDS = 1.0
+# The longest sleep (a reply or a death ends it), and the most time between two calls of `look` that
+# counts towards `timeout`.
+_SLEEP_SECONDS, _AWAY_SECONDS = 0.5, 1.0
 # How many times a job is tried on a new process. In the last try, lanes begin new episodes even if
 # there are saved states, because continuing from these states may kill the processes.
 _ATTEMPTS = 3
@@ -99,11 +100,9 @@ class LanesPool(WorkerPool[LanesWorker]):
             part = memory.arrays.part(worker.start, worker.stop)
             worker.bell = part.bell() if memory.shares_observations else None
             worker.columns = part.columns()
-            try:
+            with contextlib.suppress(_LostWorkerError):  # the next job replaces the process
                 self._attach(worker, save=self._checkpoint_every is not None)
-            except _LostWorkerError:
-                continue  # the next job replaces the process
-            worker.fresh = False
+                worker.fresh = False
         self._running = False
 
     def run(
@@ -269,9 +268,12 @@ class LanesPool(WorkerPool[LanesWorker]):
     def _take(self, worker: LanesWorker, job: Job, reply: Any = None) -> Outcome:
         """Return the outcome of a finished job; record what is needed to restore the lanes."""
         self.policy.note_progress()
+        # Outside the `try`: a signal handler's exception must not leave the task where it is.
+        task = worker.take_task() if reply is None else None
         try:
-            reply = worker.unpickled(reply or portable_result(worker.take_task()))
+            reply = worker.unpickled(reply if task is None else portable_result(task))
         except Exception as error:
+            not_exiting(error)  # `settle` drops the reply of an interrupted call
             if job.saves:
                 worker.log = None
             elif worker.log is not None and not job.reads:
@@ -299,11 +301,9 @@ class LanesPool(WorkerPool[LanesWorker]):
         for attempt in range(_ATTEMPTS):
             if attempt == _ATTEMPTS - 1:
                 worker.log = None
-            try:
+            with contextlib.suppress(_LostWorkerError):
                 self._renew(worker)
                 return self._repeat(worker, job, publish, last)
-            except _LostWorkerError:
-                continue
         raise WorkerDiedError(
             f"the process of lanes {worker.start} to {worker.stop - 1} died {_ATTEMPTS} times in "
             f"{job.method!r}; its input seems to be the cause",
@@ -335,7 +335,7 @@ class LanesPool(WorkerPool[LanesWorker]):
         except _LostWorkerError:
             raise
         except Exception as error:
-            return Outcome(error=error)
+            return Outcome(error=not_exiting(error))
         worker.fresh = job.starts
         if loss is None or job.repeats:
             self._send(worker, job, publish)

@@ -17,7 +17,8 @@ def shows_its_base(env: Any) -> bool:
     if not is_plan_env(env):
         return True
     same_space = env.observation_space == gym_env_of(env).observation_space
-    return same_space and env.frameskip == 1 and not env.return_image
+    same_actions = env.layout.out_of_bounds == "pass"
+    return same_space and same_actions and env.frameskip == 1 and not env.return_image
 
 
 def is_bare(env: gymnasium.Env[Any, Any]) -> bool:

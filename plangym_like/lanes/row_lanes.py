@@ -66,7 +66,7 @@ class RowLanes(Lanes):
 
     def info_columns(self) -> dict[str, NDArray[Any]] | None:
         batch = self._batch
-        if batch is None or batch.has_objects or len(self._stepped) < self.num_lanes:
+        if batch is None or batch.has_objects or not isinstance(self._stepped, range):
             return None
         return {name: batch.column(name) for name in sorted(batch.keys() - {*STEP_COUNTS})}
 

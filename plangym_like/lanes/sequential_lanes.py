@@ -148,8 +148,8 @@ def as_gym_env(env: Any) -> Any:
     if not is_plan_env(env):
         skip_unread_screens(env)
         return env
-    view = env.as_gym()
-    return view if env.return_image or env._given.elsewhere else LiveEnv(env)
+    needs_view = env.return_image or env._given.elsewhere or env.layout.out_of_bounds != "pass"
+    return env.as_gym() if needs_view else LiveEnv(env)
 
 
 class LiveEnv:

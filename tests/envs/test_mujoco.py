@@ -354,6 +354,15 @@ def test_a_quick_step_that_ends_an_episode_begins_the_next_one() -> None:
         assert_same(quick.get_state(), slow.get_state())
 
 
+def test_a_robot_with_replaced_methods_is_not_stepped_quickly() -> None:
+    with plangym_like.make("HalfCheetah-v5", audit="off") as env:
+        base, state = env.gym_env.unwrapped, env.reset(seed=0).state
+        observe = base._get_obs
+        base._get_obs = lambda: observe() + base.np_random.normal(0, 0.1, 17)
+        action = np.zeros(6, np.float32)
+        assert_same(env.step(action, state), env.step(action, state))
+
+
 def test_a_quick_step_that_raises_leaves_the_episode_of_a_reset() -> None:
     with plangym_like.make("HalfCheetah-v5") as env:
         state = env.reset(seed=0).state

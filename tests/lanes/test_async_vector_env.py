@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -16,6 +17,7 @@ import pytest
 from gymnasium.error import ResetNeeded
 from gymnasium.vector.utils import concatenate, create_empty_array
 from hosted import wait_until_gone
+from interrupting import AlarmError, Moment
 from small_envs import Fuse, Nested, Teller
 from test_make_vec import same
 
@@ -285,7 +287,7 @@ def test_a_process_that_dies(
 
 
 def _receive_all(envs: Any) -> None:
-    while envs._queue.pending.any():
+    while envs._queue is not None and envs._queue.pending.any():
         envs.recv()
 
 
@@ -374,6 +376,31 @@ def test_the_results_of_an_interrupted_step_are_not_taken_for_those_of_later_act
     # The other process has done the interrupted step, with the old actions or the new ones.
     assert loads[0][:2].tolist() == [2, 2] and (loads[0][2:] > 2).all()
     assert (np.diff(loads, axis=0) == 2).all()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, AlarmError])
+@pytest.mark.parametrize("n_workers", [None, 2])
+def test_a_signal_handler_at_any_moment_leaves_no_environment_pending(
+    make: Callable[..., Any], n_workers: int | None, error: type[BaseException]
+) -> None:
+    envs = make("CartPole-v1", 4, n_workers, batch_size=2, vectorise=False)
+    twins = make("CartPole-v1", 4)
+    for number in range(1, 400, 13):
+        envs.async_reset(seed=SEED)
+        _receive_all(envs)
+        moment = Moment(number)
+        with moment.strikes(error):
+            envs.send([1] * 4)
+            envs.recv()
+            envs.recv()
+        with contextlib.suppress(ResetNeeded):
+            _receive_all(envs)
+        assert same(envs.reset(seed=SEED)[0], twins.reset(seed=SEED)[0])
+        for _ in range(2):
+            assert same(envs.step([1] * 4)[:4], twins.step([1] * 4)[:4])
+        if moment.where is None:
+            break
+    assert number > 50
 
 
 @WORKERS

@@ -31,6 +31,7 @@ from plangym_like.lanes.classic_lanes import ClassicLanes
 from plangym_like.lanes.robot_lanes import RobotLanes
 from plangym_like.lanes.row_lanes import RowLanes
 from plangym_like.lanes.sequential_lanes import SequentialLanes
+from plangym_like.lanes.step_arrays import StepArrays
 
 HAS_BOX2D = importlib.util.find_spec("Box2D") is not None
 pytestmark = pytest.mark.filterwarnings("ignore:builtin type .* has no __module__")
@@ -529,3 +530,66 @@ def test_an_exception_says_which_environment() -> None:
     with pytest.raises(ArithmeticError) as caught:
         envs.step([0, 3, 0])
     assert caught.value.__notes__ == ["raised while lane 1 was stepped"]
+
+
+@pytest.mark.parametrize(
+    ("name", "count"), [("MountainCarContinuous-v0", 2), ("HalfCheetah-v5", 5)]
+)
+@pytest.mark.parametrize("n_workers", [None, 2])
+def test_actions_out_of_bounds_are_treated_as_by_make(
+    name: str, count: int, n_workers: int | None
+) -> None:
+    with plangym_like.make(name, remove_time_limit=False, out_of_bounds="clip") as env:
+        state = env.reset(seed=0).state
+        action = np.full(env.action_space.shape, 5, np.float32)
+        expected = env.step(action, state).reward
+    actions = np.stack([action] * count)
+    with make_vec(name, count, n_workers, out_of_bounds="clip") as envs:
+        envs.reset(seed=0)
+        envs.set_states(state)
+        assert envs.step(actions)[1].tolist() == [expected] * count
+    with make_vec(name, count, n_workers, out_of_bounds="raise") as envs:
+        envs.reset(seed=0)
+        with pytest.raises(ActionError):
+            envs.step(actions)
+
+
+def test_a_reset_ends_the_loss_of_a_state() -> None:
+    with make_vec("CartPole-v1", 4) as envs:
+        envs.reset(seed=0)
+        states = envs.get_states()
+        envs.set_states(states)
+        simulator = envs._lanes.envs[1].simulator
+        write = simulator.write
+
+        def interrupted(payload: Any) -> None:
+            simulator.write = write
+            raise KeyboardInterrupt
+
+        simulator.write = interrupted
+        with pytest.raises(KeyboardInterrupt):
+            envs.set_states(states)
+        envs.reset(seed=1)
+        with make_vec("CartPole-v1", 4) as twins:
+            twins.reset(seed=1)
+            assert same(envs.get_states(), twins.get_states())
+
+
+@pytest.mark.parametrize("n_workers", [None, 2])
+def test_lanes_in_any_order_have_their_own_infos(
+    monkeypatch: pytest.MonkeyPatch, n_workers: int | None
+) -> None:
+    monkeypatch.setattr(MujocoSimulator, "fewest_rows", 1)
+    actions = np.linspace(-1, 1, 24, dtype=np.float32).reshape(4, 6)
+    found = []
+    for order in ([0, 1, 2, 3], [3, 1, 0, 2]):
+        with make_vec("HalfCheetah-v5", 4, n_workers) as envs:
+            lanes = envs._lanes
+            obs = lanes.start(seeds=range(4))
+            out = StepArrays(obs, np.zeros(4), np.zeros(4, bool), np.zeros(4, bool))
+            lanes.step(actions, out, order)
+            columns = lanes.info_columns()
+            speeds = [info["x_velocity"] for info in lanes.infos]
+            assert columns is None or columns["x_velocity"].tolist() == speeds
+            found.append((speeds, out.rewards.tolist()))
+    assert found[0] == found[1]

@@ -15,18 +15,21 @@ import gymnasium
 import numpy as np
 import pytest
 from hosted import descriptors, wait_until_gone, workers
-from interrupting import Moment
+from interrupting import AlarmError, Moment
 from playing import Player, plain
-from small_envs import Levers, Nested, Teller
+from small_envs import Fuse, Levers, Nested, Teller
 
 import plangym_like
 from plangym_like import make_vec
 from plangym_like.errors import ClosedError, InputError, SnapshotError, StateError
+from plangym_like.lanes import lane_parts
 from plangym_like.lanes.hosted_lanes import make_part
 from plangym_like.lanes.lanes import Lanes
 from plangym_like.lanes.process_lanes import ProcessLanes
 from plangym_like.lanes.step_arrays import StepArrays
+from plangym_like.lanes.vector_env import PlanVectorEnv
 from plangym_like.processes.external_process import ExternalProcess
+from plangym_like.processes.worker_handle import WorkerHandle
 
 RAM = partial(plangym_like.make, "ALE/MsPacman-v5", obs_type="ram", remove_time_limit=False)
 SHORT = partial(gymnasium.make, "HalfCheetah-v5", max_episode_steps=17)
@@ -334,18 +337,52 @@ def test_what_cannot_be(make: MakeLanes) -> None:
         lanes.reset(None)
 
 
-@pytest.mark.parametrize("number", [1, 9, 20, 30, 40, 50, 60, 70, 80, 90, 100, 110])
-def test_ctrl_c_at_any_moment_leaves_no_stale_reply(make: MakeLanes, number: int) -> None:
+@pytest.mark.parametrize("error", [KeyboardInterrupt, AlarmError])
+@pytest.mark.parametrize("messages", [False, True])
+def test_a_signal_handler_at_any_moment_leaves_no_stale_reply(
+    make: MakeLanes,
+    monkeypatch: pytest.MonkeyPatch,
+    messages: bool,
+    error: type[BaseException],
+) -> None:
+    if messages:  # processes that never poll are not asked through shared memory
+        monkeypatch.setattr(lane_parts, "_LINGER_SECONDS", 0.0)
     lanes = make("CartPole-v1", 4, vectorise=False)
-    player = Player(lanes)
-    player.play(SEEDS[:4], 2)
-    moment = Moment(number)
-    with moment.strikes():
-        player.step()
-    expected = Player(make_part("CartPole-v1", 0, 4, vectorise=False)).play(SEEDS[:4], 12)
-    assert plain(Player(lanes).play(SEEDS[:4], 12)) == plain(expected)
-    assert moment.where is not None or number > 50  # Python 3.13 traces fewer moments
+    expected = Player(make_part("CartPole-v1", 0, 4, vectorise=False)).play(SEEDS[:4], 4)
+    struck = 0
+    for number in range(1, 1000, 2):
+        player = Player(lanes)
+        player.play(SEEDS[:4], 2)
+        moment = Moment(number)
+        with moment.strikes(error):
+            player.step()
+        assert plain(Player(lanes).play(SEEDS[:4], 4)) == plain(expected)
+        if moment.where is None:
+            break
+        struck += 1
+    assert struck > 15  # Python 3.13 traces fewer moments
     assert lanes.stats.deaths == 0
+
+
+def test_an_exception_of_a_signal_handler_is_not_the_result_of_a_task(
+    make: MakeLanes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lane_parts, "_LINGER_SECONDS", 0.0)
+    envs = PlanVectorEnv(make(Fuse, 4))
+    envs.reset(seed=0)
+    take_task, alarms = WorkerHandle.take_task, [AlarmError]
+
+    def interrupted(self: WorkerHandle) -> Any:
+        if alarms:
+            raise alarms.pop()
+        return take_task(self)
+
+    monkeypatch.setattr(WorkerHandle, "take_task", interrupted)
+    with pytest.raises(AlarmError):
+        envs.step([1] * 4)
+    assert envs.reset(seed=1)[0].tolist() == [0.0] * 4
+    for load in (2.0, 4.0):
+        assert envs.step([2] * 4)[0].tolist() == [load] * 4
 
 
 class Waits(Nested):
