@@ -324,8 +324,11 @@ class ProcessExecutor:
             while not task.done() and time.monotonic() < until:
                 self.ensure_open()
                 self.pool.wait(_CALL_LOOK_SECONDS)
+            if task.done() and not worker.died:
+                return portable_result(worker.take_task())
         except BaseException:
-            worker.abandon()
+            if worker.task is not None:
+                worker.abandon()
             raise
         if not task.done():
             self.tally.timeouts += 1
@@ -335,8 +338,6 @@ class ProcessExecutor:
                 "environment hangs in this state, or needs a larger start_timeout",
                 [0],
             )
-        if not worker.died:
-            return portable_result(worker.take_task())
         error = task.exception()
         assert isinstance(error, WorkerDiedError)
         self.pool.replace_dead(worker, idle=False)
