@@ -1,0 +1,62 @@
+"""`Positions`: moves an emulator's objects to their positions in a state, before it is restored."""
+
+from __future__ import annotations
+
+import re
+import struct
+
+# A count of 128 and the bytes of RAM follow the name of the first chip, one word for each byte.
+_RAM = re.compile(rb"M6532\x80\x00\x00\x00")
+_VIDEO = re.compile(rb"TIA.{136}", re.DOTALL)
+_PROCESSOR = re.compile(rb"M6502(Low|High)")
+# Words after the name: the program counter; the playfield's control register; the five registers
+# of horizontal motion.
+_COUNTER, _CONTROL, _MOTION = 4 * 5, 4 * 17, slice(4 * 30, 4 * 35)
+# The program, at the first address of RAM: set VSYNC, wait for the next line, write CTRLPF (the
+# register is filled in) and HMOVE, wait for three lines, clear VSYNC (which ends the frame), stay.
+_BEFORE, _AFTER = (
+    bytes.fromhex("a902 8500 8502 a9"),
+    bytes.fromhex("850a 852a 8502 8502 8502 a900 8500 4c9600"),
+)
+_ADDRESS = 0x80
+
+
+class Positions:
+    """Moves the five objects of an emulator (two players, two missiles, a ball) to new positions.
+
+    ALE draws the objects, and detects their collisions, with masks that it computes when a game
+    writes to registers such as HMOVE. A state holds the positions but not the masks, and restoring
+    it does not compute them. In the first frame after a restore, objects are therefore where they
+    were before, until the game writes to the registers. Most games do this before they draw.
+
+    Parameters
+    ----------
+    saved : bytes
+        Any serialised state of the game.
+    """
+
+    def __init__(self, saved: bytes) -> None:
+        # The state begins with text of any length, so places are counted from the end.
+        found = [kind.search(saved) for kind in (_PROCESSOR, _RAM, _VIDEO)]
+        assert all(found)
+        processor, ram, video = (match and match.end() - len(saved) for match in found)
+        assert processor and ram and video
+        self._counter = processor + _COUNTER
+        self._ram = ram
+        self._video = video - 136
+
+    def placing(self, saved: bytes) -> bytes:
+        """Return a state from which one frame computes the masks of the state `saved`.
+
+        That frame runs a program that writes the values of `saved` to the registers.
+        """
+        placing, begin = bytearray(saved), len(saved)
+        program = _BEFORE + saved[begin + self._video + _CONTROL :][:1] + _AFTER
+        words = struct.pack(f"<{len(program)}I", *program)
+        at = begin + self._ram
+        placing[at : at + len(words)] = words
+        at = begin + self._counter
+        placing[at : at + 4] = struct.pack("<I", _ADDRESS)
+        at = begin + self._video
+        placing[at + _MOTION.start : at + _MOTION.stop] = bytes(4 * 5)
+        return bytes(placing)
