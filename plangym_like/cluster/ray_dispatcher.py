@@ -33,7 +33,8 @@ _DEPTH_UNATTENDED = 6
 # its rows (`benchmarks/ray_bench.py`); if chunks are short, a lost actor loses little work.
 LEAST_SECONDS, _MOST_SECONDS = 4e-3, 1.0
 _MOST_NBYTES = 16 << 20
-# The number of pieces that an actor's share is split into, so that faster machines can take some.
+# The number of pieces that an actor's share is split into, so that faster machines can take some
+# (2 to 32 take the same time if machines are equally fast, `benchmarks/constants.py`).
 _PIECES = 8
 # A row is to blame after this many actors have died while it was their only row.
 _DEATHS_ALONE = 3

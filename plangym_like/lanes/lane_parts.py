@@ -20,7 +20,8 @@ from plangym_like.lanes.lanes_pool import LanesPool
 from plangym_like.lanes.lanes_worker import Job, LanesWorker, Outcome
 from plangym_like.processes.external_process import ExternalProcess
 
-# How long a process polls for the next call before it sleeps, if there are enough cores.
+# How long a process polls for the next call before it sleeps, if there are enough cores
+# (`benchmarks/constants.py`).
 _LINGER_SECONDS = 5e-3
 # How long a process may take to make its environments, unless `timeout` is longer.
 _START_SECONDS = 60.0
