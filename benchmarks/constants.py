@@ -2,7 +2,7 @@
 
 Run it from anywhere::
 
-    python benchmarks/constants.py                    # all constants, about four minutes
+    python benchmarks/constants.py                    # all constants
     python benchmarks/constants.py rows_spin put --rounds 15
 
 For each constant, environments are made and stepped with several values in turn, in random order.

@@ -256,9 +256,10 @@ class CurrentState:
         if self._format.checksum:
             self._format.seal_row(fresh)
         info["n_step"], info["dt"] = frames, dt
-        kept = None if simulator.step_row_moves else fresh.copy()
-        self._begin(given=True)
-        self.row = kept
+        if simulator.step_row_moves:
+            self._begin(given=True)
+        else:
+            self.hold(fresh.copy())
         if autoreset and (terminated or truncated):
             self._bring_back()
             self.restart()

@@ -32,8 +32,8 @@ _UNSETTLED = frozenset(
         "yars_revenge",
     }
 )
-# This game sometimes draws objects before it writes to the registers that position them, which
-# changed the memory after 6 of 6,000 restores (and after none of 6,000 for every other game).
+# One of them also draws objects before it writes to the registers that position them, sometimes:
+# the memory was wrong after 6 of 6,000 restores (and after none of 6,000 for every other game).
 _POSITIONED = "yars_revenge"
 # Steps of these games start from a restored state too, because saving rounds the phase of a clock.
 _ROUNDED = frozenset({"pitfall2"})
@@ -84,9 +84,8 @@ class PlannableAle(AleEnv):
             beginning = ALEState(self._golf.written_into(beginning.serialize()))
         self._beginning = beginning, self.ale.getScreenRGB()
         self.leftovers = Leftovers(self.ale, self._beginning[0], self.load_game)
-        self._positions: Positions | None = None
-        if self._game == _POSITIONED:
-            self._positions = Positions(self._beginning[0].serialize())
+        placed = self._game == _POSITIONED
+        self._positions = Positions(self._beginning[0].serialize()) if placed else None
         # Returns the number of lives, even if no frame has run since a state was restored.
         self.lives = self._atlantis2_lives if self._game == "atlantis2" else self.ale.lives
         # The frameskip if actions are discrete, nothing is random and no game-specific correction
@@ -192,7 +191,6 @@ class PlannableAle(AleEnv):
             leftovers.load(saved)
             self._timer.recall(self.ale)
         if self._positions is not None:
-            leftovers.prepare(True)
             leftovers.load(self._positions.placing(saved))
             self.ale.act(0)
             leftovers.note_frame(True)

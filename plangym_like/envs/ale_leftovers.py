@@ -6,6 +6,7 @@
   the flag in states.
 - *Banks.* With cartridges of type E0, ALE does not select the program banks of a restored state.
   Every frame of a game ends with the same banks, but a forged row may have other banks.
+- *Masks.* The video chip draws objects where masks say that they are; see `Positions`.
 - *Damage.* A state that ALE refuses may already have overwritten the game's program.
 """
 
@@ -21,7 +22,7 @@ from plangym_like.errors import SnapshotError, StateFormatError
 _STOPPED, _FATAL = 0x01, 0x02
 # Between the processor's name and its status, there are six registers and seven flags (one word
 # each).
-_PROCESSOR, _STATUS_AFTER_NAME = re.compile(rb"M6502(Low|High)"), 4 * 13
+PROCESSOR, _STATUS_AFTER_NAME = re.compile(rb"M6502(Low|High)"), 4 * 13
 # A count and four banks follow the name.
 _BANKED = re.compile(rb"CartridgeE0.{20}", re.DOTALL)
 _TRIES = 1000
@@ -56,7 +57,7 @@ class Leftovers:
     def __init__(self, ale: ALEInterface, beginning: ALEState, load: Callable[[], object]) -> None:
         self._ale, self._beginning, self._load = ale, beginning, load
         saved = beginning.serialize()
-        processor, banks = _PROCESSOR.search(saved), _BANKED.search(saved)
+        processor, banks = PROCESSOR.search(saved), _BANKED.search(saved)
         assert processor is not None
         # A random generator comes first, as text of any length.
         end = len(saved)

@@ -5,10 +5,14 @@ from __future__ import annotations
 import re
 import struct
 
-# A count of 128 and the bytes of RAM follow the name of the first chip, one word for each byte.
-_RAM = re.compile(rb"M6532\x80\x00\x00\x00")
-_VIDEO = re.compile(rb"TIA.{136}", re.DOTALL)
-_PROCESSOR = re.compile(rb"M6502(Low|High)")
+from plangym_like.envs.ale_leftovers import PROCESSOR
+
+# The processor, the memory (a count of 128, then its bytes, one word each) and the video chip, each
+# after its name.
+_CHIPS = re.compile(
+    PROCESSOR.pattern + rb"(?P<processor>).*M6532\x80\0\0\0(?P<ram>).{512}.*?TIA(?P<video>)",
+    re.DOTALL,
+)
 # Words after the name: the program counter; the playfield's control register; the five registers
 # of horizontal motion.
 _COUNTER, _CONTROL, _MOTION = 4 * 5, 4 * 17, slice(4 * 30, 4 * 35)
@@ -37,13 +41,11 @@ class Positions:
 
     def __init__(self, saved: bytes) -> None:
         # The state begins with text of any length, so places are counted from the end.
-        found = [kind.search(saved) for kind in (_PROCESSOR, _RAM, _VIDEO)]
-        assert all(found)
-        processor, ram, video = (match and match.end() - len(saved) for match in found)
-        assert processor and ram and video
-        self._counter = processor + _COUNTER
-        self._ram = ram
-        self._video = video - 136
+        found = _CHIPS.search(saved)
+        assert found is not None
+        self._counter = found.start("processor") + _COUNTER - len(saved)
+        self._ram = found.start("ram") - len(saved)
+        self._video = found.start("video") - len(saved)
 
     def placing(self, saved: bytes) -> bytes:
         """Return a state from which one frame computes the masks of the state `saved`.

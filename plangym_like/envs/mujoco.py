@@ -169,18 +169,15 @@ class MujocoSimulator(GymnasiumSimulator):
 
         The random generator is copied with the row, because these robots use it only in resets.
         """
-        # Plain infos belong to unknown robots, and to wrappers that change results.
-        if self.plain_infos or self.memory.nbytes or self._images or dt * self.frameskip != 1:
-            return None
-        # There is no fast form if methods were replaced; they may use the random generator.
-        if self._fast_form_of(action) is None:
+        # Replaced methods and wrappers may use the generator; with them, there is no fast form.
+        has_quick_step = not self.memory.nbytes and self._fast_form_of(action) is not None
+        if not has_quick_step or dt * self.frameskip != 1:
             return None
         self.codec.write(row[HEADER_NBYTES:])
-        obs, reward, terminated, truncated, info = self.env.step(action)
+        obs, reward, terminated, truncated, info, count = self.hold(action, 1)
         fresh = row.copy()
         self.codec.read(fresh[HEADER_NBYTES:])
-        total = 0.0 + float(reward)  # as in `hold`: -0.0 becomes 0.0
-        return fresh, (owned(obs), total, bool(terminated), bool(truncated), owned_info(info), 1)
+        return fresh, (owned(obs), reward, terminated, truncated, owned_info(info), count)
 
     def _write_generator(self, payload: Row, seed: int) -> None:
         memory = save_generator(seeded_generator(seed))
