@@ -155,6 +155,7 @@ class PlannableAle(AleEnv):
         else:
             self.load_game()
             self.ale.reset_game()
+        self.leftovers.forget()
         info: Any = self._get_info()
         info["seeds"] = seeds
         return self._get_obs(), info
@@ -193,7 +194,7 @@ class PlannableAle(AleEnv):
         if self._positions is not None:
             leftovers.load(self._positions.placing(saved))
             self.ale.act(0)
-            leftovers.note_frame(True)
+            leftovers.save()
         leftovers.restore(saved)
         if self._golf is not None:
             self._golf.read_from(saved)
