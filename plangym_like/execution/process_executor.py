@@ -43,7 +43,7 @@ _CALLS, _CALL_LOOK_SECONDS = 3, 0.5
 
 # Of the batches that take less time than a message, one in this many is recorded in the cost model:
 # recording each would take a tenth of the time of a CartPole row (`benchmarks/never_slower.py`).
-_NOTED = 8
+_NOTED = 32
 
 
 class ProcessExecutor:
@@ -115,18 +115,16 @@ class ProcessExecutor:
         Several batches may be pending. Free workers get rows of the oldest batch first.
         """
         blocking = options.blocking
+        if inputs.count == 1 and blocking and self._stepper is not None and not self._closed:
+            # A single row is never worth sending. The stepper has its own lock.
+            return self._run_here(inputs, options)
         with self.lock:
-            if self._closed:
-                self.ensure_open()
-            # A single row is never worth sending.
-            is_single = inputs.count == 1 and blocking and self._stepper is not None
-            stays = is_single or self._stays_here(inputs, options)
+            self.ensure_open()
+            stays = self._stays_here(inputs, options)
             if not inputs.verified and (stays or not blocking):
                 self.layout.verify(inputs)
                 inputs.verified = True
             if stays:
-                if not options.audit:
-                    self.tally.begin(inputs.count)
                 if blocking:
                     return self._run_here(inputs, options)
                 return Future.of(partial(self._run_here, inputs, options))
@@ -215,11 +213,14 @@ class ProcessExecutor:
                 run.dispatcher.step_own()
             self._drop_unwanted()
             self._tend()
+            over = False
             for each in tuple(self._runs):
-                if each is not run:
+                if each is run:
+                    over = run.dispatcher.advance(here=here)
+                else:  # workers that finished `run` continue with the batches after it
                     each.attempt(partial(each.dispatcher.advance, here=False), for_another=True)
-                elif run.dispatcher.advance(here=here):
-                    return True
+            if over:
+                return True
             left = until - time.monotonic()
             if left <= 0:
                 return False
@@ -235,18 +236,21 @@ class ProcessExecutor:
         self.pool.wait_for_rows(min(seconds, dispatcher.max_sleep()), dispatcher.watched())
 
     def _run_here(self, inputs: Inputs, options: SubmitOptions) -> Any:
-        states, observations = options.states, options.observations
-        if self._stepper is None:  # the batch is empty
+        states, observations, _, masked, is_audit = options
+        stepper, tally = self._stepper, self.tally
+        if not inputs.verified:
+            self.layout.verify(inputs)
+        if not is_audit:
+            tally.begin(inputs.count)
+        if stepper is None:  # the batch is empty
             empty = self.layout.allocate(inputs, states=states, observations=observations)
             return self.layout.result(empty)
         begun = time.perf_counter()
-        result = self._stepper.run_batch(
-            inputs, states=states, observations=observations, masked=options.masked
-        )
+        result = stepper.run_batch(inputs, states=states, observations=observations, masked=masked)
         seconds = time.perf_counter() - begun
-        self.tally.seconds_here += seconds
-        if seconds > MESSAGE_SECONDS or self.tally.batches % _NOTED == 1:
-            if inputs.count and not options.audit:
+        tally.seconds_here += seconds
+        if seconds > MESSAGE_SECONDS or tally.batches % _NOTED == 1:
+            if inputs.count and not is_audit:
                 self._costs.note_here(inputs.count, steps_of(inputs), seconds=seconds)
         return result
 

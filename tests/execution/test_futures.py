@@ -137,6 +137,24 @@ def test_a_later_batch_does_not_wait_for_a_row_of_an_earlier_one(
         assert_same(first.result(60), serial.step_batch(ACTIONS, state))
 
 
+def test_a_worker_continues_with_the_next_batch_when_a_result_is_read(
+    serial: CounterEnv, meeting: Meeting
+) -> None:
+    trap = Trap(meeting, [0, 500])
+    options: dict[str, Any] = {"n_workers": 1, "isolate": True, "audit": "off"}
+    with ParallelEnv(CounterEnv, "toy", trap=trap, **options) as env:
+        sending(env)
+        state = serial.get_state()
+        first = env.step_batch(ACTIONS, state, blocking=False)
+        meeting.next_report()
+        second = env.step_batch([500], state, blocking=False)
+        meeting.let_go()
+        assert_same(first.result(60), serial.step_batch(ACTIONS, state))
+        meeting.next_report()  # the second batch has begun, though nobody has asked for it yet
+        meeting.let_go()
+        assert_same(second.result(60), serial.step_batch([500], state))
+
+
 def test_a_small_batch_that_is_only_asked_whether_it_is_done(serial: CounterEnv) -> None:
     """Its rows are not worth a message each, but this process does not step them either."""
     state = serial.get_state()
