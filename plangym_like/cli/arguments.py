@@ -20,14 +20,23 @@ class UsageError(Exception):
     """A request that cannot be fulfilled; the message says why."""
 
 
-def add_id(parser: argparse.ArgumentParser, **options: Any) -> None:
-    """Add the argument for an environment id, or for several ids if `options` are given."""
+def add_env_command(
+    commands: Any, name: str, *, purpose: str, description: str | None, **ids: Any
+) -> argparse.ArgumentParser:
+    """Add the command `name`, whose first argument is an environment id, or several if `ids`.
+
+    `commands` are the subparsers of the program, and `ids` are options of the first argument.
+    """
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, help=purpose, description=description
+    )
     parser.add_argument(
-        "id" if not options else "ids",
+        "ids" if ids else "id",
         metavar="ID",
         help="a Gymnasium id, or module:callable for your own environment",
-        **options,
+        **ids,
     )
+    return parser
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:

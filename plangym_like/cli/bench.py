@@ -24,7 +24,7 @@ import numpy as np
 from plangym_like.cli.arguments import (
     OK,
     UsageError,
-    add_id,
+    add_env_command,
     add_json,
     add_settings,
     counts,
@@ -42,10 +42,12 @@ _CALLS = 200
 
 def add_to(commands: Any) -> None:
     """Add this command to `commands`, the subparsers of the program."""
-    parser = commands.add_parser(
-        "bench", help="measure states per second, and where the time goes", description=__doc__
+    parser = add_env_command(
+        commands,
+        "bench",
+        purpose="measure states per second, and where the time goes",
+        description=__doc__,
     )
-    add_id(parser)
     parser.add_argument(
         "--batches",
         type=counts,

@@ -15,7 +15,7 @@ from plangym_like.cli.arguments import (
     FAILED,
     OK,
     USAGE,
-    add_id,
+    add_env_command,
     add_json,
     add_settings,
     counts,
@@ -28,12 +28,13 @@ from plangym_like.testing.report import Report
 
 def add_to(commands: Any) -> None:
     """Add this command to `commands`, the subparsers of the program."""
-    parser = commands.add_parser(
+    parser = add_env_command(
+        commands,
         "check",
-        help="test whether an environment is saved, restored and stepped exactly",
+        purpose="test whether an environment is saved, restored and stepped exactly",
         description=__doc__,
+        nargs="+",
     )
-    add_id(parser, nargs="+")
     parser.add_argument(
         "--states", type=int, default=16, help="states to restore and continue (16)"
     )

@@ -6,16 +6,18 @@ import argparse
 import json
 from typing import Any
 
-from plangym_like.cli.arguments import OK, add_id, add_json, add_settings, make_env
+from plangym_like.cli.arguments import OK, add_env_command, add_json, add_settings, make_env
 from plangym_like.plan_env import PlanEnv
 
 
 def add_to(commands: Any) -> None:
     """Add this command to `commands`, the subparsers of the program."""
-    parser = commands.add_parser(
-        "info", help="show spaces, and how states are saved and why", description=__doc__
+    parser = add_env_command(
+        commands,
+        "info",
+        purpose="show spaces, and how states are saved and why",
+        description=__doc__,
     )
-    add_id(parser)
     add_settings(parser)
     add_json(parser)
     parser.set_defaults(run=run)

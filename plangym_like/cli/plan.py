@@ -22,7 +22,7 @@ from plangym_like.cli.arguments import (
     INTERRUPTED,
     OK,
     UsageError,
-    add_id,
+    add_env_command,
     add_json,
     add_settings,
     described,
@@ -39,10 +39,12 @@ from plangym_like.planners.progress_bar import ProgressBar
 
 def add_to(commands: Any) -> None:
     """Add this command to `commands`, the subparsers of the program."""
-    parser = commands.add_parser(
-        "plan", help="search for a plan, and write its actions and images", description=__doc__
+    parser = add_env_command(
+        commands,
+        "plan",
+        purpose="search for a plan, and write its actions and images",
+        description=__doc__,
     )
-    add_id(parser)
     parser.add_argument(
         "--planner",
         default="random-shooting",
