@@ -13,7 +13,7 @@ from plangym_like.states import MAGIC
 
 
 def wrong_shape(space: spaces.Space[Any], given: Any, lead: int) -> ActionError:
-    """Return the error for actions whose shape is wrong; see `as_actions` for `lead`."""
+    """Return the error for actions with a wrong shape; `lead` is as in `spaces.as_actions`."""
     shape = tuple(space.shape or ())
     expected = ", ".join([*"NT"[:lead], *map(str, shape)])
     hint = _rows_hint(np.asarray(given))
@@ -40,7 +40,7 @@ def wrong_dtype(space: spaces.Space[Any], given: Any) -> ActionError:
 def not_in_space(
     space: spaces.Space[Any], batch: NDArray[Any], good: NDArray[np.bool_], lead: int
 ) -> ActionError:
-    """Return the error for actions that are not all in `space`; it names the first such row."""
+    """Return the error that names the first action of `batch` outside `space`, and its row."""
     row = tuple(int(x) for x in np.argwhere(~good)[0][:lead])
     place = f" (row {row if lead > 1 else row[0]})" if lead else ""
     return ActionError(

@@ -36,11 +36,12 @@ class BatchEnv(PlanEnv):
     caller : PlanEnv, optional
         An environment in this process that steps rows as well.
     layout : Layout, optional
-        The layout of batches; by default it is requested from the workers.
+        The layout of batches; by default, the layout of `caller` or, without it, of the workers.
     step_timeout : float, optional
         Limit in seconds for one row; a worker that exceeds it is replaced.
     audit : {"raise", "warn", "off"}
-        What to do when stepping a row a second time gives another result (see `make`).
+        What to do when stepping a row a second time gives another result (see `make`). With
+        `caller`, this option has no effect, because the audit of `caller` is used.
     start_timeout : float, optional
         Limit in seconds for a worker to make its environment; a worker that exceeds it is replaced.
         The default is 60 s if `step_timeout` is given, and otherwise no limit.
@@ -48,7 +49,8 @@ class BatchEnv(PlanEnv):
     Raises
     ------
     InputError
-        The environments' spaces, infos or state formats differ.
+        The environments' spaces, infos or state formats differ, a timeout is invalid, or there is
+        neither a worker nor a `caller`.
 
     Examples
     --------
@@ -152,7 +154,7 @@ class BatchEnv(PlanEnv):
         return self._processes.isolated
 
     def clone(self, **changed: Any) -> Self:
-        """Return another env in the same state, with new processes from the same constructors."""
+        """Return another env in the same state, with new workers; `changed` replaces arguments."""
         other = type(self)(
             [self._processes[index].make_another() for index in range(len(self))],
             caller=None if self._caller is None else self._caller.clone(),
@@ -170,7 +172,7 @@ class BatchEnv(PlanEnv):
     def get_state(self) -> Row:
         """Return the state that batches start from if no states are given.
 
-        Before the first reset or `set_state`, it is the state of the first worker's environment.
+        Before the first `reset`, `step` or `set_state`, this is the first worker's state.
         """
         if self._stepper is not None:
             return super().get_state()
@@ -188,11 +190,12 @@ class BatchEnv(PlanEnv):
     def reset(  # type: ignore[override]
         self, indices: Sequence[int] | None = None, return_states: bool = True
     ) -> Any:
-        """Reset the workers' environments; return ``(states, obs, infos)``, or ``(obs, infos)``.
+        """Reset the workers' environments; return ``(states, obs, infos)``.
 
         `indices` selects the K processes whose environments are reset; by default, all of them.
         ``states`` is ``(K, state_nbytes)``, ``obs`` a batch of K observations, and ``infos`` a
-        list of K dicts. The first of the states becomes the current state.
+        list of K dicts. The first of the states becomes the current state. With
+        ``return_states=False``, return ``(obs, infos)``.
         """
         self.setup()
         with self._processes.lock:

@@ -1,4 +1,4 @@
-"""Types of the keyword arguments of `PlanEnv`; they tell type checkers what a call returns."""
+"""Types of keyword arguments of `PlanEnv`'s methods; they show type checkers what is returned."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Any, Literal, Required, TypedDict
 
 
 class ResetOptions(TypedDict, total=False):
-    """Options of ``reset``."""
+    """Options of ``reset`` other than ``return_state``."""
 
     seed: int | None
     options: dict[str, Any] | None
 
 
 class _Batch(TypedDict, total=False):
-    """Options of every batch."""
+    """Options that every batch accepts."""
 
     seeds: Any
     on_error: str

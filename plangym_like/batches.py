@@ -79,7 +79,7 @@ def dt_of(inputs: Inputs, index: int) -> int:
 def single_steps(inputs: Inputs, start: int, stop: int) -> float:
     """Return how many single steps the rows ``start:stop`` take if no episode ends early.
 
-    It is a float because sums of large ``dt`` do not fit into an integer of 64 bits.
+    The result is a float, because a sum of large ``dt`` may not fit into an integer of 64 bits.
 
     >>> states, dt = np.zeros((3, 40), np.uint8), np.array([1, 2, 4])
     >>> inputs = Inputs(3, 0, np.zeros(3), states, dt, None)

@@ -1,4 +1,4 @@
-"""Errors for calls whose arguments do not fit, such as those with a misspelled option."""
+"""Errors for calls with wrong arguments, such as a misspelled option."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from plangym_like.errors import InputError
 
-# Python's message about an argument that a function does not have.
+# Python's message about an unknown keyword argument, or about a class without a constructor.
 _UNEXPECTED = re.compile(
     r"(\w+)(?:\.__init__)?\(\) (?:got an unexpected keyword argument '(\w+)'|takes no arguments)"
 )
@@ -92,6 +92,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 def checks_options(init: Callable[..., None]) -> Callable[..., None]:
     """Wrap the constructor `init`, so that an unknown option raises an error.
 
+    A constructor with ``**kwargs`` is returned unchanged.
+
     Raises
     ------
     InputError
@@ -116,9 +118,9 @@ def checks_options(init: Callable[..., None]) -> Callable[..., None]:
 
 
 def misfit(function: Callable[..., Any], *args: Any, **options: Any) -> str:
-    """Return why `function` cannot be called with these arguments; empty if it can.
+    """Return the reason why `function` cannot be called with these arguments, as text.
 
-    It is also empty if the parameters of `function` are not known.
+    The text is empty if the call is possible, or if the parameters of `function` are not known.
 
     Examples
     --------

@@ -118,7 +118,7 @@ class CurrentState:
         self.row = self.kept_image = None
 
     def _restore(self) -> None:
-        """Write the current state to the simulator; keep `row` in case a later call raises."""
+        """If the current state is set aside, restore it; keep `row` in case a later call raises."""
         if self.row is not None:
             self._simulator.write(self.row[HEADER_NBYTES:])
             if self.kept_image is not None:
@@ -140,9 +140,9 @@ class CurrentState:
             self._try_to_set_aside()
 
     def drop(self) -> None:
-        """Mark the current state as lost, with one exception.
+        """Mark the current state as lost.
 
-        A state that is set aside is kept if its episode began with a reset.
+        If the state is set aside and its episode began with a reset, keep it instead.
         """
         if self.given:
             self.row = self.kept_image = None
@@ -151,9 +151,9 @@ class CurrentState:
     def set(self, row: Row, *, given: bool = True) -> None:
         """Make `row` the current state.
 
-        If the simulator rejects `row`, the current state does not change if it is set aside or if
-        its episode began with a reset. Otherwise it is lost, because setting it aside before every
-        step would slow down a search.
+        If the simulator rejects `row`, the previous state stays current, provided that it is set
+        aside or that its episode began with a reset. Any other state is lost, because setting it
+        aside before every step would slow down a search.
         """
         with not_in_use(self.in_use):
             self.keep_episode()
@@ -196,9 +196,9 @@ class CurrentState:
         action, dt, row
             Checked arguments; the action is a copy, which the environment may change.
         read : bool
-            Whether to return the state.
+            Whether to return the next state.
         image : bool
-            Whether to put an image of the state into the info.
+            Whether to put an image of the next state into the info.
         autoreset : bool
             Whether to start the next episode if this one has ended.
 
@@ -227,7 +227,7 @@ class CurrentState:
                     self.fail()
                     raise
                 self._begin(given=True)
-            # Copied before the simulator is used again, which may change these objects.
+            # Copied now, because the next use of the simulator may change these objects.
             obs, info = owned(obs), owned_info(info)
             info["n_step"], info["dt"] = frames, dt
             if image:

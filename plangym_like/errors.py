@@ -39,7 +39,7 @@ from collections.abc import Sequence
 class PlangymError(Exception):
     """The base of all errors in this package.
 
-    The first argument is the message; others are the attributes of the class.
+    The first argument is the message. Any further arguments are the attributes of the class.
 
     Examples
     --------
@@ -192,7 +192,7 @@ class ObservationError(PlangymError, ValueError):
 
 
 class RewardError(PlangymError, ValueError):
-    """An environment returned a reward that is not one number or, in a search, not finite."""
+    """An environment returned a reward that is not one number or, in a search, is not finite."""
 
 
 class EnvApiError(PlangymError, TypeError):
@@ -256,7 +256,7 @@ class ImpureEnvironmentError(PlangymError, RuntimeError):
 
 
 class MissingExtraError(PlangymError, ImportError):
-    """An optional dependency is missing; the message holds the command that installs it."""
+    """An optional dependency is missing; the message gives the install command, if there is one."""
 
 
 class ClosedError(PlangymError, RuntimeError):

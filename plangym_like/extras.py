@@ -10,9 +10,10 @@ from plangym_like.errors import MissingExtraError
 
 @contextmanager
 def needs_extra(what: str, extra: str, *modules: str) -> Iterator[None]:
-    """Raise `MissingExtraError`, with the command that installs `extra`, if an import fails.
+    """If an import in the block fails, raise `MissingExtraError` with the install command.
 
-    If `modules` are given, only failed imports of these modules and their submodules count.
+    The message begins with `what`, and the command installs `extra`. If `modules` are given, only
+    failed imports of these modules and their submodules count.
 
     >>> with needs_extra("images need nothing_like_this", "viz"):
     ...     import nothing_like_this

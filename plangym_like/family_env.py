@@ -1,4 +1,4 @@
-"""`FamilyEnv`: a `PlanEnv` of one family of simulators, made from a name."""
+"""`FamilyEnv`: the base class of environment classes such as `AtariEnv`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from plangym_like.errors import InputError
 from plangym_like.plan_env import PlanEnv
 from plangym_like.simulator import Simulator
 
-# Options of the environment; all others belong to its simulator.
+# The entries of `kwargs` that `PlanEnv` takes; the simulator takes all others.
 _OWN_OPTIONS = ("return_image", "audit", "audit_every", "out_of_bounds")
 
 
 class FamilyEnv(PlanEnv):
-    """A `PlanEnv` in this process whose simulator is an instance of ``simulator_class``.
+    """A `PlanEnv` without workers; its simulator is an instance of ``simulator_class``.
 
     Parameters
     ----------
@@ -72,7 +72,8 @@ def as_wrappers(given: Iterable[Any] | None) -> tuple[Any, ...]:
     Raises
     ------
     InputError
-        `given` is not iterable, or an item is neither a class nor a pair ``(class, arguments)``.
+        `given` is not iterable, or an item is not a wrapper class, a function that wraps an
+        environment, or a pair of one of these and its arguments.
     """
     if given is None:
         return ()

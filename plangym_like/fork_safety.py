@@ -47,8 +47,8 @@ _Thing = TypeVar("_Thing")
 class _WeakList(Generic[_Thing]):
     """A list of weak references to objects.
 
-    A `weakref.WeakSet` cannot be used: it removes objects in a Python callback, which may run
-    anywhere, and a Ctrl-C that is raised in such a callback is lost.
+    A `weakref.WeakSet` cannot be used: it removes objects in a Python callback, which may run at
+    any point of the program. If Ctrl-C interrupts the callback, the `KeyboardInterrupt` is lost.
     """
 
     def __init__(self) -> None:

@@ -34,8 +34,8 @@ class Future(Generic[_Result]):
     """The result of a batch or request that may still be running.
 
     It has the interface of `concurrent.futures.Future`, and calling it is the same as calling
-    `result`. If the future of a batch is dropped, the batch is cancelled. If the future of a
-    request is dropped, the reply is discarded.
+    `result`. A batch is cancelled when no reference to its future is left. For a request, the reply
+    is then discarded.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ class Future(Generic[_Result]):
             del future, failure
 
     def check(self, check: Callable[[_Result], None]) -> None:
-        """Call ``check(result)`` before the result is returned for the first time.
+        """Register `check`, which is called with the result before the result is first returned.
 
         If `check` raises, its exception replaces the result.
         """
@@ -102,7 +102,7 @@ class Future(Generic[_Result]):
             The operation takes longer than `timeout` seconds. It continues, and `result` may be
             called again.
         CancelledError
-            `cancel` was called before.
+            The operation was cancelled.
         WorkerDiedError, ClosedError
             The process that executed the operation has died or was closed.
         BaseException
@@ -147,9 +147,9 @@ class Future(Generic[_Result]):
         return self._pending is None or self._pending.settled
 
     def cancel(self) -> bool:
-        """Cancel a batch; return False if it was already over.
+        """Cancel a batch; return False if the batch was already over.
 
-        A request to a process cannot be cancelled, so for a request, this returns False.
+        For a request to a process, do nothing and return False.
         """
         pending = self._pending
         if pending is not None and not self.done():

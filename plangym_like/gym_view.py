@@ -22,11 +22,11 @@ class GymView(gymnasium.Env[Any, Any]):
     """A `PlanEnv` as a `gymnasium.Env`; `PlanEnv.as_gym` returns it.
 
     Seeded episodes, including their infos, are the same as in the Gymnasium environment inside. The
-    view is never reset automatically, even if the `PlanEnv` has ``autoreset=True``. It also has all
-    attributes of the `PlanEnv`, such as ``state_nbytes`` and ``step_batch``.
+    view is never reset automatically, even if the `PlanEnv` has ``autoreset=True``. The view also
+    has the public attributes of the `PlanEnv`, such as ``state_nbytes`` and ``step_batch``.
 
-    A state includes the Gymnasium environment inside and the wrappers that the `PlanEnv` was made
-    with, but not the wrappers around the view.
+    A state row holds the state of the Gymnasium environment inside and of the wrappers that the
+    `PlanEnv` was made with, but not of wrappers around the view.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ class GymView(gymnasium.Env[Any, Any]):
         StateLostError
             A call that should have replaced the current state raised an error.
         ClosedError
-            After `close`.
+            The environment has been closed.
         """
         env = self.plan_env
         stepper = env._stepper
@@ -116,7 +116,7 @@ class GymView(gymnasium.Env[Any, Any]):
     # States
 
     def get_state(self) -> Row:
-        """Return the current state as a fresh row, as `PlanEnv.get_state` does."""
+        """Return the current state as a new row, as `PlanEnv.get_state` does."""
         return self.plan_env.get_state()
 
     def set_state(self, state: Row) -> None:
@@ -132,7 +132,7 @@ class GymView(gymnasium.Env[Any, Any]):
     # Other members of Gymnasium environments
 
     def render(self) -> Any:
-        """Render the current state in ``render_mode``; raises the same errors as `step`."""
+        """Render the current state in ``render_mode``; like `step`, fail if there is none."""
         stepper = self.plan_env.row_stepper
         with stepper.lock:
             if not stepper.current.started or stepper.current.lost:
@@ -189,7 +189,8 @@ class GymView(gymnasium.Env[Any, Any]):
     def set_wrapper_attr(self, name: str, value: Any, *, force: bool = True) -> bool:
         """Set an attribute of the Gymnasium environment inside.
 
-        If that environment does not have the attribute, set it on the view.
+        If that environment does not have the attribute, set it on the view; `force` is as in
+        Gymnasium.
         """
         inside = self.plan_env.gym_env.set_wrapper_attr(name, value, force=False)
         return inside or super().set_wrapper_attr(name, value, force=force)

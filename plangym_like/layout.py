@@ -24,7 +24,7 @@ from plangym_like.transitions import BatchInfo, BatchStep, BatchTransition, Roll
 class Layout:
     """Checks the batches of one environment, and allocates arrays for their results.
 
-    It is the same in all processes of the environment.
+    All processes of the environment have the same layout.
 
     Attributes
     ----------
@@ -35,8 +35,8 @@ class Layout:
     plain_infos : bool
         Whether rows may have other info keys.
     exact : bool
-        Whether stepping a row twice gives the same bytes. If false, a row is never stepped by two
-        processes.
+        Whether stepping a row twice gives the same bytes. If false, two processes never step the
+        same row at the same time.
     out_of_bounds : {"pass", "raise", "clip"}
         How to treat actions beyond the bounds of a `Box`.
     """
@@ -67,7 +67,7 @@ class Layout:
         is_array = spaces.is_leaf(observation_space)
         self._obs_leaf: Any = (self.obs_leaves or [])[0] if is_array else (None, None)
         self.array_actions = spaces.is_leaf(action_space)
-        # The range of actions and their dtype; empty if the space is not `Discrete`.
+        # The range and the dtype of `Discrete` actions; other spaces have an empty range.
         self._choices = range(0)
         self._choice: Any = int
         # The dtype of `Box` actions for which a quick check is enough; ``None`` if there are none.
@@ -93,7 +93,7 @@ class Layout:
         """Check the arguments of a batch before it is stepped, and return its inputs.
 
         `horizon` is true for rollouts, whose actions have an axis of length T. With ``sums=False``,
-        checksums may be left to `verify`; ``verified`` of the result is then false.
+        checksums may be left to `verify`; the result then has ``verified=False``.
 
         Raises
         ------
@@ -160,7 +160,13 @@ class Layout:
         return None
 
     def verify(self, inputs: Inputs, start: int = 0, stop: int | None = None) -> None:
-        """Verify checksums unless ``inputs.verified``; raise `StateFormatError` if one is wrong."""
+        """Verify the checksums of ``inputs.states[start:stop]``, unless ``inputs.verified``.
+
+        Raises
+        ------
+        StateFormatError
+            A checksum is wrong.
+        """
         if not inputs.verified:
             self.format.verify(inputs.states[start:stop], start)
 
@@ -171,7 +177,7 @@ class Layout:
         states: bool = True,
         observations: bool = True,
     ) -> Rows:
-        """Return `inputs` with fresh arrays for the results.
+        """Return `Rows` with `inputs` and new arrays for the results.
 
         Raises
         ------
@@ -294,14 +300,14 @@ def _is_one(given: Any) -> bool:
 
 
 def _is_empty(given: Any) -> bool:
-    """Return whether `given` is a list, tuple or array without elements."""
+    """Return whether `given` is an empty list or tuple, or an array of shape ``(0,)``."""
     if isinstance(given, np.ndarray):
         return bool(given.shape == (0,))
     return isinstance(given, (list, tuple)) and not given
 
 
 def _blank(rows: Rows, failed: list[int]) -> None:
-    """Fill failed rows with invalid states, NaN rewards, false flags, and zeros elsewhere."""
+    """Fill failed rows: invalid states, NaN rewards, false flags, otherwise zeros or ``None``."""
     if rows.next_states is not None:
         rows.next_states[failed] = 0
     if isinstance(rows.observations, list) and (horizon := rows.inputs.horizon):

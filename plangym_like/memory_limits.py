@@ -1,7 +1,7 @@
 """Check how much more memory this process may use, on this machine and in its cgroups.
 
-If a process uses more, the kernel kills it instead of raising an error. So the functions here are
-called before an array is made, and raise an error if it would not fit.
+A process that uses more memory gets no exception: the kernel kills it. The functions here are
+therefore called before an array is made; they raise an error if the array would not fit.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def ensure_available(nbytes: int) -> None:
 
 
 def refuse_too_much(nbytes: int) -> None:
-    """Raise an error if an ordinary array of `nbytes` would not fit into memory.
+    """Raise an error if an array of `nbytes` bytes would not fit into memory.
 
     Raises
     ------

@@ -1,7 +1,8 @@
 """Refuse to use an object while the same thread is already using it.
 
 A signal handler, or an environment's own code, may call an environment that this thread is using.
-The lock of the environment keeps out other threads, but not this call, because it is re-entrant.
+The environment's lock keeps out other threads only: it is re-entrant, so a call in the same thread
+gets through.
 """
 
 from __future__ import annotations

@@ -65,7 +65,10 @@ def owned_info(info: Mapping[str, Any], without: Container[str] = ()) -> dict[st
 
 
 def _copied(value: Any, memo: dict[int, Any]) -> Any:
-    """Copy `value`; an object that occurs twice is copied once (see `copy.deepcopy`'s `memo`)."""
+    """Copy `value`; `memo` maps the ids of copied objects to their copies (see `copy.deepcopy`).
+
+    An object that occurs twice is copied once, unless it is an array or a tuple.
+    """
     kind = type(value)
     if kind in _CONSTANT:
         return value

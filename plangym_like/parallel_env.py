@@ -1,4 +1,4 @@
-"""`ParallelEnv`: makes a `PlanEnv` whose batches are stepped in many processes."""
+"""`ParallelEnv`: a `PlanEnv` whose batches are stepped in many processes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class ParallelEnv(PlanEnv):
     """A `PlanEnv` whose batches are stepped by several workers.
 
     Single steps, resets, and calls that read or set the state use an environment in this process.
-    This process also steps a share of every batch, so `n_workers` counts this process and
+    Without `isolate`, this process also steps a share of every batch, and all rows of a batch that
+    is too small or too cheap to be worth sending. So `n_workers` counts this process and
     ``n_workers - 1`` child processes.
-    A batch that is too small or too cheap to be worth sending is stepped in this process.
 
     Parameters
     ----------

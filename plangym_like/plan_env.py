@@ -97,8 +97,8 @@ class PlanEnv(StatefulEnv):
         """Start an episode.
 
         Without a seed, the current state's random generator continues, as in Gymnasium; the first
-        reset makes a new generator. Batches between resets do not affect it. If the reset raises,
-        the current state does not change.
+        reset makes a new generator. Batches do not change the generator. If the reset raises, the
+        current state does not change.
 
         Returns
         -------
@@ -107,8 +107,10 @@ class PlanEnv(StatefulEnv):
 
         Raises
         ------
-        InputError, SnapshotError
-            The seed is negative or not a whole number; `options` change more than rows can hold.
+        InputError
+            The seed is negative or not a whole number, or `options` is not a dict.
+        SnapshotError
+            `options` change something that a state row cannot hold.
         """
         stepper = self.row_stepper
         if seed is not None:
@@ -181,10 +183,10 @@ class PlanEnv(StatefulEnv):
         InputError, StateError
             An argument is invalid; the environment has not been stepped.
         Exception
-            Any error of the environment. If `state` was given, the current state does not change
-            if its episode began with `reset`; otherwise it may be lost, and later calls that need
-            it raise `StateLostError`. If `state` was not given, the environment is in the state in
-            which its own ``step`` left it; a current state that is kept as a row does not change.
+            Any error of the environment. If `state` was given, a current state that was reached
+            from `reset` does not change. Any other current state may be lost, and later calls that
+            need it raise `StateLostError`. If `state` was not given, the environment stays as its
+            own ``step`` left it, but a current state that is kept as a row does not change.
         """
         stepper = self._stepper
         if stepper is None or stepper.refusal is not None:
@@ -222,8 +224,8 @@ class PlanEnv(StatefulEnv):
         assert isinstance(result, Transition)
         seconds = time.perf_counter() - begun
         inputs = self._layout.check([given[0]], given[1], dt, None)
-        # This thread holds the stepper's lock. An executor that steps rows in this process may wait
-        # for that lock while it holds its own, so it cannot be used.
+        # This thread holds the stepper's lock. An executor that steps rows in this process may hold
+        # its own lock while it waits for the stepper's, so using it here could deadlock.
         here = self._here(self.executor)
         AuditedRows(self._auditor, inputs).compare_step(result, _again(here, here), seconds)
         return result if return_state else Step(*result[1:])
@@ -310,8 +312,8 @@ class PlanEnv(StatefulEnv):
             of the batch. Without workers, the rows are stepped before this call returns.
         on_error : {"raise", "mask"}
             ``"raise"``: raise the error of the first row that raises, or that kills or hangs its
-            worker. ``"mask"``: return the other rows; ``infos.failed`` ``(N,) bool`` tells which
-            rows failed, and ``infos.errors`` why. A failed row has a state of zeros, which is not a
+            worker. ``"mask"``: step all rows; ``infos.failed`` ``(N,) bool`` tells which rows
+            failed, and ``infos.errors`` why. A failed row has a state of zeros, which is not a
             valid state, a reward of NaN, an observation of zeros, and false flags.
 
         Returns
@@ -388,10 +390,7 @@ class PlanEnv(StatefulEnv):
 
 
 def _again(executor: Executor, here: Executor) -> Again:
-    """Return the functions with which audits step rows.
-
-    They use `executor`, or `here` where an audit needs this process.
-    """
+    """Return functions that step rows for audits: two with `executor`, and one with `here`."""
     masked = SubmitOptions(masked=True, audit=True)
     return Again(
         partial(executor.submit, options=masked),

@@ -1,4 +1,4 @@
-"""`RayEnv`: makes a `PlanEnv` whose batches are stepped on a Ray cluster."""
+"""`RayEnv`: a `PlanEnv` whose batches are stepped on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from plangym_like.plan_env import PlanEnv
 class RayEnv(PlanEnv):
     """A `PlanEnv` whose batches are stepped on all machines of a Ray cluster.
 
-    On this machine it works like a `ParallelEnv`. On each other node of the cluster, an actor steps
-    ranges of a batch in its own worker processes, and the results are sent back to this process.
+    On this machine, it works like a `ParallelEnv`. On other nodes of the cluster, actors step
+    ranges of a batch in their own worker processes, and send the results back to this process.
     Batches that are too cheap to be worth sending are stepped in this process.
 
     Actors, workers and nodes may die, and nodes may join. The results stay the same, and `stats`
-    counts these events. If no Ray is running, a local one is started, which `close` stops.
+    counts these events. If no cluster is given (see `address`), a local Ray is started. It is
+    stopped when the last environment that uses it is closed.
 
     Parameters
     ----------
@@ -131,6 +132,6 @@ class RayEnv(PlanEnv):
         Raises
         ------
         TimeoutError
-            It takes longer than `timeout` seconds.
+            They were not ready after `timeout` seconds.
         """
         self.batch_env.wait_ready(timeout)

@@ -1,4 +1,4 @@
-"""The table of families and their environments; `register`, and `make`."""
+"""`make`, `register`, and the table of the families of environments."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ EnvClass = Callable[..., PlanEnv]
 def register(prefix_or_predicate: str | Callable[[Any], bool], family: EnvClass) -> None:
     """Register a family of your own, which `make` then uses for some environments.
 
-    Families that were registered later take precedence over earlier ones, and over the package's
+    A family takes precedence over families that were registered before it, and over the package's
     own. Workers need not call this: `family` is sent to them.
 
     Parameters
@@ -313,14 +313,14 @@ def make(
         Step batches on a Ray cluster, on `n_workers` of its cores or on all of them. See `RayEnv`
         for further arguments.
     frameskip : int or (int, int), optional
-        Frames per action. A pair is a range, from which the number is drawn at random. ``None``
-        keeps the value registered with the id.
+        Frames per action. For Atari games, a pair is a range from which the number is drawn at
+        random. ``None`` keeps the value registered with the id.
     autoreset : bool
         Whether `step` starts a new episode once one has ended; batches never do.
     delay_setup : bool
         Make simulators and processes on first use.
     snapshot : {"auto", "native", "pickle", "replay"}
-        How states are saved. ``"auto"`` uses the method of the environment's family. If it has no
+        How states are saved. ``"auto"`` uses the method of the environment's family. If there is no
         family, the methods are tried in turn when the environment is made, and the first exact one
         is used. ``env.snapshot`` is the method in use, and ``env.snapshot_note`` the reason for it.
     isolate : bool
@@ -337,7 +337,7 @@ def make(
         becomes ``"approximate"``. Environments that are approximate from the start are not audited.
     audit_every : int
         The first 256 rows are audited, then fewer and fewer, down to one in `audit_every`; 1 audits
-        all rows. For cheap environments, audits are rarer, and take less than 1 % of the time.
+        all rows. Otherwise, audits become so rare that they take less than 1 % of the time.
     out_of_bounds : {"pass", "raise", "clip"}
         What to do with finite actions beyond the bounds of a `Box`: pass them to the environment
         unchanged (as in Gymnasium), raise `ActionError`, or clip them.

@@ -25,7 +25,7 @@ from plangym_like.transitions import BatchStep, BatchTransition, Rollout
 class RowStepper:
     """Steps rows of checked batches in one simulator, without changing its current state.
 
-    Executors, workers and Ray nodes use an environment only through `run_batch` and `run_rows`.
+    Executors, workers and Ray nodes step batches only through `run_batch` and `run_rows`.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class RowStepper:
     lock : threading.RLock
         Held while the simulator is used.
     refusal : ClosedError or None
-        The error that says why the simulator can no longer be used.
+        The error that says why the simulator can no longer be used; ``None`` if it can be used.
     """
 
     def __init__(self, simulator: Simulator, layout: Layout, name: str) -> None:
@@ -57,9 +57,9 @@ class RowStepper:
         forget_after_fork(self)
 
     def for_audits(self) -> RowStepper:
-        """Return a stepper with a copy of the environment, or this one if it has no copy.
+        """Return a stepper with a copy of the simulator, or this stepper if there is no copy.
 
-        Data that a restore does not set may differ in the copy, so audits can notice their effects.
+        Data that a restore does not set may differ in the copy, so audits can detect their effects.
         """
         with self.lock:
             self.ensure_usable()

@@ -59,7 +59,7 @@ def as_step(result: Any) -> EnvStep:
     Raises
     ------
     EnvApiError
-        It is not a tuple of five parts.
+        `result` is not a tuple or list of five parts.
     """
     if isinstance(result, (tuple, list)) and len(result) == 5:
         return result  # type: ignore[return-value]
@@ -76,7 +76,7 @@ def as_reset(result: Any) -> tuple[Any, Any]:
     Raises
     ------
     EnvApiError
-        It is not a tuple of two parts.
+        `result` is not a tuple or list of two parts.
     """
     if isinstance(result, (tuple, list)) and len(result) == 2:
         return result  # type: ignore[return-value]
@@ -89,12 +89,12 @@ def _shown(result: Any) -> str:
 
 
 def name_of(name: Any) -> str:
-    """Return `name` if it is an id, or the name of the callable."""
+    """Return `name` if it is an id, otherwise the name of the callable `name`."""
     return name if isinstance(name, str) else getattr(name, "__name__", "?")
 
 
 def no_simulator(made: Any) -> InputError:
-    """Return the error for a user's function that returned `made` instead of a `PlanEnv`."""
+    """Return the error for a user's function that returned `made`, not an env or a simulator."""
     return InputError(
         f"a family, or a factory of simulators, returned {_shown(made)}, not a PlanEnv or a "
         "Simulator: return plangym_like.AnyEnv(..., **kwargs), or another environment class of "
@@ -116,9 +116,9 @@ class Simulator(abc.ABC):
     payload_nbytes : int
         Bytes of payload in each row, fixed when the simulator is made.
     columns : dict of str to (shape, dtype)
-        Info keys that every step returns, in the order of `info`.
+        Info keys that every step returns, in the same order as in the info.
     plain_infos : bool
-        Whether `info` may hold other keys than those in `columns`.
+        Whether infos may hold other keys than those in `columns`.
     exactness : str
         ``"exact"`` (bit-identical to an uninterrupted episode) or ``"approximate"``;
         `exactness_note` is the reason.
@@ -210,9 +210,10 @@ class Simulator(abc.ABC):
         """Replace every random generator that affects later steps with one made from `seed`."""
 
     def renew(self) -> None:
-        """Undo changes made by trials and batches; called before a reset without a current state.
+        """Undo changes made by batches and by tests of exactness.
 
-        Random generators and wrappers get the states that they had when the simulator was made.
+        Called before a reset if there is no current state. The episode gets a new random generator.
+        If it is the first episode, wrappers get the state that they had in the new simulator.
         """
 
     def forget(self) -> None:
@@ -271,7 +272,7 @@ class Simulator(abc.ABC):
         if seed is not None:
             self.reseed(seed)
         obs, reward, terminated, truncated, info, n_step = self.step(action, dt)
-        # Copied before the simulator is used again, which may change these objects.
+        # Copied now, because the next use of the simulator may change these objects.
         outcome = owned(obs), reward, terminated, truncated, owned_info(info), n_step
         if not read:
             return None, outcome
@@ -323,7 +324,7 @@ class Simulator(abc.ABC):
                 rows.infos[index] = rest
 
     def rollout_rows(self, rows: Rows, start: int, stop: int) -> None:
-        """Step each of the rows ``start:stop`` through all its T actions."""
+        """Step each of the rows ``start:stop`` through its T actions, or until its episode ends."""
         inputs = rows.inputs
         for index in range(start, stop):
             self._load(rows, index)

@@ -172,8 +172,8 @@ def fitted(
 def as_dtype(numbers: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any] | None:
     """Return `numbers` converted to `dtype`, or ``None`` if `dtype` cannot hold them.
 
-    Whole numbers and flags must keep their values. Real numbers may be rounded to the precision of
-    a real `dtype`, but finite numbers must stay finite.
+    If `dtype` is a float type, numbers may be rounded to its precision, but finite numbers must
+    stay finite. If `dtype` is an integer type or bool, all numbers must keep their values.
 
     >>> as_dtype(np.array([1, 300]), np.dtype(np.uint8)) is None
     True
@@ -240,7 +240,8 @@ def as_actions(
     space : gymnasium.Space
         The action space.
     actions : array or sequence
-        Either a batch (`lead` leading axes) or a single action, which becomes a batch of one.
+        Either a batch (`lead` leading axes) or, with ``lead=1``, a single action, which becomes a
+        batch of one.
     lead : int
         The number of leading axes: 1 for a batch ``(N, ...)``, 2 for rollouts ``(N, T, ...)``, or 0
         for a single action, which is not batched.
@@ -251,7 +252,7 @@ def as_actions(
     Raises
     ------
     ActionError
-        An action is not in the space; the message names the first such row.
+        An action is not in the space; the message names the first such action and its row.
     """
     if isinstance(space, _LEAVES):
         return _leaf_actions(space, actions, lead, out_of_bounds)
@@ -287,7 +288,7 @@ def _leaf_actions(
         low = int(space.start)
         good = (batch >= low) & (batch < low + int(space.n))
     elif isinstance(space, spaces.MultiDiscrete):
-        # In 64 bits, because sums and differences may not fit into the dtype of the space.
+        # In 64 bits, because the sum may not fit into the dtype of the space.
         start = np.asarray(space.start, np.int64)
         good = (batch >= start) & (batch < start + np.asarray(space.nvec, np.int64))
     else:

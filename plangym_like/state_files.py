@@ -115,7 +115,7 @@ def load(path: str | os.PathLike[str], state_format: StateFormat) -> Row:
     """
     with open(path, "rb") as file:
         status = os.fstat(file.fileno())
-        # The bytes after the start of the file; not known for a pipe.
+        # The number of bytes after the first `_START` bytes; ``None`` for a pipe.
         room = status.st_size - _START if stat.S_ISREG(status.st_mode) else None
         start = file.read(_START)
         short = room is not None and room < _DIGEST_NBYTES

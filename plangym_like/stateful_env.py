@@ -270,7 +270,7 @@ class StatefulEnv:
     # States
 
     def get_state(self) -> Row:
-        """Return the current state as a fresh row ``(state_nbytes,) uint8``."""
+        """Return the current state as a new row ``(state_nbytes,) uint8``."""
         stepper = self.row_stepper
         with stepper.lock:
             self._start(stepper)
@@ -289,7 +289,7 @@ class StatefulEnv:
         Parameters
         ----------
         state : row, optional
-            The state to copy and change; by default the current one. Its other parts are kept.
+            The state to copy and change; by default the current one. All other data are kept.
         physics
             The quantities that the family supports, such as ``x=`` in classic control.
         """
@@ -316,7 +316,7 @@ class StatefulEnv:
         return state_files.load(path, self.layout.format)
 
     def get_image(self) -> NDArray[np.uint8]:
-        """Return the current state's image ``(height, width, 3) uint8``, in every render mode."""
+        """Return an image ``(height, width, 3) uint8`` of the current state, in any render mode."""
         stepper = self.row_stepper
         with stepper.lock:
             self._start(stepper)
@@ -333,7 +333,7 @@ class StatefulEnv:
         return self.action_space.sample()
 
     def _start(self, stepper: RowStepper) -> None:
-        """Start the first episode if there is no current state yet."""
+        """Start an episode if there is no current state; raise `StateLostError` if it was lost."""
         current = stepper.current
         if not current.started or current.lost:
             current.check(self.name)
@@ -357,7 +357,7 @@ class StatefulEnv:
     def clone(self, **changed: Any) -> Self:
         """Return another env made with the same arguments, updated with `changed`.
 
-        It is in the same state, unless its states have another format or it is not set up yet.
+        It is in the same state, unless the state formats differ or one of the two is not set up.
         """
         arguments = {**self._arguments, **changed}
         if isinstance(arguments.get("simulator"), Simulator):

@@ -44,7 +44,7 @@ MAGIC = b"PLS1"
 _HEAD = struct.Struct("=24sQ")
 _NUMBER = struct.Struct("=Q")
 _BYTE = np.dtype(np.uint8)
-# A header is copied as one value, which is faster than four words.
+# NumPy copies a header faster as one value than as four words.
 _HEADER = np.dtype((np.void, HEADER_NBYTES))
 _known_fingerprints: dict[int, str] = {}
 _session_key: bytes | None = None
@@ -87,8 +87,8 @@ class StateFormat:
         Four ASCII letters.
     fingerprint_fields : mapping
         Everything that determines the payload's meaning (ids, digests, versions, dynamics). The
-        fingerprint is a hash of it; environments can share rows if and only if their
-        fingerprints are equal.
+        fingerprint is a hash of these fields, the family and the width; environments can share rows
+        if and only if their fingerprints are equal.
     payload_nbytes : int
         Bytes reserved for the payload.
     checksum : bool
@@ -256,7 +256,8 @@ class StateFormat:
                 f"a state row of this environment has {self.state_nbytes} bytes, "
                 f"got an array of shape {states.shape}"
             )
-        # Rows are made of 64-bit words. (Reading the address through `ctypes` takes 3 us.)
+        # Rows are read as 64-bit words, which must be aligned. The flag is cheaper to read than the
+        # address: `ctypes` takes 3 us.
         if not states.flags.c_contiguous or not states.view(np.uint64).flags.aligned:
             states = np.array(states, order="C")
         rows: Row = states
@@ -295,7 +296,7 @@ def _checksum(row: Row) -> int:
     """Return the checksum of a row: the XXH64 hash of its payload, seeded with its length.
 
     XXH64 is specified at https://xxhash.com. XXH3 is faster for many rows at once, but its vector
-    instructions slow down the emulator's next step by more than the hash itself saves.
+    instructions slow down an emulator's next step by more time than XXH3 saves.
     """
     content = row.data
     return xxh64_intdigest(content[HEADER_NBYTES:], *_NUMBER.unpack_from(content, 16))

@@ -95,8 +95,9 @@ class BatchTransition(NamedTuple):
     """The result of ``step_batch`` with states.
 
     ``states`` is ``(N, state_nbytes) uint8``. ``obs`` is ``(N, *obs_shape)`` in the space's dtype,
-    or a tree of such arrays. ``rewards`` is ``(N,) float64``, ``terminateds`` and ``truncateds``
-    are ``(N,) bool``, and ``infos`` is a `BatchInfo` of N rows.
+    or a tree of such arrays; for spaces without a fixed size, it is a list of N objects.
+    ``rewards`` is ``(N,) float64``, ``terminateds`` and ``truncateds`` are ``(N,) bool``, and
+    ``infos`` is a `BatchInfo` of N rows.
 
     Examples
     --------
@@ -246,7 +247,7 @@ class BatchInfo(Sequence[dict[str, Any]]):
 
     @property
     def has_objects(self) -> bool:
-        """Whether a row has info in addition to the columns that all rows share."""
+        """Whether rows may have infos in addition to the columns that all rows share."""
         return self._rows is not None
 
     @property

@@ -65,7 +65,8 @@ def fitted(name: str, values: ArrayLike, like: NDArray[Any], count: int) -> NDAr
     Raises
     ------
     InputError
-        The values are not numbers, or the dtype cannot hold them.
+        The values are not numbers, or the dtype cannot hold them, or actions for a column of floats
+        have another dtype.
     BatchLengthError
         The values cannot be broadcast to ``(count, *shape)``.
     """

@@ -69,7 +69,7 @@ class GrowingArray:
             return
         room = max(needed, int(len(self._array) * _GROWTH), _SMALLEST)
         array = self._allocate(room)
-        if not self._is_mapped:  # otherwise the file holds them already
+        if not self._is_mapped:  # otherwise the file holds the values already
             array[: self._count] = self.values
         self._array, self._is_mapped = array, self._file is not None
 
@@ -89,7 +89,7 @@ class GrowingArray:
         if self._file is None or nbytes == 0:
             ensure_available(nbytes)
             return np.empty(shape, self._array.dtype)
-        # Without this, writing to a full disk would not raise an error, but kill the process.
+        # Without this call, writing to a full disk would kill the process instead of raising.
         os.posix_fallocate(self._file, 0, nbytes)
         mapped = mmap.mmap(self._file, nbytes)
         return np.frombuffer(mapped, self._array.dtype).reshape(shape)

@@ -39,7 +39,7 @@ class RowBlocks:
 
     ::
 
-        frame(bitmap of the bytes that differ | rows, one after the other, only those bytes)
+        compress(bitmap of the bytes that differ | these bytes of each row, row after row)
 
     The last rows, which do not fill a block yet, are not compressed.
 

@@ -13,7 +13,7 @@ Nodes = NDArray[np.int64]
 
 _SMALLEST = 1 << 10
 _FULLEST = 0.7
-# Limits the memory for intermediate results.
+# The number of nodes that are inserted at once; this limits the memory for intermediate results.
 _CHUNK = 1 << 18
 
 
@@ -22,7 +22,7 @@ def hash_rows(rows: Row, reference: Row) -> NDArray[np.uint64]:
 
     The hash is the sum of ``mix(word ^ key) - mix(key)`` over all 64-bit words of
     ``row ^ reference``, with a different key for each word. Words that are equal in row and
-    reference add 0, so only words that differ need to be read; in an emulator's state, few do.
+    reference add 0, so only words that differ are mixed. Few words of an emulator's state differ.
     """
     changes = rows.view(np.uint64) ^ reference.view(np.uint64)
     columns = np.flatnonzero(changes.any(axis=0))

@@ -160,7 +160,7 @@ class StateArchive:
 
     @property
     def actions(self) -> NDArray[Any]:
-        """The action ``(N, *action_shape)`` that led from the parent to the node."""
+        """The action ``(N, *action_shape)`` that led to each node from its parent."""
         return self["actions"]
 
     @property
@@ -210,8 +210,8 @@ class StateArchive:
         """
         if self._read_only:
             raise ClosedError(
-                "this archive is in files of the process that forked this one, so it can only be "
-                "read here: save it, and load the new file"
+                "the files of this archive belong to another process, from which this one was "
+                "forked, so it can only be read here: save it, and load the new file"
             )
         with self._lock:
             return self._add(states, parents, actions, dt, rewards, columns)
@@ -300,7 +300,8 @@ class StateArchive:
         Parameters
         ----------
         env : PlanEnv, optional
-            The environment to step, by default the archive's. Its current state does not change.
+            The environment to step; by default, the archive's. The env's current state does not
+            change.
 
         Raises
         ------

@@ -46,7 +46,9 @@ _INCOMPLETE = "Its state row does not hold everything that the next step depends
 
 
 class Again(NamedTuple):
-    """Functions that step rows again, with failures masked; results have states and observations.
+    """Functions that step rows again; failures are masked.
+
+    The results include states and observations.
 
     Attributes
     ----------
@@ -71,7 +73,7 @@ class AuditedRows:
     auditor : Auditor
         Decides how long the audit may take, and reports differences.
     inputs : Inputs
-        The checked inputs of the whole batch, before it is stepped. The rows to audit are copied,
+        The validated inputs of the whole batch, before it is stepped. The rows to audit are copied,
         since stepping may change the inputs.
     """
 
@@ -120,13 +122,13 @@ class AuditedRows:
     def _compare_parts(
         self, result: Any, again: Again, order: NDArray[np.intp], begun: float
     ) -> int:
-        """Compare as many rows as there is time for; return how many."""
+        """Compare as many rows as there is time for; return their number."""
         compared, taken = 0, 0.0
         if not len(order):
             return 0
         continues = self._auditor.continues and not self._inputs.horizon
-        # Each part has rows of the whole batch, in reverse order. An executor gives the first rows
-        # to one process and the last to another, so most rows are now stepped by another process.
+        # Each part has rows from all over the batch, in reverse order. An executor gives the first
+        # rows to one process and the last to another, so most rows now go to another process.
         parts = -(-len(order) // _PART)
         for first in range(parts):
             if self._auditor.is_out_of_time(taken):
@@ -151,7 +153,7 @@ class AuditedRows:
         return compared
 
     def compare_step(self, result: Transition, again: Again, seconds: float) -> None:
-        """Compare a single step with a batch of the same row; then give that batch to `compare`."""
+        """Step the row again as a batch, and compare; then audit that batch with `compare`."""
         batch = None
         with errors_suppressed(*_HINDRANCES):
             batch = again.here(self._inputs)
@@ -207,7 +209,7 @@ class AuditedRows:
                 self._auditor.keep(each)
 
     def _follow(self, again: Again, places: NDArray[np.intp]) -> None:
-        """Take many steps from some rows, with and without saving at each step, and compare."""
+        """Take many steps from some rows, with and without a restore at each step, and compare."""
         actions = single_actions(self._inputs)
         episodes = []
         for place in self._auditor.some(places):
@@ -331,9 +333,9 @@ def copy_rows(inputs: Inputs, rows: NDArray[np.intp]) -> Inputs:
 
 
 def _equal(result: Any, second: Any, rows: NDArray[np.intp]) -> bool:
-    """Return whether all results are equal to the last bit; ``False`` if a closer look is needed.
+    """Return whether all results are known to be equal to the last bit.
 
-    Most audits end here, at a fraction of the cost of comparing row by row.
+    If not, rows must be compared one by one. Most audits end here, at a fraction of that cost.
     """
     infos, others = result.infos, second.infos
     if others.errors or infos.has_objects or others.has_objects:
@@ -353,7 +355,7 @@ def _equal(result: Any, second: Any, rows: NDArray[np.intp]) -> bool:
 
 
 def _as_numbers(value: Any) -> Any:
-    """Convert all numbers in `value` to one dtype, since a batch may have changed their dtypes."""
+    """Convert all numbers in `value` to float64, since a batch may have changed their dtypes."""
     if isinstance(value, dict):
         return {key: _as_numbers(inner) for key, inner in value.items()}
     if isinstance(value, bool | int | float | np.ndarray | np.generic):
@@ -372,7 +374,7 @@ def _taken_twice(inputs: Inputs) -> Inputs:
 
 
 def _second_step(observations: Any, rows: NDArray[np.intp]) -> Any:
-    """Return the second step of the rows `rows` of `observations` ``(N, 2, ...)``."""
+    """Return the observations of the second step, for `rows` of `observations` ``(N, 2, ...)``."""
     if isinstance(observations, dict):
         return {key: _second_step(part, rows) for key, part in observations.items()}
     if isinstance(observations, tuple):

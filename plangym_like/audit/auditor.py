@@ -26,19 +26,19 @@ EVERY = 500
 # The first `_FIRST` rows of a new environment are all audited. After N rows, one row in N / _FADING
 # is audited, and in the long run one in `every`, because most faults show up early.
 _FIRST, _FADING = 256, 64
-# The largest fraction of the time that audits may take, in the long run and before that
-# (`benchmarks/audit_cost.py`). Where action logs are replayed, an audit may cost much more than its
-# rows did.
+# The largest fractions of the time of batches that audits may take: in the long run, and before
+# that (`benchmarks/audit_cost.py`). Where action logs are replayed, an audit may cost much more
+# than its rows did in their batch.
 _SHARE, _EARLY_SHARE = 0.002, 0.1
-# Seconds of audits that are not counted toward this limit. A single audit that takes longer is cut
-# short.
+# `_EARLY_SHARE` applies once audits have taken more than this many seconds in total. A single audit
+# that takes longer is cut short.
 FREE_SECONDS = 0.5
-# The most rows of one audit, unless every row is audited.
+# The most rows of one audit, unless `every` is 1 or some of the first `_FIRST` rows are left.
 _MOST = 64
 # The number of audited rows to keep. Each audit steps one of them again.
 _KEPT = 8
-# Audits number 1, 2, 4, 8, ... follow rows for many steps. After audit number `_FOLLOWED_FROM`, so
-# does every audit with a number divisible by `_FOLLOWED` (`benchmarks/cold_sizes.py`).
+# Audits number 1, 2, 4, 8, ... take many steps from some rows. After audit `_FOLLOWED_FROM`, every
+# audit with a number divisible by `_FOLLOWED` does so too (`benchmarks/cold_sizes.py`).
 _FOLLOWED, _FOLLOWED_FROM = 8, 64
 
 
@@ -64,7 +64,7 @@ class Auditor:
     Parameters
     ----------
     layout : Layout
-        The layout of the environment's batches, which is marked as not exact after a warning.
+        The layout of the environment's batches; a warning sets its ``exact`` to false.
     name : str
         The name of the environment in messages.
     state_difference : callable
@@ -77,7 +77,7 @@ class Auditor:
     every : int
         In the long run, one row in `every` is audited; 1 audits all rows, without a limit on time.
     stats : Stats
-        Counts ``rows_audited``.
+        Its ``rows_audited`` counts the audited rows.
     wrappers : sequence of str
         Names of the wrappers around the environment, for messages.
     """
@@ -106,7 +106,7 @@ class Auditor:
         self._random = np.random.default_rng(0)
         self._first = _FIRST
         self._seen, self._gap = 0.0, 1.0  # one row in `_gap` is audited
-        # Seconds of the shortest audit so far; the key says whether it followed rows.
+        # Seconds of the shortest audit so far, separately for audits with `follows` false and true.
         self._seconds = {False: np.inf, True: np.inf}
         self._spent = 0.0
         # Rows until the next audit: counted from now, and from the end of the last audit.
@@ -165,7 +165,7 @@ class Auditor:
 
     @property
     def continues(self) -> bool:
-        """Whether this audit (every second one) also checks that saving a state changes nothing."""
+        """Whether this audit (every second one) also compares steps with and without a restore."""
         return self._audits % 2 == 0
 
     def note(self, rows: int, compared: int, each: float, seconds: float) -> None:
@@ -245,7 +245,7 @@ class Auditor:
 
 
 def check_audit(mode: Any, every: Any) -> None:
-    """Raise `InputError` unless `mode` and `every` are valid options of an audit."""
+    """Raise `InputError` if `mode` or `every` is not a valid option of an audit."""
     if mode not in MODES:
         raise InputError(f"audit must be one of {', '.join(map(repr, MODES))}, got {mode!r}")
     as_count("audit_every", every)

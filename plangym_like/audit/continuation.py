@@ -36,12 +36,12 @@ def single_actions(inputs: Inputs) -> list[Any]:
 
 
 def planned(actions: list[Any]) -> list[Any]:
-    """Return the actions of an episode that repeats `actions` in a cycle."""
+    """Return `_STEPS` actions, which repeat `actions` in a cycle."""
     return [actions[number % len(actions)] for number in range(_STEPS)]
 
 
 def uninterrupted(first: Inputs, plan: list[Any]) -> Inputs:
-    """Return the inputs of an episode from row `first` with the actions `plan`, without saving."""
+    """Return the inputs of a rollout of `plan` from row `first`, without restores in between."""
     actions = _batch(plan, plan=True)
     return replace(first, horizon=len(plan), actions=actions, last_infos=True)
 
@@ -106,9 +106,9 @@ def _saved_each_step(
     Returns
     -------
     taken, steps : list
-        The actions taken, all of which were legal, and the results.
+        The actions taken, without those that raised an error, and the results.
     all_legal : bool
-        Whether no action was left out.
+        Whether every action that was tried was legal.
     """
     taken: list[Any] = []
     steps: list[Any] = []

@@ -5,7 +5,8 @@
 ``batchers.workspaces``   agents that read and write the tensors of one workspace
 
 They share `EpisodeLanes`, `TimeBuffer`, `StartStates`, `Closable` and `batchers.engine`, and do not
-import each other. Only this folder imports torch.
+import each other. Outside this folder, only the torchrl adapters in `plangym_like.lanes` import
+torch.
 """
 
 from __future__ import annotations

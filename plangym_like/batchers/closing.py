@@ -9,7 +9,7 @@ from plangym_like.errors import ClosedError
 
 
 class Closable(abc.ABC):
-    """A context manager that raises `ClosedError` if it is used after it has been closed."""
+    """A context manager with methods that raise `ClosedError` after it has been closed."""
 
     _end: str | None = None
 

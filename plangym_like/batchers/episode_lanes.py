@@ -34,7 +34,7 @@ class Outcome(NamedTuple):
 class EpisodeLanes:
     """Steps the lanes of a batcher, and reports which episodes ended.
 
-    `step` never restarts a lane; for that, the batcher calls `restart` or `step_or_restart`.
+    `step` never restarts a lane. For a restart, the batcher calls `restart` or `step_or_restart`.
 
     Parameters
     ----------
@@ -127,11 +127,12 @@ class EpisodeLanes:
     def step_or_restart(self, actions: Any, outcome: Outcome, ended: NDArray[np.intp]) -> None:
         """Begin an episode in each of the lanes `ended`, and step the others.
 
-        The lanes `ended` get a reward of 0. `outcome` must hold zeros when this is called.
+        The lanes `ended` get a reward of 0. Before the call, `terminated` and `truncated` must be
+        false for them in `outcome`.
         """
         obs, reward, terminated, truncated, done = outcome
         if self.lanes.steps_ended:
-            # It costs less to step all lanes of a vectorised form than to leave some out.
+            # Vectorised lanes: stepping all of them costs less than leaving some out.
             self.lanes.step(actions, outcome.arrays)
             terminated[ended] = truncated[ended] = False
         elif len(ended) < self.lanes.num_lanes:

@@ -71,8 +71,8 @@ def pyt_returns(
     The return is ``G[t] = rho[t] * (rew[t] + gamma * G[t + 1])``, without ``G[t + 1]`` where
     ``fin[t]`` is true. ``G[T]`` is `bootstrap`, and ``rho`` is ``min(exp(omega), r_bar)``, or 1
     without `omega`. With `omega`, this is per-decision importance sampling (Precup, Sutton and
-    Singh 2000; Sutton and Barto 2018, section 7.4): each reward is weighted by all actions up to
-    the one that earned it.
+    Singh 2000; Sutton and Barto 2018, section 7.4): each reward is multiplied by the weights of all
+    actions from step t to the one that earned the reward.
 
     >>> rew, fin = torch.tensor([1.0, 1.0, 1.0]), torch.tensor([False, True, False])
     >>> pyt_returns(rew, fin, gamma=0.5, bootstrap=10.0)
@@ -184,9 +184,10 @@ def pyt_multistep(
 ) -> torch.Tensor:
     """Return the discounted sum of `n_lookahead` rewards and the estimated value after them.
 
-    ``G[t, n] = rho[t] * (rew[t] + gamma * G[t + 1, n - 1])`` and ``G[t, 0] = val[t]``. Where
-    ``fin[t]`` is true, the term with ``G[t + 1]`` is 0 (Sutton and Barto 2018, 7.1 and 7.4).
-    ``n_lookahead=None`` looks ahead to the end of the fragment, which gives `pyt_returns`.
+    ``G[t, n] = rho[t] * (rew[t] + gamma * G[t + 1, n - 1])``, ``G[t, 0] = val[t]``, and ``G[T, n]``
+    is `bootstrap`. Where ``fin[t]`` is true, the term with ``G[t + 1, n - 1]`` is 0 (Sutton and
+    Barto 2018, 7.1 and 7.4). ``n_lookahead=None`` looks ahead to the end of the fragment, which
+    gives the results of `pyt_returns`.
 
     Examples
     --------

@@ -34,7 +34,8 @@ def multinomial(
     Raises
     ------
     InputError
-        For a single draw on the CPU: a weight is NaN or less than 0, or no weight is positive.
+        For a single draw on the CPU: a weight is NaN or less than 0, or all K weights of one draw
+        are 0.
 
     Examples
     --------
@@ -51,8 +52,8 @@ def multinomial(
 
 
 def _draw_one(probs: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
-    # Of exponential variables with rates `probs`, variable k is the smallest with a probability
-    # proportional to probs[k].
+    # race / probs are exponential variables with the rates `probs`. The probability that variable k
+    # is the smallest of them is proportional to probs[k].
     race = torch.empty_like(probs).exponential_(generator=generator)
     values, places = torch.div(probs, race, out=race).max(-1)
     if probs.device.type == "cpu":

@@ -66,10 +66,10 @@ class TensorFuture:
 
 
 class TensorBatcher:
-    """Wraps an environment, to take and return batches as torch tensors.
+    """Wraps an environment so that it takes and returns batches as torch tensors.
 
-    On the CPU, nothing is copied: tensors and arrays share memory. Results for another device are
-    copied asynchronously through pinned memory; arguments on another device are copied to the CPU
+    On the CPU, nothing is copied: tensors and arrays share memory. Results for a CUDA device are
+    copied asynchronously through pinned memory. Arguments on another device are copied to the CPU
     first.
 
     States are ``uint8`` tensors ``(N, state_nbytes)`` and can be indexed, stacked and gathered like
@@ -88,7 +88,7 @@ class TensorBatcher:
     Parameters
     ----------
     env : PlanEnv, ParallelEnv or RayEnv
-        It can still be used without the batcher. Closing the batcher also closes the environment.
+        You can still use it directly. Closing the batcher also closes the environment.
     device : torch.device or str
         The device of the results. Arguments may be on any device.
     """
@@ -235,7 +235,7 @@ class TensorBatcher:
 
 
 def _arrays(value: Any) -> Any:
-    """Convert the tensors in a tree to arrays; arrays share memory with CPU tensors."""
+    """Convert the tensors in a tree to arrays; arrays of CPU tensors share the tensors' memory."""
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu()
         # NumPy has no bfloat16; float32 can hold all its values.

@@ -29,7 +29,7 @@ def as_transitions(
     Parameters
     ----------
     before : mapping of str to tree of Tensor ``(*batch_size, ...)``
-        The observation before each step, its action, and other values from that time.
+        The observation before each step, the step's action, and what the actor returned with it.
     after : mapping of str to tree of Tensor ``(*batch_size, ...)``
         The results of each step: the entries of ``"next"``.
     batch_size : sequence of int

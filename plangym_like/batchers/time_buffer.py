@@ -14,7 +14,7 @@ from plangym_like.batchers.engine.tensor_tree import as_arrays, empty
 from plangym_like.errors import InputError
 from plangym_like.lanes.tree import named_parts, tree_leaves, tree_map
 
-# A growing buffer starts with at most this much memory, and doubles when it is full.
+# A growing buffer starts with at most this much memory; its users double it when it is full.
 _FIRST_NBYTES = 2**20
 _FEWEST_STEPS = 32
 # Integers of the same size, for dtypes that NumPy does not have.
@@ -57,12 +57,14 @@ class TimeBuffer:
 
     @classmethod
     def growing(cls, layout: Any, num_lanes: int, num_steps: int = 0) -> TimeBuffer:
-        """Return an empty buffer for about `num_steps` steps, which `make_room` can enlarge.
+        """Return an empty buffer that `make_room` can enlarge.
 
         Parameters
         ----------
         layout : tree of Leaf
             The layout of one step of one lane.
+        num_steps : int
+            The expected number of steps. If they need more than 1 MiB, the buffer begins smaller.
         """
         step_nbytes = num_lanes * sum(
             math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in tree_leaves(layout)

@@ -23,9 +23,10 @@ class UsageError(Exception):
 def add_env_command(
     commands: Any, name: str, *, purpose: str, description: str | None, **ids: Any
 ) -> argparse.ArgumentParser:
-    """Add the command `name`, whose first argument is an environment id, or several if `ids`.
+    """Add the command `name`, which takes an environment id, or several ids if `ids` is given.
 
-    `commands` are the subparsers of the program, and `ids` are options of the first argument.
+    `commands` are the subparsers of the program. `ids` are the keyword arguments of
+    ``add_argument`` for several ids, such as ``nargs="+"``.
     """
     parser: argparse.ArgumentParser = commands.add_parser(
         name, help=purpose, description=description

@@ -2,8 +2,8 @@
 
 Each figure is the median of several measurements. The columns are measured in turn, under the same
 load. The line "gymnasium" is for the environment that gymnasium.make returns, stepped in a plain
-loop without saving or restoring states. The last lines say how the CPU time for one state, and for
-one row of a batch, is spent without workers.
+loop without saving or restoring states. The last lines divide the CPU time of one state, and of one
+row of a batch, into parts; both are measured without workers.
 """
 
 from __future__ import annotations
@@ -145,10 +145,10 @@ def _rate(call: Callable[[], Any], seconds: float) -> float:
 
 
 def parts_of(env: PlanEnv, states: Row) -> dict[str, float]:
-    """Return the median CPU times of the parts of a step, in microseconds.
+    """Return median CPU times in microseconds.
 
-    The parts are restoring, stepping and saving a single state, and one row of a batch. CPU time
-    does not depend on other programs on this machine.
+    They are the times to restore, step and save a single state, the time of one row of a batch, and
+    the part of it in the simulator. CPU time hardly depends on other programs on the machine.
     """
     actions = ActionSampler(env, "bench")(np.random.default_rng(0), len(states))
     taken: dict[str, list[float]] = {"restore": [], "step": [], "save": []}

@@ -1,4 +1,4 @@
-"""``plangym-like check ID ...``: test whether environments are saved exactly.
+"""``plangym-like check ID ...``: test that environments are saved, restored and stepped exactly.
 
 The exit status is 0 if every check passed, 1 if one failed, and 2 if an environment could not be
 made.

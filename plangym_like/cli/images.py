@@ -61,7 +61,7 @@ def draw_curve(path: Path, plan: Plan, title: str, label: str) -> None:
 def film(path: Path, plan: Plan, name: Any, seed: int, kwargs: dict[str, Any]) -> float:
     """Reset with `seed`, follow the plan, and write a GIF of this episode; return its score.
 
-    At most 300 frames are drawn, evenly spread, so that drawing a long episode takes no longer.
+    At most 300 frames, evenly spread, are drawn, so that long episodes do not take too long.
     """
     from tqdm import tqdm
 
@@ -91,7 +91,8 @@ def film(path: Path, plan: Plan, name: Any, seed: int, kwargs: dict[str, Any]) -
 def _one_by_one(plan: Plan, start: Row) -> Plan:
     """Return a copy of `plan` that begins at `start` and has ``dt=1`` for every action.
 
-    An action that is held for several steps is repeated instead; the rewards are not changed.
+    An action that is held for several steps is repeated instead. The array of rewards stays as it
+    is, with one reward for each action of `plan`.
     """
     actions = np.repeat(plan.actions, plan.dt, axis=0)
     seeds = None

@@ -24,7 +24,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(chosen: argparse.Namespace) -> int:
-    """Print facts about the environment."""
+    """Print the spaces of the environment, and how its states are saved."""
     with make_env(chosen.id, **dict(chosen.set)) as env:
         facts = facts_of(env, chosen.id)
     if chosen.json:

@@ -18,9 +18,10 @@ _NOTICE = (
 
 
 class Interrupts:
-    """A context manager that only records the first Ctrl-C; later ones raise `KeyboardInterrupt`.
+    """Records the first Ctrl-C instead of raising; later ones raise `KeyboardInterrupt`.
 
-    Nothing changes if SIGINT is ignored or already has another handler.
+    This context manager does nothing outside the main thread, or if SIGINT is ignored or has
+    another handler.
 
     Attributes
     ----------

@@ -162,7 +162,7 @@ def _line(found: dict[str, Any]) -> str:
 def _write(
     chosen: argparse.Namespace, plan: Plan, found: dict[str, Any], draws: bool
 ) -> tuple[list[str], float]:
-    """Write the files; return their paths, and the score that the GIF shows."""
+    """Write the files; return their paths, and the score of the episode in the GIF."""
     folder, drawn = chosen.out, plan.score
     actions = [[action.tolist(), int(dt)] for action, dt in zip(plan.actions, plan.dt, strict=True)]
     seeds = None if plan.seeds is None else plan.seeds.tolist()

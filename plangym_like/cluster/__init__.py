@@ -1,1 +1,1 @@
-"""Batches on a Ray cluster: workers on this machine, and an actor on each other node."""
+"""Batches on a Ray cluster: workers on this machine, and actors on the other nodes."""

@@ -14,8 +14,8 @@ def actor_options(
 ) -> dict[str, Any]:
     """Return the arguments of ``.options`` for an actor that claims `cores` cores and `resources`.
 
-    ``resources["num_cpus"]`` replaces `cores`. Ray is told not to restart the actor or repeat a
-    call, since the environment's state would be lost without an error.
+    ``resources["num_cpus"]`` replaces `cores`. Ray does not restart the actor or repeat a call,
+    since the environment's state would be lost without an error.
 
     >>> actor_options(2, {"num_gpus": 1, "simulator": 1}, None)["resources"]
     {'simulator': 1}

@@ -25,8 +25,8 @@ logger = logging.getLogger("plangym_like")
 _SURVEY_SECONDS = 1.0
 # How long actors may take to close before they are killed.
 _CLOSE_SECONDS = 1.0
-# If this many actors in a row die on a node before they are ready, or the environment cannot be
-# made there, the node is not used for this many seconds.
+# A node is not used for `_SHUN_SECONDS` if `_FAILED_STARTS` actors in succession died there before
+# they were ready, or if the environment cannot be made there.
 _FAILED_STARTS, _SHUN_SECONDS = 3, 60.0
 # How long to wait until a placement group is placed, to learn which bundles are on this machine.
 _GROUP_SECONDS = 1.0
@@ -112,7 +112,7 @@ class ActorPool:
     def survey(self, *, now: bool = False) -> None:
         """Query the cluster's nodes, and start actors where there is room.
 
-        Unless `now` is true, do nothing if the last query was less than a second ago.
+        If `now` is false and the last query was less than a second ago, do nothing.
         """
         moment = time.monotonic()
         if self._closed or (not now and moment - self._surveyed_at < _SURVEY_SECONDS):
@@ -347,7 +347,7 @@ class ActorPool:
         return not handle.placement.node or handle.placement.node in self._nodes
 
     def check_patience(self) -> None:
-        """Raise `WorkerStartError` if no actor has been ready for a long time."""
+        """Raise `WorkerStartError` if calls have found no ready actor for two minutes."""
         if self.any_ready:
             self._waiting_since = None
             return

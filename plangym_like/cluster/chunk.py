@@ -1,4 +1,4 @@
-"""`Chunk`: a range of a batch that is stepped on another machine, with its request and result."""
+"""`Chunk`: a range of rows that another machine steps, with its request and its result."""
 
 from __future__ import annotations
 
@@ -77,10 +77,10 @@ class ChunkResult:
 
     Stepping the rows took ``steps`` single steps in total, and ``seconds`` seconds.
     ``observations`` holds the leaves of the tree, or a list of objects. ``infos`` holds the plain
-    infos by row, and ``failed`` the exceptions of masked rows. ``counts`` holds the increase of
-    each counter of the actor's workers. ``pool_errors`` holds the rows whose errors come from the
-    actor's worker pool (-1 means ``error``); only the messages of these errors contain row numbers,
-    which are counted within the chunk.
+    infos by row, and ``failed`` the exceptions of masked rows. ``counts`` says by how much each
+    counter of the actor's workers has increased. ``pool_errors`` holds the rows whose errors come
+    from the actor's worker pool (-1 means ``error``); only the messages of these errors contain row
+    numbers, which are counted within the chunk.
     """
 
     seconds: float = 0.0
@@ -119,7 +119,7 @@ class ChunkResult:
                         self.infos[index] = plain
 
     def put(self, layout: Layout, rows: Rows, start: int) -> int:
-        """Write everything into `rows` from row `start` on; return how many bytes were written."""
+        """Write the result into `rows` from row `start` on; return the number of array bytes."""
         whole = [rows.rewards, rows.terminateds, rows.truncateds, rows.n_step]
         pairs = list(zip(whole, self.outcomes, strict=True))
         pairs += [(rows.columns[name], column) for name, column in self.columns.items()]

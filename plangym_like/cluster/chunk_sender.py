@@ -17,8 +17,8 @@ from plangym_like.layout import Layout
 # Shared states of fewer bytes travel with each chunk; larger ones are put into the object store,
 # from which each node fetches them once (`benchmarks/constants.py`).
 _PUT_NBYTES = 1 << 16
-# States are shared by all chunks if each state has at least this many rows on average
-# (`benchmarks/constants.py`).
+# All chunks share the states of the batch if at least this many rows start from each distinct state
+# on average (`benchmarks/constants.py`).
 _ROWS_PER_STATE = 4
 
 
@@ -62,9 +62,10 @@ class ChunkSender:
         return request, states
 
     def _look_for_shared_states(self) -> None:
-        """Find the states that are in many chunks of the batch, to send each of them only once.
+        """Decide whether all chunks of the batch share its distinct states, each sent only once.
 
-        A state that only neighbouring rows start from is sent with the chunk of these rows.
+        They do not if mostly neighbouring rows start from the same state. Each chunk is then sent
+        with the states of its own rows.
         """
         if self._looked:
             return

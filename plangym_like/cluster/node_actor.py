@@ -1,4 +1,4 @@
-"""`NodeActor`: the actor that Ray runs on a node. This module is quick to import."""
+"""`NodeActor`: an actor that Ray runs on a node. This module is quick to import."""
 
 from __future__ import annotations
 

@@ -169,8 +169,8 @@ class RayDispatcher(Dispatcher):
 
     def _size(self, handle: ActorHandle, share: float, rest: int) -> int:
         """Return how many of the `rest` remaining rows the actor's next chunk should hold."""
-        # A single actor gets its rows in at least two chunks, so that it can send the results of
-        # one while it steps the next.
+        # An actor that steps all rows gets them in at least two chunks, so that it can send the
+        # results of one while it steps the next.
         least = self.count * share / (_DEPTH if share == 1.0 else _PIECES)
         most = self._most_rows
         if seconds_per_row := handle.seconds_per_row(self._costs.steps):
@@ -184,7 +184,7 @@ class RayDispatcher(Dispatcher):
     def _rows_not_begun(self) -> int:
         """Return how many rows no process has begun, so that actors can take them."""
         rows = sum(stop - start for start, stop in self._pending) + self._own[1] - self._own[0]
-        # A worker may be about to begin a row that is taken from it: see `Dispatcher`.
+        # A worker may just have begun a row that is taken from it; see `Dispatcher._steal`.
         held = self._held() if self._batch.layout.exact else ()
         return rows + sum(worker.unbegun for worker in held if not worker.alone)
 

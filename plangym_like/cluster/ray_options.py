@@ -25,7 +25,7 @@ class RayOptions:
     node_env : callable
         Returns the environment that steps rows on one node, in `n_workers` processes.
     name : str or callable
-        The environment.
+        The environment, as in `RayEnv`.
     local : ProcessOptions
         Makes the workers on this machine.
     address, object_store_memory
@@ -37,7 +37,7 @@ class RayOptions:
     Raises
     ------
     InputError
-        A number is out of range.
+        An option is invalid.
     MissingExtraError
         Ray is not installed.
     """

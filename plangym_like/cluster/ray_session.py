@@ -52,7 +52,7 @@ class RaySession:
     """A connection to Ray, made by `join`.
 
     When its last user leaves, a connection that this session made is closed, and a local Ray that
-    it started is stopped. Clusters, and connections that the program made itself, stay as they are.
+    it started is stopped. Other clusters, and connections that the program made itself, are kept.
 
     Attributes
     ----------
@@ -119,7 +119,7 @@ def _check_same(ray: Any, address: str | None) -> None:
     here = ray.get_runtime_context().gcs_address
     if address is not None and ":" in address and address != here:
         raise InputError(
-            f"this program is connected to the Ray at {here} already, so it cannot join {address}: "
+            f"this program is already connected to the Ray at {here}, so it cannot join {address}: "
             "call ray.shutdown() first, or leave address out"
         )
 

@@ -32,24 +32,24 @@ _UNSETTLED = frozenset(
         "yars_revenge",
     }
 )
-# One of them also draws objects before it writes to the registers that position them, sometimes:
-# the memory was wrong after 6 of 6,000 restores (and after none of 6,000 for every other game).
+# This game sometimes also draws objects before it writes to the registers that position them. Its
+# memory was wrong after 6 of 6,000 restores (for every other game, after none of 6,000).
 _POSITIONED = "yars_revenge"
 # Steps of these games start from a restored state too, because saving rounds the phase of a clock.
 _ROUNDED = frozenset({"pitfall2"})
-# Where the player's position is in memory: game -> info key -> address, found by walking through
-# the game. Rooms are numbered as on the game's map, from 1; x grows to the right and y upward, in
-# pixels.
+# The addresses of the player's position in memory: game -> info key -> address. They were found by
+# playing the game. Rooms are numbered as on the game's map, from 1; x grows to the right and y
+# upward, in pixels.
 PLACES = {"montezuma_revenge": {"room": 3, "x": 42, "y": 43}}
 
 
 class PlannableAle(AleEnv):
     """ale-py's environment, with sticky actions implemented in Python, not in the emulator.
 
-    So the previous action and the random generator can be saved.
+    A saved state can therefore include the previous action and the random generator.
     """
 
-    # The observation, even if no wrapper reads it.
+    # Returns the observation, even if `unread` is true.
     observe = AleEnv._get_obs
 
     def __init__(
@@ -66,9 +66,9 @@ class PlannableAle(AleEnv):
         self.frames = 0
         self.settled = False
         self.image: NDArray[np.uint8] | None = None
-        # Whether a state was restored since the last frame; the screen then shows another state.
+        # Whether a state was restored after the last frame; the screen then shows another state.
         self.stale = False
-        # Whether no wrapper reads the observations; they are all zeros then.
+        # If true, no wrapper reads the observations, and they are all zeros.
         self.unread = False
         self._neutral: ALEState | None = None
         # While Tic-Tac-Toe 3D computes its move, it draws only a part of the second buffer.
@@ -103,7 +103,7 @@ class PlannableAle(AleEnv):
     def _draw_neutral(self) -> None:
         """Reach a state in the middle of play that is the same in every process.
 
-        The state is kept as `_neutral`. For the games in `TIMERS`, it is used to make `_timer`.
+        For the games in `TIMERS`, it is used to make `_timer`; for others, it becomes `_neutral`.
         """
         self.ale.setInt("random_seed", 0)
         self.load_game()
@@ -201,9 +201,9 @@ class PlannableAle(AleEnv):
         self.settled = True
 
     def hold(self, action: Any, dt: int) -> tuple[float, int]:
-        """Hold `action` for `dt` frameskips, or until the game ends.
+        """Hold `action` for `dt` times the frameskip, or until the game ends.
 
-        Return the reward and the number of frames that ran.
+        Return the sum of the rewards, and the number of frames that ran.
         """
         if self._restores_first and not self.settled:
             self.restore(self.clone())
@@ -221,7 +221,7 @@ class PlannableAle(AleEnv):
         return reward, ran
 
     def _hold_corrected(self, action: Any, dt: int) -> tuple[float, int]:
-        """Like `hold`, with corrections, sticky or continuous actions, or a random frameskip."""
+        """Do what `hold` does, for all games and options for which `plain_frames` is 0."""
         if self.continuous:
             chosen, strength = self._joystick(action)
         else:
@@ -276,7 +276,7 @@ class PlannableAle(AleEnv):
         return info
 
     def player(self) -> dict[str, int]:
-        """Return the player's position by the names in `places`."""
+        """Return the player's position as a dict with the same keys as `places`."""
         ram = self.ale.getRAM()
         return {name: int(ram[address]) for name, address in self.places.items()}
 

@@ -6,8 +6,8 @@
   the flag in states.
 - *Banks.* With cartridges of type E0, ALE does not select the program banks of a restored state.
   Every frame of a game ends with the same banks, but a forged row may have other banks.
-- *Masks.* The video chip draws objects where masks say that they are; see `Positions`.
-- *Damage.* A state that ALE refuses may already have overwritten the game's program.
+- *Masks.* The video chip draws objects at positions given by masks; see `Positions`.
+- *Damage.* When ALE rejects a state, the state may already have overwritten the game's program.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _STOPPED, _FATAL = 0x01, 0x02
 # Between the processor's name and its status, there are six registers and seven flags (one word
 # each).
 PROCESSOR, _STATUS_AFTER_NAME = re.compile(rb"M6502(Low|High)"), 4 * 13
-# The emulator's random generator follows a name and a number: the length of a text, and the text.
+# The random generator follows this name and a 4-byte number. It is saved as a length and a text.
 _SYSTEM = re.compile(rb"System.{4}", re.DOTALL)
-# Where the length of the devices' states is. The generator is a part of these.
+# The position of the length of the devices' states, which include the generator.
 _DEVICES = slice(24, 28)
 # A count and four banks follow the name.
 _BANKED = re.compile(rb"CartridgeE0.{20}", re.DOTALL)
@@ -36,11 +36,11 @@ class Leftovers:
     """Saves the states of one emulator, and restores them exactly.
 
     Most of a state is the text of a random generator, which the emulator uses only when it is
-    reset, and which takes 22 of the 27 us of a restore to parse. If the emulator's generator is in
-    the right state already, the text is left out of what ALE restores.
+    reset. Parsing this text takes 22 of the 27 us of a restore. If the emulator's generator is
+    already in the right state, ALE gets the state without the text.
 
     Every state contains the processor's status, which tells whether the processor stopped at the
-    end of a frame. This determines the value that ALE's flag must have. To give the flag this
+    end of a frame. The status determines the value that ALE's flag must have. To give the flag this
     value, a suitable frame is run before the state is restored.
 
     Parameters
@@ -74,12 +74,12 @@ class Leftovers:
         halted = bytearray(saved)
         halted[self._status] = _FATAL
         self._halted = ALEState(bytes(halted))
-        # A frame number, and whether (1) or not (0) that frame was finished.
+        # The number of the last frame, and 1 if that frame was finished, else 0. `None` if unknown.
         self._known: tuple[int, int] | None = None
         self._damaged = False
         system = _SYSTEM.search(saved)
         assert system is not None
-        # The generator with the length of its text; the length of the processor's name follows.
+        # The generator's text and its length. The 4-byte length of the processor's name follows.
         self._generator = slice(system.end(), processor.start() - 4 - end)
         # The emulator's generator when its state was last saved.
         self._held = saved[self._generator]
@@ -157,9 +157,9 @@ class Leftovers:
             if self._is(finished):
                 return
         raise SnapshotError(
-            "states of this game cannot be restored: this needs a frame that the game "
-            f"{'finishes' if finished else 'leaves unfinished'}, and none of {_TRIES} frames after "
-            "a reset was one. Try snapshot='replay'"
+            "states of this game cannot be restored: a restore must follow a frame that the game "
+            f"{'finishes' if finished else 'leaves unfinished'}, and there was no such frame among "
+            f"{_TRIES} frames after a reset. Try snapshot='replay'"
         )
 
     def _is(self, finished: int) -> bool:
@@ -168,19 +168,20 @@ class Leftovers:
     def _without_generator(self, saved: bytes) -> bytes:
         """Return the serialised state `saved` with an empty text for the random generator.
 
-        ALE cannot parse that text, and so leaves the emulator's generator as it is.
+        ALE cannot parse an empty text, so it leaves the emulator's generator as it is.
         """
         place = self._generator
         nbytes = int.from_bytes(saved[_DEVICES], "little") - len(saved[place]) + 4
-        # In a forged row, the length may be too small; ALE rejects negative ones.
+        # In a forged row, the length may be too small, so that it becomes negative here. ALE
+        # rejects negative lengths.
         length = (nbytes % 2**32).to_bytes(4, "little")
         before = saved[: _DEVICES.start] + length + saved[_DEVICES.stop : place.start]
         return before + bytes(4) + saved[place.stop :]
 
     def _can_omit_generator(self, saved: bytes) -> bool:
-        """Return whether this build of ALE leaves the generator as it is if its text is empty.
+        """Return whether this build of ALE keeps its generator if a state has an empty text for it.
 
-        The emulator is in the state `saved`, and is so afterwards.
+        The emulator must be in the state `saved`, and is in it again afterwards.
         """
         try:
             self._ale.restoreState(ALEState(self._without_generator(saved)))

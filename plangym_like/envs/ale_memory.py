@@ -66,9 +66,9 @@ class LastTimer:
     Parameters
     ----------
     ale : ALEInterface
-        An emulator in the middle of a game; its state is restored afterwards.
+        An emulator in the middle of a game. The constructor changes its state and restores it.
     address : int
-        Where the timer is in the console's memory.
+        The timer's address in the console's memory.
     """
 
     def __init__(self, ale: ALEInterface, address: int) -> None:
@@ -88,16 +88,16 @@ class LastTimer:
                 return state
 
     def recall(self, ale: ALEInterface) -> None:
-        """Run a frame that makes ALE remember the timer's current value as the previous one.
+        """Run a frame after which ALE remembers 255 if the timer is now 255, and otherwise 0.
 
-        The emulator's state is changed.
+        Only 255 must be told apart from other values. The emulator's state changes.
         """
         late = ale.getRAM()[self._address] == 255
         ale.restoreState(self._before_late if late else self._before_early)
         ale.act(0)
 
 
-# The address of the timer that ALE compares with its value in the previous frame.
+# Game -> the address of the timer that ALE compares with its value in the previous frame.
 TIMERS = {"hangman": 0x71, "video_cube": 0x5B}
 
 

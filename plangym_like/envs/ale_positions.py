@@ -1,4 +1,4 @@
-"""`Positions`: moves an emulator's objects to their positions in a state, before it is restored."""
+"""`Positions`: moves an emulator's objects to the positions that they have in a saved state."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ import struct
 
 from plangym_like.envs.ale_leftovers import PROCESSOR
 
-# The processor, the memory (a count of 128, then its bytes, one word each) and the video chip, each
-# after its name.
+# Matches the names of the processor, the memory and the video chip. Each part's data follow its
+# name; the memory's data are a count of 128, and then 128 bytes, one word each.
 _CHIPS = re.compile(
     PROCESSOR.pattern + rb"(?P<processor>).*M6532\x80\0\0\0(?P<ram>).{512}.*?TIA(?P<video>)",
     re.DOTALL,
 )
-# Words after the name: the program counter; the playfield's control register; the five registers
-# of horizontal motion.
+# Byte offsets from the end of the chip's name: the program counter; the playfield's control
+# register; the five registers of horizontal motion.
 _COUNTER, _CONTROL, _MOTION = 4 * 5, 4 * 17, slice(4 * 30, 4 * 35)
-# The program, at the first address of RAM: set VSYNC, wait for the next line, write CTRLPF (the
-# register is filled in) and HMOVE, wait for three lines, clear VSYNC (which ends the frame), stay.
+# A program for the first address of RAM: set VSYNC, wait for the next line, write CTRLPF (its value
+# is inserted between the two parts) and HMOVE, wait for three lines, clear VSYNC (which ends the
+# frame), and loop forever.
 _BEFORE, _AFTER = (
     bytes.fromhex("a902 8500 8502 a9"),
     bytes.fromhex("850a 852a 8502 8502 8502 a900 8500 4c9600"),
@@ -29,9 +30,10 @@ class Positions:
     """Moves the five objects of an emulator (two players, two missiles, a ball) to new positions.
 
     ALE draws the objects, and detects their collisions, with masks that it computes when a game
-    writes to registers such as HMOVE. A state holds the positions but not the masks, and restoring
-    it does not compute them. In the first frame after a restore, objects are therefore where they
-    were before, until the game writes to the registers. Most games do this before they draw.
+    writes to registers such as HMOVE. A state holds the positions but not the masks, and a restore
+    does not compute the masks. In the first frame after a restore, objects are therefore drawn
+    where they were before the restore, until the game writes to the registers. Most games write to
+    them before they draw.
 
     Parameters
     ----------
@@ -50,7 +52,7 @@ class Positions:
     def placing(self, saved: bytes) -> bytes:
         """Return a state from which one frame computes the masks of the state `saved`.
 
-        That frame runs a program that writes the values of `saved` to the registers.
+        That frame runs a program that writes to HMOVE, and to CTRLPF its value in `saved`.
         """
         placing, begin = bytearray(saved), len(saved)
         program = _BEFORE + saved[begin + self._video + _CONTROL :][:1] + _AFTER

@@ -1,4 +1,4 @@
-"""Steps rows of Atari games in one loop, if the rows hold only the emulator's state.
+"""Steps rows of Atari games in one loop, if the rows hold no random generator and no screen.
 
 A payload consists of the length of the emulator's serialised state, the previous action, the
 serialised state itself, and zeros.

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 # looked up in pairs. `_UNKNOWN` marks pairs whose colours have not been learned yet; a pair that
 # really has these colours is drawn by ALE.
 _UNKNOWN = np.frombuffer(b"\x01\x02\x03\x05\x07\x0b", "V6")
-# If more than one word in 11 has changed, ALE's own conversion is as fast. It is then used for 16
-# frames.
+# If more than one word in 11 has changed, ALE's own conversion is as fast. It is then used for this
+# frame and the next 16.
 _FEW, _BLIND_FRAMES = 11, 16
 
 
@@ -74,7 +74,7 @@ class Screen:
 
         If `blind` is 0, keep the screen's bytes, so that the next screen can be compared with them.
         """
-        # After Ctrl-C in the next lines, the next frame is converted as a whole.
+        # If Ctrl-C interrupts the next lines, the next frame is converted as a whole.
         self._blind = 1
         self._ale.getScreenRGB(self.image)
         if not blind:

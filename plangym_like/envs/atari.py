@@ -5,7 +5,7 @@ that the previous action and the random generator can be part of the state. A st
 emulator's serialised state, the previous action and, if one is used, the random generator. With
 ``render_mode="rgb_array"`` it also holds the screen, because the screen cannot be computed from the
 emulator's state. In Montezuma's Revenge, infos contain the player's position: ``info["room"]``,
-``["x"]`` and ``["y"]``.
+``info["x"]`` and ``info["y"]``.
 """
 
 from __future__ import annotations
@@ -123,9 +123,10 @@ class AtariCodec(Codec):
         return named
 
     def read(self, payload: Row) -> None:
-        """Write the emulator's state, the previous action and, if states hold it, the screen.
+        """Write the emulator's state and the previous action into `payload`.
 
-        Saving the emulator's state takes nearly all of the time.
+        The screen is written too, if states hold it. Nearly all of the time is spent on saving the
+        emulator's state.
         """
         base, memory = self._base, payload.data
         saved = base.clone()
@@ -269,7 +270,7 @@ class AtariSimulator(GymnasiumSimulator):
             images=self.render_mode == "rgb_array",
             wrapped=wrapped,
         )
-        # The fast form; ``None`` if there are wrappers or a random generator.
+        # The fast form; ``None`` if wrappers or options, such as sticky actions, rule it out.
         is_plain = codec.plain and not wrapped and self.base.plain_frames > 0
         self._rows = AleRows(self.base, codec.ale_nbytes) if is_plain else None
         if wrapped:
@@ -295,9 +296,9 @@ class AtariSimulator(GymnasiumSimulator):
         return None if rows is None else rows.step_one(row, action, dt)
 
     def step(self, action: Any, dt: int) -> Outcome:
-        """Step the game for `dt` frameskips.
+        """Hold `action` for `dt` times the frameskip, or until the episode ends.
 
-        If the game has wrappers, call ``env.step`` up to `dt` times.
+        If the game has wrappers, ``env.step`` is called up to `dt` times.
         """
         base = self.base
         if self.env is base:

@@ -28,11 +28,11 @@ class ObservedStates:
         return len(self.states)
 
     def take(self, rows: NDArray[np.intp]) -> ObservedStates:
-        """Return a copy of the states of `rows`."""
+        """Return a copy of the states and observations of `rows`."""
         return ObservedStates(self.states[rows], self.obs[rows])
 
     def put(self, rows: NDArray[np.intp], part: ObservedStates) -> None:
-        """Replace the states of `rows` with `part`, a result of `take` that has been stepped."""
+        """Replace those of `rows` with `part`, a result of `take` that has been stepped."""
         self.states[rows], self.obs[rows] = part.states, part.obs
 
 
@@ -45,7 +45,7 @@ class BatchedStep(BlockStepper[ObservedStates]):
         Takes states ``(N, *shape)`` and N actions; returns the next states, observations, rewards,
         terminateds and truncateds.
     example : array ``(*shape)``
-        Any state, for its shape and dtype.
+        Any state; only its shape and dtype are used.
     space : gymnasium.Space
         The observation space; an observation must be one array.
     frameskip : int

@@ -80,7 +80,8 @@ class BlockStepper(FastForm, Generic[S]):
     def store(self, states: S, rows: Rows, block: slice) -> None:
         """Write `states` into the next states of the rows in `block`.
 
-        Everything else in a next state is copied from the state that the row started from.
+        If there are seeds, also write the random generators made from them. Everything else in a
+        next state is copied from the state that the row started from.
         """
 
     def step(self, rows: Rows, first: int, last: int) -> None:
@@ -101,7 +102,7 @@ class BlockStepper(FastForm, Generic[S]):
                 self.store(states, rows, block)
 
     def rollout(self, rows: Rows, first: int, last: int) -> None:
-        """Step each of the rows ``first:last`` through all its T actions."""
+        """Step each of the rows ``first:last`` through its T actions, or until its episode ends."""
         block, count = slice(first, last), last - first
         with np.errstate(all="ignore"):
             states = self.load(rows, block)

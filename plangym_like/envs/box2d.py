@@ -22,9 +22,9 @@ from plangym_like.errors import MissingExtraError
 from plangym_like.family_env import FamilyEnv
 from plangym_like.snapshots.trial import TrialRule
 
-# A CarRacing environment with its track takes 6 MB.
+# The default number of copies of CarRacing; a copy with its track takes 6 MB.
 _CARS = 24
-# The amount that Gymnasium subtracts from a spark's time to live when it draws it.
+# The amount that Gymnasium subtracts from the time to live of a spark when the spark is drawn.
 _AGEING = 0.15
 
 
@@ -86,7 +86,7 @@ def _lander(cls: Any) -> type:
         particles: list[Any]
 
         def step(self, action: Any) -> Any:
-            # In Gymnasium, rendering the previous state does this.
+            # In Gymnasium, rendering the previous state ages and removes the sparks.
             if self.render_mode is not None:
                 for spark in self.particles:
                     spark.ttl -= _AGEING

@@ -97,9 +97,9 @@ class ClassicControlCodec(Codec):
         return fields
 
     def build_state(self, payload: Row, physics: Mapping[str, Any]) -> None:
-        """Write the physical state ``x`` ``(size,)``, as in an episode that has not ended.
+        """Write the physical state ``x`` ``(size,)`` into `payload`, as of an unfinished episode.
 
-        Its numbers have the order and units of ``env.state``.
+        The numbers in ``x`` have the order and units of ``env.state``.
         """
         unknown = sorted(physics.keys() - {"x"})
         if unknown:
@@ -251,7 +251,7 @@ class ClassicControlEnv(FamilyEnv):
 
 
 def agrees(env: Any) -> bool:
-    """Return whether the vectorised form agrees with `env`, an environment without wrappers."""
+    """Return whether `env`, without wrappers, has a vectorised form that agrees with it."""
     twin = copy.copy(env)
     twin.render_mode = None
     kind = np.dtype(env.action_space.dtype).char

@@ -41,14 +41,17 @@ class Codec(abc.ABC):
 
     @abc.abstractmethod
     def fingerprint_fields(self) -> Mapping[str, Any]:
-        """Return what determines the meaning of the bytes, except id, arguments and wrappers."""
+        """Return all facts that determine what the bytes mean.
+
+        The environment's id, its arguments and its wrappers are left out; the simulator adds them.
+        """
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
         """Return the named fields of `payloads` ``(N, nbytes or more)``, each ``(N, ...)``."""
         return {}
 
     def build_state(self, payload: Row, physics: Mapping[str, Any]) -> None:
-        """Write the physical quantities `physics` into `payload`, by name.
+        """Write the physical quantities `physics`, a mapping of name to value, into `payload`.
 
         `payload` is a copy of the current state's payload.
 
@@ -66,8 +69,8 @@ class Codec(abc.ABC):
     def read(self, payload: Row) -> int | None:
         """Write the current state into `payload` ``(nbytes,)``, and fill all of it.
 
-        If states vary in length, `read` may fill only the beginning of `payload`, and return the
-        number of bytes used. Nothing else is then saved after them in the state row.
+        If states vary in length, `read` may instead fill only the beginning of `payload`, and
+        return the number of bytes used. The state row then holds nothing after these bytes.
         """
 
     @abc.abstractmethod
@@ -78,4 +81,4 @@ class Codec(abc.ABC):
         """Replace every random generator that this codec saves with one made from `seed`."""
 
     def renew(self) -> None:
-        """Undo lasting changes made by trials; called before the first reset."""
+        """Undo changes made by trials and batches, before a reset without a current state."""

@@ -59,5 +59,5 @@ class RestorableRandom:
 def _load(generator: np.random.RandomState, memory: NDArray[np.uint8]) -> None:
     position, has_gauss, gauss = _REST.unpack_from(memory.data, _KEY_NBYTES)
     key = memory[:_KEY_NBYTES].view("<u4").astype(np.uint32)
-    # Beyond 624 NumPy would read outside the key.
+    # With a position above 624, NumPy would read outside the key.
     generator.set_state(("MT19937", key, min(max(position, 0), 624), int(has_gauss != 0), gauss))

@@ -67,15 +67,15 @@ class FastForm(abc.ABC):
         """
 
     def rollout(self, rows: Rows, first: int, last: int) -> None:
-        """Step each of the rows ``first:last`` through all its T actions, if this form can.
+        """Step each of the rows ``first:last`` through its T actions, or until its episode ends.
 
-        The errors are as in `step`.
+        Raise `NotVectorisableError` if this form cannot do it, or as in `step`.
         """
         raise NotVectorisableError
 
 
 def held_frames(inputs: Inputs, block: slice, frameskip: int) -> int | NDArray[np.int64]:
-    """Return for how many frames each row of `block` holds an action.
+    """Return the number of frames for which each row of `block` holds an action.
 
     If ``dt`` is one int for all rows, the result is one int too.
     """
@@ -87,7 +87,8 @@ def held_frames(inputs: Inputs, block: slice, frameskip: int) -> int | NDArray[n
 def trial_actions(space: Any, kind: str, *, beyond: float = 1.2) -> NDArray[Any]:
     """Return random actions ``(TRIALS, ...)`` of dtype `kind`.
 
-    Actions of a bounded `Box` reach up to `beyond` times its bounds.
+    Float actions of a bounded `Box` lie up to `beyond` times as far from its middle as its bounds;
+    integer actions are rounded from numbers between ``-beyond`` and `beyond`.
     """
     dtype = np.dtype(kind)
     if not isinstance(space, Box) or not space.is_bounded():
@@ -122,7 +123,7 @@ def disagreement(
     form : FastForm
     sim : Simulator
     kind : str
-        The type character of the actions.
+        The type character of the actions' dtype.
     starts : sequence of payloads, optional
         `TRIALS` states to step from; by default, the states of one episode.
     plays_on : bool

@@ -1,4 +1,4 @@
-"""Functional JAX environments: pgx's games by name, and your own.
+"""Functional JAX environments: pgx's games by name, and environments of your own.
 
 `plangym_like.envs.functional_gym` turns them into Gymnasium environments whose states are plain
 bytes. A block of rows is stepped by one ``vmap``.
@@ -60,7 +60,7 @@ class FunctionalSimulator(SaveLoadSimulator):
     MissingExtraError
         pgx is not installed.
     InputError
-        pgx has no such game, or the callable returns no functional environment.
+        pgx has no such game, or the callable does not return a functional environment.
     """
 
     family = "FUNC"
@@ -93,9 +93,10 @@ def _game(name: str, **kwargs: Any) -> Functions:
 class FunctionalEnv(FamilyEnv):
     """A `PlanEnv` of a functional environment: ``make("pgx/2048")``, or one of your own.
 
-    ``FunctionalEnv(make_mine)`` steps yours in this process, and ``ParallelEnv(FunctionalEnv,
-    make_mine, n_workers=4)`` steps it in four worker processes. In a game for several players, the
-    player who moved gets the reward, and the player who moves next gets the observation.
+    If ``make_mine`` returns your environment, ``FunctionalEnv(make_mine)`` steps it in this
+    process, and ``ParallelEnv(FunctionalEnv, make_mine, n_workers=4)`` in four worker processes. In
+    a game for several players, the reward is that of the player who moved, and the observation is
+    that of the player who moves next.
     """
 
     simulator_class = FunctionalSimulator

@@ -54,7 +54,7 @@ class Program:
         state, key = jax.tree_util.tree_unflatten(self._tree, leaves)
         use, key = jax.random.split(key)
         following, *seen = self._functions.advance(state, action, use)
-        # In some environments, a step changes the dtype of a leaf.
+        # In some environments, a step changes the dtype of a leaf; it is converted back here.
         kept = jax.tree_util.tree_leaves((following, key))
         kept = [leaf.astype(dtype) for leaf, (_, dtype) in zip(kept, self.forms, strict=True)]
         return kept, *seen
@@ -92,7 +92,7 @@ class FunctionalGym(gymnasium.Env[Any, Any]):
         self._row = saved
 
     def set_key(self, seed: int) -> None:
-        """Replace the random key with one made from `seed`; all later randomness depends on it."""
+        """Replace the random key, which determines all later randomness, with one from `seed`."""
         self._row = self._row.copy()
         key = np.asarray(jax.random.PRNGKey(seed % 2**32))
         self._row[-key.nbytes :] = key.view(np.uint8)

@@ -25,7 +25,8 @@ class Functions:
         Takes a random key; returns a state and its observation.
     advance : callable
         Takes a state, an action and a random key; returns the next state, its observation, reward,
-        terminated and truncated. An ended state may be advanced too; this starts no new episode.
+        terminated and truncated. A state that has ended may be advanced too; this does not start a
+        new episode.
     action_space, observation_space : gymnasium.Space
         The spaces of single actions and observations.
     """
@@ -55,8 +56,8 @@ def functions_of(env: Any) -> Functions:
     if callable(getattr(env, "init", None)) and hasattr(env, "num_actions"):
         return _of_pgx(env)
     raise InputError(
-        f"{type(env).__name__} is not a known kind of functional environment: it lacks pgx's init, "
-        "step or num_actions, and is not a gymnasium.experimental.functional.FuncEnv; pass a "
+        f"{type(env).__name__} is not a known kind of functional environment: it lacks pgx's init "
+        "or num_actions, and is not a gymnasium.experimental.functional.FuncEnv; pass a "
         "plangym_like.envs.functions.Functions instead"
     )
 

@@ -168,7 +168,7 @@ class GymnasiumSimulator(TriedSimulator):
         """Reset the environment (see `reset_once`), and return the codec for `base`."""
 
     def reset_once(self) -> None:
-        """Reset the new chain (see `first_reset`), and forget the seed."""
+        """Reset the new chain (see `first_reset`), and remove its random generators."""
         first_reset(self.env)
         forget_seed(self.env)
 
@@ -264,7 +264,7 @@ class GymnasiumSimulator(TriedSimulator):
         self.memory.reseed(seed)
 
     def renew(self) -> None:
-        """Remove all random generators, and restore the wrappers' initial state."""
+        """Remove all random generators; before the first reset, also restore the wrappers."""
         self.codec.renew()
         forget_seed(self.env)
         if self._fresh is not None:
@@ -329,7 +329,7 @@ class GymnasiumSimulator(TriedSimulator):
             self._step_blocks(super().step_rows, rows, start, stop)
 
     def rollout_rows(self, rows: Rows, start: int, stop: int) -> None:
-        """Like `step_rows`, but step each row through all its T actions."""
+        """Like `step_rows`, but step each row through its T actions, or until its episode ends."""
         self._step_blocks(super().rollout_rows, rows, start, stop)
 
     def _step_blocks(
@@ -370,7 +370,7 @@ class GymnasiumSimulator(TriedSimulator):
         return forms[kind]
 
     def observe(self, obs: Any) -> Any:
-        """Return the observation that `obs_type` asks for: `obs` itself, or an image."""
+        """Return the kind of observation that `obs_type` selects: `obs` itself, or an image."""
         if not self._images:
             return obs
         image = self.image()
@@ -379,7 +379,7 @@ class GymnasiumSimulator(TriedSimulator):
     # Images
 
     def image(self) -> NDArray[np.uint8]:
-        """Render the current state, in a second environment if this one cannot render images."""
+        """Render the current state; use a second environment unless the mode is "rgb_array"."""
         if self.render_mode == painting.MODE:
             return np.asarray(self.env.render())
         self._painter = self._painter or painting.make_painter(self)

@@ -89,8 +89,8 @@ class MujocoCodec(PhysicsMemory, Codec):
     def _find_columns(self) -> None:
         """Find out which infos every step returns, by taking one step and undoing it.
 
-        The action of this step has double precision, so that the columns can hold the infos of any
-        action.
+        The action of this step has double precision, so that the columns can hold infos for actions
+        of any precision.
         """
         memory = np.zeros(self.nbytes, np.uint8)
         self.read(memory)
@@ -169,7 +169,7 @@ class MujocoSimulator(GymnasiumSimulator):
 
         The random generator is copied with the row, because these robots use it only in resets.
         """
-        # Replaced methods and wrappers may use the generator; with them, there is no fast form.
+        # Replaced methods and wrappers may use the generator, so both are ruled out.
         has_quick_step = not self.memory.nbytes and self._fast_form_of(action) is not None
         if not has_quick_step or dt * self.frameskip != 1:
             return None

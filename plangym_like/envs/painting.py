@@ -38,8 +38,8 @@ def make_painter(simulator: TriedSimulator) -> Any:
     except Exception as error:
         not_exiting(error)
         raise InputError(
-            f"this environment was made without render_mode={MODE!r}, and a second one with that "
-            f"mode, to render the states of this one, could not be made: {error}"
+            f"this environment was made without render_mode={MODE!r}, and a second environment "
+            f"with that mode, needed to render images, could not be made: {error}"
         ) from error
 
 

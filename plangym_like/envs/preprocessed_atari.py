@@ -1,6 +1,6 @@
 """Faster steps of `AtariPreprocessing` and `FrameStackObservation`, with the same results.
 
-In each step, Gymnasium's wrapper calls the game's ``step`` once for each frame. It ignores the
+In each step, `AtariPreprocessing` calls the game's ``step`` once for each frame. It ignores the
 observations, and reads the last two screens directly from the emulator. Drawing screens that are
 never read takes a quarter of a step's time (``benchmarks/vector.py mspacman_84``). Of the remaining
 time outside the emulator, shrinking the screen takes half; see `ScreenResizer`.
@@ -38,6 +38,8 @@ _CHECKS = ("_has_reset", "checked_step", "checked_data_reuse")
 
 def is_screen_unread(env: Any) -> bool:
     """Return whether only an `AtariPreprocessing` receives the observations of the game.
+
+    Return False if the source code of Gymnasium or ale-py is not a known version.
 
     Parameters
     ----------

@@ -2,15 +2,15 @@
 
 The state is a log: how the episode began (seed, generator, options), and all actions since then.
 The maximum length of the log is fixed when the environment is made. The base of the chain keeps the
-log. A process keeps several copies of the environment. To restore a state, it takes the copy whose
-log is the longest prefix of the saved log, and steps this copy through the remaining actions
-(`plangym_like.snapshots.replay_cache`). So continuing a branch costs one step, not the whole log.
-In a row, the state of the wrappers follows the log as plain data.
+log. A process keeps several copies of the environment. To restore a state, the process takes the
+copy whose log is the longest prefix of the saved log, and steps this copy through the remaining
+actions (`plangym_like.snapshots.replay_cache`). So continuing a branch costs one step, not the
+whole log. In a row, the state of the wrappers follows the log as plain data.
 
 A row also holds a digest of all observations, rewards and flags of the episode. If a replay gives a
 different digest, an error is raised. The fingerprint of rows includes the digest of a short
-episode. If two processes replay a log differently, because their str hashes differ, then their
-fingerprints differ too, and neither accepts the other's rows.
+episode. If two processes replay that episode differently, for example because their str hashes
+differ, then their fingerprints differ too, and neither accepts the other's rows.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class ReplayCodec(Codec):
         if not trace_digest:
             raise SnapshotError(
                 "the wrappers were reset, but not the environment inside them; a wrapper must "
-                "reset its environment, and must not replace it by another one"
+                "reset its environment, and must not replace it with another one"
             )
         end = _HEAD + len(log)
         if end > len(payload):
@@ -149,7 +149,7 @@ class ReplayCodec(Codec):
         self._proxy.reseed(seed)
 
     def renew(self) -> None:
-        """Ensure that the next episode begins with a fresh random generator."""
+        """Drop the current state; the next episode begins with a fresh random generator."""
         self._proxy.clear()
         self._proxy.forget()
         self._proxy.cache.replayed = 0
@@ -161,8 +161,8 @@ class ReplayedSimulator(GymnasiumSimulator):
     Parameters
     ----------
     replay_capacity : int, optional
-        The maximum number of steps from the reset to a state; by default the id's time limit, but
-        at least 1,000. Larger values make rows wider.
+        The maximum number of steps from the reset to a state; by default the environment's time
+        limit, but at least 1,000. Larger values make rows wider.
     live_prefixes : int, optional
         The maximum number of copies of the environment in each process's replay cache; by default
         64 in most families. A search is fast if each process continues at most this many branches
@@ -260,7 +260,7 @@ class ReplayedSimulator(GymnasiumSimulator):
         (_, _, begun), *entries = self._logs.entries(log)
         steps = max(1, sum(tag in ACTIONS for tag, *_ in entries))
         measured = -(-(len(log) - begun) // steps)
-        # Not `reset_once`, which raises if a reset replaces the environment; here, a reset may.
+        # Not `reset_once`, which raises if a reset replaces the environment; here, this is allowed.
         self.env.reset(seed=0)
         forget_seed(self.env)
         self._proxy.release_copy()
@@ -291,19 +291,19 @@ class ReplayedSimulator(GymnasiumSimulator):
                 if held is base and wrapper is not self._proxy:
                     raise SnapshotError(
                         f"{type(wrapper).__name__}.{name} cannot be saved: it holds the "
-                        "environment itself, of which replay keeps several copies; use "
+                        "environment itself, but replay keeps several copies of it; use "
                         "self.unwrapped in each step instead"
                     )
 
     # Costs
 
     def forget(self) -> None:
-        """Close all copies in the replay cache."""
+        """Close all copies in the replay cache, unless only one copy can exist."""
         self._proxy.forget()
 
     @property
     def replayed(self) -> int:
-        """The number of steps that have been replayed in this process."""
+        """The number of steps replayed since this simulator was made or last renewed."""
         return self._proxy.cache.replayed
 
 
@@ -364,6 +364,6 @@ def _refuse_addresses(base: Any) -> None:
     if (place := set_of_addresses(base, type(base).__name__)) is not None:
         raise SnapshotError(
             f"{place} is a set of objects that hash by their address, so two copies of the "
-            "environment may iterate it in two orders, and a replay may differ; keep the objects "
-            "as the keys of a dict, which keeps their order"
+            "environment may iterate over it in different orders, and a replay may differ; keep "
+            "the objects as the keys of a dict, which keeps their order"
         )

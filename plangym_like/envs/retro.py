@@ -73,8 +73,8 @@ class RetroCodec(Codec):
             self.exactness = "approximate"
             self.exactness_note = (
                 "emulators save addresses of their library, and this system does not report where "
-                "it is loaded: equal states have different bytes in different processes, so rows "
-                "must not be compared"
+                "the library is loaded: equal states have different bytes in different processes, "
+                "so rows must not be compared"
             )
         elif base.core != _TRIED:
             self.exactness_note = (
@@ -85,8 +85,8 @@ class RetroCodec(Codec):
         if "scripts" in json.loads(scenario.read_text()):
             self.exactness = "approximate"
             self.exactness_note = (
-                f"the rewards of {base.gamename} come from a Lua script, whose variables are in no "
-                "state"
+                f"the rewards of {base.gamename} come from a Lua script, and states do not hold "
+                "the script's variables"
             )
 
     def _file(self, name: str) -> pathlib.Path:
@@ -152,7 +152,7 @@ class RetroCodec(Codec):
         _put(payload[self._screen_at :], screen.reshape(-1))
 
     def write(self, payload: Row) -> None:
-        """Restore the emulator, and the score from which the next reward is counted.
+        """Restore the emulator, the screen, and the score from which the next reward is counted.
 
         Raises
         ------
@@ -175,7 +175,8 @@ class RetroSimulator(GymnasiumSimulator):
     name : str
         The name of a game in stable-retro; ``-v0`` may be left out.
     obs_type : {"rgb", "grayscale", "ram", "coords"}, optional
-        ``"coords"`` and ``"rgb"`` are the screen, ``"ram"`` the console's memory.
+        ``"coords"`` and ``"rgb"`` are the screen, ``"grayscale"`` is its luminance, and ``"ram"``
+        is the console's memory.
     emulator_capacity : int, optional
         Bytes reserved in each row for the emulator's state, whose length varies on some consoles.
     kwargs

@@ -151,7 +151,7 @@ class PlannableRetro(stable_retro.RetroEnv):  # type: ignore[misc]
         if self._asleep is None:
             return
         _send_to_sleep()
-        # An emulator is freed with the last reference to it, which may be in a reference cycle.
+        # An emulator is freed with the last reference to it, which may be part of a cycle.
         try:
             self.em = stable_retro.RetroEmulator(self.rom)
         except RuntimeError:

@@ -212,7 +212,7 @@ class SaveLoadSimulator(GymnasiumSimulator):
         return env
 
     def make_codec(self) -> SaveLoadCodec:
-        """Reset the environment once, and return its codec."""
+        """Reset the environment, and return its codec."""
         saved = []
         # Before their first reset, some environments have no state that could be saved.
         with errors_suppressed(Exception):
@@ -233,7 +233,7 @@ class SaveLoadSimulator(GymnasiumSimulator):
         return codec
 
     def _remembers_episodes(self, codec: SaveLoadCodec) -> bool:
-        """Return whether another reset with the same seed leads to another state than the first."""
+        """Return whether a second reset with the same seed leads to a different state."""
         first, second = np.zeros((2, codec.nbytes), np.uint8)
         codec.read(first)
         first_reset(self.env)
@@ -287,9 +287,10 @@ class SaveLoadSimulator(GymnasiumSimulator):
         )
 
     def make_fast_form(self, kind: str) -> FastForm | None:
-        """Return the form that calls ``step_states`` if it can be used, otherwise ``None``.
+        """Return the form that calls ``step_states``.
 
-        It must agree with ``step`` for actions of dtype `kind`.
+        Return ``None`` if ``step_states`` cannot be used, or disagrees with ``step`` for actions of
+        dtype `kind`.
         """
         if not self._steps_states():
             return None

@@ -47,14 +47,17 @@ class ScreenResizer:
         if np.count_nonzero(changed):
             fresh = blocks[changed]
             rows = _resized_blocks(fresh, screen.shape, size, self._blocks)
-            # After Ctrl-C in the next line, the next call starts again from a black screen.
+            # If Ctrl-C interrupts the next line, the next call starts again from a black screen.
             self._form = None
             self._result[changed], self._screen[changed] = rows, fresh
             self._form = form
         return self._result.reshape(size[1], size[0], *screen.shape[2:]).copy()
 
     def _begin(self, shape: tuple[int, ...], size: tuple[int, int]) -> None:
-        """Prepare to resize screens of `shape` to `size`; compare the first with a black screen."""
+        """Prepare to resize screens of `shape` to `size`.
+
+        The first screen will be compared with a black screen.
+        """
         self._form = None
         self._blocks = blocks_of(shape, (size[0], size[1]))
         if self._blocks is not None:
@@ -73,7 +76,8 @@ def blocks_of(shape: tuple[int, ...], size: tuple[int, int]) -> tuple[int, int] 
     height, wanted = shape[0], size[1]
     count = math.gcd(height, wanted)
     block = height // count, wanted // count
-    # The ratio must be exact as a float. The bytes of a block are compared eight at a time.
+    # The ratio must be exact as a float. The number of bytes of a block must be a multiple of 8,
+    # because they are compared eight at a time.
     is_exact = block[1] & (block[1] - 1) == 0
     nbytes = math.prod(shape) // count
     if count < _FEWEST_BLOCKS or block[0] < block[1] or not is_exact or nbytes % 8:

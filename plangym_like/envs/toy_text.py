@@ -73,8 +73,8 @@ class ToyTextCodec(Codec):
     def build_state(self, payload: Row, physics: Mapping[str, Any]) -> None:
         """Write the fields `physics` into `payload`; see `view` for their meaning.
 
-        - FrozenLake and CliffWalking: ``s``, ``row``, ``column``, ``lastaction`` (-1 or ``None``
-          for none).
+        - FrozenLake and CliffWalking: ``s``, ``row``, ``column``, ``lastaction`` (-1 or ``None`` if
+          there was no action yet).
         - Taxi: ``s``, ``taxi_row``, ``taxi_column``, ``passenger``, ``destination``,
           ``fickle_step``.
         - Blackjack: ``player``, ``dealer``.
@@ -88,7 +88,7 @@ class ToyTextCodec(Codec):
         payload[self._used :] = 0
 
     def write(self, payload: Row) -> None:
-        """Restore the state in `payload`; if it is damaged, nothing changes."""
+        """Restore the state in `payload`; raise `StateFormatError` if it is damaged."""
         self._game.write(self._fields(payload))
 
     def renew(self) -> None:

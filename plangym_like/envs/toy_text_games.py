@@ -24,7 +24,7 @@ _LAKE_ARGUMENTS = ("is_slippery", "success_rate", "reward_schedule")
 
 
 class ToyTextGame(abc.ABC):
-    """How a row stores the state of one of the games; ``layout`` is the dtype of a payload."""
+    """Reads and writes the state of one of the games; `layout` is the dtype of a payload."""
 
     env_class: ClassVar[type[gymnasium.Env[Any, Any]]]
     layout: np.dtype[Any]

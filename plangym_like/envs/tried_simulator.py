@@ -22,7 +22,8 @@ from plangym_like.states import Row
 class TriedSimulator(Simulator):
     """A simulator that tests, in a trial, whether its environment repeats its results.
 
-    The trial includes a second copy of the environment, if one can be made.
+    The trial includes a second copy of the environment, if one can be made. See `TrialRule` for
+    which environments are tested.
     """
 
     trial: ClassVar[TrialRule] = TrialRule()
@@ -81,7 +82,10 @@ class TriedSimulator(Simulator):
         forget_seed(self.env)
 
     def _second_copy(self) -> Self | None:
-        """Return a simulator made with the same arguments, or ``None`` if there can be only one."""
+        """Return a simulator made with the same arguments.
+
+        Return ``None`` if this family makes no copies, or if there can be only one simulator.
+        """
         if not self.trial.copies:
             return None
         try:

@@ -1,4 +1,4 @@
-"""`BatchCosts`: the costs of one batch that is sent."""
+"""`BatchCosts`: the time that one process takes for the rows of one batch."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from plangym_like.execution.costs import CostModel, portion
 
 
 class BatchCosts:
-    """The costs of one batch that is sent, measured while its rows are stepped.
+    """The time that this process takes for its rows of a batch that is sent to workers.
 
-    When the batch is over, the time of all rows that this process stepped is recorded in one sum.
-    If rows were recorded one by one, a few rows that are cheap because their episodes end early
-    would make all rows look cheap, since the shortest time counts. Only the first rows of an
-    environment are recorded immediately.
+    When the batch is over, the total time of the rows that this process stepped is recorded. The
+    shortest recorded time counts. So if rows were recorded one by one, a few rows that are cheap
+    because their episodes end early would make all rows look cheap. Rows are recorded immediately
+    only while no time is known yet.
 
     Parameters
     ----------
@@ -45,12 +45,12 @@ class BatchCosts:
 
     @property
     def seconds_per_row(self) -> float:
-        """The shortest time of an average row here, in seconds; 0 if it is not known."""
+        """The shortest time of an average row in this process, in seconds; 0 if not known."""
         return self._costs.seconds_per_row(self.steps)
 
     @property
     def least(self) -> int:
-        """The number of rows that take about as long here as sending a message."""
+        """The number of rows that take about as long in this process as sending a message."""
         return self._costs.least(self.steps)
 
     def portion(self, start: int, stop: int, *, last: bool = False) -> int:

@@ -134,7 +134,7 @@ class BatchRun:
             return True
 
     def drop(self, error: BaseException) -> None:
-        """Do what `cancel` does; the caller holds the executor's locks already."""
+        """Do what `cancel` does; the caller must already hold the executor's locks."""
         self.attempt(lambda: self._fail(error))
 
     def attempt(self, advance: Callable[[], bool], *, for_another: bool = False) -> bool:

@@ -5,22 +5,24 @@ from __future__ import annotations
 # Seconds to send a batch, wake a worker and read its report: the overhead of batches of 8 and 16
 # rows in `benchmarks/never_slower.py`.
 MESSAGE_SECONDS = 3e-4
-# The calculated time is corrected only after this many batches were sent, by the shortest of their
-# times: the others may be too long if other programs are starting (`benchmarks/cold_sizes.py`).
+# After this many batches were sent, the calculated time is multiplied by the smallest ratio of
+# measured to calculated time: other programs that are starting may have raised the other ratios
+# (`benchmarks/cold_sizes.py`).
 _FIRST = 8
-# From then on, a moving average over about this many batches is used. Another program may disturb a
-# batch, so each time is capped at this multiple of the average (`benchmarks/never_slower.py`).
+# From then on, a moving average of the ratio over about `_MEMORY` batches is used. Other programs
+# may disturb a batch, so each ratio is capped at `_SPOILT` times the average
+# (`benchmarks/never_slower.py`).
 _MEMORY, _SPOILT = 4, 1.25
-# After this many batches, the slower way (sending, or stepping here) is tried again. This number is
-# doubled after each trial, up to the second number. A trial takes two batches, because idle workers
-# are asleep when the first is sent (`benchmarks/never_slower.py`).
+# After this many batches, the way that seems slower (sending, or stepping here) is tried again. The
+# number is doubled after each trial, up to the second number. A trial takes two batches, because
+# idle workers are asleep when the first is sent (`benchmarks/never_slower.py`).
 _TRY_AGAIN, _TRY_AGAIN_LATER = 64, 1024
 # Rows are stepped in portions that take `_COARSE_SECONDS`, and less toward the end of a batch, down
 # to `_FINE_SECONDS`. Between portions, rows may be moved to other processes
 # (`benchmarks/never_slower.py`, 16 to 256 rows).
 _FINE_SECONDS, _COARSE_SECONDS = 4e-4, 12e-3
-# In each coarse portion, the shortest time per step is raised by this fraction, because steps may
-# become slower.
+# For each coarse portion that is stepped, the shortest time per step is raised by this fraction,
+# because steps may become slower.
 _FADE = 0.05
 
 
@@ -99,7 +101,7 @@ class _Kind:
         self._try_here, self._try_sending = _Trials(), _Trials()
 
     def here(self, steps: float) -> float:
-        """Return the time in seconds that `steps` steps take in this process."""
+        """Return the estimated seconds for `steps` steps in this process while workers are idle."""
         return steps * self.shared * self.quiet
 
     def sent(self, steps: float, workers: int) -> float:
@@ -107,9 +109,9 @@ class _Kind:
         return self._message + steps * self.shared / (workers + 1)
 
     def choose(self, steps: float, workers: int, *, tries: bool) -> bool:
-        """Return whether to send a batch of `steps` steps to workers, rather than step it here.
+        """Return True to send a batch of `steps` steps to workers, and False to step it here.
 
-        If `tries` is true, the batch may be chosen for a trial of the other way.
+        If `tries` is true, the batch may be a trial of the way that seems slower.
         """
         here, sent = self.here(steps), self.sent(steps, workers)
         if sent >= here:
@@ -184,9 +186,9 @@ class CostModel:
     def worth_sending(self, count: int, steps: float, *, workers: int, tries: bool = True) -> bool:
         """Return whether to send `count` rows, of `steps` steps on average, to `workers` workers.
 
-        The result is true if nothing is known yet, since sending a few rows is enough to find out.
-        If `tries` is false, the batch is not used as a trial of the way that seems slower; this is
-        for batches whose time is not recorded, such as audits.
+        If no time is known yet, the result is true: the rows are then timed while the batch is
+        stepped. If `tries` is false, the batch is not used as a trial of the way that seems slower;
+        this is for batches whose time is not recorded, such as audits.
         """
         kind = self._kinds.get(_key(steps))
         return kind is None or kind.choose(count * steps, workers, tries=tries)
@@ -203,7 +205,7 @@ class CostModel:
     def note_portion(self, taken: float, steps: float, *, seconds: float) -> None:
         """Record how long this process took for its own share of a batch that was sent.
 
-        The share took `taken` single steps in total. A row of the batch takes `steps` single steps
+        The share consists of `taken` single steps. A row of the batch takes `steps` single steps
         on average.
         """
         kind = self._kind(steps)

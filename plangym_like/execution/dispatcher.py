@@ -40,7 +40,7 @@ _SLEEP_SECONDS, _LOOKS_PER_TIMEOUT = 0.5, 16
 # (`benchmarks/never_slower.py`).
 _AHEAD = 16
 # The time limit for the second try of a row that hung. It is short, because the caller has already
-# waited. If rows are slow, the limit is the time of this many rows.
+# waited. If rows are slow, the limit is the time of `_SECOND_TRY_ROWS` rows.
 _SECOND_TRY_SECONDS, _SECOND_TRY_ROWS = 0.2, 10
 # How long a worker may take to begin its rows, in addition to the step timeout. A worker that takes
 # longer was stopped or has no core; replacing it costs the start of a process.
@@ -73,20 +73,20 @@ class Dispatcher:
         self._pool, self._batch, self._step_here = pool, batch, step_here
         self._costs = BatchCosts(costs, batch.rows.inputs)
         self._faults = RowFaults(pool.policy, pool.step_timeout, masked=batch.masked)
-        # Tells workers which batch their rows belong to. It is not the dispatcher itself, which
-        # would make a reference cycle through pool and workers.
+        # Identifies the batch in `RowWorker.owner`. The dispatcher itself would make a reference
+        # cycle through pool and workers.
         self.owner = object()
         self.count = batch.rows.inputs.count
         self._pending: deque[tuple[int, int]] = deque()
         self._own = (0, 0)
-        # Whether some results come with the workers' reports instead of shared memory.
+        # Whether some results come in the workers' reports instead of in shared memory.
         self._reported = batch.masked or batch.rows.have_objects
         # Whether workers step one row at a time, because a worker has died.
         self._careful = False
 
     @property
     def failure(self) -> Exception | None:
-        """The error of the lowest row that failed; rows above it may not have been stepped."""
+        """The error that ends the batch (of the failed row with the lowest index), or ``None``."""
         return self._faults.failure
 
     @property
@@ -114,7 +114,7 @@ class Dispatcher:
         count = self._probe() if here else self.count
         workers = [worker for worker in self._pool.workers if worker.free]
         if self._batch.audit and count < len(workers):
-            workers.reverse()  # other workers than the ones that stepped these few rows first
+            workers.reverse()  # the first workers have probably stepped these rows before
         self._batch.begin(len(self._pool.workers), self._costs.seconds_per_row)
         if not (workers or here):
             self._pending.append((0, count))
@@ -197,12 +197,13 @@ class Dispatcher:
         return self._steal(least)
 
     def _steal(self, least: int) -> tuple[int, int] | None:
-        """Take rows that no process has begun from the slowest process, for an idle process.
+        """Take rows from the slowest process, for an idle process; return their range.
 
-        About half are taken, so that both processes finish at about the same time. Return the range
-        of these rows, or ``None`` if there would be fewer than `least`.
+        At most half of the slowest process's remaining rows are taken, and none that it has begun,
+        so both processes finish at about the same time. If there are fewer than `least` rows to
+        take, take none and return ``None``.
         """
-        # Two processes may then step the same row, which is correct only in an exact environment.
+        # A row that is taken from a worker may be stepped twice: correct only if results are exact.
         workers = self._held() if self._batch.layout.exact else ()
         victim = max(workers, key=lambda worker: worker.unbegun, default=None)
         theirs = 0 if victim is None or victim.alone else min(victim.unbegun, victim.ahead // 2)
@@ -311,7 +312,7 @@ class Dispatcher:
             self._faults.note_survived(worker.start)
 
     def _find_unreadable(self, worker: RowWorker, stop: int, error: Exception) -> None:
-        """Queue the worker's rows to be stepped alone, to find the one that cannot be unpickled."""
+        """Find the row whose report cannot be unpickled: queue each row to be stepped alone."""
         rows = [row for row in range(worker.start, stop) if row not in self._faults.errors]
         if len(rows) == 1:
             error.add_note(f"(in row {rows[0]} of a batch of {self.count})")
@@ -322,7 +323,7 @@ class Dispatcher:
     def _replace_dead(self, worker: RowWorker, error: WorkerDiedError) -> None:
         """Replace a dead worker and requeue its unfinished rows.
 
-        The row that it died in is tried again alone, unless that row is to blame.
+        The row in which it died is tried again alone; if this row is to blame, it fails instead.
         """
         start, row, stop = self._unfinished(worker)
         in_row = start <= row < stop
@@ -357,7 +358,7 @@ class Dispatcher:
 
     def _unfinished(self, worker: RowWorker) -> tuple[int, int, int]:
         """Return ``(start, row, stop)``: the worker's unfinished rows, and its current row."""
-        # If results come with reports, all rows are unfinished: the worker's report is lost.
+        # If results come in reports, no row counts as finished: the worker's report is lost.
         return worker.start if self._reported else worker.done, worker.cursor, worker.reach
 
     def _stepped_alone(self) -> list[int]:

@@ -10,7 +10,7 @@ from plangym_like.stats import Stats
 
 
 class SubmitOptions(NamedTuple):
-    """Options of `Executor.submit`: what it returns, and when.
+    """Options of `Executor.submit`, mainly about the result that it returns.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class Executor(Protocol):
 
     @property
     def isolated(self) -> bool:
-        """Whether rows are stepped in other processes only."""
+        """Whether only other processes step rows."""
 
     def submit(self, inputs: Inputs, options: SubmitOptions) -> Any:
         """Step a batch; return its result, or a `Future` of it.
@@ -63,11 +63,14 @@ class ExecutorOptions(Protocol):
 
     @property
     def n_workers(self) -> int | None:
-        """The number of processes that step rows; ``None`` if only this process steps them."""
+        """The number of processes that step rows.
+
+        ``None`` means only this process, or, on a Ray cluster, one process per core.
+        """
 
     @property
     def isolated(self) -> bool:
-        """Whether rows are stepped in other processes only."""
+        """Whether only other processes step rows."""
 
     def prepare(self) -> None:
         """Start processes early, while the simulator of this process is being made."""

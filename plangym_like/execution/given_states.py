@@ -23,8 +23,8 @@ class GivenStates:
     With isolated workers, a forged state cannot crash this process: the simulator here never loads
     a state that a caller gave, or a state that follows from one. This process only holds the row,
     and workers execute the calls. This protection exists for families whose rows have a checksum,
-    since only their simulators could crash. A Ray cluster without workers on this machine lacks it,
-    and so does `StatefulEnv.simulator`, which is the simulator of this process.
+    since only their simulators could crash. It does not exist on a Ray cluster without workers on
+    this machine, nor for `StatefulEnv.simulator`, which is the simulator of this process.
 
     Parameters
     ----------

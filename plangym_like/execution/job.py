@@ -23,7 +23,7 @@ from plangym_like.processes.shared_memory import attach
 from plangym_like.row_errors import row_exit
 from plangym_like.row_stepper import RowStepper
 
-# The fields of a worker's progress slot by index, and its size in int64 words; see `run_job`.
+# The indexes of the fields of a progress slot, and its size in int64 words; see `run_job`.
 CURSOR, LIMIT, DONE, REACH, LEFT = 0, 1, 2, 3, 4
 SLOT_WORDS = 8
 

@@ -1,4 +1,4 @@
-"""The ids that this process knows, so that workers make the same environments from them."""
+"""The registered ids, which workers need to make the same environments as this process."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ user_families: list[UserFamily] = []
 
 
 class KnownIds(NamedTuple):
-    """The ids that a worker must know to make the same environments as its owner.
+    """The registered ids that a worker needs to make the same environments as its owner.
 
     Attributes
     ----------
     specs : list of EnvSpec
-        What is registered with Gymnasium. This includes Gymnasium's own ids, because a program may
-        have registered them again, for example with another time limit.
+        The specs that are registered with Gymnasium. This includes Gymnasium's own ids, because a
+        program may have registered them again, for example with another time limit.
     families : list
-        What is registered with `plangym_like.register`.
+        The families that are registered with `plangym_like.register`.
     """
 
     specs: list[EnvSpec]
@@ -37,8 +37,9 @@ class KnownIds(NamedTuple):
 def known_ids(name: Any = None) -> KnownIds:
     """Return the ids that another process needs to make `name`, or any id if `name` is ``None``.
 
-    Gymnasium's own environments need only their own spec; others may make environments of other
-    ids. What cannot be pickled is left out, except the spec of `name`.
+    An environment of Gymnasium itself needs only its own spec. Any other environment may make
+    further environments by their ids. Specs and families that cannot be pickled are left out,
+    except the spec of `name`.
     """
     own = gymnasium.registry.get(name) if isinstance(name, str) else None
     if own is not None and not user_families and str(own.entry_point).startswith("gymnasium."):

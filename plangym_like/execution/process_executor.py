@@ -37,8 +37,8 @@ from plangym_like.row_stepper import RowStepper
 from plangym_like.stats import Stats
 
 _CLOSE_SECONDS = 2.0
-# How many times a call is tried before it is blamed for the deaths of its workers. The longest time
-# between two checks of a call's worker; replies and deaths end the wait earlier.
+# How many times a call is tried before it is blamed for the deaths of its workers; and the longest
+# time between two checks of a call's worker (replies and deaths end the wait earlier).
 _CALLS, _CALL_LOOK_SECONDS = 3, 0.5
 
 # Of the batches that take less time than a message, one in this many is recorded in the cost model:
@@ -103,7 +103,7 @@ class ProcessExecutor:
 
     @property
     def isolated(self) -> bool:
-        """Whether rows are stepped in other processes only."""
+        """Whether only other processes step rows."""
         return self._stepper is None
 
     def submit(self, inputs: Inputs, options: SubmitOptions) -> Any:
@@ -150,7 +150,7 @@ class ProcessExecutor:
                 result = future.result()
             finally:
                 del future
-            # Otherwise workers were starting, or busy with other batches.
+            # Not recorded if workers were starting, or busy with other batches.
             if complete and not options.audit:
                 seconds = time.perf_counter() - begun
                 workers, steps = self._num_helpers, steps_of(inputs)
@@ -182,7 +182,7 @@ class ProcessExecutor:
         steps = steps_of(inputs)
         if self._costs.cheap(count, steps) or not count or not self._num_helpers:
             return True
-        if not options.blocking:  # this must not take long
+        if not options.blocking:  # `submit` must return quickly
             return False
         workers, tries = self._num_helpers, not options.audit
         return not self._costs.worth_sending(count, steps, workers=workers, tries=tries)
@@ -275,7 +275,8 @@ class ProcessExecutor:
     def answer(self, index: int, future: Future[Any]) -> Any:
         """Return the result of `future`, a call to environment `index`.
 
-        The worker of that environment may still be starting.
+        The worker may still be starting. If there is no result after `start_timeout` seconds, it is
+        replaced, and `WorkerTimeoutError` is raised.
         """
         try:
             return portable_result(future, self.pool.start_timeout)

@@ -18,7 +18,8 @@ from plangym_like.row_stepper import RowStepper
 
 Executor = TypeVar("Executor", bound=ProcessExecutor)
 
-# How long a worker may take to make its environment if only `step_timeout` is given.
+# If only `step_timeout` is given, a worker may take this long to make its environment, or ten times
+# as long as this process took, whichever is longer.
 START_SECONDS = 60.0
 # How long a worker polls for the next batch before it sleeps; most searches submit their next batch
 # within this time (`benchmarks/never_slower.py`).

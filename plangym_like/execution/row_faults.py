@@ -12,8 +12,9 @@ from plangym_like.processes.retry_policy import RetryPolicy
 # How long to wait for workers that still step rows above the lowest failed row. Most stop within
 # this time, so that the batch's memory can be released at once.
 _STOP_SECONDS = 0.1
-# A row is to blame when this many workers have died in it, and this many of them stepped no other
-# row. While workers are being killed from outside, a row is to blame only after many more deaths.
+# A row is to blame when `_MOST_DEATHS` workers have died in it, and `_DEATHS_ALONE` of them stepped
+# no other row. While workers are being killed from outside, a row is to blame only after many more
+# deaths.
 _MOST_DEATHS, _DEATHS_ALONE = 4, 2
 _MOST_DEATHS_AMONG_KILLINGS = 24
 
@@ -59,7 +60,10 @@ class RowFaults:
 
     @property
     def failure(self) -> Exception | None:
-        """The error of the lowest row that failed; rows above it may not have been stepped."""
+        """The error that ends the batch, or ``None``.
+
+        It is the error of the failed row with the lowest index. Later rows may not be stepped.
+        """
         if self._failure is None:
             return None
         if self._failure[0] in self._hung:
@@ -117,7 +121,7 @@ class RowFaults:
         """Record that a worker stepped `row` alone and survived."""
         self._slow.discard(row)
         if self._deaths[row]:
-            # The row is not to blame for those deaths: something else killed the workers.
+            # The row is not to blame for the deaths in it: something else killed the workers.
             self._policy.note_idle_death()
 
     def _suspect(self, row: int, tried: Collection[int]) -> None:
@@ -127,14 +131,15 @@ class RowFaults:
     def waits_for(self, stepped: Collection[int], pending: Collection[int]) -> bool:
         """Return whether to wait because rows below the lowest failed row may still fail.
 
-        If that row failed with a timeout, the result is also true while rows that hung once wait
-        for their second try, because the error names all rows that hung. Otherwise, it is also true
-        for a moment, until workers have stopped stepping rows above the failed row.
+        If the lowest failed row exceeded the step timeout, also wait for the second try of rows
+        that hung once, because the error names all rows that hung. If it failed in another way,
+        also wait for a moment (`_STOP_SECONDS`) until workers have stopped stepping later rows.
 
         Parameters
         ----------
         stepped : collection of int
-            For each worker, the index after the last row that it has finished.
+            For each worker with rows of the batch, the index after the last row that it has
+            finished.
         pending : collection of int
             The first row of each range that has not been sent to a worker yet.
         """

@@ -12,8 +12,8 @@ from plangym_like.processes.shared_memory import SharedBlock
 from plangym_like.processes.worker_pool import WorkerPool
 from plangym_like.stats import Stats
 
-# How long to poll for the last rows before sleeping; they take little longer in workers than here
-# (`benchmarks/constants.py`).
+# How long to poll for the last rows before sleeping; workers usually finish theirs shortly after
+# this process (`benchmarks/constants.py`).
 _SPIN_SECONDS = 3e-4
 
 
@@ -57,7 +57,10 @@ class RowPool(WorkerPool[RowWorker]):
         self._leftover: list[tuple[BatchMemory, object]] = []
 
     def wait_for_rows(self, seconds: float, finished: Sequence[RowWorker]) -> None:
-        """Wait as `WorkerPool.wait` does, or until a worker in `finished` has done its rows."""
+        """Wait as `WorkerPool.wait` does.
+
+        While this polls, it also returns when a worker in `finished` has done its rows.
+        """
         self.tally.seconds_waiting += self.wait(
             seconds, lambda: any(worker.finished for worker in finished)
         )
@@ -77,9 +80,9 @@ class RowPool(WorkerPool[RowWorker]):
         self.slowest_row = max(self.slowest_row * 0.9, report.seconds / count)
 
     def abandon_all_but(self, owners: Collection[object]) -> None:
-        """Tell workers to stop if they step rows of batches other than `owners`.
+        """Tell each worker to stop if its rows belong to a batch that is not in `owners`.
 
-        There are such workers only if a second Ctrl-C interrupted the cancellation of a batch.
+        This is needed only if a second Ctrl-C interrupted the cancellation of a batch.
         """
         for worker in self.workers:
             if worker.owner is not None and worker.owner not in owners:
@@ -87,7 +90,7 @@ class RowPool(WorkerPool[RowWorker]):
                     worker.abandon()
 
     def tend(self) -> None:
-        """Replace workers that died without having rows, or that do not stop abandoned rows."""
+        """Read late reports; replace workers that died without a task or do not stop one."""
         self.hear_late()
         super().tend()
 

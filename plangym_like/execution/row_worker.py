@@ -36,17 +36,17 @@ class RowWorker(WorkerHandle):
     ----------
     process : ExternalProcess
     index : int
-        Its index in the pool, and the number of its progress slot.
+        The worker's index in the pool, and the number of its progress slot.
     slots : SharedBlock
         The progress slots of all workers.
 
     Attributes
     ----------
     start, stop, most : int
-        Its rows are ``start:stop``. `stop` is lowered when rows are taken from the worker, and may
-        be raised to `most`.
+        The worker's rows are ``start:stop``. `stop` is lowered when rows are taken from the worker,
+        and may be raised to `most`.
     alone : bool
-        Whether it has only one row, which is tried alone because it may be at fault.
+        Whether the worker has only one row, which is tried alone because it may be at fault.
     known : set of int
         The numbers of the shared memory blocks that the process has received.
     """
@@ -98,7 +98,7 @@ class RowWorker(WorkerHandle):
 
     @property
     def unbegun(self) -> int:
-        """The number of rows that the worker has not begun, so that they may be taken away."""
+        """The number of rows that the worker has not begun; these may be taken away."""
         return max(0, self.stop - int(self.slot[REACH])) if self.busy else 0
 
     @property

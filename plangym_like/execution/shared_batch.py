@@ -34,15 +34,15 @@ class SharedBatch:
     inputs : Inputs
         The checked inputs.
     options : SubmitOptions
-        If `blocking` is false, all inputs are copied now, because the caller may change its
-        arrays.
+        If `blocking` is false, all inputs are copied before the batch is sent, because the caller
+        may change its arrays afterwards.
 
     Attributes
     ----------
     rows : Rows
         The batch, with its results in shared memory and the inputs that this process reads.
     nbytes : int
-        The bytes of shared memory that it uses.
+        The bytes of shared memory that the batch uses.
     """
 
     def __init__(
@@ -129,14 +129,14 @@ class SharedBatch:
         worker.send(owner, make_job, list(blocks.values()), start, now, most)
 
     def _supply(self, start: int, stop: int) -> None:
-        """Verify the states of the rows ``start:stop``, and copy them into shared memory."""
+        """Verify and copy the states of the rows ``start:stop``, if `begin` has not copied them."""
         if self._copies_late:
             self.layout.verify(self._inputs, start, stop)
             self._sent.states[start:stop] = self._inputs.states[start:stop]
             self._supplied = max(self._supplied, stop)
 
     def supply_rest(self) -> None:
-        """Let workers step the rest of their rows, and verify the states of all other rows."""
+        """Let workers step the rest of their rows; verify the states of rows that no worker has."""
         for worker, start, stop in self._owed:
             self._supply(start, worker.most)
             worker.end_at(stop)

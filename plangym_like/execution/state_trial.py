@@ -35,7 +35,7 @@ def try_elsewhere(
     actions, dt
         The actions, and how long each is held; without `actions`, one random action.
     many : bool
-        Whether to step `states` even if there are several; otherwise only a single one is stepped.
+        Whether to step `states` if there are several; if false, only a single state is stepped.
 
     Raises
     ------

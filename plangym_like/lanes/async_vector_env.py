@@ -33,10 +33,11 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
 
     `send` gives actions to some environments, and `recv` returns the results of the first
     `batch_size` that are ready. The order of the results depends on how long steps take, but the
-    episodes of each environment are the same as with `step`. All other methods first wait until
-    the steps that `send` began are done; `recv` still returns the results of these steps, unless
-    `reset` drops them. `step` raises an error if any result has not been received yet; `set_states`
-    raises one only if it sets the state of an environment whose result has not been received.
+    episodes of each environment are the same as with `step`. Other methods, such as `get_states`,
+    first wait until the steps that `send` began are done; `recv` still returns the results of these
+    steps, unless `reset` drops them. `step` raises an error if any result has not been received
+    yet. `set_states` raises an error if it sets the state of an environment whose result has not
+    been received.
 
     Parameters
     ----------
@@ -85,7 +86,7 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
     ) -> None:
         """Start a new episode in every environment; `recv` returns the first observations.
 
-        The resets are done when this returns. Earlier results that were not received are dropped.
+        This method waits for the resets. Earlier results that were not received are dropped.
 
         Parameters
         ----------
@@ -105,8 +106,8 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
     def send(self, actions: Any, env_ids: Which = None) -> None:
         """Give actions to some environments, and begin to step them.
 
-        An environment whose episode has ended begins a new episode instead, if `autoreset_mode` is
-        ``"NextStep"``.
+        If `autoreset_mode` is ``"NextStep"``, an environment whose episode has ended begins a new
+        episode instead.
 
         Parameters
         ----------
@@ -120,8 +121,8 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
             The last result of an environment has not been received, or an argument is invalid;
             nothing was sent.
         ResetNeeded
-            The environments have never been reset, or since then Ctrl-C has interrupted a call:
-            `send`, `recv`, or any call that was waiting for steps begun by `send`.
+            The environments have never been reset; or, since the last reset, Ctrl-C has interrupted
+            `send`, `recv`, or a call that was waiting for steps begun by `send`.
         """
         queue = self._begin_queue()
         chosen = checked_indices(env_ids, self.num_envs)
@@ -142,7 +143,7 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
         -------
         observations : array ``(batch_size, ...)``, or a tree of them
         rewards : array ``(batch_size,) float64``
-            0 for environments that have been reset.
+            0 for environments that were reset instead of stepped.
         terminations, truncations : array ``(batch_size,) bool``
         infos : dict
             The infos of these environments, as in `step`. ``"env_id"``, ``(batch_size,) int32``,
@@ -153,8 +154,8 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
         InputError
             Fewer than `batch_size` environments have a result to be received.
         Exception
-            An error that any environment raised, even one whose results this call would not have
-            returned. That environment, and others stepped together with it, have no results; they
+            An error that any environment raised, even if this call would not have returned its
+            results. That environment, and others stepped together with it, have no results; they
             can be sent actions again.
         """
         queue = self._begin_queue()

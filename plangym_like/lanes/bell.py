@@ -1,4 +1,4 @@
-"""`Bell`: asks another process for a step, and returns its reply, through shared memory."""
+"""`Bell`: requests a step from another process, and returns its reply, through shared memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from plangym_like.processes.shared_memory import WRITES_IN_ORDER
 
 NUM_WORDS = 16
-# The size of the memory for replies, in bytes for each lane.
+# The size of the memory for replies, in bytes per lane.
 REPLY_NBYTES = 4096
 
 # The words that the caller writes and those that the worker writes are in different cache lines.
@@ -20,11 +20,11 @@ _METHODS = ("step", "step_next", "step_same")
 
 
 class Bell:
-    """Asks a worker for a step of all its lanes, without a message.
+    """Requests a step of all lanes of a worker, without a message.
 
-    Sending and receiving messages takes a considerable part of the time of short steps. So a worker
-    that polls for its next message polls its bell, too. All arguments of the step must be in shared
-    memory.
+    Sending and receiving messages takes a considerable part of the time of short steps. So while a
+    worker polls for its next message, it also polls its bell. All arguments of the step must be in
+    shared memory.
 
     Parameters
     ----------
@@ -48,10 +48,10 @@ class Bell:
         return bool(watched)
 
     def ring(self, method: str, slot: int, publish: bool) -> bool:
-        """Ask for a step if the bell is watched, and return whether it is.
+        """If the worker polls the bell, request a step; return whether a step was requested.
 
-        The arguments are those of `HostedLanes.step`. A worker that stops watching at this moment
-        may not notice the bell; `HostedLanes.collect` makes it look again.
+        The arguments are those of `HostedLanes.step`. A worker that stops polling at this moment
+        may not notice the request; `HostedLanes.collect` then runs the step.
         """
         if not self.is_watched:
             return False
@@ -67,19 +67,19 @@ class Bell:
         return done
 
     def reply(self) -> memoryview | None:
-        """Return the pickled reply; ``None`` if it, or an error, must be requested in a message."""
+        """Return the pickled reply; ``None`` if the reply or error must be requested by message."""
         nbytes = self._words[_NBYTES]
         return self._replies[:nbytes] if nbytes else None
 
     # For the worker
 
     def begin(self) -> None:
-        """Ignore the last request to the previous process of these lanes."""
+        """Discard any request that was made to an earlier process of these lanes."""
         words = self._words
         words[_DONE], words[_WATCHING] = words[_RUNG], 0
 
     def has_rung(self, watching: bool) -> bool:
-        """Return whether a step is requested; `watching` means that the worker keeps polling."""
+        """Return whether a step is requested; `watching` says if the worker continues to poll."""
         words = self._words
         words[_WATCHING] = watching and WRITES_IN_ORDER
         rung: bool = words[_RUNG] != words[_DONE]
@@ -91,7 +91,7 @@ class Bell:
         return _METHODS[words[_METHOD]], words[_SLOT], bool(words[_PUBLISH])
 
     def answer(self, reply: bytes | None) -> None:
-        """Mark the step as done; a `reply` of ``None`` means that it has raised an error."""
+        """Mark the step as done; a `reply` of ``None`` means that the step raised an error."""
         words, nbytes = self._words, len(reply or b"")
         if nbytes > len(self._replies):
             nbytes = 0

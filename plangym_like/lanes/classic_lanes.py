@@ -28,7 +28,7 @@ class ClassicLanes(Lanes):
     The results of a lane equal those of ``gym.make(id)`` with the same seed, byte for byte. The
     environments themselves are still used for resets and random numbers. Constants of the dynamics
     are read in the constructor, and after `set_attr` and `call`. A reset raises an `InputError` if
-    they have changed since.
+    they have been changed in any other way.
 
     Parameters
     ----------
@@ -59,13 +59,13 @@ class ClassicLanes(Lanes):
         self._saved_hidden = np.empty_like(self._columns.hidden)
         self._rewards = np.empty(count)
         self._states = np.empty((count, len(self._dynamics.order)))
-        # The type of each lane's hidden attribute, for its state row.
+        # The dtype of each lane's hidden attribute (see `Dynamics.kind_of`), for its state row.
         self._kinds = np.zeros(count, np.int64)
 
     def _read_constants(self) -> None:
         """Read the constants of the dynamics and the time limit, which all lanes share.
 
-        Note the wrappers too.
+        Also record the wrappers.
         """
         gym_envs = list(map(gym_env_of, self.envs))
         self._time_limits = list(map(time_limit, gym_envs))
@@ -87,7 +87,8 @@ class ClassicLanes(Lanes):
         if self.has_states:
             super().reset(obs, lanes, seeds=seeds, options=options)
             return
-        # As in `Lanes`, but with fewer calls: in short episodes, resets take a tenth of the time.
+        # As in `Lanes`, but with fewer calls: if episodes are short, resets take a tenth of the
+        # total time.
         for place, lane in enumerate(range(self.num_lanes) if lanes is None else lanes):
             self._check_unchanged(lane)
             obs[lane], self.infos[lane] = self._bases[lane].reset(
@@ -133,7 +134,10 @@ class ClassicLanes(Lanes):
             )
 
     def _take_over(self, lane: int, elapsed: int = 0) -> None:
-        """Copy the state of `lane`'s environment, after `elapsed` steps, into the columns."""
+        """Copy the state of `lane`'s environment into the columns.
+
+        `elapsed` is the number of steps in the current episode.
+        """
         base, dynamics = self._bases[lane], self._dynamics
         self._read_state(base, self._columns, lane)
         if dynamics.hidden:
@@ -169,7 +173,7 @@ class ClassicLanes(Lanes):
     def _write_back(self, lanes: Sequence[int]) -> None:
         """Copy the states of `lanes` to their environments, if the lanes have been started."""
         for lane in lanes if self._is_started else ():
-            # Reading `simulator` restores the environment's current state, which is replaced here.
+            # This restores the environment's current state, which `_write_state` then replaces.
             env = gym_env_of(self.envs[lane])
             self._write_state(self._bases[lane], self._columns, lane, int(self._kinds[lane]))
             limit = time_limit(env)

@@ -1,7 +1,8 @@
 """Write values into arrays only if they fit, and raise an error otherwise.
 
 Assignment in NumPy turns 300 into 44 for ``uint8``, turns ``None`` into NaN, and fills a row with a
-single number. Everything that environments return is therefore written by this module.
+single number. So values that environments return are written by this module, unless they are
+known to fit.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def as_fitting(
     Raises
     ------
     InputError
-        `value` has another shape, or holds something that is not a number of `dtype`.
+        `value` has another shape, or holds something other than numbers that `dtype` can hold.
     """
     array = as_numbers(value)
     if array is None:

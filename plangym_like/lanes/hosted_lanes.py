@@ -1,4 +1,4 @@
-"""`HostedLanes`: the lanes of a `ProcessLanes` that are hosted by another process."""
+"""`HostedLanes`: the lanes of a `ProcessLanes` that one other process hosts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from plangym_like.processes.messages import dumps
 from plangym_like.processes.remote_errors import is_portable
 from plangym_like.states import Row, StateFormat
 
-# The id or factory for all lanes, or one for each lane.
+# An id or factory for all lanes, or one for each lane.
 Sources = EnvSource | Sequence[EnvSource]
 
 
@@ -44,12 +44,12 @@ class StepReply(NamedTuple):
     Attributes
     ----------
     infos : dict of int to dict
-        The non-empty infos by lane, counted from 0 within the process.
+        The non-empty infos by lane; lanes are counted from 0 within the process.
     columns : dict of str to array, or None
         The result of `Lanes.info_columns`, if it is not in shared memory.
     form : tuple
-        The form of the `SharedColumns`; ``()`` if there are none. If there are columns, `infos` is
-        empty.
+        The form of the columns in shared memory; ``()`` if there are none. `infos` is empty if
+        there are any columns.
     finals : dict of int to (observation, info)
         The result of `Lanes.step_same`.
     observations : tree of array or None
@@ -107,7 +107,7 @@ class HostedLanes:
         self._columns: SharedColumns
         # The form of the last usual reply (see `StepReply.is_usual`), and that reply, pickled.
         self._usual: tuple[Form, bytes] = (), b""
-        # The reply to the last ring of the bell, or the exception that its step has raised.
+        # The reply to the last step requested through the bell, or the exception that it raised.
         self._kept: bytes | BaseException = b""
 
     def perform(
@@ -140,7 +140,7 @@ class HostedLanes:
         self.attend_bell(False)
 
     def attend_bell(self, watching: bool) -> bool:
-        """If the `Bell` has rung, run the step that was requested; return whether it had rung."""
+        """If a step was requested through the `Bell`, run it; return whether one was requested."""
         bell = self._bell
         if bell is None or not bell.has_rung(watching):
             return False
@@ -154,7 +154,7 @@ class HostedLanes:
         return True
 
     def collect(self) -> bytes:
-        """Return the reply to the last ring of the bell, or raise the error of its step."""
+        """Return the reply to the last step requested through the `Bell`, or raise its error."""
         self.attend_bell(False)
         kept, self._kept = self._kept, b""
         if isinstance(kept, BaseException):
@@ -169,9 +169,9 @@ class HostedLanes:
         *,
         fds: Sequence[int] = (),
     ) -> None:
-        """Attach to the memory of all lanes, if it exists; set `attributes`; save states if asked.
+        """Attach to the memory of all lanes, if it exists; set `attributes`, and save states.
 
-        `form` is ``None`` if the memory does not exist yet. `save` is as in `perform`.
+        If it exists, `form` is not ``None`` and `fds` holds its descriptor. `save`: see `perform`.
         """
         if form is not None:
             self._form, self._arrays = form, form.attach(fds[0], self._start, self._stop)
@@ -187,16 +187,16 @@ class HostedLanes:
     def restore(
         self, slot: int, saved: int, log: Sequence[tuple[str, Sequence[Any], bool]], seeds: Any
     ) -> None:
-        """Restore the states in slot `saved`, and repeat the calls in `log`, made since then.
+        """Restore the states in slot `saved`, and repeat the calls that were made after saving.
 
-        `log` holds the method and arguments of each call, and whether it raised an error; if so, an
-        error is ignored now. `seeds` are the lanes' last seeds: some states hold no
-        ``np_random_seed``.
+        `log` holds the method and arguments of each call, and whether the call raised an error. If
+        it did, any error of the repeated call is ignored. `seeds` are the lanes' last seeds, which
+        are needed because some states hold no ``np_random_seed``.
 
         Raises
         ------
         Exception
-            An error of a call that had raised none before.
+            An error of a repeated call that raised no error the first time.
         """
         self.lanes.start(seeds)
         self.lanes.set_states(self._memory.saved[saved])
@@ -210,7 +210,7 @@ class HostedLanes:
     # Methods of `Lanes`, which `perform` calls
 
     def traits(self, slot: int, publish: bool) -> Traits:
-        """Return properties of the lanes."""
+        """Return the `Traits` of the lanes."""
         return traits_of(self.lanes)
 
     def spaces(self, slot: int, publish: bool) -> list[tuple[Any, Any]]:
@@ -371,7 +371,7 @@ class HostedLanes:
 
 
 def traits_of(lanes: Lanes) -> Traits:
-    """Return properties of `lanes`."""
+    """Return the `Traits` of `lanes`."""
     return Traits(lanes.step_infos, lanes.steps_ended, lanes.has_states)
 
 

@@ -20,7 +20,8 @@ class LaneArrays(NamedTuple):
     actions : tree of array or None
         ``None`` if actions are objects, which are sent in messages.
     observations : tree of array
-        The arrays that the caller gets, if observations are in this memory.
+        The arrays that the first call of `ProcessLanes.start` returns. If they are in shared
+        memory, workers can write to them.
     recent : (tree, tree)
         Two slots for the observations of the last calls. Calls write to them in turn, so that the
         observations of the previous call are intact if a process dies during a call.
@@ -28,12 +29,12 @@ class LaneArrays(NamedTuple):
     terminated, truncated : array bool
     ended : array bool
         Which lanes `Lanes.step_next` resets.
-    saved : (array uint8, array uint8) or None
-        Two slots for saved state rows.
+    saved : (array uint8, array uint8) or (None, None)
+        Two slots for saved state rows, if states are saved.
     words : array int64
-        The memory of each process's `Bell` is the row of its first lane.
+        The memory of `Bell`s; the bell of a process uses the row of the first lane of the process.
     replies : array uint8
-        The memory for the replies to these bells.
+        The memory for the replies to requests through these bells.
     infos : array uint8
         The memory for `SharedColumns`.
     """
@@ -60,7 +61,7 @@ class LaneArrays(NamedTuple):
         return Bell(self.words[0], self.replies)
 
     def columns(self) -> SharedColumns:
-        """Return the info columns of these rows."""
+        """Return the `SharedColumns` of these rows."""
         return SharedColumns(self.infos)
 
 
@@ -114,7 +115,7 @@ class LaneForm(NamedTuple):
         return self.completed(part, stop - start)
 
     def completed(self, arrays: LaneArrays, num_lanes: int) -> LaneArrays:
-        """Return `arrays`, adding ordinary arrays for observations not in shared memory."""
+        """Return `arrays`; if observations are not shared, add ordinary arrays for them."""
         if self.shares_observations:
             return arrays
         own = [zeros(self.observations, (num_lanes,)) for _ in range(3)]
@@ -122,7 +123,7 @@ class LaneForm(NamedTuple):
 
 
 class LaneMemory(SharedArrays):
-    """The memory of all lanes.
+    """The shared memory of all lanes.
 
     Parameters
     ----------
@@ -132,7 +133,7 @@ class LaneMemory(SharedArrays):
     ----------
     arrays : LaneArrays
     shares_observations : bool
-        See `LaneForm`; kept, since every step needs it.
+        See `LaneForm`; stored here, because every step reads it.
 
     Raises
     ------

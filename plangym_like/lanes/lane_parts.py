@@ -102,7 +102,7 @@ class LaneParts:
     def forget(self) -> None:
         """In a forked child, make all later calls raise an error.
 
-        These calls would write to the memory that the lanes share with the parent process.
+        Otherwise, these calls would write to memory that is shared with the parent process.
         """
         self._is_copy = True
 
@@ -121,7 +121,7 @@ class LaneParts:
                 "these lanes belong to the process that this one was forked from; make others here"
             )
         for worker in self.pool.workers:
-            # A call that was interrupted may not have recorded the loss.
+            # An interrupted call may not have recorded the episodes that were lost.
             self.results.note_loss(worker)
 
     def begin_step(self) -> LaneArrays:
@@ -217,7 +217,7 @@ class LaneParts:
 
 
 def count_lanes(sources: Sources, num_lanes: int | None) -> int:
-    """Return the number of lanes to make; raise `InputError` if it is missing or wrong."""
+    """Return the number of lanes to make; raise `InputError` if `num_lanes` is missing or wrong."""
     if isinstance(sources, str) or callable(sources):
         if num_lanes is None:
             raise InputError("num_lanes is missing; it is optional only for a list of factories")
@@ -251,7 +251,7 @@ def places_of(chosen: Sequence[int], start: int, stop: int) -> list[int]:
 
 
 def raise_first(failure: Exception | None, outcomes: Sequence[Outcome]) -> None:
-    """Raise the first exception, in the order of lanes, if any; mention the others in its notes.
+    """If there are exceptions, raise the first in the order of lanes; add notes about the others.
 
     `failure` is the exception from this process, whose lanes come first.
     """

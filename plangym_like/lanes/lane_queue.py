@@ -1,4 +1,4 @@
-"""`LaneQueue`: steps lanes in the order of their actions, without waiting for all of them."""
+"""`LaneQueue`: steps lanes as soon as they are given actions, without waiting for all lanes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from plangym_like.lanes.step_arrays import Flags, StepArrays
 from plangym_like.lanes.step_call import StepCall
 from plangym_like.row_errors import not_exiting
 
-# The longest sleep until a process replies or dies; afterwards, check whether one has hung.
+# The longest sleep while waiting for a reply or a death; after it, timeouts are checked.
 _SLEEP_SECONDS = 0.1
 
 
@@ -42,7 +42,7 @@ class LaneQueue:
 
     Each process steps its lanes in the order in which they are given to `put`. This process steps
     its own lanes while it waits for the others. A lane can have one action at a time: `take` must
-    return it before it is given to `put` again.
+    return the lane before the lane is given to `put` again.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class LaneQueue:
     out : StepArrays
         Where the results of lanes are written.
     ended : array ``(n,) bool``
-        Whether the last step of each lane ended its episode; updated by this object.
+        Which lanes are at the end of an episode and not yet reset; updated by this object.
     method : {"step_next", "step_same"}
         The method of `Lanes` to call.
     batch_size : int
@@ -83,7 +83,8 @@ class LaneQueue:
         # For each part, the lanes to step, each with the `actions` of its call of `put`.
         self._waiting: list[deque[tuple[int, Any]]] = [deque() for _ in self._parts]
         self._part_of = [number for number, part in enumerate(self._parts) for _ in part.lanes]
-        # The most lanes in one call: a slow lane delays at most its process's share of a batch.
+        # The maximum number of lanes in one call, so that a slow lane delays few others: the share
+        # of a batch that one process steps.
         self._most_at_once = -(-self._batch_size // len(self._parts))
 
     def add_ready(self, infos: Iterable[dict[str, Any]]) -> None:
@@ -120,7 +121,7 @@ class LaneQueue:
         return taken
 
     def raise_first(self) -> None:
-        """If environments have raised exceptions, raise the first one that was not raised yet.
+        """Raise the first exception of an environment that has not been raised here, if any.
 
         The lanes that were stepped in the failed call are not pending any more.
         """

@@ -38,7 +38,7 @@ class LaneResults:
     ----------
     lost : LostLanes
     done : array bool
-        Whether the last step of each lane ended its episode, which then cannot be lost.
+        Whether the episode of each lane has ended. An ended episode cannot be lost.
     """
 
     def __init__(self, num_lanes: int, stats: LaneStats) -> None:
@@ -48,8 +48,8 @@ class LaneResults:
         self._columns: dict[int, Columns] = {}
         self.lost = LostLanes(stats)
         self.done = np.zeros(num_lanes, bool)
-        # Lanes that were done when their process died, or whose loss was reported: they have no
-        # episode to lose, but their last state is lost until they begin another episode.
+        # Lanes whose episode had ended when their process died, or whose lost episode has been
+        # reported. They have no state until they begin another episode.
         self._gone: set[int] = set()
 
     @property
@@ -103,9 +103,9 @@ class LaneResults:
         return [lane for lane in lanes if lane in self.lost or lane in self._gone]
 
     def note_loss(self, worker: LanesWorker, repeated: Sequence[int] = ()) -> None:
-        """Record the episodes that were lost if the worker's process has died.
+        """If the worker's process has died, record the episodes that were lost.
 
-        The lanes `repeated` are left out: the call was repeated, and began new episodes in them.
+        The lanes `repeated` are left out, because a repeated call has begun new episodes in them.
         """
         loss, worker.loss = worker.loss, None
         if loss is not None:
@@ -126,7 +126,7 @@ class LaneResults:
         """Copy the observations of the worker's lanes `own` into the caller's rows.
 
         If `own` is ``None``, copy those of all lanes of the worker. `in_place` is true if the
-        worker has already written them there.
+        worker has already written the observations into the caller's rows.
         """
         rows: Any = worker.rows if own is None else np.array(worker.numbers(own), np.intp)
         recent = arrays.recent[worker.slot]
@@ -147,7 +147,7 @@ class LaneResults:
         *,
         in_place: bool,
     ) -> None:
-        """Store the results of resetting the worker's lanes `own`, unless that raised an error."""
+        """Store the results of a reset of the worker's lanes `own`, unless it raised an error."""
         numbers = worker.numbers(own)
         if outcome.error is None:
             self.take_observations(worker, own, outcome.reply, arrays, obs, in_place=in_place)
@@ -257,9 +257,10 @@ class LaneResults:
             out.rewards[lane], out.terminated[lane], out.truncated[lane] = 0.0, False, False
 
     def report_lost(self, call: StepCall, finals: dict[int, Any]) -> list[int]:
-        """Report lost episodes as truncated, for the lanes of the step `call`.
+        """Report the lost episodes of the lanes that `call` steps as truncated.
 
-        The results of these lanes are the last observation, a reward of 0 and ``truncated``.
+        Each of these episodes ends with its last observation, a reward of 0 and ``truncated``. For
+        ``step_same``, the last observation is added to `finals`.
 
         Returns
         -------

@@ -31,7 +31,7 @@ Options = Sequence[dict[str, Any] | None] | None
 
 
 class Lanes(abc.ABC):
-    """n environments of one kind that are stepped together, each in its own state.
+    """n environments that are stepped together, each in its own state.
 
     Lanes are never reset automatically: a lane whose episode has ended stays in its final state
     until `reset` or `set_states` is called for it. Results are written into the caller's trees of
@@ -41,7 +41,7 @@ class Lanes(abc.ABC):
     Parameters
     ----------
     envs : sequence of gymnasium.Env or PlanEnv
-        Environments with equal spaces.
+        The environments of the lanes, or a single one for all lanes.
     num_lanes : int
         The number of lanes, n.
 
@@ -54,8 +54,8 @@ class Lanes(abc.ABC):
     observation_layout, action_layout : tree of Leaf
         The layouts of one observation and of one action; the first is known after `start`.
     takes_objects : bool
-        Whether spaces may have elements that are not arrays of one shape, such as text. Such
-        elements are leaves of dtype ``object``. May be set before `start`.
+        Whether spaces may have elements that are not arrays of one shape, such as text. These
+        elements are leaves of dtype ``object``. This attribute may be set only before `start`.
     first_lane : int
         The number of lane 0 in error messages, if these lanes are part of a larger group.
     has_states : bool
@@ -86,7 +86,7 @@ class Lanes(abc.ABC):
 
     @property
     def infos(self) -> list[dict[str, Any]]:
-        """The info that the last `step` or `reset` of each lane returned."""
+        """The info from the last reset or step of each lane; see `step_infos`."""
         return self._infos
 
     @property
@@ -105,7 +105,7 @@ class Lanes(abc.ABC):
         return [(env.observation_space, env.action_space) for env in self.envs]
 
     def info_columns(self) -> dict[str, NDArray[Any]] | None:
-        """Return the infos of the last step as arrays ``(n, ...)``; ``None`` if they are dicts."""
+        """Return the infos of the last step as arrays ``(n, ...)``; ``None`` if impossible."""
         return None
 
     @cached_property
@@ -116,8 +116,8 @@ class Lanes(abc.ABC):
     def start(self, seeds: Seeds = None, options: Options = None) -> Any:
         """Reset all lanes and return their observations, a tree of new arrays ``(n, ...)``.
 
-        `seeds` and `options`, one for each lane, are passed to the environments' ``reset``. May be
-        called again.
+        `seeds` and `options`, one for each lane, are passed to the environments' ``reset``. This
+        method may be called again.
         """
         note_user(self.envs, self)
         nones = [None] * self.num_lanes
@@ -129,7 +129,7 @@ class Lanes(abc.ABC):
                     value, self.observation_space, objects=self.takes_objects
                 )
                 obs = self.new_observations()
-            # Copied before the next reset, because environments may share memory of observations.
+            # Copied before the next reset: environments may return the same array again.
             put_fitting(obs, lane, value, first_lane=self.first_lane)
         return obs
 
@@ -222,10 +222,10 @@ class Lanes(abc.ABC):
         return tree_map(owned, take(obs, lane))
 
     def check_not_used_elsewhere(self) -> None:
-        """Raise `InputError` if another user has changed the environments since `start`.
+        """Raise `InputError` if other code has used or changed the environments since `start`.
 
-        Lanes that step the environments themselves raise it if another `Lanes` has started them.
-        Vectorised forms raise it if attributes that they have read from environments have changed.
+        `SequentialLanes` check whether another `Lanes` object has started the environments.
+        `ClassicLanes` check attributes and wrappers. Other lanes check nothing.
         """
 
     # The environments
@@ -233,8 +233,8 @@ class Lanes(abc.ABC):
     def hide(self) -> None:
         """Declare that only these lanes use the environments.
 
-        Data that only other users would read or change is then not kept up to date, until `call`,
-        `set_attr` or `expose` is called.
+        Data that only other code would read is then not kept up to date, until `call`, `set_attr`
+        or `expose` is called.
         """
         self.exposed = False
 
@@ -258,7 +258,7 @@ class Lanes(abc.ABC):
     def set_attr(self, name: str, values: Sequence[Any]) -> None:
         """Set attribute `name` of each environment, by `gymnasium.Env.set_wrapper_attr`.
 
-        Call `refreshed` afterwards.
+        `values` has one entry for each environment. Call `refreshed` afterwards.
         """
         self.expose()
         for env, value in zip(self.envs, values, strict=True):
@@ -305,7 +305,7 @@ class Lanes(abc.ABC):
         SnapshotError
             The lanes have no state rows.
         InputError
-            Their rows have different lengths.
+            The rows have different lengths.
         """
         self._check_has_states()
         chosen = self._chosen(lanes)
@@ -379,8 +379,8 @@ def gym_env_of(env: Any) -> Any:
 def add_note(error: BaseException, note: str) -> None:
     """Add a note to an exception that an environment raised.
 
-    If it is a `StopIteration`, which would silently end the caller's loop, raise a `RuntimeError`
-    instead.
+    If the exception is a `StopIteration`, which would silently end the caller's loop, raise a
+    `RuntimeError` instead.
     """
     if isinstance(error, StopIteration):
         failure = RuntimeError("an environment raised StopIteration")

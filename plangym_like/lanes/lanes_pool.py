@@ -42,8 +42,8 @@ class _LostWorkerError(Exception):
 class LanesPool(WorkerPool[LanesWorker]):
     """Runs jobs in all processes at once, and replaces processes that die or hang.
 
-    After an interrupt, the next call waits until every process has done its pending work, so no
-    reply is mistaken for another.
+    After an interrupt, the next call first waits until every process has done its pending work.
+    Otherwise, a reply to the interrupted call could be taken for a reply to the next call.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class LanesPool(WorkerPool[LanesWorker]):
     memory : LaneMemory or None
         See `share`.
     attributes : dict of str to list
-        Attributes set in all environments, one value per lane. New environments get them too.
+        Attributes to set in the environments of new processes, with one value per lane.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class LanesPool(WorkerPool[LanesWorker]):
             self.tend()
 
     def share(self, memory: LaneMemory) -> None:
-        """Attach the processes, whose lanes have started, to `memory`; save states if wanted."""
+        """Attach the processes to `memory`; if `checkpoint_every` is given, save states."""
         self.settle()
         self._running = True
         for worker in self.workers:
@@ -173,7 +173,7 @@ class LanesPool(WorkerPool[LanesWorker]):
 
     def look(self, seconds: float = 0.0) -> None:
         """Wait up to `seconds` for a reply or death; replace processes that died without a job."""
-        # Large replies arrive only while they are read, so time without reading does not count.
+        # Large replies arrive only while they are read, so other time does not count as waiting.
         away = time.monotonic() - self._looked_at - _AWAY_SECONDS
         if away > 0:
             for worker in self.workers:
@@ -204,7 +204,7 @@ class LanesPool(WorkerPool[LanesWorker]):
                 worker.log, worker.busy_with_job = None, False
 
     def _ring(self, worker: LanesWorker, job: Job, publish: bool) -> bool:
-        """Ask the process for a job through shared memory; return False if that is impossible."""
+        """Request a job through shared memory; return False if that is impossible."""
         if worker.bell is None or not job.is_shared or self._is_saved_after(worker, job):
             return False
         worker.saving, worker.busy_with_job = False, True
@@ -268,7 +268,7 @@ class LanesPool(WorkerPool[LanesWorker]):
     def _take(self, worker: LanesWorker, job: Job, reply: Any = None) -> Outcome:
         """Return the outcome of a finished job; record what is needed to restore the lanes."""
         self.policy.note_progress()
-        # Outside the `try`: a signal handler's exception must not leave the task where it is.
+        # Outside the `try`: an exception that a signal handler raises must not become the outcome.
         task = worker.take_task() if reply is None else None
         try:
             reply = worker.unpickled(reply if task is None else portable_result(task))

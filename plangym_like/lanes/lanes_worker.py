@@ -19,7 +19,7 @@ from plangym_like.processes.worker_handle import WorkerHandle
 _WRITE = frozenset(("start", "reset", "step"))
 _READ = frozenset(("get_states", "traits", "spaces", "formats", "are_wrapped"))
 _REPEAT = frozenset(("start", "reset", "set_states", "set_attr")) | _READ - {"get_states"}
-# Repeating a call of these methods may have a different effect, so states are saved after it.
+# A repeated call of these methods may have a different effect, so states are saved after each call.
 _SAVE = frozenset(("start", "call", "set_attr"))
 
 
@@ -74,7 +74,7 @@ class Job(NamedTuple):
 
     @property
     def is_shared(self) -> bool:
-        """Whether the job is a step of all lanes, and needs no data to be sent; see `Bell`."""
+        """Whether the job is a step of all lanes with all data in shared memory; see `Bell`."""
         return self.method == "step" and all(each is None for each in self.args[1:])
 
     def kept(self, *, raised: bool) -> KeptCall:
@@ -130,7 +130,7 @@ class LanesWorker(WorkerHandle):
     fresh : bool
         Whether the lanes of the process have not been started or restored yet.
     busy_with_job : bool
-        Whether a job is running or was interrupted, so that it is unknown whether it was done.
+        Whether a job that may change the lanes was sent, and its outcome is not known yet.
     sent_at : float
         When the task was sent.
     bell : Bell or None

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 from weakref import WeakValueDictionary
 
-# By the id of the environment. Users keep their environments alive, so that ids are unique.
+# The last user of each environment, by ``id(env)``. A user keeps its environments alive, so no
+# other object gets their ids.
 _users: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
 
@@ -17,5 +18,5 @@ def note_user(envs: Iterable[Any], user: Any) -> None:
 
 
 def last_user(env: Any) -> Any:
-    """Return the object that last started `env`; ``None`` if it no longer exists."""
+    """Return the object that last started `env`; ``None`` if no such object exists."""
     return _users.get(id(env.unwrapped))

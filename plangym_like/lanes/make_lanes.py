@@ -25,8 +25,8 @@ EnvSource = str | Callable[[], Any]
 def make_lanes(envs: Sequence[Any], *, vectorise: bool = True, fewest: int = 1) -> Lanes:
     """Return lanes of `envs`, in a vectorised form if there is one, else stepped one by one.
 
-    Both forms give the same results, byte for byte. With a vectorised form, the environments
-    themselves are only reset, and are not stepped.
+    Both forms give the same results, byte for byte. A vectorised form rarely calls the
+    environments' own ``step``.
 
     Parameters
     ----------
@@ -35,13 +35,13 @@ def make_lanes(envs: Sequence[Any], *, vectorise: bool = True, fewest: int = 1) 
     vectorise : bool
         Whether to use a vectorised form.
     fewest : int
-        The minimum number of lanes for a vectorised form, unless that form is faster even for one
-        lane.
+        The minimum number of lanes for the vectorised form of classic control, unless that form is
+        faster even for one lane.
 
     Raises
     ------
     InputError
-        `envs` is empty, or holds an environment twice.
+        `envs` is empty, holds an environment twice, or is not a list of environments.
 
     Examples
     --------
@@ -89,7 +89,7 @@ def lanes_from(
     vectorise : bool
         Whether to step environments with their vectorised form, if they have one.
     fewest : int
-        See `make_lanes`.
+        The minimum number of lanes for `RowLanes`; see also `make_lanes`.
 
     Raises
     ------

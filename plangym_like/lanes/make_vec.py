@@ -84,12 +84,12 @@ def make_vec(
     source : str or callable, or a sequence of them
         An id, or a callable that returns a new `gymnasium.Env` or `PlanEnv`; or one for each
         environment. Environments made from an id have the time limit and the sticky actions that
-        it is registered with.
+        the id is registered with.
     num_envs : int, optional
         n; by default the length of `source`, or 1.
     n_workers : int, optional
-        How many processes may step environments, this one included. This process alone steps them
-        if their steps are cheaper than messages to other processes, as in classic control.
+        How many processes may step environments, this one included. If steps are cheaper than
+        messages to other processes, as in classic control, this process steps all environments.
     autoreset_mode, copy, observation_mode
         See `PlanVectorEnv`.
     vectorise : bool
@@ -102,7 +102,7 @@ def make_vec(
         Make an `AsyncPlanVectorEnv`, whose ``recv`` returns the results of the first `batch_size`
         environments that are ready.
     kwargs
-        For `plangym_like.make`, or for the callable.
+        Arguments for `plangym_like.make`, or for the callable.
 
     Raises
     ------
@@ -221,16 +221,16 @@ def _spec_of(source: EnvSource) -> EnvSpec | None:
     try:
         return registry.find_spec(source)
     except gymnasium.error.Error:
-        return None  # a name that a family knows, or an unknown one, for which `make` raises
+        return None  # a name of a family, or an unknown name, for which `make` raises an error
 
 
 def _is_made_by_gymnasium(spec: EnvSpec | None) -> bool:
-    """Return whether only Gymnasium's own code makes the environments, and keeps none of them."""
+    """Return whether the environments are Gymnasium's own, so that no other code refers to them."""
     entry_point = None if spec is None else spec.entry_point
     return isinstance(entry_point, str) and entry_point.startswith("gymnasium.envs.")
 
 
 def _left_out(spec: EnvSpec | None) -> dict[str, Any]:
-    """Return the settings registered with an id that `plangym_like.make` does not use."""
+    """Return those settings of a registered id that `plangym_like.make` does not use itself."""
     stickiness = None if spec is None else spec.kwargs.get("repeat_action_probability")
     return {} if stickiness is None else {"repeat_action_probability": stickiness}

@@ -1,4 +1,4 @@
-"""`PartStepper`: steps the lanes of one process without waiting, one call at a time."""
+"""`PartStepper`: begins a step of the lanes of one process, and ends it later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check the wrappers around an environment, which may prevent its vectorised form."""
+"""Check whether the wrappers around an environment allow its vectorised form."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ def shows_its_base(env: Any) -> bool:
 
 
 def is_bare(env: gymnasium.Env[Any, Any]) -> bool:
-    """Return whether `env` has no wrapper except a time limit, and renders nothing."""
+    """Return whether `env` renders nothing and has no wrappers except checks and one time limit.
+
+    Return False if ``step`` or ``reset`` of any object in the chain has been replaced.
+    """
     if not is_plain(env) or sum(map(_is_limit, chain(env))) > 1:
         return False
     replaced = [link for link in links(env) if not vars(link).keys().isdisjoint(("step", "reset"))]

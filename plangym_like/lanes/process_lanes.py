@@ -38,11 +38,11 @@ class ProcessLanes(Lanes):
     **If a process dies** or does not reply in time, it is replaced, and a warning is logged. The
     episodes of its lanes end with a step that returns the last observation again, a reward of 0,
     ``truncated``, and the info ``{"worker_died": True}``. The lanes begin new episodes when they
-    are reset. A new environment is seeded by `plangym_like.lanes.seeding.seed_after_loss`, from the
-    last seed that its lane was given. If `checkpoint_every` is given, lanes that have state rows do
-    not end their episodes but continue where they were; only the warning shows that a process died.
-    Calls that cannot be repeated, such as `call`, raise `WorkerDiedError` if lanes cannot be
-    restored.
+    are reset. The seed of a new environment is derived from the last seed that its lane was given,
+    by `plangym_like.lanes.seeding.seed_after_loss`. If `checkpoint_every` is given, episodes do not
+    end but continue where they were; only the warning and `stats` show that a process died. If
+    lanes cannot be restored, calls that cannot be repeated, such as `call`, raise
+    `WorkerDiedError`.
 
     In a new process, attributes that were set by `set_attr` are set again. Changes that `call` made
     outside an environment's state are lost.
@@ -65,7 +65,7 @@ class ProcessLanes(Lanes):
     start_method : {"forkserver", "spawn", "fork"}
         See `plangym_like.processes.start_methods`.
     preload : sequence of str
-        Modules that the environments need, which are then imported only once.
+        Modules that the environments need; the fork server imports them once for all processes.
 
     Attributes
     ----------

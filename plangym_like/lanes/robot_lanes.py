@@ -29,8 +29,8 @@ class RobotLanes(SequentialLanes):
     """Lanes that are simulated one after the other, each in its own environment.
 
     Rewards, observations and infos of all lanes are computed from the simulations' data with NumPy.
-    They equal the environments' own results bit for bit. The environments' own ``step`` is called
-    only at first, to check the results.
+    They equal the environments' own results bit for bit. The first steps also call the
+    environments' own ``step``, to check the results. If the results differ, all steps call it.
 
     Parameters
     ----------
@@ -41,12 +41,13 @@ class RobotLanes(SequentialLanes):
     def __init__(self, envs: Sequence[Any]) -> None:
         super().__init__(envs)
         self._bodies: list[_Body] = []
-        # The number of compared steps; negative if one of them differed.
+        # The number of compared steps; negative if the environments must be stepped themselves.
         self._tried = 0
         # The infos of the last step, until they are requested, and the lanes of that step.
         self._columns: dict[str, NDArray[Any]] | None = None
         self._stepped: Sequence[int] = ()
-        # The type of each info as the environment returns it; types of NumPy vary with actions.
+        # The type of each info as the environment returns it. Only Python types are restored:
+        # NumPy types depend on the dtype of the actions.
         self._kinds: dict[str, type] = {}
         # Whether the record of a lane's last step still describes its environment.
         self._known = np.zeros(len(envs), bool)
@@ -224,7 +225,7 @@ class _Body:
     def advance(self, action: Any, derives: bool) -> bool:
         """Simulate a step as `MujocoEnv` does; return whether the time limit has been reached.
 
-        `derives` says whether to call `derive`; no later step depends on the data it computes.
+        `derives` says whether to call `derive`; no simulation step depends on the data of `derive`.
         """
         self._bring_back()
         self._ctrl[:] = action
@@ -240,7 +241,7 @@ class _Body:
 
 
 def has_robot_form(envs: Sequence[Any]) -> bool:
-    """Return whether all of `envs` are the same robot with the same settings."""
+    """Return whether `envs` are the same supported robot, bare (`is_bare`), with equal settings."""
     if len({is_plan_env(env) for env in envs}) > 1 or not all(map(shows_its_base, envs)):
         return False
     gym_envs = [gym_env_of(env) for env in envs]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-# Attributes that resets change and no step reads.
+# Attributes that resets change, and that steps do not read.
 _OF_RESETS = frozenset(("_np_random", "_np_random_seed", "cylinder_pos", "goal", "goal_pos"))
 # Attributes that may differ between robots with the same settings.
 _OF_EACH = _OF_RESETS | {

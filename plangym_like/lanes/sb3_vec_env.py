@@ -30,7 +30,7 @@ class Sb3VecEnv(VecEnv):
     Parameters
     ----------
     lanes : Lanes
-        The environments. They are closed with this object.
+        The environments. Closing this object closes them, too.
     """
 
     def __init__(self, lanes: Lanes) -> None:
@@ -44,7 +44,7 @@ class Sb3VecEnv(VecEnv):
         self._batch_space = gymnasium.vector.utils.batch_space(self.action_space, self.num_envs)
 
     def reset(self) -> Any:
-        """Reset all environments with the seeds and options set before; return the observations."""
+        """Reset all environments with the seeds and options that were set; return observations."""
         self._check_open()
         options = [each or None for each in self._options]
         if self._obs is None:

@@ -102,8 +102,8 @@ def whole_seeds(seeds: Iterable[Any]) -> list[int | None]:
 def seed_after_loss(seed: int | None, num_losses: int) -> int | None:
     """Return the new seed for a lane whose environment was lost with its process.
 
-    It depends on the last seed that the lane was given and on how often the lane has been lost; a
-    lane that was never given a seed gets none.
+    The new seed depends on the last seed that the lane was given, and on how often the lane has
+    been lost. If the lane was never given a seed, return ``None``.
 
     >>> seed_after_loss(5, 1) != seed_after_loss(5, 2)
     True

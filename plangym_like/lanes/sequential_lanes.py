@@ -25,7 +25,7 @@ _NUMBERS = frozenset((float, int, bool, np.float64, np.float32, np.int64, np.int
 _FLAGS = frozenset((bool, np.bool_))
 # Infos of these types can be stored in an array and read back unchanged.
 _PYTHONS = frozenset((float, int, bool))
-# Up to this many actions are compared faster one by one than by NumPy.
+# Up to this many actions are checked faster one by one than by NumPy.
 _FEW = 8
 
 
@@ -41,7 +41,8 @@ class SequentialLanes(Lanes):
     def __init__(self, envs: Sequence[Any]) -> None:
         super().__init__(envs, len(envs))
         self._gym_envs = list(map(as_gym_env, self.envs))
-        # Set only for a `PlanEnv`: other environments check their actions themselves.
+        # The first action and the number of actions. Only set for a `PlanEnv`, because other
+        # environments check their actions themselves.
         space = self.action_space
         self._choices: tuple[int, int] | None = None
         if isinstance(space, Discrete) and any(map(is_plan_env, envs)):
@@ -56,7 +57,7 @@ class SequentialLanes(Lanes):
             if last_user(env) is not self:
                 raise InputError(
                     f"environment {lane} has been reset elsewhere (by another rollout, or by "
-                    "evaluate), so its episode here is lost. Make separate environments for each"
+                    "evaluate), so its episode here is lost. Use separate environments"
                 )
 
     def info_columns(self) -> dict[str, NDArray[Any]] | None:

@@ -60,7 +60,7 @@ class SharedArrays:
         return self._block.fd
 
     def close(self) -> None:
-        """Close the descriptor; the memory lives as long as the arrays do."""
+        """Close the descriptor; the memory remains as long as the arrays exist."""
         self._block.close()
 
 

@@ -35,7 +35,7 @@ class SharedColumns:
         self._columns: dict[str, NDArray[Any]] | None = {}
 
     def write(self, columns: Mapping[str, NDArray[Any]]) -> Form | None:
-        """Write `columns` and return their form, or ``None`` if there is no room for them."""
+        """Write `columns` and return their form; ``None`` if they do not fit or are not numbers."""
         form = tuple((name, each.dtype, each.shape[1:]) for name, each in columns.items())
         places = self.read(form)
         if places is None:
@@ -45,7 +45,10 @@ class SharedColumns:
         return self._form
 
     def read(self, form: Form) -> dict[str, NDArray[Any]] | None:
-        """Return the columns of this form, which the next step overwrites."""
+        """Return the columns of this form, or ``None`` if they do not fit or are not numbers.
+
+        The next step overwrites the columns.
+        """
         if form != self._form:
             self._columns, self._form = self._lay_out(form), form
         return self._columns

@@ -25,7 +25,7 @@ class StatefulVectorEnv(VectorEnv[Any, Any, Any]):
     Parameters
     ----------
     lanes : Lanes
-        The environments. They are closed with this object.
+        The environments. Closing this object closes them, too.
     """
 
     def __init__(self, lanes: Lanes) -> None:
@@ -79,7 +79,7 @@ class StatefulVectorEnv(VectorEnv[Any, Any, Any]):
         SnapshotError
             The environments are plain Gymnasium environments, which have no state rows.
         InputError
-            Their state rows have different lengths.
+            The state rows have different lengths.
         WorkerDiedError
             States were lost with their process; the message names the environments.
         """
@@ -149,8 +149,8 @@ class StatefulVectorEnv(VectorEnv[Any, Any, Any]):
         """Step state rows, each with its own action; the environments do not change.
 
         This calls `PlanEnv.step_batch` of an additional environment, which is made at the first
-        call. It uses as many processes as these environments do. Changes by `set_attr` and `call`
-        have no effect on it unless they are part of the states.
+        call. If possible, it uses as many processes as these environments do. Changes by `set_attr`
+        and `call` have no effect on it unless they are part of the states.
 
         Parameters
         ----------

@@ -16,7 +16,7 @@ class StepArrays(NamedTuple):
     Attributes
     ----------
     obs : tree of array ``(n, ...)``
-        Before the step, it may hold the last observations.
+        These arrays may hold the last observations before the step.
     rewards : array ``(n,)`` of numbers
     terminated, truncated : array ``(n,) bool``
 

@@ -24,7 +24,7 @@ class StepCall(NamedTuple):
     actions, out
         As in `Lanes.step`.
     lanes : list of int or None
-        Which lanes are stepped.
+        Which lanes are stepped; ``None`` for all.
     ended : array bool or None
         Which lanes are reset instead of stepped.
     """
@@ -57,7 +57,7 @@ class StepCall(NamedTuple):
         return self.method, actions, own, ended
 
     def run_here(self, lanes: Lanes) -> tuple[dict[int, Any], Sequence[int]]:
-        """Step `lanes`, the lanes of this process, whose numbers start at 0.
+        """Do this step for `lanes`, the lanes of this process; their numbers start at 0.
 
         Returns
         -------

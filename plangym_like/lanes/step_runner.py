@@ -37,7 +37,7 @@ class StepRunner:
     ----------
     parts : LaneParts
     keeps_jobs : bool
-        Whether to keep the jobs of each step, so that they can be repeated after a process died.
+        Whether to keep the jobs of each step, so that they can be repeated if a process dies.
 
     Attributes
     ----------

@@ -42,17 +42,19 @@ class TorchrlEnv(EnvBase):  # type: ignore[misc]
                         the parts of a ``Tuple`` are called ``"0"``, ``"1"``, ...
     ``action``          the actions; discrete actions are numbers, not one-hot vectors
     ``reward``          ``(n, 1) float32``
-    ``done``            ``(n, 1) bool``: ``terminated`` or ``truncated``
+    ``terminated``      ``(n, 1) bool``
+    ``truncated``       ``(n, 1) bool``
+    ``done``            ``(n, 1) bool``: whether ``terminated`` or ``truncated`` is true
     ``state_row``       ``(n, state_nbytes) uint8``, if `states` is true
     ==================  ===========================================================================
 
-    An environment whose episode has ended stays in its final state until ``reset`` is called for
-    it; torchrl's collectors and ``rollout`` do that.
+    An environment whose episode has ended stays in its final state until it is reset. The
+    collectors of torchrl, and ``rollout``, reset these environments.
 
     Parameters
     ----------
     lanes : Lanes
-        The environments. They are closed with this object.
+        The environments. Closing this object closes them, too.
     states : bool
         Whether tensordicts hold state rows. ``reset(tensordict, set_state=True)`` then puts the
         environments into the states of `tensordict`, which must also hold the observations of these

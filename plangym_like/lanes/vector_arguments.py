@@ -36,7 +36,7 @@ def observation_spaces(
     count : int
         The number of environments.
     mode
-        See `PlanVectorEnv`.
+        The argument `observation_mode` of `PlanVectorEnv`.
 
     Raises
     ------
@@ -215,8 +215,8 @@ def batch_actions(actions: Any, space: Space[Any], layout: Any, count: int) -> A
     space : gymnasium.Space
         The space of the actions of all environments together.
     layout : tree of Leaf
-        The layout of one action. If it has leaves of dtype ``object``, the result is one array of
-        actions.
+        The layout of one action. If it has leaves of dtype ``object``, the result is an array
+        ``(count,) object`` of actions.
     count : int
 
     Raises

@@ -41,7 +41,7 @@ class PlanVectorEnv(StatefulVectorEnv):
     Parameters
     ----------
     lanes : Lanes
-        The environments. They are closed with this object.
+        The environments. Closing this object closes them, too.
     autoreset_mode : {"NextStep", "SameStep", "Disabled"} or gymnasium.vector.AutoresetMode
         When to reset an environment whose episode has ended.
     copy : bool
@@ -133,7 +133,7 @@ class PlanVectorEnv(StatefulVectorEnv):
             continues with its random generator.
         options : dict, optional
             Passed to each environment's ``reset``, except ``"reset_mask"``: an array ``(n,) bool``,
-            true for the environments to reset. The others do not change.
+            true for the environments to reset. The other environments do not change.
 
         Returns
         -------
@@ -168,7 +168,7 @@ class PlanVectorEnv(StatefulVectorEnv):
         return self._observations(), self._infos(set(chosen.tolist()), every=False)
 
     def step(self, actions: Any) -> Step:
-        """Step every environment, and reset environments as `autoreset_mode` says.
+        """Step every environment, and reset environments as `autoreset_mode` specifies.
 
         Parameters
         ----------
@@ -231,7 +231,7 @@ class PlanVectorEnv(StatefulVectorEnv):
         return tuple(values)
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
-        """Return attribute `name` of each environment."""
+        """Return attribute `name` of each environment; the same as ``call(name)``."""
         return self.call(name)
 
     def set_attr(self, name: str, values: Any) -> None:

@@ -28,9 +28,9 @@ def batch_infos(
     env : VectorEnv
         The environment whose `VectorEnv._add_info` batches the infos.
     infos : sequence of mapping
-        One mapping for each environment; it may be empty.
+        One mapping for each environment; each may be empty.
     finals : mapping of int to (observation, info), optional
-        The last observation and info of episodes that have ended in this step.
+        The last observation and info of each episode that ended in this step, by environment.
 
     Returns
     -------

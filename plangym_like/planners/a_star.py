@@ -15,10 +15,11 @@ class AStar(BestFirst):
     cost are expanded again. The heuristic must not exceed the true cost, but need not be
     consistent.
 
-    Difference from the paper: the best `batch` states are expanded at once. The search ends when no
-    state that is left to expand has a lower sum than the cost of the best goal found so far. (The
-    paper's search ends when a goal is chosen for expansion, which is the same condition.) The last
-    batches may expand up to ``batch - 1`` states that the paper's algorithm would not expand.
+    Difference from the paper: the best `batch` states are expanded at once. Each batch may
+    therefore include up to ``batch - 1`` states that the paper's algorithm would not expand. The
+    search ends when all states left to expand have a sum of at least the cost of the best goal
+    found so far. (The paper's search ends when a goal is chosen for expansion, which is the same
+    condition.)
 
     See `BestFirst` for the parameters, including `key`.
 

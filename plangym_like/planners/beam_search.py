@@ -32,7 +32,7 @@ class _Beam(NamedTuple):
 
 
 class BeamSearch(Planner):
-    """Expand the `width` best states of each depth with all actions, in one batch.
+    """Expand the `width` best states of each depth in one batch.
 
     The algorithm is described in B. T. Lowerre, "The HARPY speech recognition system", 1976. States
     are compared by the sum of their rewards, then by `heuristic`, then at random. A state is
@@ -54,7 +54,7 @@ class BeamSearch(Planner):
         The largest number of actions in a plan; by default, the episode or the budget limits it.
     heuristic : callable, optional
         ``heuristic(obs, infos, states)`` returns ``(N,)`` numbers. Among states with equal scores,
-        larger numbers are better. It may measure novelty, and remember earlier states.
+        larger numbers are better. The function may remember earlier states to measure novelty.
     key : "state", "obs" or callable
         Which states count as the same, as in `BestFirst`: states with equal rows, with equal
         observations, or with equal values of ``key(obs, infos, states)``, which returns an array
@@ -122,7 +122,7 @@ class BeamSearch(Planner):
                 rows, are_all = _first_visits(keys, scores, order[~over[order]], known, width)
                 exhausted = exhausted and are_all and self._all is not None
                 beam = _Beam(step.states[rows], scores[rows], nodes[rows])
-            width = min(2 * width, sys.maxsize)  # no batch has more rows
+            width = min(2 * width, sys.maxsize)  # larger batches are impossible
         node = leaf if best.node == ROOT else best.node
         taken, dt, rewards = lineage.path(node)
         return search.plan(state, taken, rewards, dt, ended=best.ended)
@@ -160,10 +160,10 @@ def _first_visits(
     known: dict[Hashable, float],
     width: int,
 ) -> tuple[NDArray[np.int64], bool]:
-    """Return the first `width` rows of `order` that have a new highest score for their key.
+    """Return the first `width` rows of `order` that beat the best score of their key so far.
 
-    Their scores are recorded in `known`. The second result is true if no other row of `order` has
-    a new highest score.
+    `known` holds the best scores, and is updated. The second result is true if no other row of
+    `order` beats the best score of its key.
     """
     found: list[int] = []
     are_all = True

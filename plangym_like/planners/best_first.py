@@ -40,7 +40,7 @@ class BestFirst(Planner):
     Parameters
     ----------
     env : PlanEnv
-        Its actions are finite.
+        Its action space is finite.
     heuristic : callable, optional
         A function of ``(obs, infos, states)`` of N transitions that returns an estimate ``(N,)`` of
         the cost to the goal: at least 0, and infinite for dead ends.
@@ -50,8 +50,8 @@ class BestFirst(Planner):
     goal : callable, optional
         A function of the `BatchTransition` that returns which transitions reach the goal, ``(N,)``.
         By default, these are the transitions that terminate the episode with a reward above 0. If
-        the goal's reward is 0 or less, as in MountainCar, pass a function: ``goal=lambda step:
-        step.terminateds``.
+        the goal's reward is 0 or less, as in MountainCar, pass
+        ``goal=lambda step: step.terminateds``.
     key : "state", "obs" or callable
         How situations are told apart: by state rows, by observations, or by a function that takes
         ``(obs, infos, states)`` of N transitions and returns an array ``(N, ...)`` or N hashable
@@ -59,7 +59,7 @@ class BestFirst(Planner):
         the toy text environments keep the last action. Equal situations then have different rows,
         and the search repeats itself or never ends. Use ``"obs"`` if observations show all that
         matters, as in toy text, and in MiniGrid with its ``FullyObsWrapper``. See
-        ``info["duplicates"]``.
+        ``duplicates`` in the notes.
     batch : int
         The number of states that are expanded at once.
     dt : int
@@ -122,7 +122,10 @@ class BestFirst(Planner):
         return plan
 
     def _rest_of(self, last: Plan, state: Row, search: Search) -> Plan | None:
-        """Return `last` without its first action if that action leads to `state`, else ``None``."""
+        """Return `last` without its first action if that action leads to `state`, else ``None``.
+
+        Return ``None``, too, if the budget is too small to test this and then search again.
+        """
         if search.remaining is not None and search.remaining <= len(self.actions):
             return None  # a new search may need the whole budget
         step = search.step_batch(last.actions[:1], last.state[None], self.dt)
@@ -139,7 +142,7 @@ class BestFirst(Planner):
         num_actions = len(self.actions)
         root_key = options.digests(state[None], 1)[0] if self._knows_root else None
         graph = SearchGraph(state, root_key)
-        # States to expand: their priority, heuristic value and number.
+        # States to expand: the priority, heuristic value and node of each.
         queue = [(0.0, 0.0, 0)]
         expanded = 0
         while True:

@@ -80,7 +80,7 @@ class Candidates:
         return actions.astype(planner.env.action_space.dtype)
 
     def _returns(self, actions: NDArray[Any]) -> Floats:
-        """Roll out one batch, and return the returns."""
+        """Roll out one batch, and return the return of each plan."""
         rollout = self._search.rollout_batch(actions, self._state, self._planner.dt)
         steps = lengths(rollout)
         self._count, self._steps = self._count + len(steps), self._steps + int(steps.sum())
@@ -96,11 +96,11 @@ class Candidates:
         return returns
 
     def plan(self, mean: Floats) -> Plan:
-        """Roll out the mean too, and return the best plan of all."""
+        """Roll out the mean, and return the best of all plans that were rolled out."""
         planner = self._planner
         self._returns(self._clipped(mean[None]))
         self._search.report(self.score)
         planner._found = mean
-        assert self._best is not None, "a return is a number"
+        assert self._best is not None, "returns are finite"
         actions, rewards, ended = self._best
         return self._search.plan(self._state, actions, rewards, planner.dt, ended=ended, mean=mean)

@@ -17,7 +17,7 @@ from plangym_like.states import Row
 from plangym_like.transitions import BatchInfo
 
 CellOf = Callable[[Any, BatchInfo], list[Hashable]]
-# The cell of the first state, whose observation is not known; it is equal to no other cell.
+# The cell of the first state, which has no known observation. It differs from all other cells.
 START = object()
 
 
@@ -49,7 +49,7 @@ class Visit(NamedTuple):
 
 
 class Walks(NamedTuple):
-    """Arrays of N explorations. `nodes` refer to the `Lineage`; `actions` are the last actions."""
+    """N explorations, as arrays. `nodes` are nodes of the `Lineage`; `actions` are the latest."""
 
     states: NDArray[np.uint8]
     scores: NDArray[np.float64]
@@ -67,7 +67,7 @@ class Walks(NamedTuple):
 
 @dataclass
 class _Cell:
-    """A visit, the state to continue from, and how often the cell has been entered since."""
+    """The best visit to a cell, the state of this visit, and the number of later entries."""
 
     visit: Visit
     state: Row
@@ -125,10 +125,10 @@ class CellArchive:
         spent: Spent,
         screens: NDArray[np.uint8] | None = None,
     ) -> None:
-        """Keep visits that are new or better; otherwise, count how often known cells are entered.
+        """Keep visits to new cells and better visits to known cells; count all other entries.
 
-        `before` and `after` are the explorations before and after a step; only `rows` are used.
-        `screens` are the observations; they are needed if cells may later be computed again.
+        `before` and `after` are the explorations before and after a step. Rows that are not in
+        `rows` are ignored. `screens` are the observations; `refit` needs them.
         """
         visits = zip(
             rows.tolist(),
@@ -158,7 +158,7 @@ class CellArchive:
         space: Space[Any],
         rng: np.random.Generator,
     ) -> None:
-        """Fit `cells` to recent screens, and assign all visits to the new cells."""
+        """Fit `cells` to recent screens, and keep the best known visit to each new cell."""
         cells.fit(unpacked(recent, space), rng)
         new: dict[Hashable, _Cell] = {START: self._cells.pop(START)}
         old = list(self._cells.values())
@@ -176,7 +176,7 @@ class CellArchive:
         return {key: cell.visit for key, cell in self._cells.items() if key is not START}
 
     def newest(self) -> int:
-        """Return the node of the cell that was found last, or the first node if there is none."""
+        """Return the node of the cell that was found last; without cells, 0 (the first step)."""
         cells = [cell for key, cell in self._cells.items() if key is not START]
         return max(cells, key=lambda cell: cell.visit.found.transitions).node if cells else 0
 

@@ -13,18 +13,19 @@ from plangym_like.counts import as_count
 from plangym_like.errors import InputError
 from plangym_like.transitions import BatchInfo
 
-# The memory address of the player's inventory in Montezuma's Revenge, with one bit per object; and
-# the number of bytes of the console's memory.
+# The memory address of the player's inventory in Montezuma's Revenge, with one bit per object.
 _INVENTORY = 65
+# The number of bytes of the console's memory.
 _RAM = 128
 
 
 def position_cells(obs: Any, infos: BatchInfo) -> list[Hashable]:
     """Return each row's cell in Montezuma's Revenge: the player's ``(room, x, y, items)``.
 
-    A cell is 8 by 16 pixels of the console, as in the paper ("First return, then explore",
-    Methods), where pixels are twice as wide. `items` has one bit for each object that the player
-    carries if observations are the console's memory (``obs_type="ram"``), and is 0 otherwise.
+    A cell is 8 by 16 pixels of the console. It is as large as in the paper ("First return, then
+    explore", Methods), which draws each pixel twice as wide. If observations are the console's
+    memory (``obs_type="ram"``), `items` has one bit for each object that the player carries.
+    Otherwise, it is 0.
 
     Raises
     ------
@@ -83,7 +84,8 @@ class ObservationCells:
         if not fits or math.prod(space.shape or ()) > 8:
             raise InputError(
                 "GoExplore has no cells for these observations; give it your own "
-                f"cell_of(obs, infos), which returns a hashable for each row. The space is {space}"
+                "cell_of(obs, infos), which returns a hashable object for each row. The space is "
+                f"{space}"
             )
         self._box = space if isinstance(space, Box) else None
 

@@ -15,7 +15,7 @@ from plangym_like.states import Row
 
 # The search ends when no standard deviation exceeds this fraction of its initial value.
 CONVERGED = 1e-3
-# Batches become smaller if the budget would otherwise allow for fewer iterations.
+# Batches become smaller if the budget would otherwise allow for fewer iterations than this.
 _ITERATIONS = 5
 
 

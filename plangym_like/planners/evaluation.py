@@ -24,8 +24,8 @@ def evaluated(
     Raises
     ------
     InputError
-        `evaluate` returned arrays of other shapes, priors that are not probabilities, or values
-        that are not finite.
+        `evaluate` did not return a pair of arrays with these shapes, or it returned priors that
+        are not probabilities, or values that are not finite.
 
     Examples
     --------

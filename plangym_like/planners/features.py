@@ -18,7 +18,7 @@ from plangym_like.transitions import BatchInfo
 # the columns that are true.
 Features = Callable[[Any, BatchInfo], NDArray[Any]]
 
-# Observations with more numbers than this are screens.
+# Observations of uint8 with more numbers than this are screens.
 _MOST_VARIABLES = 1024
 # Integers with more possible values than this are not used as variables.
 _MOST_VALUES = 1 << 16
@@ -27,14 +27,15 @@ _MOST_VALUES = 1 << 16
 def default_features(env: PlanEnv, planner: str) -> Features:
     """Return a function that computes features, chosen by the kind of the observation space.
 
-    - ``Discrete``, ``MultiDiscrete``, ``MultiBinary``, and boxes of at most 1,024 bounded integers,
-      such as the RAM of Atari: each number is one variable, and its values are the atoms.
-    - Larger boxes of ``uint8`` are screens; their features are computed by `tile_colors`.
+    - ``Discrete``, ``MultiDiscrete``, ``MultiBinary``, and boxes of at most 1,024 integers with at
+      most 65,536 values each, such as the RAM of Atari: each number is one variable, and its values
+      are the atoms.
+    - Larger boxes of ``uint8`` with 2 or 3 axes are screens; `tile_colors` computes their features.
 
     Raises
     ------
     InputError
-        Other observations have no default features; the message names `planner`.
+        The observations are of another kind; the message names `planner`.
 
     Examples
     --------
@@ -81,7 +82,7 @@ def _tiles(obs: Any, infos: BatchInfo) -> NDArray[np.bool_]:
 def tile_colors(screens: NDArray[Any], rows: int = 14, columns: int = 16) -> NDArray[np.bool_]:
     """Return which colours are seen in each tile of the screens, ``(N, rows * columns * 256)``.
 
-    With C channels that are not colours, the last axis is C times as long.
+    If C channels are not colours, the last axis is C times as long.
 
     These are the basic features of Y. Liang, M. C. Machado, E. Talvitie and M. Bowling, "State of
     the art control of Atari games using shallow reinforcement learning", AAMAS 2016:
@@ -91,7 +92,7 @@ def tile_colors(screens: NDArray[Any], rows: int = 14, columns: int = 16) -> NDA
     Parameters
     ----------
     screens : array ``(N, H, W)`` or ``(N, H, W, C)`` or ``(N, C, H, W)``
-        The channels C are fewer than the rows or columns of pixels. Three channels are colours;
+        C must be less than H and W, the rows and columns of pixels. Three channels are colours;
         otherwise each channel has its own tiles.
     rows, columns : int
         The number of tiles.

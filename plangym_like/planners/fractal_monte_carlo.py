@@ -20,8 +20,8 @@ from plangym_like.states import Row
 
 _CAMP_EVERY = 8  # moves from one saved swarm to the next
 _CAMPS = 128  # saved swarms that are kept
-_SETBACKS = 6  # times that the swarm goes back before it continues with one life less
-_MOST = 8  # after going back, a swarm has at most this many times `walkers`
+_SETBACKS = 6  # failures in which the swarm goes back; after them, it continues with one life less
+_MOST = 8  # after going back, a swarm has at most this multiple of `walkers`
 
 
 class FractalMonteCarlo(Planner):
@@ -31,24 +31,25 @@ class FractalMonteCarlo(Planner):
     2018, arXiv:1803.05049. All walkers start from one state. Then, until the budget is spent:
 
     1. Every walker holds a random action for a random time, in one batch.
-    2. Every walker gets a virtual reward, ``score**alpha * distance**beta``. Its score is the sum
-       of its rewards. The distance is measured from its observation to a random companion's.
-       `relativize` makes both comparable.
+    2. Every walker gets a virtual reward, ``score**alpha * distance**beta``. The score is the sum
+       of the walker's rewards. The distance is measured between its observation and that of a
+       random companion. `relativize` brings scores and distances to the same scale.
     3. Every walker is compared with another random companion, and becomes a copy of it with
        probability ``(companion's - own) / own``, where both are virtual rewards. A walker is dead
-       if its episode has ended or it has lost a life; it always becomes a copy of a living one.
+       if its episode has ended or it has lost a life. Dead walkers always become copies of living
+       ones.
 
     The paper plans each action with a new swarm of a fixed depth. Here one swarm plays the whole
     episode, and the plan is the path of the best walker. There are four more differences:
 
     - Each number of an observation is divided by its range. If any number is unbounded, all are
       divided by their standard deviations among the walkers instead.
-    - The walker with the best score is never replaced.
-    - Companions are walkers that are alive.
+    - The living walker with the best score is never replaced.
+    - Companions are always living walkers.
     - If all walkers die, the search goes back to an earlier swarm. Repeated failures alternately
       double the number of walkers and how far the search goes back, until the score is higher than
-      ever before. If the walkers still die, they continue with one life less, until all their
-      episodes have ended.
+      ever before. After six failures, walkers continue with one life less instead. If all walkers
+      die and an episode was truncated, the search starts again from the first state.
 
     An episode counts as a plan if it has ended or has a score greater than 0. If rewards are
     negative, there is therefore no score until an episode has ended.
@@ -62,7 +63,7 @@ class FractalMonteCarlo(Planner):
     hold : int
         The longest time that an action is held, in steps of the environment.
     alpha, beta : float
-        The weights of the score and of the distance, 0 or greater. The paper's are 1.
+        The exponents of the score and of the distance, 0 or greater. In the paper, they are 1.
 
     Notes
     -----
@@ -131,11 +132,11 @@ class FractalMonteCarlo(Planner):
                 if np.max(swarm.scores) > record:
                     record, setbacks = np.max(swarm.scores), 0
                     swarm = swarm.some(size, rng)
-            elif step.truncateds.any():  # an episode was played to its end: play another one
+            elif step.truncateds.any():  # an episode has reached its limit: start another one
                 swarm, setbacks, record, moves = start, 0, -np.inf, 0
                 camps = deque([start], maxlen=_CAMPS)
             else:
-                # Failures in a row alternately add walkers and go back further.
+                # Consecutive failures alternately add walkers and go back further.
                 for _ in range(min(2 ** ((setbacks + 1) // 2), len(camps))):
                     swarm = camps.pop()
                 camps.append(swarm)
@@ -179,7 +180,7 @@ def relativize(values: NDArray[np.float64]) -> NDArray[np.float64]:
     if not spread > 0:
         return np.ones(len(values))
     z = deviations / spread
-    # The exponential of less than -745 is 0.
+    # The exponential of numbers below -745 is 0, which has no logarithm.
     virtual: NDArray[np.float64] = np.exp(np.maximum(np.minimum(z, 0.0), -700.0))
     virtual += np.log1p(np.maximum(z, 0.0))
     return virtual

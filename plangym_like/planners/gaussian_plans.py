@@ -80,11 +80,11 @@ class GaussianPlanner(Planner):
 
 
 def power_spectrum(beta: float, horizon: int) -> Floats:
-    """Return the power ``(T // 2 + 1,)`` of noise whose spectrum is proportional to ``f**-beta``.
+    """Return the power ``(T // 2 + 1,)`` of each frequency f, proportional to ``f**-beta``.
 
     A `beta` of 0 gives white noise, 1 pink and 2 red (J. Timmer and M. König, "On generating power
-    law noise", Astronomy and Astrophysics 300, 1995). The mean over all T frequencies is 1, which
-    is the variance of every sample of the noise. Frequency 0 has the power of frequency ``1 / T``.
+    law noise", Astronomy and Astrophysics 300, 1995). The mean power of all T frequencies is 1, so
+    every sample of the noise has variance 1. Frequency 0 has the power of frequency ``1 / T``.
 
     Examples
     --------

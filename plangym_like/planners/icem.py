@@ -14,7 +14,7 @@ from plangym_like.planners.plan import Plan
 from plangym_like.planners.search import Search
 from plangym_like.states import Row
 
-# The first batch is smaller if the budget would otherwise allow for fewer iterations.
+# The first batch is smaller if the budget would otherwise allow for fewer iterations than this.
 _ITERATIONS = 3
 
 
@@ -81,7 +81,7 @@ class ICEM(GaussianPlanner):
         self._next_elites: Floats | None = None
 
     def advance(self) -> None:
-        """Begin the next search with the mean and kept elites of the last search, shifted."""
+        """Begin the next search with the last mean and kept elites, shifted by one action."""
         super().advance()
         if self._elites is not None:
             self._next_elites, self._elites = shifted(self._elites), None
@@ -98,7 +98,7 @@ class ICEM(GaussianPlanner):
         iteration = 0
         while candidates.affordable(batch // 2 + 1) and np.any(std > CONVERGED * self.std):
             plans = mean + std * self._noise(search.rng, batch)
-            if len(old):  # the last action of elites that were shifted is a random one
+            if len(old):  # the last action of shifted elites is drawn at random
                 old[:, -1] = (mean + std * self._noise(search.rng, len(old)))[:, -1]
             plans, returns = candidates.roll_out(np.concatenate([plans, old]))
             wanted, elites, kept = self._sizes(candidates, iteration)
@@ -116,7 +116,7 @@ class ICEM(GaussianPlanner):
         return plan
 
     def _sizes(self, candidates: Candidates, iteration: int) -> tuple[int, int, int]:
-        """Return the number of plans in a batch, of elites, and of elites that are kept."""
+        """Return how many plans a batch has, how many are elites, and how many of these to keep."""
         first = candidates.batch(_ITERATIONS)
         elites = max(1, self.elites * first // self.batch)
         batch = min(first, max(int(first * self.decay**-iteration), 2 * elites))

@@ -16,34 +16,34 @@ class IW(WidthPlanner):
 
     N. Lipovetzky, M. Ramirez and H. Geffner, "Classical planning with simulators: results on the
     Atari video games", IJCAI 2015. An atom is a pair of a variable and its value, such as "byte 17
-    of the RAM is 3". A search therefore keeps at most as many states as there are atoms. States of
-    equal depth are expanded in descending order of their return. The plan is the path with the
-    highest discounted return; ties are broken at random. The plan leads to a leaf of the tree. If
-    rewards are negative, `Plan.curve` may therefore end with the higher score of an earlier,
-    shorter path.
+    of the RAM is 3". Each kept state has a new atom, so a search keeps at most as many states as
+    there are atoms. States of equal depth are expanded in descending order of their return. The
+    plan is the path with the highest discounted return; ties are broken at random. The plan leads
+    to a leaf of the tree. If rewards are negative, `Plan.curve` may therefore end with the higher
+    score of an earlier, shorter path.
 
     In closed loop (`play`), `advance` keeps the subtree of the action that was taken. Its leaves
     are tested again, because they may be novel now that the states of other subtrees are gone.
 
     A batch has nodes of one depth, and its states are tested in order. So exactly the same states
     are pruned as in a search that expands one node after the other, with one exception. The atoms
-    of the first root are not known, because a state has no observation before it is stepped. Some
-    states at depth 1 may therefore be kept, although they have no new atom.
+    of the first root are not known, because its state holds no observation. A state may therefore
+    be kept although its only new atoms are atoms of the root.
 
     Parameters
     ----------
     env : PlanEnv
-        Its actions are finite.
+        Its action space is finite.
     features : callable, optional
-        A function of ``(obs, infos)`` of N transitions. It returns either integers ``(N, F)``,
-        whose values are the atoms of F variables (a negative value means no atom), or bools ``(N,
-        F)``, whose true entries are the atoms. The default depends on the observations; see
+        A function of ``(obs, infos)`` of N transitions. It returns an array ``(N, F)`` of integers,
+        whose values are the atoms of F variables (a negative value means no atom), or of bools,
+        whose true entries are the atoms. The default depends on the observations; see
         `default_features`. With poor features, IW is little better than breadth-first search.
     discount : float
         The discount of the returns; the default is the discount in the paper's experiments.
     death_penalty : float
-        The penalty for a lost life when paths are compared, if infos have ``"lives"``. It is not
-        part of the plan's rewards.
+        If infos have ``"lives"``, the penalty for each lost life when paths are compared. It is
+        not part of the plan's rewards.
     batch : int
         The number of nodes that are expanded at once.
     dt : int

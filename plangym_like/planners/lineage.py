@@ -53,7 +53,7 @@ class Lineage:
         return np.arange(begin, self._count)
 
     def path(self, node: int) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.float64]]:
-        """Return the actions ``(T, ...)``, dt ``(T,)`` and rewards ``(T,)`` up to `node`."""
+        """Return the actions ``(T, ...)``, dt and rewards ``(T,)`` on the path to `node`."""
         found, parents = [], self._steps["parent"]
         while node != ROOT:
             found.append(node)
@@ -66,7 +66,7 @@ class BestNode:
     """The best episode so far, whose score never falls.
 
     An episode that has ended always counts. An unfinished episode counts if its score is greater
-    than 0; otherwise the shortest plan would be the best if rewards are negative.
+    than 0. Without this condition, the shortest plan would be the best if rewards are negative.
 
     Attributes
     ----------
@@ -88,7 +88,9 @@ class BestNode:
     ) -> int | None:
         """If the best of N nodes ``(N,)`` beats all earlier ones, keep it and return its row.
 
-        `over` marks episodes that have ended; if `complete` is true, all episodes count."""
+        Otherwise, return None. `over` marks episodes that have ended. If `complete` is true, all
+        episodes count.
+        """
         counts = np.where(over | (scores > 0) | complete, scores, -np.inf)
         row = int(np.argmax(counts))
         if not counts[row] > self.score:

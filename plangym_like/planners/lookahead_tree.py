@@ -37,16 +37,17 @@ class LookaheadTree:
     Attributes
     ----------
     size : int
-        The number of nodes; the arrays may be longer.
+        The number of nodes, at most the length C of the arrays.
     parent, action, depth : array ``(C,)``
         The parent and depth of a node, and the number of the action that leads to it.
     reward, gain : array ``(C,) float64``
-        The reward of that action, and the value that the planner maximises.
+        The reward of the action that leads to a node, and the term that this step adds to the sum
+        that the planner maximises.
     lives : array ``(C,) float64``
-        The lives according to infos; NaN if infos lack them.
+        The player's lives according to infos; NaN if infos lack them.
     ended : array ``(C,) bool``
     children : array ``(C, num_actions)``
-        Nodes; -1 where an action has not been tried.
+        The node that each action leads to; -1 if the action has not been tried.
     atoms : array ``(C, K)``
         As `Novelty.atoms` returns them. The atoms of the first search's root are not known.
     witness : array ``(C,)``
@@ -136,12 +137,13 @@ class LookaheadTree:
         return tree
 
     def best_path(self, discount: float, rng: np.random.Generator | None = None) -> list[int]:
-        """Return the nodes of a path to a leaf with the highest discounted sum of gains.
+        """Return the nodes below the root on the path with the highest discounted sum of gains.
 
-        Ties between children are broken at random; without `rng`, the first child is taken.
+        The path ends at a leaf. Ties between children are broken at random; without `rng`, the
+        first child is taken.
         """
         parents, gains = self.parent[: self.size].tolist(), self.gain[: self.size].tolist()
-        best = [-np.inf] * self.size  # the best value of the children; a leaf has the value 0
+        best = [-np.inf] * self.size  # the best value among each node's children
         worth = [0.0] * self.size
         for node in range(self.size - 1, 0, -1):
             below = best[node]

@@ -27,7 +27,7 @@ class MPPI(GaussianPlanner):
     - Rewards take the place of costs.
     - All plans are drawn around the mean. (The second paper draws a fraction of them around 0.)
     - By default, `temperature` is relative to the spread of the returns.
-    - The noise of a clipped plan is its difference from the mean after clipping.
+    - The noise of a plan is the difference between the clipped plan and the mean.
     - The first plan of each batch is the mean without noise.
     - The mean is not smoothed afterwards. Instead, noise may be coloured (`beta`), and the control
       cost uses the covariance of the coloured noise.
@@ -39,14 +39,14 @@ class MPPI(GaussianPlanner):
     env, horizon, std, beta, dt
         See `GaussianPlanner`.
     batch : int
-        The number of plans in each batch, K; it is reduced if the budget is smaller.
+        The number of plans in each batch, K; it is reduced if the budget is too small.
     temperature : float
-        λ: the lower it is, the more the best plans count. Its unit is the standard deviation of the
-        batch's returns.
+        λ, in units of the standard deviation of the batch's returns. The lower it is, the more the
+        best plans count.
     alpha : float
         From 0 to 1: the control cost is ``(1 - alpha) * λ * u^T Σ^-1 ε``. With 1, it is 0.
     relative : bool
-        If False, λ is `temperature` itself, in units of the rewards.
+        If False, `temperature` is λ in units of the rewards.
 
     Examples
     --------
@@ -90,10 +90,10 @@ class MPPI(GaussianPlanner):
     def weights(self, returns: Floats, mean: Floats, noise: Floats) -> Floats:
         """Return the weights ``(K,)`` of plans; their sum is 1.
 
-        The formula is that of Algorithm 2 in the first paper, with
-        ``S = -returns + (1 - alpha) * λ * u^T Σ^-1 ε``; the second paper adds the factor
-        ``1 - alpha``::
+        The formula is that of Algorithm 2 in the first paper, where η normalises the weights. The
+        factor ``1 - alpha`` is from the second paper::
 
+            S = -returns + (1 - alpha) * λ * u^T Σ^-1 ε
             w = exp(-(S - min(S)) / λ) / η
 
         Parameters

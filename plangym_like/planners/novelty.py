@@ -33,8 +33,8 @@ class Novelty:
         Raises
         ------
         InputError
-            The features are not an array ``(count, F)`` of bools or integers, or their values are
-            too large.
+            The features are not an array ``(count, F)`` of bools or integers, with the F of the
+            first call, or their values are too large.
         """
         array = np.asarray(features)
         columns = array.shape[1] if array.ndim == 2 else 0
@@ -45,8 +45,8 @@ class Novelty:
             )
         if columns != (self._num_columns or columns):
             raise InputError(
-                f"features must have {self._num_columns} columns, got {columns}: the first call "
-                "returned that many"
+                f"features must have {self._num_columns} columns, got {columns}: the number of "
+                "columns must be that of the first call"
             )
         self._num_columns = columns
         if array.dtype == np.bool_:

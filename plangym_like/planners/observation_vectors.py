@@ -26,7 +26,7 @@ def as_vectors(obs: Any) -> NDArray[np.float64]:
 
 
 def check_vectors(space: spaces.Space[Any], planner: str) -> None:
-    """Raise `InputError` unless all observations consist of the same count of numbers.
+    """Raise `InputError` unless observations consist of a fixed count of numbers.
 
     The message names `planner`.
 
@@ -48,7 +48,7 @@ def check_vectors(space: spaces.Space[Any], planner: str) -> None:
 
 
 def ranges(space: spaces.Space[Any]) -> NDArray[np.float64] | None:
-    """Return the range (highest minus lowest value) of each number of `as_vectors`, ``(F,)``.
+    """Return the range (highest minus lowest value) of each number in `as_vectors`, ``(F,)``.
 
     Return None if one of the numbers is unbounded.
 

@@ -42,8 +42,8 @@ class OpenLoopMCTS(TreePlanner):
     explore : float
         The weight of the exploration term in the bounds; ``sqrt(2)`` gives UCB1.
     stochastic : bool
-        Whether each trajectory has its own seed, so that the search does not know the random
-        numbers that the environment will draw. The plan is then the luckiest trajectory.
+        Whether each trajectory is stepped with its own seed instead of the random numbers that the
+        environment would draw next. The plan is then the luckiest trajectory.
 
     Examples
     --------

@@ -19,7 +19,7 @@ from plangym_like.state_files import replacing
 from plangym_like.states import Row
 from plangym_like.transitions import BatchTransition
 
-# One point of a curve.
+# One point of `Plan.curve`.
 CURVE = np.dtype(
     [("transitions", np.int64), ("frames", np.int64), ("seconds", float), ("score", float)]
 )
@@ -32,7 +32,7 @@ class Spent:
     Attributes
     ----------
     transitions : int
-        Rows that were stepped; a row of a rollout counts once for each of its actions.
+        Rows that were stepped; a row of a rollout counts once for each action that was stepped.
     frames : int
         Frames that were simulated, the sum of ``info["n_step"]``. An action that is held for
         several frames is one transition.
@@ -83,8 +83,8 @@ class Plan:
     spent : Spent
     curve : structured array
         The best score so far, with the fields ``transitions``, ``frames``, ``seconds`` and
-        ``score``. The score never falls, and the last one is `score`, unless the documentation
-        of the planner or of `play` says otherwise.
+        ``score``. The score never falls, and the last value is the plan's score, unless the
+        documentation of the planner or of `play` says otherwise.
     info : dict
         Other results, described by each planner. ``info["action"]`` is `next_action`.
 
@@ -134,8 +134,8 @@ class Plan:
     def replay(self, env: PlanEnv) -> float:
         """Step `env` through the plan, and return the score.
 
-        The result equals `score` in every environment that is made with the same arguments as the
-        planner's. The env's current state does not change.
+        The result equals `score` if `env` was made with the same arguments as the environment of
+        the planner. The env's current state does not change.
         """
         return math.fsum(float(step.rewards[0]) for step in self.steps(env))
 

@@ -112,24 +112,24 @@ class Planner(ABC):
 
     @property
     def name(self) -> str:
-        """The name of the algorithm."""
+        """The name of the planner's class, for messages."""
         return type(self).__name__
 
     def advance(self) -> None:
-        """Tell the planner that `Plan.next_action` of its last plan was played.
+        """Prepare the next search, after `Plan.next_action` of the last plan was played.
 
-        The next search may reuse results about the state after that action. Without this call, each
-        search begins from scratch.
+        The next search may then reuse results of the last one. Without this call, each search
+        begins from scratch.
         """
 
     @abstractmethod
     def _search(self, state: Row, search: Search) -> Plan:
-        """Search while ``search.has(n)`` is true for n more rows; return ``search.plan(...)``.
+        """Search while ``search.has(n)`` allows n more transitions; return ``search.plan(...)``.
 
         Step every batch with `search`, and draw every random number from ``search.rng``.
         """
 
 
 def checked_start(env: PlanEnv, state: Any) -> Row:
-    """Return `state` as one row ``(state_nbytes,)``, or the env's current state if it is None."""
+    """Return `state` as a row ``(state_nbytes,)``; by default, the env's current state."""
     return env.get_state() if state is None else env.layout.format.check_row(state)

@@ -44,7 +44,7 @@ def play(
     progress : bool or callable
         As in `Planner.plan`, for the whole episode: a callable is called after every batch and
         after every step, with the score of the episode so far. If it raises StopIteration, the
-        search ends with the best plan so far, whose action is the last one that is played.
+        current search ends, and the action of its best plan is the last one that is played.
 
     Returns
     -------
@@ -55,7 +55,7 @@ def play(
     Raises
     ------
     InputError
-        As in `Planner.plan`; or no other seeds can be spawned from `seed`.
+        As in `Planner.plan`; or no seeds can be spawned from `seed`.
 
     Examples
     --------
@@ -77,7 +77,7 @@ def play(
     with ProgressBar(f"{planner.name}, {steps} steps", progress) as report:
 
         def watch(search: Progress) -> None:
-            """Report the progress of a search as that of the episode."""
+            """Report the progress of the episode, given the progress of the current search."""
             nonlocal stopped
             done, note = (len(moves) + search.done) / steps, f"step {len(moves) + 1}"
             try:
@@ -126,7 +126,7 @@ def play(
 
 
 def _spawned(rng: np.random.Generator) -> np.random.Generator:
-    """Return a generator with a new seed."""
+    """Return a new generator with a seed spawned from `rng`."""
     try:
         return rng.spawn(1)[0]
     except TypeError as error:

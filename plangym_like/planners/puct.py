@@ -24,9 +24,9 @@ class PUCT(TreePlanner):
 
     D. Silver et al., "A general reinforcement learning algorithm that masters chess, shogi and Go
     through self-play", 2018, section "Search" of the supplement: descend to the action with the
-    highest ``Q(s, a) + C(s) * P(s, a) * sqrt(N(s)) / (1 + N(s, a))``, where ``C(s) = log((1 + N(s)
-    + base) / base) + explore``; step it once, evaluate the new state, and add the value to all
-    actions on the way. Differences from the paper:
+    highest ``Q(s, a) + C(s) * P(s, a) * sqrt(N(s)) / (1 + N(s, a))``, where
+    ``C(s) = log((1 + N(s) + base) / base) + explore``; step it once, evaluate the new state, and
+    add the value to all actions on the way. Differences from the paper:
 
     - There is only one player, and rewards on the way count: the return of an action is its reward
       plus the discounted return after it. Mean returns are scaled to [0, 1] by their range so far,
@@ -50,13 +50,13 @@ class PUCT(TreePlanner):
     evaluate : callable, optional
         ``evaluate(observations) -> (priors, values)``. It takes observations ``(N, *obs_shape)`` of
         N states, as `PlanEnv.step_batch` returns them. It returns probabilities ``(N, A)`` of
-        actions, in the order of `actions`, and expected returns ``(N,)``. Actions with a prior of 0
-        are not tried. It is not called for states where the episode has ended. Without it, priors
-        are uniform.
+        actions, in the order of `TreePlanner.actions`, and expected returns ``(N,)``. Actions with
+        a prior of 0 are not tried. `evaluate` is not called for states where the episode has ended.
+        Without `evaluate`, priors are uniform.
     observe : callable, optional
         ``observe(state)`` returns the observation of a root, ``(1, *obs_shape)``, because a state
-        holds no observation. Without `observe`, the priors of a root are uniform, unless `advance`
-        has kept that root from the last search.
+        holds no observation. Without `observe`, the priors of a root are uniform, unless the root
+        was kept from the last search by `advance`.
     batch, discount, virtual_loss, dt
         See `TreePlanner`.
     rollout : int
@@ -67,7 +67,7 @@ class PUCT(TreePlanner):
         The fraction of the root's priors that is drawn from a Dirichlet distribution; 0.25 in the
         paper, for learning.
     alpha : float
-        The parameter of that distribution.
+        The parameter of the Dirichlet distribution.
 
     Examples
     --------

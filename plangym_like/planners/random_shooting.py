@@ -17,8 +17,8 @@ class RandomShooting(Planner):
     """Draw random plans, roll them out, and keep the best one.
 
     A. Nagabandi, G. Kahn, R. S. Fearing and S. Levine, "Neural network dynamics for model-based
-    deep reinforcement learning with model-free fine-tuning", ICRA 2018, section IV-C, uses it for
-    model predictive control. It is a baseline for other planners.
+    deep reinforcement learning with model-free fine-tuning", ICRA 2018, section IV-C, use this
+    method for model predictive control. It is a baseline for other planners.
 
     Parameters
     ----------
@@ -59,6 +59,6 @@ class RandomShooting(Planner):
                 ended = rollout.terminateds[row, -1] or rollout.truncateds[row, -1]
                 found = plans[row, :length], rollout.rewards[row, :length], bool(ended)
             search.report(best)
-        assert found is not None, "`has` raises an error before this"
+        assert found is not None, "`has` raises an error if the budget is too small for one batch"
         actions, rewards, ended = found
         return search.plan(state, actions, rewards, self.dt, ended=ended)

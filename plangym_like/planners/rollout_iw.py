@@ -24,8 +24,8 @@ class RolloutIW(WidthPlanner):
     is novel if one of its atoms was never seen at the same or a smaller depth. If a new state is
     not novel, or if it ends the episode, it is solved and the rollout ends. A state is also solved
     if all its atoms were later seen at a smaller depth, or if all its children are solved. The
-    search ends when the root is solved. In the end, the same states are kept as in `IW`, but deep
-    states are reached early.
+    search ends when the root is solved. In the end, the same states are kept as in `IW` (up to ties
+    between states of equal depth), but deep states are reached early.
 
     The plan is the path with the highest discounted return; ties are broken at random.
     `advance` keeps the subtree of the action that was taken, as in `IW`.
@@ -39,7 +39,7 @@ class RolloutIW(WidthPlanner):
     Parameters
     ----------
     env : PlanEnv
-        Its actions are finite.
+        Its action space is finite.
     features, discount, death_penalty
         As for `IW`.
     batch : int
@@ -106,7 +106,8 @@ class _Rollouts:
         """Move rollouts down the tree to untried actions.
 
         Return the rollouts, the nodes that they have reached, and an untried action of each node.
-        Rollouts that find no untried action are left out of this batch, and start again.
+        Rollouts that find no untried action are left out of this batch; they will start again from
+        the root.
         """
         size, num_actions = self.tree.size, self.tree.children.shape[1]
         free = self._open[:size].copy()
@@ -161,7 +162,10 @@ class _Rollouts:
     def go_on(
         self, walkers: NDArray[np.int64], nodes: NDArray[np.int32], novel: NDArray[np.bool_]
     ) -> None:
-        """Move each rollout to its new node, or back to the root if that node is not novel."""
+        """Move rollouts to their new nodes, or to the root where the new node is solved.
+
+        New nodes that are not `novel` are marked as solved.
+        """
         if self.tree.size > len(self.solved):
             capacity = len(self.tree.parent) - len(self.solved)
             self.solved = np.append(self.solved, np.zeros(capacity, np.bool_))

@@ -73,12 +73,12 @@ class ScreenCells:
 
 
 class DynamicScreenCells(ScreenCells):
-    """`ScreenCells` whose size and shades are fitted to the screens seen so far.
+    """`ScreenCells` with a size and a number of shades that are fitted to recent screens.
 
     This is the Go-Explore paper's representation without domain knowledge ("First return, then
     explore", Methods). Of `trials` sizes, it uses the one with the largest
     ``H(p) / sqrt(|n / (share * M) - 1| + 1)``. Here, M recent screens fall into n cells with
-    frequencies p, and H is their entropy, divided by the entropy of n equally frequent cells.
+    frequencies p, and H is the entropy of p, divided by the entropy of n equally frequent cells.
 
     Parameters
     ----------

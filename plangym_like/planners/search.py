@@ -24,7 +24,7 @@ class Progress(NamedTuple):
     Attributes
     ----------
     done : float
-        The part of the budget that is spent, from 0 to 1.
+        The part of the budget or of the time that is spent, whichever is larger, from 0 to 1.
     score : float
         The best score so far; NaN before there is one.
     spent : Spent
@@ -196,7 +196,7 @@ class Search:
                 self._stopped = True
 
     def report(self, score: float, note: str = "") -> None:
-        """Record the score of the best plan so far; a lower score than before is ignored.
+        """Record the score of the best plan so far; scores that are not higher are ignored.
 
         Minus infinity means that no plan has a score yet.
         """

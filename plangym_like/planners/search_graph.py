@@ -26,11 +26,11 @@ class SearchGraph:
     Attributes
     ----------
     costs, rewards : list of float
-        The cost from the root, and the reward of the last action.
+        Each node's cost from the root, and the reward of the action that leads to the node.
     actions : list of int
     ended : list of bool
     goal : int, optional
-        The cheapest goal.
+        The node of the cheapest goal; None if there is none.
     best_cost : float
         The cost of the cheapest goal; infinite if there is none.
     duplicates : int
@@ -46,14 +46,14 @@ class SearchGraph:
         self.goal: int | None = None
         self.best_cost = math.inf
         self.duplicates = 0
-        # The best node while no goal is found: its heuristic value, negated score and number.
+        # The best node while no goal is found: heuristic value, negated score and node number.
         self._nearest = (math.inf, math.inf, 0)
         self._scores = [0.0]
 
     def add(
         self, parents: list[int], keys: list[Any], states: Row, *columns: NDArray[Any]
     ) -> Iterator[tuple[int, float]]:
-        """Add transitions in order; yield the node of each that may lead to a cheaper goal.
+        """Add transitions in order; yield each new node that may lead to a cheaper goal.
 
         Parameters
         ----------
@@ -120,7 +120,7 @@ class SearchGraph:
         return node in self._rows and self.costs[node] + heuristic < self.best_cost
 
     def take(self, node: int) -> Row:
-        """Remove the state of a node, which is about to be expanded, and return this state."""
+        """Remove and return the state of a node that is about to be expanded."""
         return self._rows.pop(node)
 
     @property

@@ -1,4 +1,4 @@
-"""Turn the options of least-cost searches into functions that check their results."""
+"""Turn the options of least-cost searches into functions with checked results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from plangym_like.errors import InputError
 from plangym_like.states import States
 from plangym_like.transitions import BatchInfo, BatchTransition
 
-# Keys of N observations, infos and states: an array ``(N, ...)`` or N hashable objects.
+# A function of N observations, infos and states that returns their keys: an array ``(N, ...)`` or N
+# hashable objects.
 Key = Callable[[Any, BatchInfo, States], Any]
 
 
@@ -146,12 +147,12 @@ def _frozen(value: Any) -> Any:
 
 
 def as_numbers(name: str, numbers: Any, count: int) -> NDArray[np.float64]:
-    """Return `numbers` as floats ``(count,)`` that are not negative.
+    """Return `numbers` as floats ``(count,)``, which must not be negative.
 
     Raises
     ------
     InputError
-        They have another shape, or they are negative or NaN.
+        `numbers` have another shape, or one of them is negative or NaN.
     """
     array = np.asarray(numbers, np.float64)
     if array.shape != (count,):

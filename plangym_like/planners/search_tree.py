@@ -10,11 +10,13 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.intp]
 Floats = NDArray[np.float64]
-# Returns scores ``(n, A)`` of the actions of nodes ``(n,)``. The other arguments, ``(n, 1)``, count
-# descents of this round: those that count as having taken the action, and all that reach the node.
+# Returns scores ``(n, A)`` of the actions of nodes ``(n,)``. The other arguments ``(n, 1)`` are
+# numbers of descents of this round: those that count as having taken the action already, and all
+# descents that reach the node.
 ScoreFn = Callable[[Ints, Ints, Ints], Floats]
 
-# Steps actions ``(n,)`` of nodes ``(n,)``, and returns the outcomes; None if the budget is spent.
+# Steps actions ``(n,)`` of nodes ``(n,)``, and returns the nodes of the outcomes; returns None if
+# the budget is spent.
 DrawFn = Callable[[Ints, Ints], Ints | None]
 
 # Untried actions get at least this score, which is higher than all others (see `tree_bounds`).
@@ -22,7 +24,10 @@ FIRST = 1e18
 
 
 class Level(NamedTuple):
-    """One step of n descents, in arrays ``(n,)``; `kids` has the form of `Descents.last`."""
+    """One step of n descents, in arrays ``(n,)``; `ids` are the numbers of the descents.
+
+    They take `actions` from `nodes` to `kids`, which are nodes or leaves as in `Descents.last`.
+    """
 
     ids: Ints
     nodes: Ints
@@ -176,7 +181,8 @@ class SearchTree:
         count : int
             The number of descents, B.
         score, draw : callable
-            `draw` is needed if there are chance nodes. If it returns None, the descents end.
+            See `ScoreFn` and `DrawFn`. `draw` is needed if there are chance nodes. If it returns
+            None, the descents end.
         depth : int
             The maximum number of steps of a descent.
         """
@@ -216,7 +222,7 @@ class SearchTree:
     def _outcomes(self, nodes: Ints, actions: Ints, draw: DrawFn) -> Ints | None:
         """Return an outcome ``(n,)`` for each action: a new sample or a known outcome.
 
-        Known outcomes are visited in proportion to how often they were sampled.
+        Each known outcome is visited in proportion to the number of its samples.
         """
         starts, sizes, ranks = _groups(nodes * self.num_actions + actions)
         known = self["child"][nodes, actions]
@@ -252,7 +258,7 @@ class SearchTree:
             values[level.ids] = rewards + discount * values[level.ids]
             self.record(level, new, values[level.ids])
             closed = self["closed"][level.nodes]
-            if closed.any():  # their best return is certain
+            if closed.any():  # the returns of closed actions are certain
                 returns = self["total"][level.nodes] / np.maximum(self["visits"][level.nodes], 1)
                 certain = np.where(closed, returns, -np.inf).max(axis=1)
                 values[level.ids] = np.maximum(values[level.ids], certain)
@@ -260,9 +266,9 @@ class SearchTree:
     def close(self, descents: Descents, new: Ints, discount: float) -> None:
         """Close the actions whose whole subtree is known, and give them their best return.
 
-        Used in searches without chance nodes: another descent would find nothing new there (compare
-        M. Winands, Y. Bjornsson and J. Saito, "Monte-Carlo tree search solver", 2008). Later
-        descents through the same node return at least this best return.
+        Without chance nodes, which this method assumes, another descent through a closed action
+        would find nothing new (compare M. Winands, Y. Bjornsson and J. Saito, "Monte-Carlo tree
+        search solver", 2008). Later descents through its node return at least this best return.
         """
         for level in reversed(descents.levels):
             kids = _resolved(level.kids, new)
@@ -285,7 +291,7 @@ class SearchTree:
         self.low, self.high = min(self.low, means.min()), max(self.high, means.max())
 
     def scaled(self, nodes: Ints) -> tuple[Floats, Floats]:
-        """Return the totals and visits ``(n, A)`` of nodes; mean returns are scaled to [0, 1]."""
+        """Return the totals and visits ``(n, A)`` of nodes, with mean returns scaled to [0, 1]."""
         visits, totals = self["visits"][nodes], self["total"][nodes]
         if self.high > self.low:
             return (totals - self.low * visits) / (self.high - self.low), visits
@@ -346,7 +352,7 @@ def _groups(keys: Ints) -> tuple[Ints, Ints, Ints]:
 def _best(scores: Floats, starts: Ints, ranks: Ints) -> Ints:
     """Return one column for each of the n rows, ``(n,)``.
 
-    A group of k rows gets the columns of the k highest scores in the group; they may recur.
+    A group of k rows gets the columns of the k highest scores in the group; a column may recur.
     """
     if not ranks.any():
         return np.asarray(scores.argmax(axis=1))

@@ -13,7 +13,10 @@ from plangym_like.transitions import BatchTransition
 
 
 class Swarm(NamedTuple):
-    """Arrays of N walkers. `nodes` refer to the `Lineage`; all walkers have the same `lives`."""
+    """N walkers, as arrays; `nodes` are nodes of the `Lineage`.
+
+    `lives` is one number for all: a walker that has fewer lives after a step is dead.
+    """
 
     states: NDArray[np.uint8]
     obs: NDArray[np.float64]
@@ -43,7 +46,10 @@ class Swarm(NamedTuple):
 
 
 def dead_walkers(step: BatchTransition, lives: float) -> tuple[NDArray[np.bool_], float]:
-    """Return which rows ``(N,)`` ended or have fewer lives than `lives`, and the new `lives`."""
+    """Return which rows ``(N,)`` are dead, and the largest number of lives so far.
+
+    A row is dead if its episode has ended, or if it has fewer lives than `lives`.
+    """
     over = step.terminateds | step.truncateds
     if not step.infos.mask("lives").all():
         return over, lives

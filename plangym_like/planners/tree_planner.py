@@ -69,11 +69,11 @@ class TreePlanner(Planner):
         self._best: Trajectory | None = None
 
     def advance(self) -> None:
-        """Keep the part of the tree below the action that was played."""
+        """Keep the subtree of the action that was played, for the next search."""
         self._kept = self._last
 
     def _begin(self, tree: SearchTree) -> SearchTree:
-        """Return the kept part of the last tree if it begins in the same state, else `tree`."""
+        """Return the kept subtree if its root has the same state as `tree`; otherwise `tree`."""
         kept, self._kept, self._last, self._best = self._kept, None, None, None
         if kept is None:
             return tree
@@ -102,8 +102,8 @@ class TreePlanner(Planner):
     def _affordable(self, search: Search, tree: SearchTree, descents: int, cost: int) -> int:
         """Return the number of descents in the next round; each costs at most `cost` transitions.
 
-        Descents to ended states may cost nothing, so the number of descents is also limited to the
-        transitions in the budget. The result is 0 when the time is over.
+        Descents to ended states may cost nothing, so the search has at most as many descents as its
+        budget has transitions. The result is 0 when the search must end.
         """
         if tree["closed"][0].all() or (descents and search.progress().done == 1.0):
             return 0
@@ -117,7 +117,7 @@ class TreePlanner(Planner):
 
     def _plan(self, search: Search, state: Row, tree: SearchTree, **info: Any) -> Plan:
         """Return the best trajectory, with statistics of the root's actions."""
-        assert self._best is not None, "the first round ends somewhere"
+        assert self._best is not None, "the first round keeps a trajectory"
         best = self._best
         visits, totals = tree["visits"][0].copy(), tree["total"][0].copy()
         values = np.divide(totals, visits, np.full(len(visits), -np.inf), where=visits > 0)

@@ -32,21 +32,23 @@ class UCT(TreePlanner):
     that was not tried yet, step it, roll out random actions, and add the return to all actions on
     the way. Differences:
 
-    - A round has `batch` descents, stepped by one `step_batch` and one `rollout_batch`. Descents
-      under way count as visits with low returns: the virtual loss of G. Chaslot, M. Winands and J.
-      van den Herik, "Parallel Monte-Carlo tree search", 2008. A new node that several descents
-      reach is stepped once, but each of them makes a rollout from it.
+    - A round has `batch` descents, stepped by one `step_batch` (with chance nodes, by one for each
+      depth) and one `rollout_batch`. Descents under way count as visits with low returns: the
+      virtual loss of G. Chaslot, M. Winands and J. van den Herik, "Parallel Monte-Carlo tree
+      search", 2008. A new node that several descents reach is stepped once, but each of them makes
+      a rollout from it.
     - Mean returns are scaled to [0, 1] by their range so far, as in equation 5 of J. Schrittwieser
       et al., "Mastering Atari, Go, chess and shogi by planning with a learned model", 2020.
     - Without chance nodes, actions whose whole subtree is known are not tried again. Their best
       return is certain, so no descent through their node returns less.
 
-    States hold random generators. So without chance nodes, the search knows the random numbers that
-    the environment will draw. With ``outcomes=K``, it does not: each descent draws the outcomes of
-    its actions with new seeds. Outcomes with equal observation, reward and flags are one node. For
-    actions with many outcomes there is progressive widening (A. Couetoux et al., "Continuous upper
-    confidence trees", 2011). At most K outcomes of an action are distinguished. With `widening`
-    less than 1, most descents pass through known outcomes, which costs no transitions.
+    States hold random generators. Without chance nodes, the search therefore uses the random
+    numbers that the environment will draw next. With ``outcomes=K``, the search has chance nodes:
+    each descent draws the outcomes of its actions with new seeds. Outcomes with equal observation,
+    reward and flags are one node. At most K outcomes of an action are distinguished. For actions
+    with many outcomes there is progressive widening (A. Couetoux et al., "Continuous upper
+    confidence trees", 2011): with `widening` less than 1, most descents pass through known
+    outcomes, which costs no transitions.
 
     The plan is the trajectory with the best score; with chance nodes, it is the luckiest one.
     `Plan.next_action`, for closed-loop control, is the most visited action of the root. Actions
@@ -64,9 +66,9 @@ class UCT(TreePlanner):
         The weight of the exploration term in the bounds; ``sqrt(2)`` gives UCB1.
     outcomes : int
         The largest number of outcomes of an action, at most 4,096. When an action has this many, no
-        more are drawn. If you know how many outcomes are possible, choose a larger number.
+        more samples are drawn. If you know how many outcomes are possible, choose a larger number.
     widening : float
-        After n visits, an action has ``ceil(n ** widening)`` samples of its outcome.
+        After n visits, an action has at most ``ceil(n ** widening)`` samples of its outcome.
 
     Examples
     --------
@@ -136,7 +138,7 @@ class UCT(TreePlanner):
     def _draw(
         self, tree: SearchTree, search: Search, reserve: int, parents: Ints, actions: Ints
     ) -> Ints | None:
-        """Return an outcome of each action; None if the budget would fall below `reserve`."""
+        """Return an outcome of each action; None if less budget than `reserve` would be left."""
         if not search.has(len(parents) + reserve):
             return None
         seeds = search.rng.integers(SEEDS, size=len(parents))

@@ -50,7 +50,7 @@ class WidthPlanner(Planner):
         self._kept: LookaheadTree | None = None
 
     def advance(self) -> None:
-        """Keep the subtree below the first action of the last plan for the next search."""
+        """For the next search, keep the subtree of the first action of the last plan."""
         if self._last is not None:
             self._kept, self._last = self._last[0].subtree(self._last[1]), None
 

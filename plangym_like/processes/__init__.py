@@ -1,1 +1,1 @@
-"""Host any object in a child process: starting and ending it, messages, shared memory."""
+"""Child processes that host any object: starting and ending them, messages, shared memory."""

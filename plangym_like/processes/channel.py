@@ -83,7 +83,7 @@ class Channel:
         return True
 
     def retract(self, parts: list[Outgoing]) -> bool:
-        """Remove a message from the queue and return True, unless part of it has been sent."""
+        """Remove an unsent message from the queue; return False if part of it has been sent."""
         if parts[0].sent:
             return False
         self._outbox = deque([part for part in self._outbox if part not in parts])
@@ -108,7 +108,7 @@ class Channel:
                 return True
             except ConnectionError:
                 return False
-            # None if a signal handler has already delivered it.
+            # None if a signal handler has already delivered the received bytes.
             received = self._chunks[-1] if self._chunks else None
             if received == b"":
                 return False

@@ -44,7 +44,7 @@ def collect_child(pid: int) -> None:
 
 
 def open_pidfd(pid: int) -> int | None:
-    """Return a descriptor that becomes readable when `pid` ends; ``None`` if not supported."""
+    """Return a descriptor that becomes readable when `pid` ends, or ``None`` if this fails."""
     try:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):
@@ -91,8 +91,8 @@ class ChildProcess:
     pidfd : int or None
         A descriptor of the process (see `open_pidfd`), which this object owns.
     status_fn, collect_fn : callable
-        ``status_fn(pid)`` returns the exit status or a `Fate` without blocking.
-        ``collect_fn(pid)`` collects the process. The defaults are for children of the
+        ``status_fn(pid)`` returns the exit status or a `Fate`; it does not wait until the process
+        ends. ``collect_fn(pid)`` collects the process. The defaults are for children of the
         current process.
     """
 
@@ -159,7 +159,7 @@ class ChildProcess:
         return self.wait(timeout)
 
     def forget(self) -> None:
-        """Treat the process as ended; called after `os.fork`, in the child process."""
+        """Treat the process as ended; called in a process that was forked from its owner."""
         self._lock = threading.RLock()
         self.ended = True
 

@@ -27,8 +27,8 @@ logger = logging.getLogger("plangym_like")
 
 MakeError = Callable[[], BaseException]
 
-# The longest time that a waiting thread sleeps before it checks its request again. The reply wakes
-# the thread, unless a signal handler that uses the same worker has just received the reply.
+# The longest time that a waiting thread sleeps before it checks its request again. A reply wakes
+# the thread, but not if a signal handler that uses the same worker has just received this reply.
 _LOOK_AGAIN_SECONDS = 0.05
 
 
@@ -38,12 +38,12 @@ class Connection:
     Request 0 constructs the hosted object; if this fails, the worker ends.
 
     Requests refer to their connection, which has only weak references to them. So the worker ends
-    when the last references to the connection and to its waiting requests are dropped.
+    when the last references to the connection and to its unanswered requests are dropped.
 
     Any thread may send and wait. One thread at a time reads for all waiting threads; the others
     sleep until it stops reading. A signal handler that raises an exception may interrupt any
-    method. A handler may use the connection that it has interrupted, except in the middle of
-    sending.
+    method. A handler may use the connection that it has interrupted, but must not send requests if
+    it has interrupted the sending of another request.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ class Connection:
 
         If the worker has ended, the future raises the error; this call does not. If `patient` is
         true, this sends only what the kernel accepts without blocking. The rest is sent with the
-        next request, or when a thread waits for a reply.
+        next request, by `drain`, or while a thread waits for a reply.
         """
         request = Request(next(self._numbers), self._worker, self.wait)
         with self._sending:
@@ -155,7 +155,7 @@ class Connection:
     def drain(self) -> None:
         """Process all replies that have arrived; if the worker has ended, complete all requests.
 
-        This never blocks.
+        This does not wait for further replies.
         """
         self._listen(0.0)
 
@@ -226,10 +226,11 @@ class Connection:
         return dict(poller.poll(math.ceil(max(timeout, 0.0) * 1000)))
 
     def _send_aside(self, parts: list[Outgoing], timeout: float) -> bool:
-        """Send the queue and then `parts`; return False if the lock for sending is not free.
+        """Send the queue and then `parts`, as far as this is possible without blocking.
 
-        If another thread holds the lock, wait for it up to `timeout` seconds. If a signal handler
-        calls this, the code that it has interrupted may hold the lock; then do not wait.
+        If another thread holds the lock for sending, wait for it up to `timeout` seconds. Return
+        False, and send nothing, if the lock is still taken or a signal handler has interrupted
+        this thread while it was sending.
         """
         sending: list[bool] = []
         try:
@@ -301,14 +302,14 @@ class Connection:
         self._finalizer.detach()
 
     def kill(self, reason: MakeError | None = None) -> None:
-        """Send SIGKILL; once the worker has ended, requests fail with the error ``reason()``."""
+        """Send SIGKILL; requests then fail with ``reason()``, by default a `WorkerDiedError`."""
         if self._end is None:
             self._killed = True
             self._parting = reason or self._parting
             self.process.kill()
 
     def ask_to_close(self) -> bool:
-        """Send the message CLOSE if the lock for sending is free; return whether it was sent."""
+        """Send the message CLOSE if the lock for sending is free; return whether it was free."""
         request = outgoing(CLOSE, next(self._numbers), b"")
         return self._end is None and self._send_aside(request, 0.1)
 

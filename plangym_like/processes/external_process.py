@@ -27,8 +27,8 @@ class ExternalProcess:
 
     The process starts immediately and makes the object in the background. The first use waits for
     the object, and raises any error of its constructor. All attributes and methods of the object
-    are available here, except names with a leading underscore. Exceptions of the object are raised
-    with their own type and a `RemoteTraceback` as their cause, and the process continues.
+    can be used through this one, except names with a leading underscore. Exceptions of the object
+    are raised with their own type and a `RemoteTraceback` as their cause. The process continues.
 
     The process ends when `close` is called, when the last references to this object and its futures
     are dropped, or when its owner ends, even if the owner is killed.
@@ -144,9 +144,9 @@ class ExternalProcess:
         """Call ``fn(object, *args)`` in the process, and return the future of its result.
 
         If `fds` is given, copies of these open file descriptors are sent along. The call is then
-        ``fn(object, *args, fds=[...])``, and `fn` owns the copies. If `patient` is true, this never
-        waits for a process that does not read. The rest of the request is sent by `drain`, or while
-        a thread waits for a result.
+        ``fn(object, *args, fds=[...])``, and `fn` owns the copies. If `patient` is true, this sends
+        only as much as it can without waiting for the process to read. The rest is sent with the
+        next request, by `drain`, or while a thread waits for a result.
         """
         return self._usable().request(CALL, dumps((fn, args, {})), fds, patient=patient)
 
@@ -224,7 +224,7 @@ class ExternalProcess:
 
     @property
     def sentinel(self) -> int | None:
-        """A descriptor that becomes readable when the process ends, if the platform has one."""
+        """A descriptor that becomes readable when the process ends; ``None`` if not supported."""
         return self._connection.process.pidfd
 
     def is_alive(self) -> bool:
@@ -243,8 +243,8 @@ class ExternalProcess:
     def drain(self) -> None:
         """Process all replies that have arrived; if the process has ended, complete all requests.
 
-        The futures of these replies are done afterwards. This never blocks, and does not raise
-        their errors.
+        The futures of these replies are done afterwards. Their errors are not raised here. This
+        does not wait for further replies.
         """
         self._connection.drain()
 
@@ -272,7 +272,7 @@ class ExternalProcess:
                 old.close(0.0, replaced)
 
     def begin_close(self) -> None:
-        """Ask the process to exit after its last reply; call `close` to wait for it."""
+        """Ask the process to exit after its pending requests; call `close` to wait for its exit."""
         self._connection.ask_to_close()
 
     def close(self, timeout: float = 3.0) -> None:

@@ -88,7 +88,7 @@ class ForkServer:
             self._loaded = (self._loaded or frozenset()).union(modules)
 
     def fork(self, descriptors: Sequence[int]) -> ChildProcess:
-        """Fork a worker; `descriptors` are its data socket, alive pipe, and the two outputs."""
+        """Fork a worker; `descriptors` are its data socket, alive pipe, stdout and stderr."""
         pid, (pidfd,) = self._ask("fork", None, descriptors)
         return ChildProcess(pid, pidfd, self.status, lambda pid: None)
 
@@ -158,7 +158,7 @@ def get_ready(preload: Sequence[str] = (), number: int = 1) -> bool:
     Raises
     ------
     WorkerStartError
-        Two fork servers in a row ended or did not answer.
+        Two fork servers in succession ended or did not answer.
     """
     failure: ForkServerGoneError | None = None
     while True:
@@ -197,7 +197,7 @@ def fork_worker(
     Raises
     ------
     WorkerStartError
-        Two fork servers in a row ended or did not answer.
+        Two fork servers in succession ended or did not answer.
     """
     failure: ForkServerGoneError | None = None
     for _ in range(2):

@@ -37,7 +37,7 @@ _PRELOADED = ("numpy", "numpy.random", "cloudpickle", "gymnasium", "plangym_like
 
 
 def run(control_fd: int, alive_fd: int) -> NoReturn:
-    """Serve fork requests on the socket `control_fd` until the owner is gone."""
+    """Serve requests on the socket `control_fd` until the owner is gone."""
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -63,7 +63,8 @@ class ForkServerMain:
         self._alive_fd = alive_fd
         self._poller = select.poll()
         self._poller.register(control, select.POLLIN)
-        # For each worker, its pidfd and the file that kills it when the owner ends.
+        # For each worker: its pidfd, and the descriptor of the file through which the kernel kills
+        # the worker when the owner ends (see `parent_death`).
         self._children: dict[int, tuple[int, int]] = {}
         self._statuses: dict[int, int] = {}
         self._threaded_by: str | None = None
@@ -125,8 +126,8 @@ class ForkServerMain:
             raise StartsThreadsError(self._threaded_by)
 
     def _fork(self, descriptors: list[int]) -> tuple[int, int]:
-        # Frozen objects are not touched by garbage collection in the workers, so that their memory
-        # stays shared.
+        # Garbage collection in the workers does not touch frozen objects, so the memory of these
+        # objects stays shared.
         gc.collect()
         gc.freeze()
         flush_outputs()

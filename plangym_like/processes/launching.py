@@ -23,8 +23,9 @@ ONE_THREAD = {
     f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")
 } | {"VECLIB_MAXIMUM_THREADS": "1"}
 
-# Starts a process with the other ends of the socket and of the alive pipe (see `parent_death`). The
-# last argument closes the descriptors that a forked process must not keep.
+# A function that starts a process. Its first two arguments are the new process's ends of the data
+# socket and of the alive pipe (see `parent_death`). The last argument closes the other ends, which
+# a forked process must not keep.
 Start = Callable[[int, int, contextlib.ExitStack], ChildProcess]
 
 

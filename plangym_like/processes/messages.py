@@ -39,7 +39,7 @@ MAX_DESCRIPTORS = 250
 SEND_FLAGS = socket.MSG_NOSIGNAL
 
 _ANCILLARY_NBYTES = 64 + MAX_DESCRIPTORS * array.array("i").itemsize
-# Shorter payloads are copied behind their header, to be sent at once (`benchmarks/constants.py`).
+# Shorter payloads are copied behind their header and sent in one call (`benchmarks/constants.py`).
 _JOIN_NBYTES = 1 << 16
 
 

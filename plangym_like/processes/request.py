@@ -8,7 +8,8 @@ from typing import Any
 from plangym_like.processes.messages import EXCEPTION, loads
 from plangym_like.processes.remote_errors import unpack_exception
 
-# The kind and payload of a reply; or a function that makes the error for the connection's end.
+# The kind and payload of a reply, or, once the connection has ended, a function that returns the
+# error.
 Reply = tuple[int, memoryview] | Callable[[], BaseException]
 
 
@@ -49,11 +50,11 @@ class Request:
 
     @property
     def settled(self) -> bool:
-        """Whether the reply has arrived."""
+        """Whether the reply has arrived or the connection has ended."""
         return self._reply is not None
 
     def settle(self, timeout: float | None) -> bool:
-        """Wait at most `timeout` seconds, and return whether the reply has arrived."""
+        """Wait at most `timeout` seconds, and return whether the request is settled."""
         wait = self._wait
         if wait is not None:
             wait(self, timeout)

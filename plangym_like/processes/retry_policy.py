@@ -7,14 +7,15 @@ import time
 
 from plangym_like.errors import WorkerDiedError, WorkerError, WorkerStartError
 
-# The number of failed starts in succession, per worker, that raises an error. If processes were
-# killed, this may have been chance, so the second, larger number applies.
+# The number of failed starts in succession, per worker, that raises an error. If the last process
+# was killed, this may have been chance, so the second, larger number applies.
 _FAILED_STARTS, _KILLED_STARTS = 3, 20
 # The number of deaths in succession, without any task making progress, that raises an error.
 _DEATHS_WITHOUT_PROGRESS = 64
 # How long after the death of an idle worker to suspect that other processes kill workers.
 _SUSPICION_SECONDS = 60.0
-# Signals that may come from outside. Other signals, and exit statuses, are caused by the worker.
+# Exit codes of signals that other processes may send. Other signals, and exit statuses, are caused
+# by the worker.
 _SENT = {-number for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
 
 

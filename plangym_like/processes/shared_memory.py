@@ -2,8 +2,8 @@
 
 A block is a memory file (``memfd``, or on platforms without it a temporary file that is unlinked at
 once). Other processes get it through its descriptor. Nothing can leak: the kernel frees a block
-when no process has it open any more. Its pages are reserved when it is made, so a lack of memory
-raises an error at that time instead of a SIGBUS later.
+when no process has it open or mapped any more. Its pages are reserved when it is made, so a lack of
+memory raises an error at that time instead of a SIGBUS later.
 """
 
 from __future__ import annotations
@@ -149,8 +149,8 @@ class BlockPool:
         """Return an array over `block`; the block becomes idle when the array is dropped."""
         array = block.array()
         # The callback may run anywhere, even inside this class, so it only appends to a queue. It
-        # is not a Python function, since a Ctrl-C raised in one would be lost, and the block with
-        # it.
+        # is not a Python function: a Ctrl-C raised in such a function would be lost, and so would
+        # the block.
         loan = _Loan(weakref.ref(array, self._returned.append), block)
         self._lent[id(loan.array)] = loan
         return array
@@ -170,7 +170,7 @@ class BlockPool:
     def forget(self, known: Callable[[int], bool]) -> None:
         """Remove from `dropped` the numbers for which ``known(number)`` is false.
 
-        ``known`` tells whether a worker still has the block with that number.
+        ``known(number)`` must return whether a worker still has the block with that number.
         """
         if self.dropped:
             self.dropped = [number for number in self.dropped if known(number)]
@@ -207,7 +207,7 @@ class BlockPool:
 def _memory_file(block: SharedBlock) -> tuple[int, weakref.finalize[..., SharedBlock]]:
     """Return a new memory file, and the finalizer that closes it when `block` is dropped.
 
-    If Ctrl-C interrupts this, no descriptor stays open.
+    If Ctrl-C interrupts this, no descriptor of ``memfd_create`` stays open.
     """
     fds: list[int] = []
     finalizers: list[weakref.finalize[..., SharedBlock]] = []

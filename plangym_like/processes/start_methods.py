@@ -7,9 +7,9 @@
 ``"spawn"``
     A new interpreter, which imports everything again.
 ``"fork"``
-    Forked from the user's own process. It has everything in that process's memory, but locks held
-    by other threads are never released, and simulators, GPU contexts and BLAS threads may hang or
-    crash. Use it only if the process has none of these.
+    Forked from the user's own process. The worker has everything in that process's memory, but
+    locks held by other threads are never released, and simulators, GPU contexts and BLAS threads
+    may hang or crash. Use this method only if the process has none of these.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ START_METHODS: dict[str, Callable[..., ChildProcess]] = {
 
 
 def worker_environ() -> dict[str, str]:
-    """Return the environment variables of a worker, which limit each library to one thread.
+    """Return the environment variables of a worker, which limit numerical libraries to one thread.
 
     Workers share the cores. Variables that the user has set are kept.
     """

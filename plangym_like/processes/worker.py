@@ -36,8 +36,8 @@ _OWN_FRAMES = 2
 # For packages such as gym_classics, which cannot be used before their `register` is called.
 _AFRESH = (
     "raised while a new process made its object. This process has imported every package afresh: "
-    "if one has to be set up before it is used (by a call of its register(), say), give a function "
-    "that does so first, and then makes the object"
+    "if a package has to be set up before it is used (for example by calling its register()), pass "
+    "a function that sets up the package and then makes the object"
 )
 # Address space that is reserved for reporting a lack of memory.
 _RESERVE_NBYTES = 4 << 20
@@ -57,8 +57,8 @@ def run(data_fd: int, alive_fd: int) -> NoReturn:
         os._exit(status)
 
 
-# These functions must stay short: without any memory left, CPython before 3.14 hangs when it leaves
-# a `with` or `finally` block more than 256 instructions into a function.
+# The functions below must stay short: without any memory left, CPython before 3.14 hangs when it
+# leaves a `with` or `finally` block more than 256 instructions into a function.
 
 
 def _serve(data_fd: int, alive_fd: int) -> int:
@@ -86,9 +86,9 @@ def _leave_to_parent(connection: socket.socket, alive_fd: int) -> None:
 class Worker:
     """Reads requests, executes them, and replies.
 
-    While it polls for the next request, it calls ``attend_bell(True)`` of the hosted object, if
-    there is such a method, and ``attend_bell(False)`` after that. The method returns whether it had
-    anything to do.
+    If the hosted object has a method ``attend_bell``, the worker calls ``attend_bell(True)`` while
+    it polls for the next request, and ``attend_bell(False)`` afterwards. The method returns whether
+    it had anything to do.
 
     Request 0 constructs the hosted object. If that fails, the worker replies with the error and
     ends.
@@ -209,7 +209,7 @@ def _settle_in(
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):
             stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    # Otherwise all workers of one fork server would draw the same numbers.
+    # Otherwise all workers of one fork server would draw the same random numbers.
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()

@@ -12,10 +12,10 @@ from plangym_like.processes.remote_errors import is_remote, portable_result
 
 
 class WorkerHandle:
-    """A worker process, the state of its hosted object, and its current task.
+    """A worker process, with its current task.
 
-    A worker has one task at a time. The pool's owner starts it, and takes the result from `task`
-    when it is done. If the owner abandons the task, the pool frees or replaces the worker.
+    A worker has one task at a time. The pool's owner starts the task, and takes the result from
+    `task` when it is done. If the owner abandons the task, the pool frees or replaces the worker.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ class WorkerHandle:
         return task
 
     def abandon(self) -> None:
-        """Abandon the task: its result is no longer needed, and the worker should stop."""
+        """Mark the task as abandoned: its result is not needed, and the worker should stop it."""
         self.abandoned_at = time.monotonic()
 
     def restart(self) -> None:

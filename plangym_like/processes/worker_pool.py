@@ -63,7 +63,7 @@ class WorkerPool(Generic[Handle]):
     Attributes
     ----------
     policy : RetryPolicy
-        The failures so far.
+        Counts the failures so far.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class WorkerPool(Generic[Handle]):
     def prepare(self) -> None:
         """Replace workers that died since the last task, and then call `tend`.
 
-        If a constructor has raised an error, replace the workers that are not ready, too.
+        If a constructor has raised an error, also replace the workers that are not ready.
         """
         start_over, self._start_over = self._start_over, False
         for worker in self.workers:
@@ -171,7 +171,7 @@ class WorkerPool(Generic[Handle]):
         try:
             ready = worker.become_ready()
         except Exception as error:
-            # Checked only now, because the process may have died just before.
+            # `died_starting` is read only now, since the process may have died in `become_ready`.
             if worker.died_starting and isinstance(error, WorkerDiedError):
                 self.replace_dead(worker, idle=True)
                 self.policy.note_failed_start(error, len(self.workers))

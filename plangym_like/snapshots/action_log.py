@@ -62,7 +62,7 @@ class ActionLogFormat:
     Attributes
     ----------
     action_nbytes : int
-        Bytes of one action's entry (for a `Box`, in double precision); 0 if the number varies.
+        The size in bytes of an action's entry (for a `Box`, of a float64 action); 0 if it varies.
 
     Examples
     --------
@@ -126,7 +126,7 @@ class ActionLogFormat:
         return _SEED.pack(RESEED, seed)
 
     def generator(self, memory: bytes) -> bytes:
-        """Return the entry for a generator that a wrapper drew from; its state is `memory`."""
+        """Return the entry for the generator state `memory`, after a wrapper drew from it."""
         return GENERATOR + memory
 
     def entries(self, log: bytes, start: int = 0) -> Iterator[tuple[bytes, Any, int]]:

@@ -1,7 +1,7 @@
 """`ArrayLayout`: preserves the shared memory and the axis order of the arrays in one snapshot.
 
-NumPy itself pickles a view as a separate array in C or Fortran order. Writing to the restored view
-then no longer changes the other array, and sums may be computed in another order.
+NumPy itself pickles a view as a separate array in C or Fortran order. Writing to the restored array
+then no longer changes the array that it was a view of, and sums may be computed in another order.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class ArrayLayout:
         low, high = byte_bounds(array)
         if high - low > _WIDEST * array.nbytes:
             return None
-        # New memory with empty gaps: the bytes in the gaps do not belong to this array.
+        # New memory with zeros in the gaps, whose bytes do not belong to this array.
         memory = np.zeros(high - low, np.uint8)
         self._made.append(memory)
         offset = array.__array_interface__["data"][0] - low
@@ -95,9 +95,8 @@ def root_of(array: NDArray[Any]) -> NDArray[Any]:
 def refuse_hidden_memory(array: NDArray[Any]) -> None:
     """Raise `SnapshotError` if the owner of the memory of `array` gives no access to this memory.
 
-    Such an owner is a capsule that a library has made for a part of its own data (``qpos`` of
-    MuJoCo's ``MjData``). Other objects may use the same memory, and an array restored from its
-    elements would no longer share memory with these objects.
+    An example is the owner of the memory of MuJoCo's ``MjData.qpos``, a capsule. Other objects may
+    use the same memory, and a restored array would no longer share memory with these objects.
     """
     owner: Any = root_of(array).base
     if owner is None or hasattr(owner, "__array_interface__") or hasattr(owner, "__array__"):
@@ -135,7 +134,7 @@ def view_of(
     strides: tuple[int, ...],
     offset: int,
 ) -> NDArray[Any]:
-    """Return an array that shares the memory of the contiguous array `owner`."""
+    """Return a view of the contiguous array `owner`; it begins `offset` bytes into its memory."""
     flat = (owner if owner.flags.c_contiguous else owner.T).reshape(-1).view(np.uint8)
     return np.ndarray(shape, dtype, flat, offset, strides)
 

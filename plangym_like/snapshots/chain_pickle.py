@@ -1,10 +1,10 @@
 """`ChainPickle`: saves an environment and its wrappers as one pickle, without windows or locks.
 
-The attributes of the base and of each wrapper are in one pickle, so that shared objects stay
+The attributes of the environment and of each wrapper are in one pickle, so that shared objects stay
 shared. Spaces, specs, functions and modules are pickled as references: the pickle names the place
-where they were found when the environment was made, and another process uses its own object at that
-place. Classes of ``__main__`` are looked up among the classes of the environment itself, since a
-worker process has another ``__main__``.
+where each was found when the environment was made, and another process uses its own object at that
+place. Classes of ``__main__`` are looked up among the classes that the environment and its wrappers
+use, since a worker process has another ``__main__``.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ from plangym_like.snapshots.separated_memory import SeparatedMemory
 from plangym_like.snapshots.set_order import is_set, order_is_kept, order_note
 from plangym_like.snapshots.state_owner import StateOwner, kind_of
 
-# Bytes in every pickle that holds a set or a frozenset; other data may contain them by chance.
+# A pickle with a set or a frozenset contains one of these; other pickles may do so by chance.
 _MARKS_OF_SETS = (pickle.EMPTY_SET + pickle.MEMOIZE, pickle.FROZENSET + pickle.MEMOIZE)
-# Types of iterators whose pickles hold copies of the items that are left.
+# Types of iterators whose pickles hold copies of the remaining items.
 _COPYING_ITERATORS = tuple(
     type(turn(items))
     for table in ({}, collections.OrderedDict())  # type: ignore[var-annotated]
@@ -69,24 +69,24 @@ class ChainPickle(ChainState):
     Parameters
     ----------
     env : gymnasium.Env
-        The environment with its wrappers, which has been reset at least once.
+        The environment with its wrappers. It must have been reset at least once.
 
     Attributes
     ----------
     nbytes : int
-        Always 0: base and wrappers are in one pickle, so the wrappers need no further bytes.
+        Always 0: the wrappers are in the environment's pickle, so they need no further bytes.
     unordered : str
         A message about a set whose order a pickle does not keep; empty if none was found.
     strict : bool
-        Whether pickling such a set raises an error from now on.
+        Whether `dumps` raises an error if it finds a set whose order a pickle does not keep.
     met_set : bool
         Whether a set of any class except `set` and `frozenset` has been pickled.
 
     Raises
     ------
     SnapshotError
-        A class defines how it is pickled, or an attribute cannot be pickled; the message says
-        which, and what to do.
+        The environment's class defines its own pickling or keeps state outside ``__dict__``, or an
+        attribute or wrapper cannot be saved. The message says which, and what to do.
     """
 
     nbytes = 0
@@ -112,12 +112,13 @@ class ChainPickle(ChainState):
         self.dumps()
 
     def dumps(self) -> bytes:
-        """Return the state of the chain.
+        """Return a pickle of the current state of the environment and its wrappers.
 
         Raises
         ------
         SnapshotError
-            A value can no longer be pickled, or holds a set whose order would be lost.
+            A value can no longer be pickled; or `strict` is true, and a value holds a set whose
+            order would be lost.
         """
         data = self.encoded()
         if not self.unordered and (self.met_set or any(mark in data for mark in _MARKS_OF_SETS)):
@@ -125,7 +126,7 @@ class ChainPickle(ChainState):
         return data
 
     def check_memory(self) -> None:
-        """Raise `SnapshotError` if two objects share memory that their pickles would not share."""
+        """Raise `SnapshotError` if objects share memory that they would not share once restored."""
         values = [owner.read() for owner in self.owners]
         try:
             *_, watcher = self._pickled(values, watch=True)
@@ -142,7 +143,7 @@ class ChainPickle(ChainState):
     def place_of(self, thing: Any, *, constants: bool = True) -> str | None:
         """Return the place of `thing` if it is pickled as a reference, or ``None`` if it is not.
 
-        With ``constants=False``, objects that `named_objects` finds are not pickled as references.
+        With ``constants=False``, objects that `named_objects` found are not pickled as references.
         """
         place = self._ids.get(id(thing))
         if place is None or place not in self._constants:
@@ -169,7 +170,7 @@ class ChainPickle(ChainState):
         return place
 
     def _content(self, thing: Any) -> bytes:
-        """Return a digest of `thing`, pickled with constants by value instead of by reference."""
+        """Return a digest of a pickle of `thing` that holds named objects by value."""
         return hashlib.blake2b(self._pickled(thing, constants=False)[0]).digest()
 
     def has_class(self, kind: type) -> bool:
@@ -235,7 +236,7 @@ class ChainPickle(ChainState):
         return self._pickled(values)[0]
 
     def _decode(self, data: bytes) -> Any:
-        # This can run code, so the caller must know where `data` comes from.
+        # Unpickling can run code, so the caller must trust the source of `data`.
         try:
             return _Unpickler(io.BytesIO(data), self).load()
         except SnapshotError:
@@ -296,7 +297,7 @@ class _Pickler(pickle.Pickler):
         if kind is np.ndarray:
             return self._arrays.reduce(thing) or NotImplemented
         if isinstance(thing, np.dtype) and thing.isbuiltin == 1:
-            # NumPy's own method makes a new object each time, so that pickles of equal values
+            # NumPy's own method makes a new object each time, so pickles of equal values would
             # differ.
             return np.dtype, (thing.str,)
         if isinstance(thing, type):
@@ -333,7 +334,7 @@ class _Pickler(pickle.Pickler):
 
 
 class _Watcher(_Pickler):
-    """Collects sets whose order a pickle does not keep, and objects such as arrays and buffers."""
+    """A pickler that collects sets whose order a pickle does not keep, and all mutable objects."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -365,7 +366,8 @@ class _Unpickler(pickle.Unpickler):
             return self._owner.class_named(module, name)
 
 
-# Pickles refer to these functions; the unpickler replaces them by methods of its chain.
+# Pickles refer to these functions. Instead of the first two, `_Unpickler` calls the methods
+# `ChainPickle.thing_at` and `ChainPickle.class_named`.
 def _thing_at(place: str) -> Any:
     raise KeyError(place)
 
@@ -383,8 +385,8 @@ def _check_class(base: Any) -> None:
     name = qualified_name(kind)
     if isinstance(base, EzPickle):
         raise SnapshotError(
-            f"{name} is an EzPickle: it wraps a simulator that is not written in Python, and would "
-            f"come back from a pickle in its initial state; {_WAY_OUT}"
+            f"{name} is an EzPickle: its pickle holds only constructor arguments, so it would come "
+            f"back from a pickle in its initial state; {_WAY_OUT}"
         )
     method = own_pickling(kind)
     if method is not None:

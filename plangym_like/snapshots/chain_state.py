@@ -78,7 +78,7 @@ class ChainState(abc.ABC):
         return self._fingerprint_fields
 
     def reseed(self, seed: int) -> None:
-        """Restart the owners' random generators from `seed`, but not the base's ``np_random``."""
+        """Restart the owners' random generators from `seed`, except the base's ``np_random``."""
         if not self.owners:
             return
         # If there are several copies of the environment, `unwrapped` is the current one.
@@ -138,7 +138,7 @@ class ChainState(abc.ABC):
         """Return the error for the attribute `place`, whose `value` cannot be saved."""
 
     def _refer(self, place: str, value: Any) -> str:
-        """Register `value`, to be encoded as a reference; return a unique name of its place."""
+        """From now on, encode `value` as a reference; return a unique name of its place."""
         while place in self._references:
             place += "'"
         self._references[place] = value
@@ -163,7 +163,7 @@ class ChainState(abc.ABC):
 def columns_of(rows: list[dict[str, Any]]) -> dict[str, NDArray[Any]]:
     """Stack the values of all `rows` by key.
 
-    Keys whose values are not numbers or arrays of one shape and dtype are left out.
+    A key is left out unless its values are numbers or arrays, all with the same shape and dtype.
     """
     found: dict[str, NDArray[Any]] = {}
     for name, value in rows[0].items() if rows else ():

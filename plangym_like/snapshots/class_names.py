@@ -20,7 +20,7 @@ def name_of(kind: type) -> tuple[str, str]:
 
 
 def can_be_imported(kind: type) -> bool:
-    """Return whether a process that can import the module of `kind` can also import `kind`."""
+    """Return whether `kind` can be imported by name; always false for classes of ``__main__``."""
     found: Any = None if kind.__module__ == "__main__" else sys.modules.get(kind.__module__)
     for name in kind.__qualname__.split("."):
         found = getattr(found, name, None)
@@ -28,7 +28,7 @@ def can_be_imported(kind: type) -> bool:
 
 
 def classes_named(module: str, name: str, roots: Iterable[type]) -> list[type]:
-    """Return the classes ``module.name`` among `roots` and all classes that they refer to."""
+    """Return the classes ``module.name`` among `roots` and the classes used in their code."""
     seen: dict[int, Any] = {}
     pending: list[tuple[Any, type | None]] = [(kind, None) for kind in roots]
     while pending:
@@ -46,7 +46,7 @@ def classes_named(module: str, name: str, roots: Iterable[type]) -> list[type]:
 def _used_by(thing: type | types.FunctionType) -> Iterator[type | types.FunctionType]:
     """Yield the classes and functions that `thing` can refer to.
 
-    These are attributes of a class, or global and closure variables of a function.
+    They are in the attributes of a class, or in the global and closure variables of a function.
     """
     values: list[Any] = []
     if isinstance(thing, type):

@@ -54,7 +54,7 @@ _FIXED = (
 _RENDERERS = frozenset(
     ["pygame", "glfw", "pyglet", "cv2", "matplotlib", "OpenGL", "tkinter", "_tkinter", "PIL"]
 )
-# Classes of pygame that are part of a game's state, and do not only display it.
+# Classes of pygame whose objects are part of a game's state.
 _FIGURES = frozenset(["Sprite", "WeakSprite", "AbstractGroup"])
 _GAME = frozenset(["Rect", "FRect", "Vector2", "Vector3", "Color"]) | _FIGURES
 
@@ -72,8 +72,8 @@ class _Ordinary:
 def is_handle(value: Any) -> bool:
     """Return whether `value` is a window, image, clock or lock, or a container of only these.
 
-    Such values only display or guard the state. They are not saved, and restoring a state does
-    not change them. The rectangles, vectors, colours and sprites of pygame are part of the state.
+    These handles display or guard the state. They are not part of it: they are not saved, and a
+    restore does not change them. The rectangles, vectors, colours and sprites of pygame are state.
     """
     kind: Any = type(value)
     if kind in (list, tuple):
@@ -129,7 +129,7 @@ def loses_attributes(thing: Any) -> bool:
     """Return whether a pickle of `thing` leaves out attributes.
 
     Classes written in C, such as `numpy.ndarray`, ``pygame.Rect`` and `collections.defaultdict`,
-    may have a ``__reduce__`` that ignores the attributes of subclasses.
+    may have a ``__reduce__`` that ignores the attributes that a subclass adds.
     """
     method: Any = type(thing).__reduce__
     if method is object.__reduce__ or not getattr(thing, "__dict__", None):
@@ -154,7 +154,7 @@ def own_pickling(kind: type) -> str | None:
 def qualified_name(thing: Any) -> str:
     """Return the module and name of a class or function, joined by a dot.
 
-    They are the same in every process. ``__qualname__`` is not used, because cloudpickle changes it
+    Both are the same in every process. ``__qualname__`` is not used, because cloudpickle changes it
     for classes of ``__main__``.
 
     >>> qualified_name(dict)
@@ -164,7 +164,7 @@ def qualified_name(thing: Any) -> str:
 
 
 def name_of_key(key: Any, at: int) -> str:
-    """Return a name for the dict key or set item at position `at`, without a memory address."""
+    """Return a name without memory addresses for the dict key or set item at position `at`."""
     name = repr(key)
     return f"{qualified_name(type(key))} {at}" if " at 0x" in name else name
 
@@ -172,7 +172,7 @@ def name_of_key(key: Any, at: int) -> str:
 def describe(value: Any) -> Any:
     """Return `value` as JSON-serialisable data that is the same in every process.
 
-    It contains no memory addresses.
+    The result contains no memory addresses.
 
     >>> describe({"skip": 4, "kind": int})
     {'skip': 4, 'kind': 'builtins.int'}

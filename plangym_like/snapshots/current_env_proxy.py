@@ -21,7 +21,7 @@ class CurrentEnvProxy(gymnasium.Wrapper[Any, Any, Any, Any]):
     Parameters
     ----------
     env : gymnasium.Env
-        A copy of the base environment that was never reset.
+        The first copy of the base environment. It must not have been reset.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class CurrentEnvProxy(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     @property
     def spec(self) -> EnvSpec | None:  # type: ignore[override]
-        """The spec of the base, without anything that ``gymnasium.make`` would add."""
+        """The spec of the base, without the entry that `gymnasium.Wrapper` adds for a wrapper."""
         return self.env.spec
 
     @property
@@ -60,7 +60,7 @@ class CurrentEnvProxy(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self._current.trace_digest
 
     def restore(self, log: bytes, trace_digest: bytes) -> None:
-        """Restore the state that `log` leads to."""
+        """Restore the state that `log` leads to; the replay must give `trace_digest` again."""
         same = self.log == log and self.trace_digest == trace_digest
         if same and self._current.alive:
             return
@@ -108,17 +108,20 @@ class CurrentEnvProxy(gymnasium.Wrapper[Any, Any, Any, Any]):
     def release_copy(self) -> None:
         """Remove the current copy from the cache, but keep its log.
 
-        Needed after the caller has removed the copy's random generator.
+        Call this after removing the copy's random generator.
         """
         self.cache.release(self._current)
 
     def clear(self) -> None:
-        """Drop the current state; the next reset makes a new random generator."""
+        """Drop the current state and its log, so that the next reset does not restore them."""
         self.cache.release(self._current)
         self._current = CachedCopy(self.env, alive=False)
 
     def forget(self) -> None:
-        """Close all copies, so that the next restore replays its whole log."""
+        """Remove all copies from the cache, so that the next restore replays its whole log.
+
+        The current copy is not closed. If a process can hold only one copy, nothing is done.
+        """
         if self.cache.single:
             return
         log, trace_digest, env = self.log, self.trace_digest, self.env
@@ -128,11 +131,11 @@ class CurrentEnvProxy(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._current = CachedCopy(env, log, trace_digest, alive=False)
 
     def close(self) -> None:
-        """Close all copies."""
+        """Close all copies in the cache."""
         self.cache.close()
 
     def _ensure_copy(self) -> None:
-        """Restore a copy to the current state, unless a copy is already in that state."""
+        """If the current copy has left the cache, restore another copy to the current state."""
         if not self._current.alive and self._current.log:
             self._show(self.cache.restore(self._current.log, self._current.trace_digest))
 

@@ -89,7 +89,7 @@ def without_clock(info: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def attributes(env: gymnasium.Env[Any, Any]) -> dict[str, bytes]:
-    """Return the attributes of a chain that are plain data, encoded as bytes, by name.
+    """Return the attributes of a wrapper chain that are plain data, encoded as bytes, by name.
 
     Keys are ``Class.attribute``, or ``Class.attribute.attribute`` inside objects.
     """
@@ -174,7 +174,7 @@ def _reduced(thing: Any) -> dict[str, Any] | None:
         return None
     parts = dict(zip(("", ".__dict__", "[...]", "{...}"), reduced[1:5], strict=False))
     for name in ("[...]", "{...}"):
-        # Items and pairs are iterators.
+        # The items and the key-value pairs are iterators.
         parts[name] = list(parts.get(name) or ())
     return parts
 

@@ -34,7 +34,7 @@ def watched_generators() -> Iterator[Callable[[], str]]:
 
 
 def global_generators() -> dict[str, Any]:
-    """Return the states of the global random generators by name; ``==`` can compare them."""
+    """Return the states of the global random generators by name, as values to compare by ``==``."""
     numpys: Any = np.random.get_state(legacy=False)
     inner = [v.tobytes() if isinstance(v, np.ndarray) else v for v in numpys["state"].values()]
     return {
@@ -64,7 +64,7 @@ def stir_global_generators() -> None:
 
 
 def own_generators(env: gymnasium.Env[Any, Any]) -> dict[str, bytes]:
-    """Return the states of the environment's ``np_random`` and its spaces' generators, by name."""
+    """Return the states of ``np_random`` and of the generators of all spaces of `env`, by name."""
     found: dict[str, bytes] = {}
     chain = links(env)
     base = chain[-1]
@@ -73,7 +73,7 @@ def own_generators(env: gymnasium.Env[Any, Any]) -> dict[str, bytes]:
         for attribute in ("action_space", "observation_space"):
             space = vars(link).get(attribute) or vars(link).get(f"_{attribute}")
             if link is base:
-                # Class attributes count too: several copies share such a space.
+                # The space may be a class attribute, which all copies share.
                 space = getattr(base, attribute, None)
             if isinstance(space, gymnasium.Space):
                 found[f"{name}.{attribute}"] = b"".join(_space_states(space))

@@ -1,7 +1,7 @@
 """Find values that functions and wrappers of a chain keep outside state rows.
 
 Code can keep values in a closure, a default argument, the arguments of a partial, a class or a
-module. The trial copies these values, and compares them after some steps.
+module. `Trial` copies these values before some steps and after them, and compares the copies.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ def refuse_method_of_data(place: str, value: Any) -> None:
 
 
 def values_outside(env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
-    """Return copies of the values that a chain keeps outside its attributes, by place.
+    """Return copies of the values that a wrapper chain keeps outside its attributes, by place.
 
-    The search covers the classes of wrappers that are not Gymnasium's own, and all functions that
-    are attributes of a wrapper or of the environment.
+    The search covers the classes of wrappers from outside Gymnasium, and all functions that are
+    attributes of a wrapper or of the environment.
     """
     found: dict[str, Any] = {}
     seen: set[int] = set()
@@ -135,7 +135,7 @@ def _look_into_function(
 
 
 def _held(function: Any, seen: set[int], depth: int) -> Iterator[tuple[str, Any]]:
-    """Yield the place and value of each object that `function` holds, directly or in a function."""
+    """Yield place and value of each object that is held by `function` or a function inside it."""
     if id(function) in seen or depth > _DEEPEST:
         return
     seen.add(id(function))
@@ -196,7 +196,7 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def _note(place: str, value: Any, found: dict[str, Any], *, objects: bool = True) -> None:
-    """Copy a number, container or generator to `found`.
+    """Copy `value` to `found` if it is a number, a container or a random generator.
 
     With ``objects=True``, also copy the numbers among the attributes of any other object.
     """
@@ -208,7 +208,7 @@ def _note(place: str, value: Any, found: dict[str, Any], *, objects: bool = True
         found[place] = value
     elif isinstance(value, _CONTAINERS):
         if (value.nbytes if isinstance(value, np.ndarray) else 64 * len(value)) < _MOST_NBYTES:
-            # If it cannot be copied, only results are compared.
+            # If a value cannot be copied, only the results of steps are compared.
             with errors_suppressed(Exception):
                 found[place] = pickle.loads(pickle.dumps(value))
     elif objects and not isinstance(value, gymnasium.Env) and is_ordinary(type(value)):
@@ -218,7 +218,7 @@ def _note(place: str, value: Any, found: dict[str, Any], *, objects: bool = True
 
 
 def _is_beginning(before: Any, after: Any) -> bool:
-    """Return whether `after` contains everything that `before` contains."""
+    """Return whether `after` is equal to `before`, or is a container that has only grown."""
     if type(before) is not type(after):
         return False
     try:
@@ -236,5 +236,5 @@ def _is_beginning(before: Any, after: Any) -> bool:
         return bool(before == after) or before != before
     except Exception as error:
         not_exiting(error)
-        # If they cannot be compared, only results are compared.
+        # If values cannot be compared, only the results of steps are compared.
         return True

@@ -18,7 +18,7 @@ from plangym_like.snapshots.state_owner import CONSTANT, kind_of
 # Wrappers that only check how an environment is called, or forward calls to a copy of it.
 TRANSPARENT = (OrderEnforcing, PassiveEnvChecker, CurrentEnvProxy)
 _OWN = "gymnasium.wrappers."
-# The attributes that Gymnasium's wrappers change in `step` and read later (from Gymnasium 1.4).
+# The attributes that Gymnasium's wrappers change in `step` and read later (as of Gymnasium 1.4).
 _CHANGING: dict[str, tuple[str, ...]] = {
     "atari_preprocessing.AtariPreprocessing": ("lives", "game_over", "obs_buffer"),
     "common.Autoreset": ("autoreset",),
@@ -72,7 +72,7 @@ def chain(env: gymnasium.Env[Any, Any]) -> Iterator[gymnasium.Wrapper[Any, Any, 
     Raises
     ------
     SnapshotError
-        A wrapper does not wrap a single environment.
+        The innermost object is not a `gymnasium.Env`.
     """
     while isinstance(env, gymnasium.Wrapper):
         yield env
@@ -92,7 +92,7 @@ def links(env: gymnasium.Env[Any, Any]) -> list[Any]:
 def describe_wrappers(env: gymnasium.Env[Any, Any]) -> list[Any]:
     """Return the classes and arguments of the wrappers around `env`, outermost first.
 
-    Wrappers that only check how an environment is called are left out.
+    The wrappers in `TRANSPARENT` are left out.
     """
     return [
         [qualified_name(type(wrapper)), _arguments(wrapper)]
@@ -143,16 +143,16 @@ def is_known(wrapper: Any) -> bool:
 
 
 def has_foreign_code(env: gymnasium.Env[Any, Any]) -> bool:
-    """Return whether `env` or a wrapper around it runs code from outside this package.
+    """Return whether `env` or a wrapper around it runs code from outside Gymnasium.
 
-    The code of Gymnasium and NumPy does not count.
+    Environments of this package, and NumPy functions that a wrapper calls, do not count.
     """
     own = ("gymnasium", _package_of(links))
     return _package_of(type(env.unwrapped)) not in own or bool(foreign_wrappers(env))
 
 
 def foreign_wrappers(env: gymnasium.Env[Any, Any]) -> list[str]:
-    """Return the names of the wrappers around `env` that run code from outside, outermost first."""
+    """Return the names of wrappers with code from outside Gymnasium and NumPy, outermost first."""
     return [type(wrapper).__name__ for wrapper in chain(env) if _is_foreign(wrapper)]
 
 

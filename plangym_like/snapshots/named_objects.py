@@ -1,6 +1,6 @@
 """`named_objects`: objects that code refers to by name, and may compare by identity.
 
-Code may ask ``tile is WALL``, where ``WALL`` is a global variable, a class attribute, a default
+Code may test ``tile is WALL``, where ``WALL`` is a global variable, a class attribute, a default
 argument or a variable in a closure. A copy of ``WALL`` would be another object, so a saved state
 refers to ``WALL`` and does not contain a copy.
 """
@@ -25,11 +25,11 @@ _NEVER = (type, gymnasium.Env, random.Random, *LOCKS)
 
 
 def named_objects(env: gymnasium.Env[Any, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the place and value of each object that the code of a chain refers to by name.
+    """Yield place and value of each object that code of a wrapper chain refers to by name.
 
-    Only code in the packages of the chain's classes is searched. Each object is an instance of
-    `object` itself or of a class written in Python, and may be in a container. The places are the
-    same in every process.
+    Only code in the packages of the chain's classes, except Gymnasium, is searched. Each object is
+    an instance of `object` itself or of a class written in Python, and may be in a container. The
+    places are the same in every process.
     """
     pending: list[Any] = [type(link) for link in links(env)]
     packages = {_package(kind) for kind in pending} - {"gymnasium"}

@@ -1,7 +1,7 @@
-"""`libraries_left_open`: close one copy of an environment, but no library that others use.
+"""`libraries_left_open`: close a copy of an environment without shutting down whole libraries.
 
 A game may call ``pygame.quit`` when it is closed, which shuts pygame down in the whole process. The
-windows and fonts of all other copies are then gone. Here, copies are closed while others are in
+windows and fonts of all other copies are then gone. This package closes copies while others are in
 use.
 """
 
@@ -47,7 +47,7 @@ def libraries_left_open() -> Iterator[None]:
 
 
 def close_copy(env: Any) -> None:
-    """Close a copy of an environment while others may be in use, and suppress its errors."""
+    """Close a copy of an environment while others may be in use; suppress errors of the copy."""
     with errors_suppressed(Exception), libraries_left_open():
         env.close()
 

@@ -19,9 +19,9 @@ Outcome = tuple[Any, ...]
 def outcome_of(step: Callable[[Any], Any], action: Any, *, error_text: bool = True) -> Outcome:
     """Call ``step(action)``; return copies of the observation, reward, flags and info.
 
-    An exception counts as an outcome too, because environments may reject actions that are illegal
-    in the current state: a tuple of one string that describes it. ``error_text=False`` leaves out
-    the message of the exception, which may contain a process id or a time.
+    If the call raises an exception, return a tuple with one string that describes it, because an
+    environment may reject actions that are illegal in the current state. ``error_text=False``
+    leaves out the message of the exception, which may contain a process id or a time.
 
     Raises
     ------

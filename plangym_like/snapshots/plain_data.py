@@ -3,8 +3,8 @@
 Plain data are ``None``, ``bool``, ``int``, ``float``, ``complex``, ``str``, ``bytes``,
 ``bytearray``, numpy scalars and arrays (except arrays of objects), ``list``, ``tuple``, ``dict``,
 ``OrderedDict``, ``Counter``, ``defaultdict`` of a builtin type, ``set``, ``frozenset``, ``deque``,
-and `numpy.random.Generator` with PCG64. Containers may be nested. A value is one tag byte and the
-fields of that tag, all in little-endian order:
+and `numpy.random.Generator` with PCG64. Containers may be nested. Each value is encoded as one tag
+byte and the fields of that tag, all in little-endian order:
 
 ==================  ============================================================================
 tag                 what follows
@@ -16,7 +16,7 @@ tag                 what follows
 ``a``               dtype, order of the axes in memory, shape, then the elements
 ``v``               dtype, number of an earlier array, axes, byte offset, shape, strides
 ``V``               an array, then the ``v`` of a view of it
-``t l S Z``         a length, then the items (of sets: in the order of their bytes)
+``t l S Z``         a length, then the items (sorted by their bytes if a set's order is not kept)
 ``q``               ``maxlen`` or -1, a length, then the items
 ``d o C D``         a length, then keys and values; ``D`` has its factory's number first
 ``g``               the 40 bytes of `plangym_like.random_state`
@@ -24,7 +24,7 @@ tag                 what follows
 ==================  ============================================================================
 
 Shared objects stay shared, including cycles and views of arrays. A restored set may be iterated in
-another order than the saved set, since Python does not give access to that order.
+another order than the saved set, since Python offers no way to set that order.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def encode(
         try:
             writer.put(value)
         except OverlapError as overlap:
-            # Two views of one array overlap: write that array, and both as views of it.
+            # Two views of one array overlap: write the whole array first, then the views.
             whole.add(overlap.args[0])
         else:
             return b"".join(writer.parts)

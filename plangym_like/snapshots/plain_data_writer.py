@@ -17,7 +17,7 @@ from plangym_like.snapshots.array_layout import ArrayLayout, refuse_hidden_memor
 from plangym_like.snapshots.set_order import order_is_kept
 
 MAX_DEPTH = 64
-# The factories that a defaultdict may have; their index is stored in the bytes.
+# The factories that a defaultdict may have; the bytes hold the index of its factory.
 FACTORIES: tuple[Any, ...] = (None, int, float, bool, str, list, dict, set)
 DTYPE_KINDS = frozenset("biufcSUmM")
 _INT64 = range(-(2**63), 2**63)

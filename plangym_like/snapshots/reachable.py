@@ -28,8 +28,9 @@ def reachable(
 ) -> Iterator[tuple[str, Any]]:
     """Yield the place and the value of each object in `root` once, including `root` itself.
 
-    Numbers and text are left out. Functions, classes, modules, spaces and windows are yielded, but
-    their content is not. The order and the places are the same in every process.
+    ``None``, numbers, text and bytes are left out. Functions, classes, modules, spaces and windows
+    are yielded, but their content is not, except the object of a bound method. The order and the
+    places are the same in every process.
 
     Parameters
     ----------
@@ -74,7 +75,7 @@ def _parts(place: str, thing: Any, into_objects: bool) -> Iterator[tuple[str, An
         yield f"{place}.__self__", thing.__self__
     elif into_objects and not is_configuration(thing) and not is_handle(thing):
         own = getattr(thing, "__dict__", None)
-        # An object whose class defines ``__getattr__`` may return any value for this name.
+        # If a class defines ``__getattr__``, its objects may return any value for ``__dict__``.
         for name, value in own.items() if type(own) is dict else ():
             yield f"{place}.{name}", value
 

@@ -57,7 +57,7 @@ class ReplayCache:
     Parameters
     ----------
     make : callable
-        Returns a new copy that was never reset, without wrappers.
+        Returns a new copy, without wrappers, that has not been reset.
     logs : ActionLogFormat
         The format of the action logs.
     capacity : int
@@ -68,7 +68,7 @@ class ReplayCache:
     Attributes
     ----------
     single : bool
-        Whether a process can hold only one copy; that copy is reset, and no new one is made.
+        Whether a process can hold only one copy; each episode then resets that copy.
     wrappers_draw : bool
         Whether wrappers may draw from the copies' generators (``StickyAction`` does).
     replayed : int
@@ -89,10 +89,10 @@ class ReplayCache:
         self.replayed = 0
 
     def begin(self, start: Start) -> tuple[CachedCopy, Any, dict[str, Any]]:
-        """Begin an episode in a copy that was never reset; return the copy, observation and info.
+        """Begin an episode in a new copy; return the copy, the observation and the info.
 
-        In a new copy, nothing that an earlier episode left behind can affect this one. If only one
-        copy can exist, that copy is reset instead.
+        In a new copy, nothing that is left of an earlier episode can affect this episode. If only
+        one copy can exist, that copy is reset instead.
         """
         self._restores += 1
         cached = CachedCopy(self._new_env(), last_used=self._restores)
@@ -119,7 +119,7 @@ class ReplayCache:
         Raises
         ------
         SnapshotError
-            The replay gave other observations, rewards or flags than the first time.
+            The replay gave other observations, rewards or flags than the original episode.
         StateFormatError
             The bytes are not an action log.
         """
@@ -150,7 +150,7 @@ class ReplayCache:
         return best
 
     def step(self, cached: CachedCopy, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Step `cached`; if the step raises, discard the copy, which may be half changed."""
+        """Step `cached`, and return the result; discard the copy if the step raises an error."""
         entry = self._logs.action(action)
         try:
             # The environment may keep the action, which the caller may change later.
@@ -191,7 +191,7 @@ class ReplayCache:
                 self._first = cached.env
 
     def discard(self, cached: CachedCopy) -> None:
-        """Remove a copy from the cache and close it; others may still be in use."""
+        """Remove a copy from the cache and close it, while other copies may be in use."""
         with libraries_left_open():
             self._end(cached)
 

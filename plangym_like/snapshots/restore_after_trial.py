@@ -1,7 +1,7 @@
 """After the trial, restore the state that a wrapper chain had before its first reset.
 
-Making a simulator resets the environment, and the trial steps it. This changes wrappers that keep
-data across episodes (running statistics, counters), and advances random generators. So wrappers and
+Making a simulator resets the environment, and the trial steps it. Both change wrappers that keep
+data across episodes (running statistics, counters), and advance random generators. So wrappers and
 generators are restored before the user's first episode.
 """
 
@@ -32,8 +32,9 @@ def restorer(env: gymnasium.Env[Any, Any], *, base: bool = False) -> Callable[[]
     """Save the attributes of the wrappers of `env`; return a function that restores them.
 
     The function may be called several times. It also restores the environment inside the wrappers:
-    all of its attributes if `base` is true, otherwise only its random generators. Arrays that share
-    memory still share it afterwards. Attributes that cannot be copied are not restored.
+    all of its attributes if `base` is true, otherwise only its random generators, except
+    ``np_random``. Arrays that share memory still share it afterwards. Attributes that cannot be
+    copied are not restored.
     """
     *wrappers, inner = links(env)
     generators = [] if base else _generators(inner)
@@ -122,9 +123,10 @@ def _arrays(states: Iterable[dict[str, Any]]) -> list[NDArray[Any]]:
 
 
 def _generators(base: Any) -> list[tuple[str, Any, Callable[[Any], None], Any]]:
-    """Return each random generator among the attributes of `base`: name, object, setter, state.
+    """Return name, object, setter and state of each random generator in an attribute of `base`.
 
-    Generators are restored in place, because other objects may hold them too.
+    The attribute ``_np_random`` is left out. Generators are restored in place, because other
+    objects may hold them too.
     """
     found: list[tuple[str, Any, Callable[[Any], None], Any]] = []
     for name, value in vars(base).items():

@@ -1,7 +1,7 @@
-"""`SeparatedMemory`: finds memory that two objects share, but that their pickles would not share.
+"""`SeparatedMemory`: finds objects that share memory, but would not do so after a restore.
 
-`ArrayLayout` keeps the memory that plain arrays share. Every other object with memory, such as a
-bytearray, a masked array or a tensor, has separate memory after it was restored from a pickle.
+Plain arrays that share memory still share it (see `ArrayLayout`). Any other object, such as a
+bytearray, a masked array or a tensor, has separate memory after a restore from a pickle.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class SeparatedMemory:
     """Collects the objects of one pickle, and compares where their memory lies."""
 
     def __init__(self) -> None:
-        # They are kept alive, so that no two objects have the same address.
+        # The objects are kept alive, so that no two of them have the same address.
         self._things: dict[int, Any] = {}
 
     def add(self, thing: Any) -> None:
@@ -32,7 +32,7 @@ class SeparatedMemory:
             self._things[id(thing)] = thing
 
     def pair(self) -> tuple[Any, Any] | None:
-        """Return two objects that would no longer share memory, or ``None`` if there are none."""
+        """Return two objects that share memory now, but would not after a restore, or ``None``."""
         spans = []
         for thing in self._things.values():
             array = _memory(thing)

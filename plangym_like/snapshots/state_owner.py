@@ -35,8 +35,8 @@ class StateOwner:
     locate : callable
         Returns the current object; a wrapper may replace it in ``reset``.
     names : tuple of str or None
-        The attributes that are its state (a dotted name is an attribute of an attribute). ``None``
-        means all attributes except handles (see `is_handle`) and the names in `constant`.
+        The attributes that are the object's state; a dotted name is an attribute of an attribute.
+        ``None`` means all attributes except handles (see `is_handle`) and those in `constant`.
     constant : set of str
         Attributes that are not state of this object.
     fixed : dict
@@ -57,7 +57,10 @@ class StateOwner:
         self._get = (lambda thing: (one(thing),)) if len(names) == 1 else one
 
     def read(self) -> Any:
-        """Return the state: a tuple in the order of `names`, or a dict with sorted keys."""
+        """Return the state: a tuple in the order of `names`, or a dict if `names` is ``None``.
+
+        The keys of the dict are sorted.
+        """
         thing = self._thing()
         if self.names is not None:
             try:

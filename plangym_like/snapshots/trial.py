@@ -1,9 +1,10 @@
 """`Trial`: tests whether a newly made environment can repeat its own results.
 
-It takes a few steps, and repeats them from restored states: in another order, after different
-steps, in a second copy of the environment, after seeded and unseeded resets. It also checks random
-generators that are not part of state rows, and data that code keeps outside the environment. A few
-steps cannot show everything, so rows in use are audited too (`plangym_like.audit`).
+It takes a few steps after a seeded reset. It repeats them from restored states: from the middle,
+and from the start in each of two copies, with different steps of the other copy in between. It does
+the same after an unseeded reset, but only once, from the start. It also checks random generators
+that are not part of state rows, and data that code keeps outside the environment. A few steps
+cannot show everything, so rows in use are audited too (`plangym_like.audit`).
 """
 
 from __future__ import annotations
@@ -72,8 +73,8 @@ class TrialRule:
     Attributes
     ----------
     always : bool
-        True to test every environment. False to test only environments whose class or wrappers come
-        from outside Gymnasium and this package.
+        True to test every environment. False to test only environments for which `has_foreign_code`
+        is true.
     copies : bool
         Whether a second copy is made and compared with the first.
     steps : int
@@ -174,8 +175,8 @@ class Trial:
         """Compare more resets, since infos with few possible values may be equal by chance.
 
         The first copy has already taken `steps` steps with the actions in `_others`. The second
-        copy now does the same, so that both have played before they are reset. After the last
-        reset, both take these steps again.
+        copy now takes the same steps, so that both have played before they are reset. After the
+        last reset, both take these steps again.
         """
         self._take_other_steps(other, steps)
         begun = time.perf_counter()
@@ -286,7 +287,7 @@ class Trial:
             next(others)
 
     def _other_steps(self, simulator: Simulator) -> Iterator[None]:
-        """At each ``next``, step `simulator` with an action of `_others` until its episode ends."""
+        """Take one step of `simulator` at each ``next``, or none after the end of its episode."""
         for action in self._others:
             outcome = None
             with errors_suppressed():

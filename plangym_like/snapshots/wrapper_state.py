@@ -59,20 +59,20 @@ class WrapperState(ChainState):
         The environment with all of its wrappers. It must have been reset, so that wrappers have the
         attributes that ``reset`` adds.
     capacity : int, optional
-        Bytes reserved for the state. The default is the current size, with queues counted as full.
-        If a wrapper is not Gymnasium's, the default is at least twice that size.
+        Bytes reserved for the state. By default, at least its current size, with queues counted as
+        full; the state of wrappers from outside Gymnasium is counted twice.
 
     Attributes
     ----------
     nbytes : int
-        Bytes that the state takes; 0 if no wrapper has state. Do not call `read` or `write` then.
+        Bytes reserved for the state; 0 if no wrapper has state. Do not call `read` or `write` then.
     time_limit : gymnasium.wrappers.TimeLimit or None
         The time limit, if no other wrapper has state. The state is then its step counter, a
         little-endian int64; -1 for ``None``.
     unordered : str
         A message about a set whose order the bytes do not keep; empty if none was found.
     strict : bool
-        Whether saving such a set raises an error from now on.
+        Whether saving a set whose order the bytes do not keep raises an error.
 
     Raises
     ------
@@ -95,7 +95,7 @@ class WrapperState(ChainState):
                 raise self._too_small(used)
 
     def read(self, payload: Row) -> None:
-        """Write the state into the first `nbytes` bytes of `payload`.
+        """Read the state of the wrappers into the first `nbytes` bytes of `payload`.
 
         Raises
         ------
@@ -119,7 +119,7 @@ class WrapperState(ChainState):
     def write(self, payload: Row) -> None:
         """Set the wrappers to the state in `payload`; they share no memory with it.
 
-        Restore the base first: a wrapper may draw from the base's random generator.
+        Restore the environment first: a wrapper may hold the environment's random generator.
 
         Raises
         ------
@@ -188,7 +188,7 @@ class WrapperState(ChainState):
             self._walk_attributes(owner, value)
 
     def _walk_containers(self, place: str, value: Any) -> None:
-        """From now on, encode the configuration inside the container `value` as references."""
+        """Register configuration in the container `value`, so that it is encoded as references."""
         for inner, thing in reachable(value, place, self._seen, into_objects=False):
             if isinstance(thing, enum.Enum):
                 for member in type(thing):
@@ -296,7 +296,10 @@ class WrapperState(ChainState):
 
 
 def _nbytes_of_one(wrapper: Any) -> int:
-    """Return the size in bytes of an observation or action, which may replace ``None`` later."""
+    """Return the size in bytes of an observation or action, whichever is larger.
+
+    An attribute that is ``None`` now may hold one later.
+    """
     lengths = [0]
     for name in ("observation_space", "action_space"):
         space = getattr(wrapper, name, None)

@@ -38,7 +38,7 @@ class CheckContext:
     Attributes
     ----------
     make : callable
-        ``make(wrappers)`` returns a new copy, with the classes `wrappers` around it.
+        ``make(wrappers)`` returns a new copy; `wrappers` holds ``(class, kwargs)`` pairs.
     make_parallel : callable
         ``make_parallel(n)`` returns a copy with n workers.
     states, steps, seed, workers

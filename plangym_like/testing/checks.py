@@ -131,7 +131,7 @@ def rollout(context: CheckContext) -> bool:
     for episode, number in context.places:
         part = episode.steps[number : number + context.steps]
         if all(len(step.outcome) > 1 for step in part):
-            # A shorter row repeats its last action, and is compared only up to there.
+            # A row with fewer steps repeats its last action; the repetitions are not compared.
             actions = [step.action for step in part]
             plans.append(actions + actions[-1:] * (context.steps - len(part)))
             parts.append(part)
@@ -231,7 +231,7 @@ def _compare_episodes(
 
 
 def _rows(batch: Any, indices: list[int]) -> Any:
-    """Return some rows of a batch's result."""
+    """Return the rows `indices` of a batch's result."""
     parts = {
         name: [spaces.take(getattr(batch, name), index) for index in indices]
         for name in ("states", "obs", "rewards", "terminateds", "truncateds", "infos")

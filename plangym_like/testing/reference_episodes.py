@@ -67,8 +67,8 @@ def play(env: Any, seed: int | None, length: int, *, save: bool) -> ReferenceEpi
 def compare_states(env: Any, one: Row, other: Row) -> tuple[str, str] | None:
     """Return the first field in which two rows differ, and the values; ``None`` if they agree.
 
-    Rows with different bytes are the same state if they are equal after `env` has restored and
-    saved both.
+    Rows with different bytes agree if they are equal after `env` has restored and saved both, or
+    if its simulator finds no difference. This changes the current state of `env`.
     """
     if np.array_equal(one, other):
         return None

@@ -70,7 +70,7 @@ DESCRIPTIONS: dict[str, tuple[str, str]] = {
     ),
     "dt": (
         "dt=n gives the same result as n steps with the same action",
-        "count no calls of step_batch in a wrapper or simulator",
+        "do not count calls of step_batch in a wrapper or simulator",
     ),
     "unseeded": (
         "states of episodes without a seed are saved exactly too",

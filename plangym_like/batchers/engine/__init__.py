@@ -1,4 +1,4 @@
-"""Code that all batchers share, apart from lanes: tensor trees, shared actors, worker groups.
+"""Code that the batchers share: tensor trees, shared actors and worker groups.
 
 - `tensor_tree`, `tensor_fitting`: trees of tensors, and checks of actors' outputs
 - `shared_actor`: the weights of an actor in memory that all workers read

@@ -15,14 +15,14 @@ _NAMES = ("process", "ray")
 
 
 class Backend:
-    """Where workers run, as chosen by the user. The constructor checks its arguments.
+    """Where workers run, as chosen by the user.
 
     Parameters
     ----------
     name : {"process", "ray"}
         Processes on this machine, or actors on a Ray cluster.
     start_method : {"forkserver", "spawn", "fork"}
-        How processes are started.
+        How processes are started; see `plangym_like.ExternalProcess`.
     address, resources, runtime_env
         Options for the Ray cluster and its actors; see `plangym_like.RayEnv`.
 

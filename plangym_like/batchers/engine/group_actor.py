@@ -29,7 +29,7 @@ class Heartbeat(NamedTuple):
 
 
 class SharedUpdate(NamedTuple):
-    """New content of the memory shared as `name`; if `is_empty` is true, only its layout."""
+    """New content of the memory shared as `name`; if `is_empty`, `packed` holds only a layout."""
 
     name: str
     packed: PackedTree
@@ -105,7 +105,7 @@ class GroupActor:
         if is_empty:
             self._memory[name] = empty(layout, ())
         elif self._layouts.get(name) == layout:
-            # Objects that have used this memory before keep using it.
+            # Copied in place, because hosted objects may already hold these tensors.
             copy_to(self._memory[name], unpack(update.packed))
         else:
             self._memory[name] = tree_map(torch.clone, unpack(update.packed))

@@ -11,7 +11,7 @@ from plangym_like.lanes.tree import Leaf, take, tree_leaves
 
 # The name of the memory that holds heartbeats and the flag that stops all work.
 CONTROL = "control"
-# ``send(name, index, tree)`` sends `tree`, the content of buffer `index` in the buffers `name`.
+# ``send(name, index, tree)`` sends `tree` to the owner: the content of buffer `index` of `name`.
 Send = Callable[[str, int, Any], None]
 
 

@@ -14,7 +14,7 @@ from plangym_like.lanes.shared_arrays import attach_arrays
 
 
 class HostedObjects:
-    """One object for each of `groups`, made in the order given.
+    """One object for each of `groups`. The objects are made in the order of `groups`.
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ class HostedObjects:
     memory : dict, optional
         Memory that is shared from the beginning, by name.
     own_process : bool
-        Whether the process only hosts these objects; if so, torch is limited to one thread.
+        Whether the process does nothing but host these objects. If so, torch uses one thread.
     send : callable, optional
         Sends buffers to the owner; needed if this worker shares no memory with the owner.
     """

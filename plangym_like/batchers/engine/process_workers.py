@@ -64,7 +64,7 @@ class ProcessWorkers(Workers):
         return f"worker {self.options.name}-{worker} (pid {self._workers[worker].process.pid})"
 
     def is_ready(self, worker: int) -> bool:
-        # If the constructor of an object raised, every call raises the same error.
+        # Ignored here: if the constructor of an object raised, every call raises the same error.
         with suppress(Exception):
             self._workers[worker].become_ready()
         return self._workers[worker].ready

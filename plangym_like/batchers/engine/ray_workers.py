@@ -20,7 +20,7 @@ from plangym_like.processes.messages import dumps, dumps_by_value, loads
 from plangym_like.processes.remote_errors import unpack_exception
 from plangym_like.states import session_key
 
-# How long to wait for actors to close their objects. Ray then needs more time to end the actors.
+# How long to wait for actors to close their objects. After that, Ray takes time to end the actors.
 _CLOSE_SECONDS = 1.0
 # The name of the actor's thread that answers while its other thread runs a job.
 _CONTROL_THREAD = "control"
@@ -207,7 +207,7 @@ class RayWorkers(Workers):
         )
 
     def _ask_for_heartbeats(self) -> None:
-        """Ask each actor for its progress, unless it was asked recently."""
+        """Request a heartbeat from each actor, unless one was requested recently."""
         now = time.monotonic()
         for worker, actor in enumerate(self._actors):
             due = now - self._asked_at[worker] >= self.options.timeout / 4

@@ -17,7 +17,7 @@ _TICKET, _VERSION = 0, 1
 
 
 class SharedActor(SharedArrays):
-    """Publishes the weights of a module that its owner trains.
+    """Publishes the weights of a module to workers while this process trains the module.
 
     The weights are all parameters and buffers, on any device, and the ``training`` flag of each
     submodule. To publish other attributes, such as an exploration rate, register them as buffers.
@@ -25,7 +25,7 @@ class SharedActor(SharedArrays):
     Parameters
     ----------
     actor : torch.nn.Module
-        The module, which is only read.
+        The module, which is never changed.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class SharedActor(SharedArrays):
         Raises
         ------
         RuntimeError
-            The shape or dtype of a parameter or buffer has changed.
+            A parameter or buffer was added or removed, or has another shape or dtype.
         """
         header, shared = self.arrays["header"], self.arrays["weights"]
         weights = list(_weights(self._actor))

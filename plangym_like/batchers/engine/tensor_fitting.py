@@ -1,4 +1,4 @@
-"""Copy the outputs of actors into buffers without wrapping, broadcasting or filling in values."""
+"""Copy the outputs of actors into buffers; raise an error rather than broadcast or overflow."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ def as_actions(value: Any, shape: tuple[int, ...], dtype: torch.dtype, place: st
     Raises
     ------
     ActionError
-        `value` is not a tensor, its shape differs, or `dtype` cannot hold its values.
+        `value` is not a tensor, its shape differs, `dtype` cannot hold its values, or `value` is
+        floating-point and `dtype` is not.
     """
     if not isinstance(value, torch.Tensor):
         raise ActionError(

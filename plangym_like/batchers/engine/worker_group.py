@@ -31,9 +31,9 @@ class Job:
 class WorkerGroup:
     """Hosts one object for each group of lanes in workers, and runs the objects' methods as jobs.
 
-    The constructor starts the workers. A worker may have several jobs, and runs them in the order
-    of submission. If a job fails, or a worker dies or makes no progress, the next `wait` closes all
-    workers and raises an exception that names the worker and the group.
+    The constructor starts the workers. The jobs of a group run in the order of submission. If a job
+    fails, or a worker dies or makes no progress, the next `wait` closes all workers and raises an
+    exception that names the worker and the group.
 
     Parameters
     ----------
@@ -42,9 +42,9 @@ class WorkerGroup:
         and closures are fine.
     num_groups : int
     num_workers : int, optional
-        The number of workers; worker ``g % num_workers`` hosts group g. 0 hosts all groups in this
-        process, where `wait` runs the jobs. ``None`` starts one worker per core, but at most one
-        per group.
+        The number of workers, reduced to `num_groups` if it is larger. ``None`` starts one per
+        core. Worker ``g % num_workers`` hosts group g. With 0, this process hosts all groups, and
+        `wait` runs the jobs.
     backend : Backend, optional
         Where workers run; by default, in processes on this machine.
     timeout : float
@@ -52,7 +52,7 @@ class WorkerGroup:
     name : str
         What to call workers in error messages; the number of the worker is appended.
     preload : sequence of str
-        Modules that all workers need.
+        Modules that all workers use; a fork server imports them once.
 
     Raises
     ------
@@ -80,7 +80,7 @@ class WorkerGroup:
         self._jobs: list[Job] = []
         self._end: str | None = None
         self._workers: Workers = (backend or Backend()).workers(options)
-        # When each worker last made progress, and how far it was: ready or not, and its heartbeats.
+        # When each worker last made progress; whether it was ready then, and its heartbeat count.
         self._progress_at = [time.monotonic()] * self._workers.num_workers
         self._progress = [(False, -1)] * self._workers.num_workers
         self._checked_at = 0.0
@@ -102,13 +102,13 @@ class WorkerGroup:
         ----------
         name : str
         shared : SharedArrays
-            Its `arrays` are tensors. The caller closes it.
+            Shared memory with tensors as its `arrays`. The caller closes it.
         """
         self._check_usable()
         self._workers.share(name, shared)
 
     def mark_changed(self, name: str) -> None:
-        """Let later jobs see the new content of the published memory `name`.
+        """Let later jobs see the new content of the memory shared as `name`.
 
         This call is needed for workers that hold a copy. Workers that share memory with this
         process see every change even without it.
@@ -180,7 +180,7 @@ class WorkerGroup:
             self._wait(left, job)
 
     def wait_until_done(self, job: Job | None = None) -> None:
-        """Wait until `wait` would return immediately. If this is interrupted, no job is lost.
+        """Wait until `wait` would return immediately. If the call is interrupted, no job is lost.
 
         Raises
         ------
@@ -228,7 +228,7 @@ class WorkerGroup:
                 self._check_progress(worker, now)
 
     def _check_progress(self, worker: int, now: float) -> None:
-        """Close all workers if `worker` has jobs and has made no progress for too long."""
+        """Close all workers and raise an error if `worker` has jobs but makes no progress."""
         is_ready = self._workers.is_ready(worker)
         progress = is_ready, self._workers.beats(worker)
         if progress != self._progress[worker]:
@@ -248,7 +248,7 @@ class WorkerGroup:
             self._fail(error, jobs[0])
 
     def _fail(self, error: BaseException, job: Job) -> None:
-        """Close all workers, and raise `error` with a note that names its worker and groups."""
+        """Close all workers; raise `error` with a note that names the job's worker and groups."""
         workers, worker = self._workers, self._worker_of(job)
         groups = f"group {job.group}"
         if not workers.is_ready(worker):

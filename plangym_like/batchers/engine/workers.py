@@ -18,7 +18,7 @@ from plangym_like.future import Future
 from plangym_like.lanes.shared_arrays import SharedArrays
 from plangym_like.lanes.tree import take, with_axes
 
-# The result of a method call, which may not be there yet.
+# The future of a method call.
 Call = Future[Any] | concurrent.futures.Future[Any]
 
 
@@ -32,13 +32,13 @@ class PoolOptions:
         Given a `GroupContext`, returns the object of its group.
     num_groups : int
     num_workers : int or None
-        ``None`` starts one per core, but at most one per group.
+        ``None`` starts one per core. There are never more workers than groups.
     timeout : float
         Seconds without progress after which a worker counts as hung.
     name : str
         What to call workers in error messages; the number of the worker is appended.
     preload : sequence of str
-        Modules that all workers need.
+        Modules that all workers use; a fork server imports them once.
     """
 
     make_object: Callable[[GroupContext], Any]
@@ -114,7 +114,10 @@ class Workers(abc.ABC):
 
     @abc.abstractmethod
     def wait(self, seconds: float, group: int | None) -> None:
-        """Wait at most `seconds` for a call to finish, or for a call of `group` if it is given."""
+        """Wait at most `seconds` for a call to finish.
+
+        If this process is the worker, run a call instead: a call of `group`, if `group` is given.
+        """
 
     def beats(self, worker: int) -> int:
         """Return how many times the worker has reported progress, as far as is known."""
@@ -133,7 +136,7 @@ class Workers(abc.ABC):
 def with_caller_settings(
     make_object: Callable[[GroupContext], Any],
 ) -> Callable[[GroupContext], Any]:
-    """Return `make_object` for use in a worker, where it first adopts this process's settings.
+    """Return a version of `make_object` that first applies this process's settings in the worker.
 
     The settings are the registered ids, which decide what environments a factory makes, and torch's
     default dtype and precision, which decide how an actor computes.

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 class Agent:
     """A policy: computes an action and a new state from its current state and an observation.
 
-    Between two calls, the agent itself keeps only its weights. Its state, which has one row for
-    each environment, holds everything that it remembers of the episodes. Inherit from this class,
-    and from `torch.nn.Module` if the agent has weights (list `Agent` first). Any other object with
-    the same `__call__` and `update` can be used as well.
+    Between two calls, the agent object keeps only its weights. The state that it returns, with one
+    row for each environment, holds all that it remembers of the episodes. Inherit from this class,
+    and from `torch.nn.Module` if the agent has weights (``class Mine(Agent, torch.nn.Module)``).
+    Any other object with the same `__call__` and `update` can be used as well.
 
     Examples
     --------

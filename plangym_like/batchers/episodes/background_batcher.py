@@ -41,7 +41,7 @@ from plangym_like.processes.interrupts import interrupts_deferred
 
 # Seconds of one quantum in this process, so that `get` returns soon if it should not block.
 _QUANTUM_SECONDS = 0.01
-# If seeds differ by at least this much, groups are not asked how many environments they have.
+# If seeds differ by at least this much, the number of environments per group is not looked up.
 _FAR = 10_000
 _ASK_SECONDS = 20.0
 # Seconds to collect results when the caller does not want to wait.
@@ -126,7 +126,7 @@ class BackgroundBatcher(Closable):
                 raise
 
     def _ask_n_envs(self) -> None:
-        """Ask a group how many environments it has, to check the seeds.
+        """Find out how many environments a group has, and check the seeds.
 
         If the call fails, `get` raises the error later.
         """
@@ -193,13 +193,13 @@ class BackgroundBatcher(Closable):
         return self._weights
 
     def _begin(self, orders: Mapping[int, tuple[Any, ...]]) -> None:
-        """Tell groups what to play, and start the first quantum of each.
+        """Submit what each group in `orders` is to play, and start its first quantum.
 
         `orders` maps each group to a tuple: the name of a method of `EpisodeWorker`, and then the
         arguments of that method, except the weights. The weights are appended here.
         """
         self._refuse_while_executing()
-        # After a Ctrl-C halfway, the next call would begin some groups a second time.
+        # If a Ctrl-C came in between, the next call would begin some groups a second time.
         with interrupts_deferred():
             self._unfinished = set(orders)
             self._steps = []

@@ -46,7 +46,10 @@ class Batcher(BackgroundBatcher):
 
     @property
     def n_running(self) -> int | None:
-        """The number of environments still running at the last `get`; ``None`` before the first."""
+        """The number of environments still running at the last `get`.
+
+        ``None`` if `get` has not been called since `reset`.
+        """
         return sum(self._num_running.values()) if self._num_running else None
 
     def reset(self, agent_info: Any = None, env_info: Any = None, states: Any = None) -> None:
@@ -87,7 +90,8 @@ class Batcher(BackgroundBatcher):
         agent_info : DictTensor, optional
             Replaces the `agent_info` of `reset` from now on.
         env_info, states : optional
-            If either is given, the environments are first reset with these arguments.
+            If either is given, or `reset` was never called, the environments are first reset with
+            these arguments.
         """
         self._check_open()
         self._refuse_while_executing()

@@ -51,14 +51,15 @@ class EpisodeBatcher(BackgroundBatcher):
         Whether workers are processes on this machine or `n_threads` actors on a Ray cluster.
         Results are the same; actors send them through Ray's object store.
     address, resources, runtime_env
-        Options for Ray, as in `plangym_like.RayEnv`; by default, an actor claims one core.
+        Options for Ray, as in `plangym_like.RayEnv`. By default, each worker claims one core, or
+        none if this program starts a local Ray.
 
     Raises
     ------
     InputError
         An argument is invalid.
     MissingExtraError
-        Ray is not installed.
+        `backend` is ``"ray"``, but Ray is not installed.
 
     Examples
     --------

@@ -151,7 +151,7 @@ class EpisodeLoop:
     def _record(
         self, answer: tuple[DictTensor, DictTensor, DictTensor], outcome: DictTensor
     ) -> dict[str, Any]:
-        """Return the fields of one step; names of results of the action begin with ``_``."""
+        """Return the fields of one step; the fields that the action leads to begin with ``_``."""
         agent_state, action, new_state = answer
         record: dict[str, Any] = {}
         for prefix, parts in (

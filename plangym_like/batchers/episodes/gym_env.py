@@ -28,7 +28,8 @@ _OWN_FIELDS = {*_FLAGS, "reward", "last_action"}
 class GymEnv(VecEnv):
     """Gymnasium environments, each of which runs until its episode ends.
 
-    An observation has these fields, ``[B, ...]``, in the environment's dtype unless one is named:
+    An observation has these fields, ``[B, ...]``. If no dtype is given here, it is that of the
+    environment.
 
     ==================  ===========================================================================
     ``frame``           the environment's observation; if it is a tuple, its parts are named

@@ -68,8 +68,8 @@ class VecEnv:
     def stop_from(self, n: int) -> bool:
         """Stop environment `n` and all after it, if possible; return whether they were stopped.
 
-        This is called right after `reset` if there are more environments than episodes to play.
-        If they cannot be stopped, their results are ignored.
+        Batchers call this method right after `reset` if there are more environments than episodes
+        to play. If the environments cannot be stopped, the results of the excess ones are ignored.
         """
         return False
 

@@ -14,8 +14,8 @@ from plangym_like.lanes.tree import tree_map
 class BaseActorModule(torch.nn.Module):
     """An actor: implement `forward`, and `reset` if episodes begin with a nonzero recurrent state.
 
-    All inputs and outputs are trees of tensors ``(T, B, ...)``: time first, then the lanes. Do not
-    change them in place.
+    Except for `hx`, all inputs and outputs are trees of tensors ``(T, B, ...)``: time first, then
+    the lanes. Do not change the inputs in place.
 
     Examples
     --------

@@ -87,8 +87,8 @@ class Collector:
     def describe(self) -> Any:
         """Begin the first episodes, and return the layout of a buffer.
 
-        The actor is called to find out what it returns. This does not change the fragments that
-        are collected later.
+        The actor is called to find out what it returns. Fragments that are collected later are the
+        same as without this call.
 
         Raises
         ------
@@ -107,7 +107,7 @@ class Collector:
                 with self._without_gradients():
                     actor = self._probe_actor(inputs)
             except RuntimeError:
-                # Some actors need gradients to compute their outputs.
+                # Some actors compute gradients in `forward`, which inference mode does not allow.
                 self._without_gradients = torch.no_grad
                 with torch.no_grad():
                     actor = self._probe_actor(inputs)
@@ -366,7 +366,10 @@ def _like(flags: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
 
 
 def _versions(tree: Any) -> list[int]:
-    """Return each tensor's number of in-place changes; inference tensors do not record it."""
+    """Return each tensor's number of in-place changes.
+
+    Inference tensors are left out, because they do not record this number.
+    """
     return [leaf._version for leaf in tree_leaves(tree) if not leaf.is_inference()]
 
 

@@ -25,7 +25,7 @@ _SCALARS = frozenset((int, float, bool, np.float64, np.float32, np.int64, np.int
 
 
 class Extra(NamedTuple):
-    """Values of one key in the infos of consecutive steps from `t` on and lanes from `lane` on.
+    """Values of one key of the infos: for steps from `t` on, and for lanes from `lane` on.
 
     `path` holds the keys that lead to the values, which have the shape ``(steps, lanes, ...)``.
     """
@@ -81,9 +81,9 @@ def layout_of_infos(infos: Mapping[Any, Any]) -> dict[Any, Any]:
 def note_infos(
     columns: Any, infos: Any, t: int, lane: int, unplaced: Unplaced, path: Path = ()
 ) -> None:
-    """Write the info of one lane at step `t` into `columns`, or into `unplaced` if it does not fit.
+    """Write the info of one lane at step `t` into `columns`.
 
-    Values that are not numbers are left out.
+    Values that fit no column are written into `unplaced`. Values that are not numbers are left out.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ def note_infos(
     Raises
     ------
     InputError
-        The shape of an array differs from its column's shape.
+        The shape or the parts of a value differ from those of its column.
     """
     for key, value in infos.items():
         column = columns.get(key)
@@ -159,7 +159,7 @@ def _put_array(column: NDArray[Any], t: int, lane: int, array: NDArray[Any]) -> 
     with np.errstate(all="ignore"):
         cast = array.astype(column.dtype)
         back = cast.astype(array.dtype)
-    # NumPy converts integers to floats to compare them with floats, which may round them.
+    # `back` is compared too, because NumPy may round an integer when it compares it with a float.
     if not (((cast == array) & (back == array)) | ((cast != cast) & (array != array))).all():
         return False
     column[t, lane] = cast
@@ -179,7 +179,7 @@ def _named(path: Path) -> str:
 
 
 class EnvInfos:
-    """Writes extras into the columns of fragments, in the owner's process.
+    """Writes `Extra` values into the columns of fragments, in the owner's process.
 
     In all later fragments, widened columns keep their dtype, and added columns are present.
     """

@@ -111,7 +111,7 @@ class Row(NamedTuple):
 
 
 class FragmentBuffer:
-    """The memory of one fragment, and views of its steps, which are made only once.
+    """The memory of one fragment, and views of each step. The constructor makes all views.
 
     Parameters
     ----------

@@ -55,7 +55,7 @@ def rollout(
     There are `n_actors` copies of the actor, each with `n_per_actor` lanes; `n_workers` processes
     host them. The copies fill `n_buffers` buffers in shared memory. Each fragment consists of the
     `n_per_batch` buffers that were ready first, with their lanes side by side. Before a copy fills
-    a buffer, it loads the actor's current weights.
+    a buffer, it loads the weights that the actor had at the latest call of ``next``.
 
     Parameters
     ----------
@@ -78,9 +78,9 @@ def rollout(
         When an episode ends, freeze its lane for the rest of the fragment. This is meant for
         cudnn's fast recurrent layers, whose state cannot be reset inside a sequence.
     pinned : bool
-        Deliver fragments in page-locked memory; for a GPU this is always done.
+        Deliver fragments in page-locked memory. Fragments for a GPU are always copied through it.
     close : bool
-        Whether to close the environments at the end; some raise errors when they are closed.
+        Whether to close the environments at the end; some environments raise errors on closing.
     start_method : {"forkserver", "spawn", "fork"}
         See `plangym_like.processes.start_methods`.
     device : torch.device, optional
@@ -116,7 +116,8 @@ def rollout(
         equal fragments with both. On a cluster, fragments and weights travel through Ray's object
         store; with ``copy=False``, a fragment stays there as long as the caller holds it.
     address, resources, runtime_env
-        Options for Ray, as in `plangym_like.RayEnv`; by default, an actor claims one core.
+        Options for Ray, as in `plangym_like.RayEnv`. By default, each worker claims one core, or
+        none if this program starts a local Ray.
 
     Returns
     -------
@@ -130,7 +131,7 @@ def rollout(
     InputError
         An argument is invalid, or two arguments contradict each other.
     MissingExtraError
-        Ray is not installed.
+        `backend` is ``"ray"``, but Ray is not installed.
 
     Examples
     --------

@@ -74,9 +74,9 @@ class PooledRollout(RolloutIterator):
         start = time.perf_counter()
         if self._buffers is None:
             self._begin()
-        # A Ctrl-C may interrupt the wait for jobs or the copying of a fragment, and the next call
-        # repeats it. Elsewhere, a Ctrl-C is deferred: it could lose a buffer, or give it to two
-        # actors.
+        # A Ctrl-C may interrupt the wait for jobs or the copying of a fragment; the next call does
+        # this work again. Elsewhere, a Ctrl-C is deferred, because it could lose a buffer or give
+        # one buffer to two actors.
         jobs = self._gathered
         while len(jobs) < self._n_per_batch:
             with interrupts_deferred():
@@ -142,7 +142,7 @@ class PooledRollout(RolloutIterator):
     def _take_ready(self) -> bool:
         """Take the next filled buffer if one is ready, and return whether one was.
 
-        A buffer whose weights are too old is discarded instead.
+        A buffer that was filled with weights that are too old is discarded instead.
         """
         if not self._ready:
             return False

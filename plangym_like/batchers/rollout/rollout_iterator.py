@@ -19,13 +19,14 @@ class RolloutStats:
     batches : int
         Fragments that were yielded.
     steps : int
-        Environment steps in these fragments.
+        Steps of all lanes in these fragments, including those of frozen lanes.
     version : int
         The number of times that the actor's weights have changed. `same.rollout`, which always
         uses the current weights, counts only the changes that PyTorch records; changes to a
         weight's ``data`` are not recorded.
     discarded : int
-        Fragments dropped because they were collected with weights that were too old.
+        Buffers discarded because they were filled with weights that were too old. A fragment of
+        `multi.rollout` consists of `n_per_batch` buffers.
     waited : float
         Seconds that the iterator spent waiting for fragments.
     """

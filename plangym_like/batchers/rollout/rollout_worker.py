@@ -44,8 +44,8 @@ class RolloutPlan:
 class RolloutWorker:
     """Fills buffers with fragments, on request.
 
-    A request contains only the index of a buffer. Steps and weights are exchanged through memory
-    that is shared with the owner of the buffers.
+    A request contains only the index of a buffer. Steps and weights are exchanged through
+    `GroupContext.memory`.
     """
 
     def __init__(self, plan: RolloutPlan, context: GroupContext) -> None:

@@ -37,7 +37,7 @@ class Agent(nn.Module):
         """Call ``forward`` with `kwargs`; inside it, `get` and `set` use `workspace`."""
         if not isinstance(workspace, Workspace):
             raise InputError(f"an agent is called on a Workspace, got {type(workspace).__name__}")
-        # `Module.__setattr__` takes longer than a small agent.
+        # `Module.__setattr__` would take more time than the ``forward`` of a small agent.
         before, self.__dict__["workspace"] = self.workspace, workspace
         try:
             self.forward(**kwargs)

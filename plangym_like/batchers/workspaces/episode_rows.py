@@ -75,7 +75,7 @@ class EpisodeRows:
         self._returns = np.zeros(lanes.num_lanes)
 
     def seed(self, seed: Sequence[int]) -> None:
-        """Set the seed of later resets, for episodes that begin in given states.
+        """Set the seed of the resets after episodes that begin in given states.
 
         See `EpisodeLanes`.
         """
@@ -104,7 +104,7 @@ class EpisodeRows:
 
     def step(self, actions: Any, row: Row) -> None:
         """Step the lanes whose episodes have not ended; the others begin an episode or wait."""
-        # If a lane raises, some of the others have been stepped already.
+        # `last` stays None if a lane raises, since some of the others have been stepped already.
         last, self.last = self.last, None
         assert last is not None
         episodes, done = self._episodes, self.done

@@ -20,7 +20,8 @@ def make_env(
     Parameters
     ----------
     autoreset : bool
-        Whether the environment is reset when its episode ends. If not, it waits for the others.
+        Whether the environment is reset when its episode ends. If not, a `ParallelGymAgent` leaves
+        it in its final state until time 0 is run again.
 
     Examples
     --------

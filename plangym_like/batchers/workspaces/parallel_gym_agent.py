@@ -51,9 +51,9 @@ class ParallelGymAgent(Agent):
     Parameters
     ----------
     make_env_fn : callable or str
-        ``make_env_fn(**make_env_args)`` returns a new Gymnasium environment or `PlanEnv`. An id is
-        passed to `plangym_like.make`. Environments with a vectorised form (classic control) are
-        stepped together.
+        ``make_env_fn(**make_env_args)`` returns a new Gymnasium environment or `PlanEnv`. An id
+        means ``plangym_like.make(id, remove_time_limit=False, **make_env_args)``. Environments with
+        a vectorised form, such as those of classic control, are stepped together.
     num_envs : int
     make_env_args : dict, optional
     input_string : str

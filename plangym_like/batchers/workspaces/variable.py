@@ -13,9 +13,10 @@ class Variable:
     """The rows ``[B, ...]`` of times 0, 1, 2, ..., kept as they were given.
 
     Rows written one by one become one ``[T, B, ...]`` tensor when the whole variable is first read,
-    and are views of it from then on. So reading copies the rows only once, and gradients flow
-    through both forms. A variable may also follow a `TimeBuffer`: it then reads the buffer's tensor
-    of the same name, until something else is written to the variable.
+    and are views of it from then on. Reading therefore copies the rows only once, and gradients
+    flow through single rows and through the whole tensor. A variable may also follow a
+    `TimeBuffer`: it then reads the buffer's tensor of the same name, until something else is
+    written to the variable.
 
     Attributes
     ----------

@@ -53,7 +53,7 @@ def make_core(
 
 
 def is_ours(env_class: type, name: str) -> bool:
-    """Return whether a method is defined in this package, not in a user's subclass."""
+    """Return whether the method `name` of `env_class` is defined here, not in a user's subclass."""
     return str(getattr(env_class, name).__module__).startswith(_PACKAGE)
 
 

@@ -28,7 +28,7 @@ class PlanEnv:
     autoreset : bool
         Whether `step` begins a new episode once one has ended.
     delay_setup : bool
-        Call `setup` at the first use, not in the constructor.
+        If true, the constructor does not call `setup`; subclasses may call it at the first use.
     return_image : bool
         Put an image of each resulting state into ``info["rgb"]``.
 

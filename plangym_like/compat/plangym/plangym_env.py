@@ -124,7 +124,7 @@ class PlangymEnv(PlanEnv):
         if self._core is not None:
             self._core.close()
         self._core = core
-        # Batches have images if the core was made with them. For single steps, they are made here.
+        # Batches have images if the core was made with them; `process_step` adds them to steps.
         self._images_in_batches, core.return_image = core.return_image, False
         self.init_spaces()
 
@@ -180,7 +180,7 @@ class PlangymEnv(PlanEnv):
 
     @_gym_env.setter
     def _gym_env(self, env: gymnasium.Env[Any, Any]) -> None:
-        """Remove the wrappers around `env`; an `env` outside the chain replaces the whole chain."""
+        """Remove the wrappers around `env`; if `env` is not in the chain, it replaces the chain."""
         depth = next((i for i, link in enumerate(links(self.gym_env)) if link is env), None)
         if depth is None:
             kwargs = {**self._core_kwargs(), "frameskip": 1, "autoreset": False}
@@ -298,7 +298,7 @@ class PlangymEnv(PlanEnv):
     def _ended(
         self, obs: Any, reward: Any, terminal: Any, truncated: Any, info: Any
     ) -> tuple[Any, Any, Any, Any, Any]:
-        """Return the result of a step in plangym's form."""
+        """Convert the result of a step to plangym's form; subclasses may override this."""
         return obs, reward, terminal, truncated, info
 
     def get_state(self) -> Any:
@@ -363,8 +363,8 @@ class PlangymEnv(PlanEnv):
     ) -> tuple[list[Any], ...]:
         """Step N times; return a list of N values for each value that `step` returns.
 
-        If `states` are given, `plangym_like` steps them as one batch, and the current state does
-        not change. Without `states`, each step continues from the one before.
+        `plangym_like` steps given `states` as one batch without changing the current state, unless
+        a subclass overrides step methods. Without `states`, each step continues from the last one.
         """
         if without_states(states) or not self._steps_batches():
             return super().step_batch(actions, states, dt, return_state)

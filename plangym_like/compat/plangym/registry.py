@@ -92,7 +92,7 @@ def make(
     state: str | None = None,
     **kwargs: Any,
 ) -> Any:
-    """Make an environment.
+    """Make an environment with plangym's interface.
 
     Parameters
     ----------

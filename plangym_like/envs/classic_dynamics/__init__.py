@@ -2,8 +2,8 @@
 
 Every result is bit-identical to the result of the environment's own ``step``. So every expression
 keeps the operands, order and dtypes of the formulas in ``gymnasium/envs/classic_control``.
-Constants are read from the environment at each call, because users may change them there. NumPy
-treats numbers and arrays differently, which has these consequences:
+Constants are read from the environment. If users change them there, a new vectorised form is made.
+Two rules of NumPy matter here:
 
 - ``x**2`` uses libm's ``pow`` for a single number but ``x * x`` for an array, and the two sometimes
   differ in the last bit; ``np.float_power`` uses ``pow`` for arrays too.

@@ -17,7 +17,7 @@ _FAR = 1e5
 
 
 class Acrobot(Dynamics):
-    """Acrobot: one fourth-order Runge-Kutta step, which leads to states in double precision."""
+    """Acrobot, with one fourth-order Runge-Kutta step. The next states have double precision."""
 
     order = (0, 1, 2, 3)
     constants = (
@@ -119,7 +119,7 @@ class Acrobot(Dynamics):
 def _wrap(angles: Floats) -> None:
     """Wrap `angles` into ``[-pi, pi]`` in place.
 
-    As in Gymnasium, this is done one turn at a time, because each turn is rounded.
+    As in Gymnasium, turns are added or subtracted one by one, because each result is rounded.
     """
     if (np.abs(angles) > _FAR).any():
         raise NotVectorisableError

@@ -16,8 +16,9 @@ _LARGEST = 1e30
 
 
 class CartPole(Dynamics):
-    """CartPole. Positions come before velocities, so that each group is updated in one operation.
+    """CartPole, with positions before velocities in ``Columns.x``.
 
+    In this order, both positions are updated in one operation, and so are both velocities.
     Expressions are split into in-place operations, because allocating arrays would double the cost.
     """
 

@@ -64,7 +64,7 @@ class ClassicBlocks(BlockStepper[Columns]):
         self._generator_at = place + 2 * width
         self._elapsed_at = (HEADER_NBYTES + elapsed_at) // 8
         self._x, self._states = np.empty((size, 0)), np.empty((0, size))
-        # Whether `_states` is equal to the columns.
+        # Whether `_states` holds the same numbers as the columns.
         self._is_turned = False
 
     def step_one(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:

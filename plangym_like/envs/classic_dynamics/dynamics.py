@@ -34,13 +34,13 @@ class Dynamics(abc.ABC):
     hidden : str
         The attribute, other than ``state``, that affects later steps or images; "" if none does.
     no_hidden : numpy.int32 or numpy.float64
-        The value in ``Columns.hidden`` that means ``None``; its dtype is that of the array.
+        The value in ``Columns.hidden`` that means ``None``. The array has the dtype of this value.
     hidden_kinds : str
         Type characters of all dtypes that the hidden attribute may have; "" if there is only one.
     hidden_kind : int
         The index in `hidden_kinds` of the dtype that the hidden attribute has after `advance`.
     takes_single, leaves_single : bool
-        Whether `advance` can step ``float32`` states, and whether it leads to ``float32`` states.
+        Whether `advance` can step ``float32`` states, and whether its next states are ``float32``.
     most_singly : int
         The number of rows up to which `advance_one` is faster than `advance`; 0 if there is only
         `advance` (measured by `benchmarks/vector.py`).

@@ -15,8 +15,8 @@ from plangym_like.envs.fast_form import NotVectorisableError
 class MountainCarContinuous(Dynamics):
     """MountainCarContinuous, whose states have single precision after the first step.
 
-    The first step after a reset, and steps with actions in double precision, are computed in double
-    precision.
+    The first step after a reset is computed in double precision, and so are steps with actions in
+    double precision that are not clipped.
     """
 
     order = (0, 1)

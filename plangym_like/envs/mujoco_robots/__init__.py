@@ -34,7 +34,7 @@ from plangym_like.snapshots.configuration import qualified_name
 
 _OWN = "gymnasium.envs.mujoco."
 
-# Robots by module and class. Pusher-v4 needs an older MuJoCo.
+# Robots by module and class. Pusher-v4 is left out, because it needs an older MuJoCo.
 ROBOTS: dict[str, type[Robot]] = {
     "ant_v4.AntEnv": AntV4,
     "ant_v5.AntEnv": Ant,

@@ -1,4 +1,4 @@
-"""`ChunkStepper`: simulates rows one by one, but vectorises the computations before and after."""
+"""`ChunkStepper`: simulates rows one by one, but vectorises all other computations of a step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from plangym_like.envs.mujoco_robots.record import Record
 from plangym_like.envs.mujoco_robots.robot import Frames, Robot, look_in
 from plangym_like.states import HEADER_NBYTES, Row
 
-# The number of frames to simulate before computing their results; their data fit into a cache.
+# The number of frames to simulate before computing their results. Their data fit into a cache.
 _FRAMES_AT_ONCE = 1024
 _KEPT_RECORDS = 2
 
@@ -72,14 +72,14 @@ class ChunkStepper(FastForm):
         self._step(rows, first, last, rows.inputs.actions[:, None], 1)
 
     def rollout(self, rows: Rows, first: int, last: int) -> None:
-        """Step each of the rows ``first:last`` through all its T actions.
+        """Step each of the rows ``first:last`` through its T actions, or until its episode ends.
 
         ``dt`` must be the same for all rows.
         """
         self._step(rows, first, last, rows.inputs.actions, rows.inputs.horizon)
 
     def _step(self, rows: Rows, first: int, last: int, plans: NDArray[Any], horizon: int) -> None:
-        """Step the rows ``first:last`` through all `horizon` actions in their `plans`."""
+        """Step each of the rows ``first:last`` through its `horizon` actions in `plans`."""
         most = self._most_frames(rows.inputs, slice(first, last))[1]
         size = max(1, _FRAMES_AT_ONCE // (most * horizon))
         for start in range(first, last, size):
@@ -89,7 +89,7 @@ class ChunkStepper(FastForm):
             self._run(rows, block, actions, held * horizon, most)
 
     def _most_frames(self, inputs: Inputs, block: slice) -> tuple[int | NDArray[np.int64], int]:
-        """Return for how many frames each row of `block` holds an action, and the maximum."""
+        """Return how many frames each row of `block` holds an action, and the maximum of these."""
         held = held_frames(inputs, block, self._frameskip)
         return held, held if isinstance(held, int) else int(np.max(held))
 
@@ -276,7 +276,11 @@ class ChunkStepper(FastForm):
         ran: NDArray[np.int64],
         elapsed: NDArray[np.int64],
     ) -> None:
-        """Write the next states: the new simulation state, and the rest of each row unchanged."""
+        """Write the next states.
+
+        The physics, the step counts and, if there are seeds, the random generators are new. The
+        rest of each row is copied from `source`.
+        """
         if rows.next_states is None:
             return
         fresh, end = rows.next_states[block], HEADER_NBYTES + self._physics.nbytes

@@ -22,6 +22,7 @@ class Frames:
     Parameters
     ----------
     record : array ``(N, F + 1, W) float64``
+        The data of each row before the first frame and after each frame, W numbers at a time.
     places : mapping of str to (slice, shape)
         For each array, its slice in the last axis of `record`, and its shape.
     actions : array ``(N, F, nu)``
@@ -36,7 +37,7 @@ class Frames:
     ) -> None:
         self._record = record
         self._places = places
-        # The order in which numbers are added up depends on their layout.
+        # The order in which NumPy adds up numbers depends on their layout in memory.
         self.actions = np.ascontiguousarray(actions)
 
     def before(self, name: str) -> Array:

@@ -87,7 +87,7 @@ class VectorizedEnv(PlangymEnv):
 
     @property
     def _steps_here(self) -> bool:
-        """Whether `plangym_like` steps batches; if not, workers call the user's step methods."""
+        """Whether `plangym_like` steps batches from given states; if not, workers step them."""
         kind: Any = type(self._plan_env)
         return issubclass(kind, PlangymEnv) and not writes_hooks(kind)
 

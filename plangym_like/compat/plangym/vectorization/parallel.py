@@ -17,7 +17,7 @@ __all__ = ["BatchEnv", "ExternalProcess", "ParallelEnv"]
 
 
 class BatchEnv:
-    """Environments in other processes, each of which steps a part of a batch.
+    """Environments in other processes; each process steps a part of a batch.
 
     Parameters
     ----------

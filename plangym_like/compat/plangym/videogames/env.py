@@ -16,7 +16,7 @@ class VideogameEnv(PlangymEnv):
     """A game that runs in an emulator.
 
     Infos have ``"lifes"``, the number of lives (-1 if it is not known), and ``"lost_life"``, which
-    is true if this step lost a life.
+    is true if a life was lost in this step.
     """
 
     AVAILABLE_OBS_TYPES = {"rgb", "grayscale", "ram"}  # noqa: RUF012

@@ -82,7 +82,7 @@ class RetroEnv(VideogameEnv):
     frameskip : int
         Frames of the emulator for each unit of ``dt``.
     obs_type : {"rgb", "grayscale", "ram", "coords"}
-        The screen, or the console's memory.
+        ``"ram"`` is the console's memory; the other values mean the screen.
     episodic_life, autoreset, wrappers, delay_setup, remove_time_limit, render_mode, return_image
         As in `PlangymEnv`.
     kwargs
