@@ -53,11 +53,12 @@ def functions_of(env: Any) -> Functions:
         return env
     if isinstance(env, FuncEnv):
         return _of_gymnasium(env)
-    if callable(getattr(env, "init", None)) and hasattr(env, "num_actions"):
+    methods = getattr(env, "init", None), getattr(env, "step", None)
+    if all(map(callable, methods)) and hasattr(env, "num_actions"):
         return _of_pgx(env)
     raise InputError(
-        f"{type(env).__name__} is not a known kind of functional environment: it lacks pgx's init "
-        "or num_actions, and is not a gymnasium.experimental.functional.FuncEnv; pass a "
+        f"{type(env).__name__} is not a known kind of functional environment: it lacks pgx's init, "
+        "step or num_actions, and is not a gymnasium.experimental.functional.FuncEnv; pass a "
         "plangym_like.envs.functions.Functions instead"
     )
 

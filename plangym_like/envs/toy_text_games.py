@@ -67,8 +67,10 @@ class Grid(ToyTextGame):
         fields["lastaction"] = _NOTHING if env.lastaction is None else env.lastaction
 
     def write(self, fields: np.void) -> None:
-        env, action = self.env, int(fields["lastaction"])
-        env.s = self.place(fields["s"])
+        env, action, place = self.env, int(fields["lastaction"]), self.place(fields["s"])
+        if not _NOTHING <= action < env.action_space.n:
+            raise StateFormatError(f"a state row is damaged: there is no action {action}")
+        env.s = place
         env.lastaction = None if action == _NOTHING else action
 
     def place(self, number: Any) -> int:
@@ -154,6 +156,7 @@ class FrozenLake(Grid):
 
     def write(self, fields: np.void) -> None:
         if self.drawn:
+            self.place(fields["s"])  # before the map changes; all maps have the same places
             letters = fields["desc"].tobytes()
             if letters != self.env.desc.tobytes():
                 self._move_to(letters)

@@ -105,6 +105,7 @@ def named_parts(tree: Any) -> dict[str, Any] | None:
         return {str(key): part for key, part in tree.items()}
     if is_leaf(tree):
         return None
+    tree = () if tree is None else tree
     names = getattr(tree, "_fields", map(str, range(len(tree))))
     return dict(zip(names, tree, strict=True))
 

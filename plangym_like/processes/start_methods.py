@@ -32,6 +32,15 @@ logger = logging.getLogger("plangym_like")
 _fork_server_works: bool | None = None
 
 
+def check_start_method(start_method: str) -> None:
+    """Raise `InputError` if `start_method` is unknown."""
+    if start_method not in START_METHODS:
+        raise InputError(
+            f"start_method must be one of {', '.join(map(repr, START_METHODS))}, "
+            f"got {start_method!r}"
+        )
+
+
 def get_ready(start_method: str, preload: Sequence[str] = ()) -> None:
     """Do the slow part of `launch` in advance; this part may be interrupted.
 
@@ -43,11 +52,7 @@ def get_ready(start_method: str, preload: Sequence[str] = ()) -> None:
         The fork server could not be started.
     """
     global _fork_server_works
-    if start_method not in START_METHODS:
-        raise InputError(
-            f"start_method must be one of {', '.join(map(repr, START_METHODS))}, "
-            f"got {start_method!r}"
-        )
+    check_start_method(start_method)
     number = FORK_SERVERS.get(start_method)
     if number is not None and _fork_server_works is not False:
         try:

@@ -97,6 +97,10 @@ def test_what_is_unknown_or_named_twice_raises() -> None:
     steps = {"mask": torch.zeros(1, 2), "_reward": torch.zeros(1, 2)}
     with pytest.raises(InputError, match="mask"):
         Trajectories(steps, torch.tensor([2])).to_tensordict()
+    for name in ("", "_"):
+        steps = {f"{name}frame": torch.zeros(1, 2), f"{name}observation": torch.ones(1, 2)}
+        with pytest.raises(InputError, match="would be called .'observation'"):
+            Trajectories(steps, torch.tensor([2])).to_tensordict()
 
 
 class Leaner(Agent):

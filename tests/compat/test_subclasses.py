@@ -12,6 +12,7 @@ import plangym_like.compat.plangym as plangym
 from plangym_like.compat.plangym.control import ClassicControl
 from plangym_like.compat.plangym.vectorization import ParallelEnv
 from plangym_like.compat.plangym.videogames import AtariEnv
+from plangym_like.errors import InputError
 
 
 class Walk(plangym.PlanEnv):
@@ -67,7 +68,12 @@ def test_a_plan_env_of_ones_own() -> None:
     assert rewards == [2, 2] and states == [2, 7]
     assert env.step_batch([1, 1])[0] == [2, 4]
     assert env.clone(frameskip=3).frameskip == 3
+    assert Walk("walk", return_image=True).clone().return_image
     assert env.step_with_dt(1, dt=1)[1] == 1
+    with pytest.raises(InputError, match="dt must be at least 1, got 0"):
+        env.step_with_dt(1, dt=0)
+    assert env.step_batch([], return_state=True) == ([],) * 6
+    assert env.step_batch([], return_state=False) == ([],) * 5
 
 
 class Seen(ClassicControl):

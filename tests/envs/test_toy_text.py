@@ -364,3 +364,28 @@ def test_workers_play_the_same_game(game: str) -> None:
             then = lanes.step_batch(actions, first.states)
             results.append((then.states.tobytes(), then.rewards.tolist(), then.obs.tolist()))
     assert results[0] == results[1]
+
+
+def test_a_damaged_place_leaves_the_map_alone() -> None:
+    sim, other = (ToyTextSimulator("FrozenLake-v1", map_name=None) for _ in range(2))
+    sim.reset(seed=0)
+    other.reset(seed=0)
+    assert (sim.base.desc != other.base.desc).any()
+    before, row = sim.base.desc.copy(), saved(other)
+    row[32 : 32 + 8] = 255
+    with pytest.raises(StateFormatError, match="no place -1"):
+        restore(sim, row)
+    assert (sim.base.desc == before).all()
+
+
+@pytest.mark.parametrize("game", ["lake", "cliff", "taxi"])
+def test_a_damaged_last_action_is_refused(game: str) -> None:
+    name, arguments = GAMES[game]
+    sim = ToyTextSimulator(name, **arguments)
+    sim.reset(seed=0)
+    before, row = int(sim.base.s), saved(sim)
+    row[32:40] = 0
+    row[40:48].view(np.int64)[:] = 99
+    with pytest.raises(StateFormatError, match="no action 99"):
+        restore(sim, row)
+    assert sim.base.s == before

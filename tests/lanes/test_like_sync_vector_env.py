@@ -273,6 +273,7 @@ def test_seeds_of_rows_of_one_environment() -> None:
     with make_vec("HalfCheetah-v5", 8) as envs:
         envs.reset(seed=5)
         assert envs.np_random_seed == tuple(range(5, 13))
+        assert envs.call("get_wrapper_attr", "np_random_seed") == tuple(range(5, 13))
         envs.reset(seed=[20] * 8, options={"reset_mask": np.arange(8) == 2})
         envs.reset()
         assert envs.np_random_seed == (5, 6, 20, 8, 9, 10, 11, 12)

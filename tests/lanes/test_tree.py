@@ -7,7 +7,14 @@ import pytest
 from gymnasium import spaces
 
 from plangym_like.errors import InputError
-from plangym_like.lanes.tree import Leaf, layout_of, layout_of_space, tree_leaves, tree_unflatten
+from plangym_like.lanes.tree import (
+    Leaf,
+    layout_of,
+    layout_of_space,
+    named_parts,
+    tree_leaves,
+    tree_unflatten,
+)
 
 
 class Pair(NamedTuple):
@@ -52,3 +59,9 @@ def test_layouts_of_spaces() -> None:
 def test_what_is_no_number_is_named_by_its_place() -> None:
     with pytest.raises(InputError, match=r"the value\['a'\]\[1\] is of dtype <U4"):
         layout_of({"a": (1, "text")})
+
+
+def test_the_empty_tree_has_no_parts() -> None:
+    assert named_parts(None) == {}
+    assert named_parts({"a": None}) == {"a": None}
+    assert named_parts(1) is None

@@ -10,6 +10,7 @@ from plangym_like.batchers.engine.workers import PoolOptions, Workers
 from plangym_like.cluster import ray_session
 from plangym_like.cluster.actor_options import check_resources
 from plangym_like.errors import InputError
+from plangym_like.processes.start_methods import check_start_method
 
 _NAMES = ("process", "ray")
 
@@ -45,6 +46,7 @@ class Backend:
     ) -> None:
         if name not in _NAMES:
             raise InputError(f"backend must be one of {', '.join(map(repr, _NAMES))}, got {name!r}")
+        check_start_method(start_method)
         cluster: dict[str, Any] = {
             "address": address,
             "resources": resources,

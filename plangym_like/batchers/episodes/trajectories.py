@@ -120,14 +120,14 @@ class Trajectories:
         Raises
         ------
         InputError
-            A field is called ``"next"`` or ``"mask"``.
+            A field is called ``"next"`` or ``"mask"``, or two fields would have the same name.
         """
-        before: dict[str, Any] = {}
-        after: dict[str, Any] = {}
+        before: list[dict[str, Any]] = []
+        after: list[dict[str, Any]] = []
         for name, steps in self.steps.items():
             part, known = (after, name[1:]) if name.startswith("_") else (before, name)
-            part["observation" if known == "frame" else known] = steps
-        return as_transitions(merged(before), merged(after), self.steps.batch_size, self.mask())
+            part.append({"observation" if known == "frame" else known: steps})
+        return as_transitions(merged(*before), merged(*after), self.steps.batch_size, self.mask())
 
     def temporal_index(self, t: int) -> DictTensor:
         """Return step `t` of every trajectory: ``[B, ...]``."""

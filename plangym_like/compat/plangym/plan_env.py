@@ -157,7 +157,8 @@ class PlanEnv:
             self.step(action, state, dt=each, return_state=return_state)
             for action, state, each in zip(actions, states, steps, strict=True)
         )
-        return tuple(list(column) for column in zip(*rows, strict=True))
+        columns = zip(*rows, strict=True)
+        return tuple(map(list, columns)) or tuple([] for _ in range(5 + bool(return_state)))
 
     def clone(self, **kwargs: Any) -> Self:
         """Return another environment made with the same arguments, updated with `kwargs`."""
@@ -166,6 +167,7 @@ class PlanEnv:
             "frameskip": self.frameskip,
             "autoreset": self.autoreset,
             "delay_setup": self.delay_setup,
+            "return_image": self.return_image,
         }
         return type(self)(**{**given, **kwargs})
 
@@ -185,9 +187,18 @@ class PlanEnv:
         self._terminal_step = False
 
     def step_with_dt(self, action: Any, dt: Any = 1) -> tuple[Any, Any, Any, Any, Any]:
-        """Apply `action` for ``dt * frameskip`` steps; return no state and do not reset."""
+        """Apply `action` for ``dt * frameskip`` steps; return no state and do not reset.
+
+        Raises
+        ------
+        InputError
+            `dt` is less than 1.
+        """
+        frames = int(dt) * self.frameskip
+        if frames < 1:
+            raise InputError(f"dt must be at least 1, got {dt!r}")
         self._begin_frames()
-        for _ in range(int(dt) * self.frameskip):
+        for _ in range(frames):
             self._n_step += 1
             data = self.process_apply_action(*self.apply_action(action))
             _, self._reward_step, self._terminal_step, truncated, _ = data

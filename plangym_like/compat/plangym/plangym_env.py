@@ -208,8 +208,6 @@ class PlangymEnv(PlanEnv):
         }
         if self.obs_type != self.DEFAULT_OBS_TYPE:
             given["obs_type"] = self.obs_type
-        if self.return_image:
-            given["return_image"] = True
         return super().clone(**{**given, **kwargs})
 
     def close(self) -> None:
