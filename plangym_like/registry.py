@@ -336,8 +336,8 @@ def make(
         raises `ImpureEnvironmentError`. ``"warn"`` issues one warning, and ``env.exactness``
         becomes ``"approximate"``. Environments that are approximate from the start are not audited.
     audit_every : int
-        The first 256 rows are audited, then fewer and fewer, down to one in `audit_every`; 1 audits
-        all rows. Otherwise, audits become so rare that they take less than 1 % of the time.
+        The first 256 rows are audited, then fewer and fewer: in the long run one in `audit_every`,
+        or fewer if audits would take more than 1 % of the time. With 1, all rows are audited.
     out_of_bounds : {"pass", "raise", "clip"}
         What to do with finite actions beyond the bounds of a `Box`: pass them to the environment
         unchanged (as in Gymnasium), raise `ActionError`, or clip them.

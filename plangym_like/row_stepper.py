@@ -59,7 +59,8 @@ class RowStepper:
     def for_audits(self) -> RowStepper:
         """Return a stepper with a copy of the simulator, or this stepper if there is no copy.
 
-        Data that a restore does not set may differ in the copy, so audits can detect their effects.
+        Audits step rows again in the copy. If states lack some of the simulator's data, the copy
+        may hold other values for it, and the results differ.
         """
         with self.lock:
             self.ensure_usable()

@@ -114,7 +114,7 @@ class StatefulEnv:
         return stepper
 
     def _use(self, layout: Layout, executor: Executor) -> None:
-        """Step batches of `layout` with `executor` from now on."""
+        """From now on, step batches with `executor`; `layout` describes their arrays."""
         self._layout = layout
         self._executor = executor
         self._auditor.stats = self._stats = executor.stats
@@ -174,7 +174,7 @@ class StatefulEnv:
 
     @property
     def plan_env(self) -> Self:
-        """This env itself, under plangym's name for the environment in this process."""
+        """This env itself; in plangym, `plan_env` is the environment in the calling process."""
         return self
 
     @property
@@ -277,7 +277,7 @@ class StatefulEnv:
             return stepper.current.get()
 
     def view_state(self, states: States) -> dict[str, NDArray[Any]]:
-        """Return the named fields of one row, or of N rows ``(N, ...)``, as read-only arrays."""
+        """Return the named fields of a state row as read-only arrays; ``(N, ...)`` for N rows."""
         stepper = self.row_stepper
         self._given.attempt(states, many=True)
         rows = self._layout.format.check(states)

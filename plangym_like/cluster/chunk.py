@@ -28,9 +28,9 @@ class Chunk:
     """The rows ``start:stop`` of one batch, as the driver sees them.
 
     ``suspect`` is true if an actor died while it was stepping these rows; they are then sent to an
-    actor that has no other rows. For a single row, ``deaths`` counts the actors that died while
-    they had no other row. ``owner`` is the dispatcher that waits for an answer, or ``None``.
-    ``sent_at`` is when the chunk was sent.
+    actor that has no other rows. If the chunk is a single row, ``deaths`` is the number of actors
+    that died while they had only this row. ``owner`` is the dispatcher that waits for an answer, or
+    ``None``. ``sent_at`` is when the chunk was sent.
     """
 
     start: int

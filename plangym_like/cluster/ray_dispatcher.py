@@ -182,7 +182,7 @@ class RayDispatcher(Dispatcher):
         return max(1, int(min(size, most)))
 
     def _rows_not_begun(self) -> int:
-        """Return how many rows no process has begun, so that actors can take them."""
+        """Return the number of rows that no process has begun; actors can still take these."""
         rows = sum(stop - start for start, stop in self._pending) + self._own[1] - self._own[0]
         # A worker may just have begun a row that is taken from it; see `Dispatcher._steal`.
         held = self._held() if self._batch.layout.exact else ()

@@ -39,9 +39,9 @@ class Leftovers:
     reset. Parsing this text takes 22 of the 27 us of a restore. If the emulator's generator is
     already in the right state, ALE gets the state without the text.
 
-    Every state contains the processor's status, which tells whether the processor stopped at the
-    end of a frame. The status determines the value that ALE's flag must have. To give the flag this
-    value, a suitable frame is run before the state is restored.
+    ALE has a flag that says whether the last frame is unfinished. The flag is not saved, but its
+    value follows from the processor's status, which is in every state. It cannot be set directly,
+    so if it has the wrong value, a frame that gives it the right one is run before a restore.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Environments outside the known families, saved by the first method that is exact.
 
 When an environment is made, three methods are tried in this order: the environment's own
-``save_state`` and ``load_state``, a pickle of its attributes, and its action log.
+``save_state`` and ``load_state``, a pickle of its attributes, and a replay of its actions.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ def _make(way: str, name: Any, kwargs: dict[str, Any]) -> Simulator:
 class AnyEnv(FamilyEnv):
     """A `PlanEnv` for any Gymnasium environment.
 
-    States are saved by the first method that is found to be exact; see `auto_simulator`.
+    States are saved by the first method that is found to be exact or, if none is, by the first
+    method that works; see `auto_simulator`.
 
     >>> from gymnasium.envs.classic_control import PendulumEnv
     >>> env = AnyEnv(PendulumEnv)

@@ -69,7 +69,10 @@ def _near(values: Array, least: float) -> Array:
 
 
 def _along(values: Array, least: float) -> Array:
-    """Return ``tolerance(values, (least, inf), least / 2, "linear", value_at_margin=0.5)``."""
+    """Return what `dm_control.utils.rewards.tolerance` returns for values of at least `least`.
+
+    The other arguments are ``margin=least / 2, sigmoid="linear", value_at_margin=0.5``.
+    """
     gap = np.where(values < least, least - values, values - np.inf) / (least / 2)
     scaled = gap * 0.5
     return np.where(least <= values, 1.0, np.where(np.abs(scaled) < 1, 1 - scaled, 0.0))

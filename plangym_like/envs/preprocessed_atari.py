@@ -153,7 +153,7 @@ def _observation(env: Any, resizer: ScreenResizer) -> Any:
 
 
 def _step_stack(stack: Any, action: Any) -> Any:
-    """Step like `FrameStackObservation.step`, but without code for spaces other than arrays."""
+    """Step like `FrameStackObservation.step`, if observations are single arrays."""
     frame, reward, terminated, truncated, info = stack.env.step(action)
     stack.obs_queue.append(frame)
     for place, each in enumerate(stack.obs_queue):

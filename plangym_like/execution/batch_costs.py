@@ -11,10 +11,10 @@ from plangym_like.execution.costs import CostModel, portion
 class BatchCosts:
     """The time that this process takes for its rows of a batch that is sent to workers.
 
-    When the batch is over, the total time of the rows that this process stepped is recorded. The
-    shortest recorded time counts. So if rows were recorded one by one, a few rows that are cheap
-    because their episodes end early would make all rows look cheap. Rows are recorded immediately
-    only while no time is known yet.
+    `CostModel` uses the shortest time per row that it was given. A few rows may be cheap because
+    their episodes end early. To keep them from making all rows look cheap, the total time is
+    recorded once, at the end of the batch. While no time per row is known yet, times are recorded
+    during the batch as well.
 
     Parameters
     ----------

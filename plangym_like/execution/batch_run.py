@@ -97,7 +97,7 @@ class BatchRun:
 
     @property
     def dropped(self) -> bool:
-        """Whether the future of this batch no longer exists."""
+        """Whether the `Future` that was returned for this batch has been garbage-collected."""
         return self._future is not None and self._future() is None
 
     def settle(self, timeout: float | None) -> bool:

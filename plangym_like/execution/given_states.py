@@ -1,4 +1,7 @@
-"""`GivenStates`: makes workers use the states that callers give, which may be forged."""
+"""`GivenStates`: loads states from callers in workers, because a forged state may crash a process.
+
+If there are no workers, this process loads them.
+"""
 
 from __future__ import annotations
 

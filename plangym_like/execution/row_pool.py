@@ -90,7 +90,7 @@ class RowPool(WorkerPool[RowWorker]):
                     worker.abandon()
 
     def tend(self) -> None:
-        """Read late reports; replace workers that died without a task or do not stop one."""
+        """Read the reports of earlier tasks, and do what `WorkerPool.tend` does."""
         self.hear_late()
         super().tend()
 

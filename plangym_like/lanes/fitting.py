@@ -1,8 +1,8 @@
 """Write values into arrays only if they fit, and raise an error otherwise.
 
-Assignment in NumPy turns 300 into 44 for ``uint8``, turns ``None`` into NaN, and fills a row with a
-single number. So values that environments return are written by this module, unless they are
-known to fit.
+Assignment in NumPy wraps the integers of other arrays (300 becomes 44 in ``uint8``), turns ``None``
+into NaN in arrays of floats, and fills a whole row with a single number. So values that
+environments return are written by this module, unless they are known to fit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`LanesPool`: the processes of lanes, which are replaced when they die."""
+"""`LanesPool`: the processes that step lanes. A process that dies or hangs is replaced."""
 
 from __future__ import annotations
 

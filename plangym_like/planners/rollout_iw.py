@@ -162,9 +162,9 @@ class _Rollouts:
     def go_on(
         self, walkers: NDArray[np.int64], nodes: NDArray[np.int32], novel: NDArray[np.bool_]
     ) -> None:
-        """Move rollouts to their new nodes, or to the root where the new node is solved.
+        """Mark new nodes that are not `novel` as solved, and move each rollout to its new node.
 
-        New nodes that are not `novel` are marked as solved.
+        If the new node is solved, the rollout returns to the root.
         """
         if self.tree.size > len(self.solved):
             capacity = len(self.tree.parent) - len(self.solved)

@@ -48,7 +48,8 @@ class Swarm(NamedTuple):
 def dead_walkers(step: BatchTransition, lives: float) -> tuple[NDArray[np.bool_], float]:
     """Return which rows ``(N,)`` are dead, and the largest number of lives so far.
 
-    A row is dead if its episode has ended, or if it has fewer lives than `lives`.
+    A row is dead if its episode has ended, or if it has fewer lives than `lives`, the largest
+    number before this step. If the lives of some rows are not known, lives are ignored.
     """
     over = step.terminateds | step.truncateds
     if not step.infos.mask("lives").all():

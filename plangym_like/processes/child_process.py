@@ -159,7 +159,7 @@ class ChildProcess:
         return self.wait(timeout)
 
     def forget(self) -> None:
-        """Treat the process as ended; called in a process that was forked from its owner."""
+        """Treat the child process as ended; called in a fork of the process that owns it."""
         self._lock = threading.RLock()
         self.ended = True
 

@@ -44,9 +44,10 @@ class Launched(NamedTuple):
 
 
 def launch_by(start: Start, kind: int = socket.SOCK_STREAM) -> Launched:
-    """Start a process, and connect it to this one.
+    """Start a process by calling `start`, and connect it to this one.
 
-    The connection is a pair of sockets of type `kind`, and an alive pipe (see `parent_death`).
+    The connection is a pair of sockets of type `kind`, and a pipe that tells the process when this
+    one has ended (see `parent_death`).
     """
     fill_standard_descriptors()
     with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:

@@ -103,7 +103,7 @@ class _Loan:
 
 
 class BlockPool:
-    """Lends blocks as arrays, and reuses a block when its array is dropped.
+    """Lends blocks as arrays, and reuses a block when its array has been garbage-collected.
 
     Ctrl-C may interrupt any method. Even then, no block has two users, but the pool may lose a
     block.
@@ -111,7 +111,7 @@ class BlockPool:
     Parameters
     ----------
     most_lent : int
-        How many blocks may be lent at the same time; descriptors are scarce.
+        How many blocks may be lent at the same time; each of them uses a file descriptor.
     most_idle : int
         How many unused blocks are kept.
 

@@ -120,7 +120,10 @@ def _gather(place: str, thing: Any, found: dict[str, bytes], seen: set[int], dep
 
 
 def _parts_of(thing: Any) -> dict[str, Any] | None:
-    """Return the parts of `thing` by place, or ``None`` if it must be compared as a whole."""
+    """Return the parts of `thing` in a dict, or ``None`` if it must be compared as a whole.
+
+    The keys say where each part is, such as ``"[0]"`` or ``".name"``.
+    """
     kind = type(thing)
     if isinstance(thing, dict):
         return {f"[{name_of_key(key, at)}]": thing[key] for at, key in enumerate(thing)}

@@ -47,7 +47,10 @@ def libraries_left_open() -> Iterator[None]:
 
 
 def close_copy(env: Any) -> None:
-    """Close a copy of an environment while others may be in use; suppress errors of the copy."""
+    """Close one of several copies of an environment; ignore exceptions that its ``close`` raises.
+
+    Libraries that the other copies use, such as pygame, are not shut down.
+    """
     with errors_suppressed(Exception), libraries_left_open():
         env.close()
 

@@ -171,7 +171,13 @@ class WrapperState(ChainState):
             self._walk_object(place, value, _attribute(owner.locate, name))
 
     def _walk_object(self, place: str, value: Any, locate: Callable[[], Any]) -> None:
-        """Add `value` to the owners if it is an ordinary object; else it must be configuration."""
+        """Add `value` to the owners of state, unless its type is one that steps do not change.
+
+        Raises
+        ------
+        SnapshotError
+            The state of `value` cannot be saved.
+        """
         if id(value) in self._links:
             return
         if isinstance(value, gymnasium.Env):

@@ -90,10 +90,10 @@ def compare_states(env: Any, one: Row, other: Row) -> tuple[str, str] | None:
 def compare_continued(
     env: Any, judge: Any, episode: ReferenceEpisode, start: int, length: int
 ) -> tuple[int, tuple[str, str] | None]:
-    """Restore the state before step `start` of `episode` in `env`, and repeat the following steps.
+    """Restore the state before step `start` of `episode` in `env`, and repeat `length` steps.
 
-    Return the number of steps taken, and the difference in the last step, if any. States are
-    compared in `judge`, another copy of the environment.
+    Stop at the first step whose results differ. Return the number of steps taken, and how the last
+    one differs, if it does. States are compared in `judge`, another copy of the environment.
     """
     states = episode.states
     env.set_state(states[start])

@@ -123,9 +123,10 @@ def _bytes_of(tensor: torch.Tensor) -> NDArray[np.uint8]:
 
 
 def _writable(content: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return a writable array that shares memory with `content`; torch needs writable arrays.
+    """Return a writable array that shares memory with `content`.
 
-    Ray marks the arrays that it delivers as read-only, but no other object uses their memory.
+    torch warns about read-only arrays. Ray marks the arrays that it delivers as read-only, but
+    nothing else uses their memory, so writing to it is safe.
     """
     if content.flags.writeable:
         return content

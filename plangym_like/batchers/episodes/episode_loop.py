@@ -151,7 +151,11 @@ class EpisodeLoop:
     def _record(
         self, answer: tuple[DictTensor, DictTensor, DictTensor], outcome: DictTensor
     ) -> dict[str, Any]:
-        """Return the fields of one step; the fields that the action leads to begin with ``_``."""
+        """Return the fields of one step.
+
+        The names of the fields that hold the results of the action (the agent's new state and the
+        outcome) begin with ``_``.
+        """
         agent_state, action, new_state = answer
         record: dict[str, Any] = {}
         for prefix, parts in (

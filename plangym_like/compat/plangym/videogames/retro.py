@@ -65,7 +65,7 @@ class EpisodicLife(gymnasium.Wrapper[Any, Any, Any, Any]):
         return obs, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step once."""
+        """Step once; end the episode if a life was lost, and set ``info["lost_life"]``."""
         obs, reward, terminated, truncated, info = self.env.step(action)
         before, self._lives = self._lives, VideogameEnv.get_lifes_from_info(info)
         info["lost_life"] = self._lives < before
