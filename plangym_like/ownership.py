@@ -15,6 +15,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from plangym_like.errors import EnvApiError
 from plangym_like.row_errors import not_exiting
 
 # Types whose objects cannot change, so that no copy is needed.
@@ -56,12 +57,26 @@ def releases(thing: Any) -> bool:
 
 
 def owned_info(info: Mapping[str, Any], without: Container[str] = ()) -> dict[str, Any]:
-    """Return an independent copy of `info`, leaving out the keys in `without`."""
+    """Return an independent copy of `info`, leaving out the keys in `without`.
+
+    Raises
+    ------
+    EnvApiError
+        `info` is not a dict or another mapping.
+    """
+    if type(info) is not dict:
+        check_info(info)
     return {
         key: value if type(value) in _CONSTANT else owned(value)
         for key, value in info.items()
         if key not in without
     }
+
+
+def check_info(info: Any) -> None:
+    """Raise `EnvApiError` if `info` is not a dict or another mapping."""
+    if not isinstance(info, Mapping):
+        raise EnvApiError(f"the info must be a dict, got {type(info).__name__}")
 
 
 def _copied(value: Any, memo: dict[int, Any]) -> Any:

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from ale_py import ALEInterface, ALEState, LoggerMode
+from ale_py import ALEInterface, LoggerMode
 from ale_py.env import AtariEnv as AleEnv
 from numpy.typing import NDArray
 
@@ -70,7 +70,7 @@ class PlannableAle(AleEnv):
         self.stale = False
         # If true, no wrapper reads the observations, and they are all zeros.
         self.unread = False
-        self._neutral: ALEState | None = None
+        self._neutral: bytes | None = None
         # While Tic-Tac-Toe 3D computes its move, it draws only a part of the second buffer.
         self._settling_frames = 4 if self._game == "tic_tac_toe_3d" else 2
         self._restores_first = self._game in _UNSETTLED | _ROUNDED
@@ -79,13 +79,12 @@ class PlannableAle(AleEnv):
         if self._game in _UNSETTLED or self._game in TIMERS:
             self._draw_neutral()
         self.ale.reset_game()
-        beginning = self.ale.cloneState()
+        beginning = self.ale.cloneState().serialize()
         if self._golf is not None:
-            beginning = ALEState(self._golf.written_into(beginning.serialize()))
+            beginning = self._golf.written_into(beginning)
         self._beginning = beginning, self.ale.getScreenRGB()
-        self.leftovers = Leftovers(self.ale, self._beginning[0], self.load_game)
-        placed = self._game == _POSITIONED
-        self._positions = Positions(self._beginning[0].serialize()) if placed else None
+        self.leftovers = Leftovers(self.ale, beginning, self.load_game)
+        self._positions = Positions(beginning) if self._game == _POSITIONED else None
         # Returns the number of lives, even if no frame has run since a state was restored.
         self.lives = self._atlantis2_lives if self._game == "atlantis2" else self.ale.lives
         # The frameskip if actions are discrete, nothing is random and no game-specific correction
@@ -113,7 +112,7 @@ class PlannableAle(AleEnv):
         if self._game in TIMERS:
             self._timer = LastTimer(self.ale, TIMERS[self._game])
         else:
-            self._neutral = self.ale.cloneState()
+            self._neutral = self.ale.cloneState().serialize()
         self.seed_game()
         self.load_game()
 
@@ -151,11 +150,10 @@ class PlannableAle(AleEnv):
         state, screen = self._beginning
         same = np.array_equal(self.ale.getScreenRGB(), screen)
         if same and not self.sound_obs and self.leftovers.are_as_at_the_beginning():
-            self.ale.restoreState(state)
+            self.leftovers.load(state)
         else:
             self.load_game()
             self.ale.reset_game()
-        self.leftovers.forget()
         info: Any = self._get_info()
         info["seeds"] = seeds
         return self._get_obs(), info
@@ -184,7 +182,7 @@ class PlannableAle(AleEnv):
         leftovers = self.leftovers
         if self._neutral is not None:
             leftovers.prepare(True)
-            self.ale.restoreState(self._neutral)
+            leftovers.load(self._neutral)
             for _ in range(self._settling_frames):
                 self.ale.act(0)
         if self._timer is not None:

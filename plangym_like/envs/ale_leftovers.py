@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable
 
@@ -47,8 +48,8 @@ class Leftovers:
     ----------
     ale : ALEInterface
         The emulator, with a game loaded.
-    beginning : ALEState
-        The state after a reset, from which frames are run.
+    beginning : bytes
+        The serialised state after a reset, from which frames are run.
     load : callable
         Loads the game again.
 
@@ -58,32 +59,31 @@ class Leftovers:
         The minimum size of a serialised state in bytes.
     """
 
-    def __init__(self, ale: ALEInterface, beginning: ALEState, load: Callable[[], object]) -> None:
+    def __init__(self, ale: ALEInterface, beginning: bytes, load: Callable[[], object]) -> None:
         self._ale, self._beginning, self._load = ale, beginning, load
-        saved = beginning.serialize()
-        processor, banks = PROCESSOR.search(saved), _BANKED.search(saved)
+        processor, banks = PROCESSOR.search(beginning), _BANKED.search(beginning)
         assert processor is not None
         # The generator's text may have any length, so places after it are counted from the end.
-        end = len(saved)
+        end = len(beginning)
         self._status = processor.end() + _STATUS_AFTER_NAME - end
         start, stop = (end, end) if banks is None else banks.span()
         self._banks = slice(start - end, stop - end)
         self.shortest = -min(self._status, self._banks.start)
-        self._usual_banks = saved[self._banks]
+        self._usual_banks = beginning[self._banks]
         # A halted processor runs nothing, so its frame stays unfinished.
-        halted = bytearray(saved)
+        halted = bytearray(beginning)
         halted[self._status] = _FATAL
-        self._halted = ALEState(bytes(halted))
+        self._halted = bytes(halted)
         # The number of the last frame, and 1 if that frame was finished, else 0. `None` if unknown.
         self._known: tuple[int, int] | None = None
         self._damaged = False
-        system = _SYSTEM.search(saved)
+        system = _SYSTEM.search(beginning)
         assert system is not None
         # The generator's text and its length. The 4-byte length of the processor's name follows.
         self._generator = slice(system.end(), processor.start() - 4 - end)
         # The emulator's generator when its state was last saved.
-        self._held = saved[self._generator]
-        self._omits_generator = self._can_omit_generator(saved)
+        self._held = beginning[self._generator]
+        self._omits_generator = self._can_omit_generator(beginning)
 
     def save(self) -> bytes:
         """Return the emulator's state, serialised."""
@@ -132,7 +132,9 @@ class Leftovers:
     def are_as_at_the_beginning(self) -> bool:
         """Return whether the initial state can be restored without preparation."""
         self.save()
-        return not self._damaged and self._is(self._beginning.serialize()[self._status] & _STOPPED)
+        ready = not self._damaged and self._is(self._beginning[self._status] & _STOPPED)
+        self.forget()
+        return ready
 
     def prepare(self, finished: int) -> None:
         """Prepare to restore a state; `finished` says whether that state's last frame was finished.
@@ -143,14 +145,14 @@ class Leftovers:
         if self._known is None or self._known[0] != ale.getFrameNumber():
             self.save()
         if self._damaged:
+            self.forget()
             self._load()
             ale.reset_game()
             self._damaged = False
             self.save()
         if self._is(finished):
             return
-        self.forget()
-        ale.restoreState(self._beginning if finished else self._halted)
+        self.load(self._beginning if finished else self._halted)
         for _ in range(_TRIES):
             ale.act(0)
             self.save()
@@ -183,12 +185,10 @@ class Leftovers:
 
         The emulator must be in the state `saved`, and is in it again afterwards.
         """
-        try:
-            self._ale.restoreState(ALEState(self._without_generator(saved)))
-        except (SystemError, ValueError, RuntimeError):
-            self._ale.restoreState(self._beginning)
-            return False
-        same: bool = self._ale.cloneState().serialize() == saved
-        if not same:
-            self._ale.restoreState(self._beginning)
-        return same
+        ale = self._ale
+        with contextlib.suppress(SystemError, ValueError, RuntimeError):
+            ale.restoreState(ALEState(self._without_generator(saved)))
+            if ale.cloneState().serialize() == saved:
+                return True
+        ale.restoreState(ALEState(saved))
+        return False

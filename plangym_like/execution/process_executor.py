@@ -116,8 +116,10 @@ class ProcessExecutor:
         """
         blocking = options.blocking
         if inputs.count == 1 and blocking and self._stepper is not None and not self._closed:
-            # A single row is never worth sending. The stepper has its own lock.
-            return self._run_here(inputs, options)
+            # A single row is never worth sending. The time for which another thread steps rows here
+            # must not count.
+            with self._stepper.lock:
+                return self._run_here(inputs, options)
         with self.lock:
             self.ensure_open()
             stays = self._stays_here(inputs, options)

@@ -11,7 +11,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from plangym_like.errors import EnvApiError, SnapshotError
+from plangym_like.errors import SnapshotError
+from plangym_like.ownership import check_info
 from plangym_like.row_errors import errors_suppressed, not_exiting
 from plangym_like.snapshots import plain_data
 from plangym_like.snapshots.configuration import (
@@ -79,8 +80,7 @@ def without_clock(info: Mapping[str, Any]) -> dict[str, Any]:
     ``{"r": ..., "l": ..., "t": ...}``, under the key ``"episode"`` or another key that the user
     chose.
     """
-    if not isinstance(info, Mapping):
-        raise EnvApiError(f"the info must be a dict, got {type(info).__name__}")
+    check_info(info)
     left = dict(info)
     for key, value in info.items():
         if type(value) is dict and value.keys() == {"r", "l", "t"}:

@@ -11,6 +11,7 @@ pytest.importorskip("ale_py", reason="Atari is not installed: pip install 'plang
 
 from ale_py import ALEInterface, ALEState, LoggerMode, roms
 
+import plangym_like
 from plangym_like.envs.ale_leftovers import Leftovers
 from plangym_like.errors import StateFormatError
 
@@ -54,7 +55,8 @@ def emulator(game: str) -> ALEInterface:
 
 
 def leftovers_of(ale: Any, game: str) -> Leftovers:
-    return Leftovers(ale, ale.cloneState(), lambda: ale.loadROM(roms.get_rom_path(game)))
+    beginning = ale.cloneState().serialize()
+    return Leftovers(ale, beginning, lambda: ale.loadROM(roms.get_rom_path(game)))
 
 
 def states_after_resets(ale: ALEInterface, resets: int = 4, frames: int = 30) -> list[bytes]:
@@ -170,3 +172,43 @@ def test_states_of_one_frame_number_may_differ_in_the_generator() -> None:
         leftovers.restore(one)
         leftovers.restore(state)
         assert leftovers.save() == state
+
+
+@pytest.mark.parametrize(
+    ("name", "game", "frames"),
+    [("Qbert", "qbert", 80), ("TicTacToe3D", "tic_tac_toe_3d", 80), ("AirRaid", "air_raid", 96)],
+)
+def test_frames_that_settle_a_game_do_not_hide_which_generator_is_held(
+    name: str, game: str, frames: int
+) -> None:
+    """Those frames end with the frame number of one of these states."""
+    raw = emulator(game)
+    raw.reset_game()
+    with plangym_like.make(f"ALE/{name}-v5", obs_type="ram", frameskip=1, audit="off") as env:
+        env.reset(seed=0)
+        base = env.simulator.base
+        for _ in range(frames):
+            base.restore(raw.cloneState().serialize())
+            assert base.ale.act(0) == raw.act(0)
+            assert base.leftovers.save() == raw.cloneState().serialize()
+
+
+def test_an_interrupted_reset_does_not_hide_which_generator_is_held(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Interrupted(Recording):
+        def restoreState(self, state: ALEState) -> None:
+            super().restoreState(state)
+            raise KeyboardInterrupt
+
+    with plangym_like.make("ALE/Pong-v5", obs_type="ram", audit="off") as env:
+        env.reset(seed=0)
+        state = env.reset().state  # the reset has drawn numbers
+        expected = env.step(0, state).state
+        env.reset(seed=0)
+        leftovers = env.simulator.base.leftovers
+        with monkeypatch.context() as patch:
+            patch.setattr(leftovers, "_ale", Interrupted(leftovers._ale))
+            with pytest.raises(KeyboardInterrupt):
+                env.reset(seed=0)
+        assert (env.step(0, state).state == expected).all()
