@@ -172,8 +172,8 @@ class BatchEnv(PlanEnv):
     def get_state(self) -> Row:
         """Return the state that batches start from if no states are given.
 
-        Before the first `reset`, `step` or `set_state`, this is the first worker's state or, if
-        the simulator of this process has been used already, that simulator's state.
+        With `caller`, or once the simulator of this process has been used, this is that simulator's
+        state. Otherwise it is the first worker's, until the first `reset`, `step` or `set_state`.
         """
         if self._stepper is not None:
             return super().get_state()

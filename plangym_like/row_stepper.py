@@ -79,16 +79,18 @@ class RowStepper:
         `states` and `observations` say what the result includes; `masked` is as in `run_rows`.
         """
         layout = self.layout
-        if inputs.count != 1 or inputs.horizon or "rgb" in layout.columns:
-            rows = layout.allocate(inputs, states=states, observations=observations)
-            return layout.result(rows, self.run_rows(rows, 0, inputs.count, masked=masked))
-        try:
-            return self._run_one(inputs, states)
-        except Exception as error:
-            if not masked:
-                raise
-            rows = layout.allocate(inputs, states=states, observations=observations)
-            return layout.result(rows, {0: not_exiting(error)})
+        failure = None
+        if inputs.count == 1 and not inputs.horizon and "rgb" not in layout.columns:
+            try:
+                return self._run_one(inputs, states)
+            except Exception as error:
+                if not masked:
+                    raise
+                failure = not_exiting(error)
+        rows = layout.allocate(inputs, states=states, observations=observations)
+        if failure is not None:
+            return layout.result(rows, {0: failure})
+        return layout.result(rows, self.run_rows(rows, 0, inputs.count, masked=masked))
 
     def _run_one(self, inputs: Inputs, states: bool) -> BatchTransition | BatchStep:
         """Step a batch of one row without allocating arrays for its results first."""

@@ -212,7 +212,7 @@ class Simulator(abc.ABC):
     def renew(self) -> None:
         """Undo changes made by batches and by tests of exactness.
 
-        Called before a reset if there is no current state. The episode gets a new random generator.
+        Called before a reset if there is no current state. The next episode gets a new generator.
         If it is the first episode, wrappers get the state that they had in the new simulator.
         """
 

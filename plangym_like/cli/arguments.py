@@ -21,21 +21,20 @@ class UsageError(Exception):
 
 
 def add_env_command(
-    commands: Any, name: str, *, purpose: str, description: str | None, **ids: Any
+    commands: Any, name: str, *, purpose: str, description: str | None, nargs: str | None = None
 ) -> argparse.ArgumentParser:
-    """Add the command `name`, which takes an environment id, or several ids if `ids` is given.
+    """Add the command `name` to `commands`, the subparsers of the program.
 
-    `commands` are the subparsers of the program. `ids` are the keyword arguments of
-    ``add_argument`` for several ids, such as ``nargs="+"``.
+    It takes an environment id, or several if `nargs` says how many, as in ``add_argument``.
     """
     parser: argparse.ArgumentParser = commands.add_parser(
         name, help=purpose, description=description
     )
     parser.add_argument(
-        "ids" if ids else "id",
+        "ids" if nargs else "id",
+        nargs=nargs,
         metavar="ID",
         help="a Gymnasium id, or module:callable for your own environment",
-        **ids,
     )
     return parser
 

@@ -147,8 +147,8 @@ def _rate(call: Callable[[], Any], seconds: float) -> float:
 def parts_of(env: PlanEnv, states: Row) -> dict[str, float]:
     """Return median CPU times in microseconds.
 
-    They are the times to restore, step and save a single state, the time of one row of a batch, and
-    the part of it in the simulator. CPU time hardly depends on other programs on the machine.
+    They are the times of restoring, stepping and saving one state, of one row of a batch, and of
+    the simulator's part of that row. CPU time hardly depends on other programs on the machine.
     """
     actions = ActionSampler(env, "bench")(np.random.default_rng(0), len(states))
     taken: dict[str, list[float]] = {"restore": [], "step": [], "save": []}

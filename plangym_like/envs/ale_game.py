@@ -192,7 +192,6 @@ class PlannableAle(AleEnv):
         if self._positions is not None:
             leftovers.load(self._positions.placing(saved))
             self.ale.act(0)
-            leftovers.save()
         leftovers.restore(saved)
         if self._golf is not None:
             self._golf.read_from(saved)

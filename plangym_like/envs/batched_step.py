@@ -32,7 +32,7 @@ class ObservedStates:
         return ObservedStates(self.states[rows], self.obs[rows])
 
     def put(self, rows: NDArray[np.intp], part: ObservedStates) -> None:
-        """Replace those of `rows` with `part`, a result of `take` that has been stepped."""
+        """Replace the states and observations of `rows` with `part`, a stepped result of `take`."""
         self.states[rows], self.obs[rows] = part.states, part.obs
 
 

@@ -89,6 +89,6 @@ class Addresses:
         places = places[:, None] + _WORD
         distances = data[places].view("<u8")
         if (distances >= self._end - self._first).any():
-            raise ValueError(f"its offset {distances.max()} is outside the emulator's library")
+            raise ValueError(f"it has an offset {distances.max()} beyond the emulator's library")
         data[places] = (distances + np.uint64(self._first)).view(np.uint8)
         return data

@@ -155,14 +155,13 @@ class FrozenLake(Grid):
             fields["desc"] = self.env.desc.view(np.uint8).ravel()
 
     def write(self, fields: np.void) -> None:
-        if self.drawn:
-            self.place(fields["s"])  # before the map changes; all maps have the same places
-            letters = fields["desc"].tobytes()
-            if letters != self.env.desc.tobytes():
-                self._move_to(letters)
-        super().write(fields)
+        letters = fields["desc"].tobytes() if self.drawn else b""
+        lake = self._lake_of(letters) if letters and letters != self.env.desc.tobytes() else None
+        super().write(fields)  # all maps have the same places
+        if lake is not None:
+            self.env.desc, self.env.P, self.env.initial_state_distrib = lake
 
-    def _move_to(self, letters: bytes) -> None:
+    def _lake_of(self, letters: bytes) -> _Lake:
         lake = self._lakes.get(letters)
         if lake is None:
             if not set(letters) <= set(b"SFHG") or b"S" not in letters:
@@ -172,7 +171,7 @@ class FrozenLake(Grid):
             rows = [text[start : start + size] for start in range(0, len(text), size)]
             lake = _Lake.of(FrozenLakeEnv(desc=rows, **self._arguments))
             self._lakes[letters] = lake
-        self.env.desc, self.env.P, self.env.initial_state_distrib = lake
+        return lake
 
     def named(self, fields: NDArray[Any]) -> dict[str, NDArray[Any]]:
         found = super().named(fields)

@@ -49,8 +49,8 @@ def call_source(source: Callable[..., Any], options: Mapping[str, Any]) -> gymna
         if not reason.startswith("missing"):
             raise  # the caller has a better message for an unknown option
         raise InputError(
-            f"{name_of(source)} cannot be called: {reason}; pass make a callable without "
-            "arguments, or pass the argument to make as an option"
+            f"{name_of(source)} cannot be called: {reason}; give make a callable that needs "
+            "no arguments, or give the missing argument to make by name"
         ) from error
 
 

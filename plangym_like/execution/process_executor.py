@@ -123,7 +123,7 @@ class ProcessExecutor:
         with self.lock:
             self.ensure_open()
             stays = self._stays_here(inputs, options)
-            if not inputs.verified and (stays or not blocking):
+            if not (blocking or inputs.verified):
                 self.layout.verify(inputs)
                 inputs.verified = True
             if stays:
@@ -238,17 +238,20 @@ class ProcessExecutor:
         self.pool.wait_for_rows(min(seconds, dispatcher.max_sleep()), dispatcher.watched())
 
     def _run_here(self, inputs: Inputs, options: SubmitOptions) -> Any:
-        states, observations, _, masked, is_audit = options
+        states, observations, is_audit = options.states, options.observations, options.audit
         stepper, tally = self._stepper, self.tally
         if not inputs.verified:
             self.layout.verify(inputs)
+            inputs.verified = True
         if not is_audit:
             tally.begin(inputs.count)
         if stepper is None:  # the batch is empty
             empty = self.layout.allocate(inputs, states=states, observations=observations)
             return self.layout.result(empty)
         begun = time.perf_counter()
-        result = stepper.run_batch(inputs, states=states, observations=observations, masked=masked)
+        result = stepper.run_batch(
+            inputs, states=states, observations=observations, masked=options.masked
+        )
         seconds = time.perf_counter() - begun
         tally.seconds_here += seconds
         if seconds > MESSAGE_SECONDS or tally.batches % _NOTED == 1:

@@ -62,7 +62,8 @@ class RowFaults:
     def failure(self) -> Exception | None:
         """The error that ends the batch, or ``None``.
 
-        It is the error of the failed row with the lowest index. Later rows may not be stepped.
+        It is the error of the failed row with the lowest index. Later rows may have been left
+        unstepped.
         """
         if self._failure is None:
             return None

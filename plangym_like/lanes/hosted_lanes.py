@@ -169,7 +169,7 @@ class HostedLanes:
         *,
         fds: Sequence[int] = (),
     ) -> None:
-        """Attach to the memory of all lanes, if it exists; set `attributes`, and save states.
+        """Attach to the memory of all lanes, if it exists; set `attributes`; save states if asked.
 
         If it exists, `form` is not ``None`` and `fds` holds its descriptor. `save`: see `perform`.
         """

@@ -20,8 +20,8 @@ class LaneArrays(NamedTuple):
     actions : tree of array or None
         ``None`` if actions are objects, which are sent in messages.
     observations : tree of array
-        The arrays that the first call of `ProcessLanes.start` returns. If they are in shared
-        memory, workers can write to them.
+        The arrays that the first call of `ProcessLanes.start` returns. They are in shared memory,
+        to which workers write, if `LaneForm.shares_observations` is true.
     recent : (tree, tree)
         Two slots for the observations of the last calls. Calls write to them in turn, so that the
         observations of the previous call are intact if a process dies during a call.

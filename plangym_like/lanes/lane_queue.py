@@ -121,7 +121,7 @@ class LaneQueue:
         return taken
 
     def raise_first(self) -> None:
-        """Raise the first exception of an environment that has not been raised here, if any.
+        """If exceptions of environments are still to be raised, raise the first of them.
 
         The lanes that were stepped in the failed call are not pending any more.
         """

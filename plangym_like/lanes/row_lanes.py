@@ -104,8 +104,9 @@ class RowLanes(Lanes):
     def call(self, name: str, *args: Any, lanes: Which = None, **kwargs: Any) -> list[Any]:
         if name == "set_wrapper_attr":
             self.set_attr(args[0], args[1:])
-        is_seed = name == "np_random_seed" or args == ("np_random_seed",)
-        if is_seed and self._states is not None:
+        if name == "get_wrapper_attr" and args == ("np_random_seed",):
+            name, args = "np_random_seed", ()
+        if name == "np_random_seed" and self._states is not None:
             return [self._seeds[lane] for lane in self._chosen(lanes)]
         values = []
         for lane in self._chosen(lanes):

@@ -98,6 +98,8 @@ def is_leaf(tree: Any) -> bool:
 def named_parts(tree: Any) -> dict[str, Any] | None:
     """Return the parts of a container by name, ``None`` for a leaf; parts of a tuple are numbered.
 
+    ``None`` is a container without parts.
+
     >>> named_parts((1, {"a": 2}))
     {'0': 1, '1': {'a': 2}}
     """

@@ -45,8 +45,8 @@ class Novelty:
             )
         if columns != (self._num_columns or columns):
             raise InputError(
-                f"features must have {self._num_columns} columns, got {columns}: the number of "
-                "columns must be that of the first call"
+                f"features must have {self._num_columns} columns, as in the first call, got "
+                f"{columns}"
             )
         self._num_columns = columns
         if array.dtype == np.bool_:

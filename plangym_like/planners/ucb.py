@@ -38,7 +38,7 @@ def ucb1(
     Returns
     -------
     array ``(n, A)``
-        Infinite for actions without a visit or a descent under way.
+        Infinite for actions with neither a visit nor a descent under way.
 
     >>> ucb1(np.array([[1.0, 3.0, 0.0]]), np.array([[2.0, 4.0, 0.0]]), 1.0, 6).round(3)
     array([[1.447, 1.419,   inf]])

@@ -309,7 +309,10 @@ class Connection:
             self.process.kill()
 
     def ask_to_close(self) -> bool:
-        """Send the message CLOSE if the lock for sending is free; return whether it was free."""
+        """Queue the message CLOSE, and send what can be sent without waiting.
+
+        Return False if the connection has ended, or if the lock for sending is taken.
+        """
         request = outgoing(CLOSE, next(self._numbers), b"")
         return self._end is None and self._send_aside(request, 0.1)
 

@@ -72,8 +72,21 @@ def test_a_plan_env_of_ones_own() -> None:
     assert env.step_with_dt(1, dt=1)[1] == 1
     with pytest.raises(InputError, match="dt must be at least 1, got 0"):
         env.step_with_dt(1, dt=0)
-    assert env.step_batch([], return_state=True) == ([],) * 6
-    assert env.step_batch([], return_state=False) == ([],) * 5
+    for each in (env, ClassicControl("CartPole-v1")):
+        assert each.step_batch([], return_state=True) == ([],) * 6
+        assert each.step_batch([], []) == ([],) * 6
+        assert each.step_batch([], [], return_state=False) == ([],) * 5
+
+
+class Narrow(Walk):
+    """Takes only the arguments that every class of plangym takes."""
+
+    def __init__(self, name: str, frameskip: int, autoreset: bool, delay_setup: bool) -> None:
+        super().__init__(name, frameskip, autoreset, delay_setup)
+
+
+def test_a_class_without_images_is_cloned() -> None:
+    assert Narrow("walk", 3, True, False).clone().frameskip == 3
 
 
 class Seen(ClassicControl):

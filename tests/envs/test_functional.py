@@ -151,3 +151,12 @@ def test_what_is_not_functional():
         plangym_like.make("pgx/nim")
     with pytest.raises(InputError, match="known"):
         FunctionalEnv(dict).setup()
+
+    class Unsteppable:
+        num_actions = 2
+
+        def init(self, key):
+            return key
+
+    with pytest.raises(InputError, match="lacks pgx's init, step or num_actions"):
+        FunctionalEnv(Unsteppable).setup()

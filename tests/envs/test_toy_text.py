@@ -372,10 +372,12 @@ def test_a_damaged_place_leaves_the_map_alone() -> None:
     other.reset(seed=0)
     assert (sim.base.desc != other.base.desc).any()
     before, row = sim.base.desc.copy(), saved(other)
-    row[32 : 32 + 8] = 255
-    with pytest.raises(StateFormatError, match="no place -1"):
-        restore(sim, row)
-    assert (sim.base.desc == before).all()
+    for field, message in ((32, "no place -2"), (40, "no action -2")):
+        damaged = row.copy()
+        damaged[field : field + 8].view(np.int64)[:] = -2
+        with pytest.raises(StateFormatError, match=message):
+            restore(sim, damaged)
+        assert (sim.base.desc == before).all()
 
 
 @pytest.mark.parametrize("game", ["lake", "cliff", "taxi"])

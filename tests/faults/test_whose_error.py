@@ -298,6 +298,36 @@ def test_what_a_signal_handler_raises_in_an_audit_is_raised(number: int) -> None
     assert (result.stdout, result.stderr) == ("late\n", "")
 
 
+IN_A_MASKED_ROW = """
+import os, signal
+from playground import CounterEnv
+
+def handle(number, frame):
+    raise TimeoutError("late")
+
+signal.signal(signal.SIGALRM, handle)
+
+def trap(action):
+    if action == 7:
+        os.kill(os.getpid(), signal.SIGALRM)
+        for _ in range(1000000):
+            pass
+
+env = CounterEnv("toy", trap=trap)
+state = env.reset(seed=1).state
+try:
+    env.step_batch([7] * {count}, state, on_error="mask")
+except TimeoutError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_what_a_signal_handler_raises_in_a_masked_row_is_raised(count: int) -> None:
+    result = run_script(IN_A_MASKED_ROW.format(count=count))
+    assert (result.stdout, result.stderr) == ("late\n", "")
+
+
 IN_A_RESET = """
 import os, signal
 import gymnasium

@@ -16,6 +16,7 @@ from test_make_vec import same
 import plangym_like
 from plangym_like import make_vec, registry
 from plangym_like.errors import ActionError, SnapshotError
+from plangym_like.lanes.row_lanes import RowLanes
 
 
 class Walk(gymnasium.Env):
@@ -273,10 +274,19 @@ def test_seeds_of_rows_of_one_environment() -> None:
     with make_vec("HalfCheetah-v5", 8) as envs:
         envs.reset(seed=5)
         assert envs.np_random_seed == tuple(range(5, 13))
-        assert envs.call("get_wrapper_attr", "np_random_seed") == tuple(range(5, 13))
         envs.reset(seed=[20] * 8, options={"reset_mask": np.arange(8) == 2})
         envs.reset()
         assert envs.np_random_seed == (5, 6, 20, 8, 9, 10, 11, 12)
+
+
+def test_seeds_of_state_rows_are_those_of_the_lanes() -> None:
+    with make_vec(lambda: plangym_like.make("HalfCheetah-v5", n_workers=1), 3) as envs:
+        assert type(envs._lanes) is RowLanes
+        envs.reset(seed=[5, 6, 7])
+        assert envs.call("np_random_seed") == (5, 6, 7)
+        assert envs.call("get_wrapper_attr", "np_random_seed") == (5, 6, 7)
+        assert envs.call("has_wrapper_attr", "np_random_seed") == (True,) * 3
+        envs.call("set_state", np.zeros(9), np.zeros(9))
 
 
 # Making them

@@ -30,7 +30,8 @@ class Backend:
     Raises
     ------
     InputError
-        `name` is unknown or does not take an option that was given, or `resources` is not a dict.
+        `name` or `start_method` is unknown, `name` does not take an option that was given, or
+        `resources` is not a dict.
     MissingExtraError
         `name` is ``"ray"``, but Ray is not installed.
     """

@@ -122,6 +122,7 @@ class Trajectories:
         InputError
             A field is called ``"next"`` or ``"mask"``, or two fields would have the same name.
         """
+        # One dict for each field, so that `merged` notices two fields that get the same name.
         before: list[dict[str, Any]] = []
         after: list[dict[str, Any]] = []
         for name, steps in self.steps.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
@@ -157,8 +157,8 @@ class PlanEnv:
             self.step(action, state, dt=each, return_state=return_state)
             for action, state, each in zip(actions, states, steps, strict=True)
         )
-        columns = zip(*rows, strict=True)
-        return tuple(map(list, columns)) or tuple([] for _ in range(5 + bool(return_state)))
+        given = return_state or (return_state is None and states[:1] != [None])
+        return columns_of(rows, 5 + bool(given))
 
     def clone(self, **kwargs: Any) -> Self:
         """Return another environment made with the same arguments, updated with `kwargs`."""
@@ -167,7 +167,8 @@ class PlanEnv:
             "frameskip": self.frameskip,
             "autoreset": self.autoreset,
             "delay_setup": self.delay_setup,
-            "return_image": self.return_image,
+            # A subclass may not have this argument.
+            **({"return_image": True} if self.return_image else {}),
         }
         return type(self)(**{**given, **kwargs})
 
@@ -194,11 +195,10 @@ class PlanEnv:
         InputError
             `dt` is less than 1.
         """
-        frames = int(dt) * self.frameskip
-        if frames < 1:
+        if int(dt) < 1:
             raise InputError(f"dt must be at least 1, got {dt!r}")
         self._begin_frames()
-        for _ in range(frames):
+        for _ in range(int(dt) * self.frameskip):
             self._n_step += 1
             data = self.process_apply_action(*self.apply_action(action))
             _, self._reward_step, self._terminal_step, truncated, _ = data
@@ -309,3 +309,8 @@ def as_steps(dt: Any, count: int) -> list[int]:
     if steps.shape not in ((), (1,), (count,)):
         raise BatchLengthError(f"dt must be one number or {count}, one for each row, got {dt!r}")
     return [int(each) for each in np.broadcast_to(steps, (count,))]
+
+
+def columns_of(rows: Iterable[tuple[Any, ...]], width: int) -> tuple[list[Any], ...]:
+    """Return `width` lists, one for each value of the `rows`, which have `width` values each."""
+    return tuple(map(list, zip(*rows, strict=True))) or tuple([] for _ in range(width))

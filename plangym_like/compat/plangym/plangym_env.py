@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from plangym_like import plan_env
 from plangym_like.compat.plangym import window
 from plangym_like.compat.plangym.making import HOOKS, is_ours, make_core, writes_hooks
-from plangym_like.compat.plangym.plan_env import PlanEnv, as_steps, without_states
+from plangym_like.compat.plangym.plan_env import PlanEnv, as_steps, columns_of, without_states
 from plangym_like.envs.wrapping import WrapperLike
 from plangym_like.snapshots.known_wrappers import links
 from plangym_like.spaces import take
@@ -361,8 +361,8 @@ class PlangymEnv(PlanEnv):
     ) -> tuple[list[Any], ...]:
         """Step N times; return a list of N values for each value that `step` returns.
 
-        `plangym_like` steps given `states` as one batch without changing the current state, unless
-        a subclass overrides step methods. Without `states`, each step continues from the last one.
+        Given `states` are stepped as one batch, and the current state does not change, unless a
+        subclass overrides step methods. Without `states`, each step continues from the last one.
         """
         if without_states(states) or not self._steps_batches():
             return super().step_batch(actions, states, dt, return_state)
@@ -387,7 +387,7 @@ class PlangymEnv(PlanEnv):
         for row, each in zip(rows, steps, strict=True):
             row[4]["dt"] = each
         self._complete_infos([row[4] for row in rows], states)
-        return (*map(list, found), *(list(column) for column in zip(*rows, strict=True)))
+        return (*map(list, found), *columns_of(rows, 5))
 
     def _complete_infos(self, infos: list[dict[str, Any]], states: Any) -> None:
         """Add values that this class defines to `infos`, the infos of steps from `states`."""

@@ -2,7 +2,8 @@
 
 Every result is bit-identical to the result of the environment's own ``step``. So every expression
 keeps the operands, order and dtypes of the formulas in ``gymnasium/envs/classic_control``.
-Constants are read from the environment. If users change them there, a new vectorised form is made.
+Constants are read from the environment. If users change them there, a simulator makes a new
+vectorised form; `ClassicLanes` raise an error.
 Two rules of NumPy matter here:
 
 - ``x**2`` uses libm's ``pow`` for a single number but ``x * x`` for an array, and the two sometimes

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from plangym_like.batchers.engine import worker_group
+from plangym_like.batchers.engine.backend import Backend
 from plangym_like.batchers.engine.group_context import GroupContext
 from plangym_like.batchers.engine.local_workers import LocalWorkers
 from plangym_like.batchers.engine.tensor_tree import tensor_over
@@ -246,3 +247,5 @@ def test_numbers_that_make_no_sense() -> None:
     for wrong in ({"num_groups": 0}, {"num_workers": -1}, {"timeout": 0.0}):
         with pytest.raises(InputError):
             WorkerGroup(Hosted, **{"num_groups": 1, **wrong})  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="start_method must be one of 'forkserver'"):
+        Backend(start_method="thread")
