@@ -2,7 +2,7 @@
 
 Run it from anywhere::
 
-    python benchmarks/one_step.py              # writes docs/figures/one_step.json
+    python benchmarks/one_step.py              # writes docs/figures/one_step.json and one_step.md
     python benchmarks/one_step.py --quick      # a rough look, writes nothing
 
 plangym and the raw emulator are measured in the same run, slice by slice in turn; if plangym is not
@@ -19,6 +19,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from bench import machine
+from tables import table
 
 import plangym_like
 
@@ -144,6 +147,22 @@ def measure(job: str, rounds: int, steps: int) -> dict[str, dict[str, float]]:
     }
 
 
+def page(figures: dict[str, dict[str, dict[str, float]]]) -> str:
+    """Return the figures of states from the pool as a table in Markdown."""
+    rows = []
+    for job, columns in figures.items():
+        name = JOBS[job][0].removeprefix("ALE/")
+        for call, suffix in (("step", ""), ("step_batch", ", step_batch")):
+            labels = [f"ours{suffix}", f"ours, 2 workers{suffix}", f"plangym{suffix}"]
+            found = [columns.get(label) for label in (*labels, "" if suffix else "raw loop")]
+            told = ["" if each is None else f"{each['pool']:.1f}" for each in found]
+            rows.append((name, f"`{call}`" + ", one row" * bool(suffix), *told))
+    here = machine()
+    head = ("environment", "call", "ours", "ours, 2 workers", "plangym", "raw emulator loop")
+    measured = f"Measured on {here['cores']} cores ({here['cpu']}), slices interleaved."
+    return "\n".join([f"{measured} Medians, in microseconds.", "", *table(head, rows)])
+
+
 def main() -> None:
     """Measure all jobs, print them, and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -161,6 +180,7 @@ def main() -> None:
         FIGURES.mkdir(exist_ok=True)
         path = FIGURES / "one_step.json"
         path.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+        (FIGURES / "one_step.md").write_text(page(figures), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from pathlib import Path
 # A page, its table in docs/figures, and the name in its markers.
 PLACES = (
     ("docs/performance.md", "bench.md", "table"),
+    ("docs/performance.md", "one_step.md", "one step"),
     ("docs/rollouts.md", "rollouts.md", "rollouts"),
     ("docs/plangym.md", "plangym.md", "suite"),
     ("docs/states.md", "archive.md", "archive"),
