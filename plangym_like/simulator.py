@@ -213,7 +213,8 @@ class Simulator(abc.ABC):
         """Undo changes made by batches and by tests of exactness.
 
         Called before a reset if there is no current state. The next episode gets a new generator.
-        If it is the first episode, wrappers get the state that they had in the new simulator.
+        Before the first episode, wrappers also get the state that they had when the simulator was
+        made.
         """
 
     def forget(self) -> None:

@@ -60,7 +60,8 @@ def continued_difference(
     Parameters
     ----------
     again : callable
-        Steps rows with failures masked, and returns their results, states and observations.
+        Steps rows, and returns their results, states and observations. The exceptions of failed
+        rows are part of the result (``infos.errors``).
     first : Inputs
         One row. Both episodes begin in its state; its actions are ignored.
     plan : list

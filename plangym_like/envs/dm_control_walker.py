@@ -17,7 +17,10 @@ _STAND_HEIGHT = 1.2
 
 
 def _advance(model: Any, data: Any, substeps: int) -> None:
-    """Finish the current substep, run the remaining ones and begin the next, as in dm_control."""
+    """Run one step of the task, as dm_control does.
+
+    The first substep has already begun. Finish it, run the others, and begin the next step's first.
+    """
     mujoco.mj_step2(model, data)
     if substeps > 1:
         mujoco.mj_step(model, data, substeps - 1)

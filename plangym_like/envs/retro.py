@@ -175,8 +175,8 @@ class RetroSimulator(GymnasiumSimulator):
     name : str
         The name of a game in stable-retro; ``-v0`` may be left out.
     obs_type : {"rgb", "grayscale", "ram", "coords"}, optional
-        ``"coords"`` and ``"rgb"`` are the screen, ``"grayscale"`` is its luminance, and ``"ram"``
-        is the console's memory.
+        ``"rgb"`` is the screen, ``"grayscale"`` its luminance, and ``"ram"`` the console's memory.
+        ``"coords"``, a value of plangym's, is the screen too.
     emulator_capacity : int, optional
         Bytes reserved in each row for the emulator's state, whose length varies on some consoles.
     kwargs

@@ -106,7 +106,7 @@ class SharedBatch:
     def send(
         self, worker: RowWorker, owner: object, start: int, stop: int, most: int, *, careful: bool
     ) -> None:
-        """Send a worker the rows ``start:stop``; its limit may later be raised to `most`."""
+        """Send a worker the rows ``start:stop``; `stop` may later be raised to at most `most`."""
         given = self._inputs
         now = stop
         if self._first and start + self._first < stop:

@@ -30,7 +30,7 @@ class Traits(NamedTuple):
     Attributes
     ----------
     step_infos, steps_ended, has_states : bool
-        As in `Lanes`. The first two may change when attributes are set.
+        As in `Lanes`. `set_attr` may change the first two.
     """
 
     step_infos: bool

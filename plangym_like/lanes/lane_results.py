@@ -123,10 +123,10 @@ class LaneResults:
         *,
         in_place: bool,
     ) -> None:
-        """Copy the observations of the worker's lanes `own` into the caller's rows.
+        """Copy the observations of the lanes `own` of `worker` into the caller's rows.
 
-        If `own` is ``None``, copy those of all lanes of the worker. `in_place` is true if the
-        worker has already written the observations into the caller's rows.
+        ``None`` means all lanes of the worker. With `in_place`, nothing is copied, because the
+        worker has already written the observations there.
         """
         rows: Any = worker.rows if own is None else np.array(worker.numbers(own), np.intp)
         recent = arrays.recent[worker.slot]

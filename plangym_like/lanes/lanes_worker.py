@@ -190,7 +190,10 @@ class LanesWorker(WorkerHandle):
         return [lane - self.start for lane in lanes if self.start <= lane < self.stop]
 
     def numbers(self, own: Sequence[int] | None) -> Sequence[int]:
-        """Convert lane numbers `own` within this process to overall numbers; ``None`` means all."""
+        """Return the numbers among all lanes of the lanes `own`, numbered within this process.
+
+        ``None`` means all lanes of the process.
+        """
         if own is None:
             return range(self.start, self.stop)
         return [self.start + lane for lane in own]

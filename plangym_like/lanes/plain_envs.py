@@ -13,7 +13,10 @@ from plangym_like.snapshots.known_wrappers import chain, links
 
 
 def shows_its_base(env: Any) -> bool:
-    """Return whether a step of `env` is exactly one step of its Gymnasium environment."""
+    """Return whether a step of `env` is one step of the Gymnasium environment inside it.
+
+    It is not if frames are skipped, for example.
+    """
     if not is_plan_env(env):
         return True
     same_space = env.observation_space == gym_env_of(env).observation_space

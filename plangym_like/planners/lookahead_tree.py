@@ -49,7 +49,8 @@ class LookaheadTree:
     children : array ``(C, num_actions)``
         The node that each action leads to; -1 if the action has not been tried.
     atoms : array ``(C, K)``
-        As `Novelty.atoms` returns them. The atoms of the first search's root are not known.
+        The atoms of each node, as `Novelty.atoms` returns them. Those of the first node are not
+        known, because no step has returned its observation.
     witness : array ``(C,)``
         An atom that is novel in the node; -1 if there is none.
     """

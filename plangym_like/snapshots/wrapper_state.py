@@ -60,15 +60,15 @@ class WrapperState(ChainState):
         attributes that ``reset`` adds.
     capacity : int, optional
         Bytes reserved for the state. By default, at least its current size, with queues counted as
-        full; the state of wrappers from outside Gymnasium is counted twice.
+        full; twice the size is reserved for wrappers from outside Gymnasium, whose state may grow.
 
     Attributes
     ----------
     nbytes : int
         Bytes reserved for the state; 0 if no wrapper has state. Do not call `read` or `write` then.
     time_limit : gymnasium.wrappers.TimeLimit or None
-        The time limit, if no other wrapper has state. The state is then its step counter, a
-        little-endian int64; -1 for ``None``.
+        The time limit, if no other wrapper has state. The state is then the number of steps that
+        it has counted, a little-endian int64; -1 before the first reset.
     unordered : str
         A message about a set whose order the bytes do not keep; empty if none was found.
     strict : bool

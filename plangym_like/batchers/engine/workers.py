@@ -127,7 +127,7 @@ class Workers(abc.ABC):
     def close(self, timeout: float) -> None:
         """Close the hosted objects; kill workers still running after about `timeout` seconds.
 
-        Trees that were read from buffers stay valid.
+        Nested tensors that were already read from the workers' memory stay valid.
         """
         for shared in self._shared_buffers:
             shared.close()

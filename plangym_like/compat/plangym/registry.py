@@ -108,7 +108,7 @@ def make(
     state : str, optional
         For a game of stable-retro, the saved state that episodes begin in.
     kwargs
-        Arguments of the class.
+        Arguments of the class of environments that `name` stands for.
 
     Examples
     --------
