@@ -213,8 +213,7 @@ class Simulator(abc.ABC):
         """Undo changes made by batches and by tests of exactness.
 
         Called before a reset if there is no current state. The next episode gets a new generator.
-        Before the first episode, wrappers also get the state that they had when the simulator was
-        made.
+        Before the first episode, wrappers also get the state that they had originally.
         """
 
     def forget(self) -> None:

@@ -54,8 +54,8 @@ def run(control_fd: int, alive_fd: int) -> NoReturn:
 class ForkServerMain:
     """Handles the requests ``preload``, ``fork`` and ``status``, one packet each.
 
-    A request is ``(verb, content, sys.path)``. File descriptors are sent with it, the first of which
-    is a socket for the answer. If the answer is an exception, the owner raises it.
+    A request is ``(verb, content, sys.path)``. File descriptors are sent with it; the first is a
+    socket for the answer. If the answer is an exception, the owner raises it.
     """
 
     def __init__(self, control: socket.socket, alive_fd: int) -> None:

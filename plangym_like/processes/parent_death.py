@@ -2,13 +2,14 @@
 
 Each worker, and the fork server, has an open file on the read end of a pipe, its alive pipe. Only
 the owner has the write end. The kernel closes the write end when the owner dies in any way, and
-then sends SIGKILL to the process that is registered for the file's signals (``F_SETOWN``). No code has to run in the
-process that is killed. SIGKILL also ends a process that is stopped, that blocks its signals, or
-that is stuck in C with the GIL held.
+then sends SIGKILL to the process that is registered for the file's signals (``F_SETOWN``). No code
+has to run in the process that is killed. SIGKILL also ends a process that is stopped, that blocks
+its signals, or that is stuck in C with the GIL held.
 
 The kernel releases the file when all its descriptors are closed, and a worker may close its own
 descriptors. So for each worker that it forks, the fork server opens the pipe once more, and
-registers the worker for the signal of that file. A worker that is a direct child of its owner asks the kernel to send it SIGKILL when its parent ends.
+registers the worker for the signal of that file. A worker that is a direct child of its owner asks
+the kernel to send it SIGKILL when its parent ends.
 """
 
 from __future__ import annotations
