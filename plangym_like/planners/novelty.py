@@ -45,8 +45,8 @@ class Novelty:
             )
         if columns != (self._num_columns or columns):
             raise InputError(
-                f"features must have {self._num_columns} columns, as in the first call, got "
-                f"{columns}"
+                f"features must have {self._num_columns} columns, got {columns}: the first call "
+                f"returned {self._num_columns}"
             )
         self._num_columns = columns
         if array.dtype == np.bool_:

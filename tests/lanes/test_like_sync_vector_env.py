@@ -280,12 +280,12 @@ def test_seeds_of_rows_of_one_environment() -> None:
 
 
 def test_seeds_of_state_rows_are_those_of_the_lanes() -> None:
-    with make_vec(lambda: plangym_like.make("HalfCheetah-v5", n_workers=1), 3) as envs:
+    with make_vec(lambda: plangym_like.make("HalfCheetah-v5", n_workers=1), 8) as envs:
         assert type(envs._lanes) is RowLanes
-        envs.reset(seed=[5, 6, 7])
-        assert envs.call("np_random_seed") == (5, 6, 7)
-        assert envs.call("get_wrapper_attr", "np_random_seed") == (5, 6, 7)
-        assert envs.call("has_wrapper_attr", "np_random_seed") == (True,) * 3
+        envs.reset(seed=5)
+        assert envs.call("np_random_seed") == tuple(range(5, 13))
+        assert envs.call("get_wrapper_attr", "np_random_seed") == tuple(range(5, 13))
+        assert envs.call("has_wrapper_attr", "np_random_seed") == (True,) * 8
         envs.call("set_state", np.zeros(9), np.zeros(9))
 
 
