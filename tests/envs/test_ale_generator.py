@@ -152,7 +152,7 @@ def test_a_rejected_state_does_not_change_which_generator_is_held() -> None:
     states = states_after_resets(raw, resets=2)
     ale = emulator("ms_pacman")
     leftovers = leftovers_of(ale, "ms_pacman")
-    for good, other in zip(states[:30], states[30:], strict=True):
+    for good, other in zip(states[:30:5], states[30::5], strict=True):
         leftovers.restore(good)
         leftovers.save()
         # The length of what ALE parses: none, too much, or less than the generator's text alone.
