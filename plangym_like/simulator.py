@@ -318,7 +318,7 @@ class Simulator(abc.ABC):
             spaces.put(self.observation_space, rows.observations, index, obs)
         for name, column in rows.columns.items():
             column[index] = self.image() if name == "rgb" else info[name]
-        if rows.infos is not None and (info or info is None):
+        if rows.infos is not None and (info or type(info) is not dict):
             rest = owned_info(info, rows.columns)
             if rest:
                 rows.infos[index] = rest

@@ -120,25 +120,26 @@ def test_environments_of_another_api(env_class: Any, words: str, n_workers: int 
 
 
 class WithoutSomeInfos(Plain):
-    """One action, which trials do not take, gives no info."""
+    """Two actions, which trials do not take, give no info."""
 
     action_space = gymnasium.spaces.Discrete(1000)
 
     def step(self, action: Any) -> Any:
-        return np.zeros(2), 0.0, False, False, None if action == 999 else {}
+        return np.zeros(2), 0.0, False, False, {998: (), 999: None}.get(int(action), {})
 
 
-def test_an_info_that_is_missing_later() -> None:
+@pytest.mark.parametrize(("action", "kind"), [(998, "tuple"), (999, "NoneType")])
+def test_an_info_that_is_missing_later(action: int, kind: str) -> None:
     with plangym_like.make(WithoutSomeInfos, audit="off") as env:
         state = env.reset(seed=0).state
         for count in (1, 2):
-            with pytest.raises(EnvApiError, match="must be a dict, got NoneType"):
-                env.step_batch([999] * count, state)
-            errors = env.step_batch([999] * count, state, on_error="mask").infos.errors
+            with pytest.raises(EnvApiError, match=f"must be a dict, got {kind}"):
+                env.step_batch([action] * count, state)
+            errors = env.step_batch([action] * count, state, on_error="mask").infos.errors
             assert list(errors) == list(range(count))
             assert all(isinstance(error, EnvApiError) for error in errors.values())
-        with pytest.raises(EnvApiError, match="must be a dict, got NoneType"):
-            env.step(999, state=state)
+        with pytest.raises(EnvApiError, match=f"must be a dict, got {kind}"):
+            env.step(action, state=state)
 
 
 def test_a_callable_that_returns_no_environment() -> None:

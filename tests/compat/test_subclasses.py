@@ -120,6 +120,7 @@ def test_a_step_calls_what_a_subclass_writes() -> None:
     assert mine[2] == [20.0] * 3
     assert np.array_equal(mine[1], [obs[:1] for obs in theirs[1]])
     assert np.array_equal(mine[0], theirs[0]) and mine[-1] == theirs[-1]
+    assert len(env.step_batch([0, 1], np.stack(given[:2]), return_state=None)) == 6
     every = Every("CartPole-v1", frameskip=2)
     every.reset()
     assert every.step(0, dt=3)[1] == 6.0 and every.frames == 6

@@ -9,7 +9,8 @@ import pytest
 
 pytest.importorskip("ale_py", reason="Atari is not installed: pip install 'plangym_like[atari]'")
 
-from ale_py import ALEInterface, ALEState, LoggerMode, roms
+from ale_py import ALEInterface, ALEState, roms
+from raw_ale import emulator
 
 import plangym_like
 from plangym_like.envs.ale_leftovers import Leftovers
@@ -42,16 +43,6 @@ class Recording:
             self._ale.restoreState(state)
         else:
             self._on_short(self._ale)
-
-
-def emulator(game: str) -> ALEInterface:
-    ALEInterface.setLoggerMode(LoggerMode.Error)
-    ale = ALEInterface()
-    ale.setInt("random_seed", 0)
-    ale.setFloat("repeat_action_probability", 0.0)
-    ale.loadROM(roms.get_rom_path(game))
-    ale.reset_game()
-    return ale
 
 
 def leftovers_of(ale: Any, game: str) -> Leftovers:

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("ale_py", reason="Atari is not installed: pip install 'plangym_like[atari]'")
 
 import ale_py
-from ale_py import ALEInterface, LoggerMode, roms
+from raw_ale import emulator
 
 import plangym_like
 
@@ -16,11 +16,7 @@ gymnasium.register_envs(ale_py)
 
 
 def test_objects_collide_at_the_positions_of_the_restored_state() -> None:
-    ALEInterface.setLoggerMode(LoggerMode.Error)
-    ale = ALEInterface()
-    ale.setFloat("repeat_action_probability", 0.0)
-    ale.loadROM(roms.get_rom_path("yars_revenge"))
-    ale.reset_game()
+    ale = emulator("yars_revenge")
     chance, action = random.Random(1), 0
     options = {"obs_type": "ram", "frameskip": 1, "repeat_action_probability": 0.0}
     with plangym_like.make("ALE/YarsRevenge-v5", audit="off", **options) as env:

@@ -151,14 +151,15 @@ class PlanEnv:
         Without `states` (``None``, or a list of ``None``), each step continues from the one before.
         """
         steps = as_steps(dt, len(actions))
-        if without_states(states):
+        bare = without_states(states)
+        if bare:
             states = [None] * len(actions)
+        width = 5 + bool(not bare if return_state is None else return_state)
         rows = (
             self.step(action, state, dt=each, return_state=return_state)
             for action, state, each in zip(actions, states, steps, strict=True)
         )
-        given = return_state or (return_state is None and states[:1] != [None])
-        return columns_of(rows, 5 + bool(given))
+        return columns_of(rows, width)
 
     def clone(self, **kwargs: Any) -> Self:
         """Return another environment made with the same arguments, updated with `kwargs`."""
