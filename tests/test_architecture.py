@@ -139,11 +139,6 @@ def test_relative_imports_are_resolved_too() -> None:
     assert found == {"plangym_like.envs.states", "plangym_like.errors", "plangym_like.envs"}
 
 
-def test_no_file_has_more_than_400_lines() -> None:
-    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
-    assert [f"{path}: {length}" for path, length in lengths.items() if length > 400] == []
-
-
 def test_every_planner_has_less_than_200_lines() -> None:
     from plangym_like import planners
 
