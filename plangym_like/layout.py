@@ -190,7 +190,7 @@ class Layout:
         return Rows(
             inputs,
             np.empty((inputs.count, self.format.state_nbytes), np.uint8) if states else None,
-            spaces.empty(self.observation_space, lead) if observations else None,
+            self._new_observations(lead) if observations else None,
             np.empty(lead, np.float64),
             np.empty(lead, bool),
             np.empty(lead, bool),
@@ -203,19 +203,24 @@ class Layout:
             {} if self.plain_infos and (inputs.last_infos or not inputs.horizon) else None,
         )
 
+    def _new_observations(self, lead: tuple[int, ...]) -> Any:
+        if self.obs_leaves is None:
+            return [None] * math.prod(lead)
+        return spaces.empty(self.observation_space, lead)
+
     def result(
         self, rows: Rows, errors: Mapping[int, Exception] | None = None
     ) -> BatchTransition | BatchStep | Rollout:
         """Return the result of the finished `rows`; `errors` holds the errors of failed rows."""
         if errors:
             _blank(rows, list(errors))
-        infos = self._infos(rows, errors)
-        if horizon := rows.inputs.horizon:
+        infos, observations = self._infos(rows, errors), rows.observations
+        if isinstance(observations, list):
+            observations = spaces.stacked(
+                self.observation_space, observations, rows.inputs.horizon
+            )
+        if rows.inputs.horizon:
             assert rows.next_states is not None
-            observations = rows.observations
-            if isinstance(observations, list):
-                starts = range(0, len(observations), horizon)
-                observations = [observations[start : start + horizon] for start in starts]
             return Rollout(
                 rows.next_states,
                 observations,
@@ -225,12 +230,10 @@ class Layout:
                 infos,
             )
         if rows.next_states is None:
-            return BatchStep(
-                rows.observations, rows.rewards, rows.terminateds, rows.truncateds, infos
-            )
+            return BatchStep(observations, rows.rewards, rows.terminateds, rows.truncateds, infos)
         return BatchTransition(
             rows.next_states,
-            rows.observations,
+            observations,
             rows.rewards,
             rows.terminateds,
             rows.truncateds,
@@ -258,8 +261,6 @@ class Layout:
             and obs.shape == self._obs_leaf[0]
         ):
             observations = obs[None]
-        elif self.obs_leaves is None:
-            observations = [obs]
         else:
             observations = spaces.empty(self.observation_space, (1,))
             spaces.put(self.observation_space, observations, 0, obs)

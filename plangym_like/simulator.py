@@ -7,6 +7,8 @@ and images. The rest of the package does everything else (headers, checks, batch
 from __future__ import annotations
 
 import abc
+import contextlib
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -25,6 +27,7 @@ from plangym_like.states import HEADER_NBYTES, Row
 Outcome = tuple[Any, float, bool, bool, dict[str, Any], int]
 # What ``env.step`` returns.
 EnvStep = tuple[Any, Any, bool, bool, dict[str, Any]]
+_FLAGS = (bool, np.bool_)
 _NUMBERS = (float, int, np.floating, np.integer, np.bool_)
 
 
@@ -34,10 +37,21 @@ def as_reward(reward: Any) -> float:
     Raises
     ------
     RewardError
-        The reward is not one number.
+        The reward is not one number, or float64 cannot hold it.
     """
-    if isinstance(reward, _NUMBERS):
-        return float(reward)
+    try:
+        if isinstance(reward, _NUMBERS):
+            return float(reward)
+        return _as_one_number(reward)
+    except OverflowError as error:
+        raise RewardError(
+            f"step returned a reward of class {type(reward).__name__} that is too large for "
+            f"float64, whose largest number is {sys.float_info.max:.2g}; return a smaller number, "
+            "such as the logarithm"
+        ) from error
+
+
+def _as_one_number(reward: Any) -> float:
     if reward is None or isinstance(reward, (str, bytes)):
         raise RewardError(f"step returned the reward {reward!r}, which is not a number")
     try:
@@ -51,6 +65,31 @@ def as_reward(reward: Any) -> float:
         "combine several rewards in a wrapper, wrappers=[(mo_gymnasium.wrappers.LinearReward, "
         "{'weight': ...})] for example"
     )
+
+
+def as_flag(name: str, flag: Any) -> bool:
+    """Return `flag`, which an environment's ``step`` returned as `name`, as a bool.
+
+    ``None`` is False, and numbers other than 0 are true, as when NumPy puts them into an array of
+    bool.
+
+    Raises
+    ------
+    EnvApiError
+        The flag is not one bool.
+
+    Examples
+    --------
+    >>> as_flag("truncated", None), as_flag("truncated", np.array([True]))
+    (False, True)
+    """
+    if isinstance(flag, _FLAGS) or flag is None:
+        return bool(flag)
+    with contextlib.suppress(TypeError, ValueError):
+        one = np.asarray(flag)
+        if one.size == 1 and one.dtype.kind in "biuf":
+            return bool(one.item())
+    raise EnvApiError(f"step returned {_shown(flag)} as {name}, which must be True or False")
 
 
 def as_step(result: Any) -> EnvStep:
@@ -313,7 +352,7 @@ class Simulator(abc.ABC):
         rows.truncateds[index] = truncated
         rows.n_step[index] = n_step
         if isinstance(rows.observations, list):
-            rows.observations[index] = owned(obs)
+            rows.observations[index] = owned(spaces.as_row(self.observation_space, obs))
         else:
             spaces.put(self.observation_space, rows.observations, index, obs)
         for name, column in rows.columns.items():
@@ -346,7 +385,8 @@ class Simulator(abc.ABC):
                 rows.terminateds[index, time] = terminated
                 rows.truncateds[index, time] = truncated
                 if isinstance(rows.observations, list):
-                    rows.observations[index * inputs.horizon + time] = owned(obs)
+                    row = spaces.as_row(self.observation_space, obs)
+                    rows.observations[index * inputs.horizon + time] = owned(row)
                 elif rows.observations is not None:
                     place = (index, time)
                     spaces.put(self.observation_space, rows.observations, place, obs)

@@ -1,13 +1,14 @@
 """Batches of observations and actions as nested arrays, according to Gymnasium spaces.
 
 ``Box``, ``Discrete``, ``MultiDiscrete`` and ``MultiBinary`` are leaves: N elements are one array
-``(N, *shape)``. ``Dict`` and ``Tuple`` are trees of leaves, batched as in Gymnasium: as trees of
-arrays with the same structure. Elements of other spaces (``Text``, ``Graph``, ``Sequence``,
-``OneOf``) have no fixed size, so N of them are a list of N Python objects.
+``(N, *shape)``. Elements of other spaces (``Text``, ``Graph``, ``Sequence``, ``OneOf``) have no
+fixed size, so N of them are a list of N Python objects. ``Dict`` and ``Tuple`` are batched as in
+Gymnasium: as trees of such arrays and lists with the same structure.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -69,12 +70,56 @@ def flatten(space: spaces.Space[Any], tree: Any) -> list[Any]:
 
 
 def empty(space: spaces.Space[Any], lead: tuple[int, ...]) -> Any:
-    """Return an uninitialised batch of `space` with the leading shape `lead`."""
+    """Return an uninitialised batch of `space` with the leading shape `lead`.
+
+    Parts without a fixed size are flat lists.
+
+    >>> empty(spaces.Dict(a=spaces.Box(0, 1, (2,)), b=spaces.Text(5)), (3,))["b"]
+    [None, None, None]
+    """
     if isinstance(space, _LEAVES):
         return np.empty((*lead, *(space.shape or ())), space.dtype)
-    if (found := leaves(space)) is None:
-        return [None] * int(np.prod(lead))
-    return build(space, iter([np.empty((*lead, *shape), dtype) for shape, dtype in found]))
+    if isinstance(space, spaces.Dict):
+        return {key: empty(part, lead) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple([empty(part, lead) for part in space.spaces])
+    return [None] * math.prod(lead)
+
+
+def as_row(space: spaces.Space[Any], obs: Any) -> Any:
+    """Return the observation `obs` with the dtypes that it has in a batch of `space`.
+
+    Raises
+    ------
+    ObservationError
+        See `put`.
+    """
+    batch = empty(space, (1,))
+    put(space, batch, 0, obs)
+    return take(batch, 0)
+
+
+def stacked(space: spaces.Space[Any], rows: Sequence[Any], horizon: int = 0) -> Any:
+    """Return `rows`, observations of `space`, as one batch; ``None`` becomes a blank row.
+
+    If `horizon` is given, the batch has the leading shape ``(len(rows) // horizon, horizon)``.
+    """
+    batch = empty(space, (len(rows),))
+    for index, row in enumerate(rows):
+        if row is not None:
+            put(space, batch, index, row)
+    blank(batch, [index for index, row in enumerate(rows) if row is None])
+    return _folded(batch, horizon) if horizon else batch
+
+
+def _folded(batch: Any, horizon: int) -> Any:
+    if isinstance(batch, dict):
+        return {key: _folded(part, horizon) for key, part in batch.items()}
+    if isinstance(batch, tuple):
+        return tuple([_folded(part, horizon) for part in batch])
+    if isinstance(batch, list):
+        return [batch[start : start + horizon] for start in range(0, len(batch), horizon)]
+    return batch.reshape(-1, horizon, *batch.shape[1:])
 
 
 def put(space: spaces.Space[Any], batch: Any, index: int | tuple[int, ...], value: Any) -> None:
@@ -212,11 +257,15 @@ def blank(batch: Any, indices: Sequence[int]) -> None:
 
 
 def take(batch: Any, index: int | tuple[int, ...]) -> Any:
-    """Return row `index` of `batch`, a tree of arrays or a list."""
+    """Return row `index` of `batch`, a tree of arrays and lists."""
     if isinstance(batch, dict):
         return {key: take(inner, index) for key, inner in batch.items()}
     if isinstance(batch, tuple):
         return tuple(take(inner, index) for inner in batch)
+    if isinstance(batch, list) and isinstance(index, tuple):
+        for place in index:
+            batch = batch[place]
+        return batch
     return batch[index]
 
 

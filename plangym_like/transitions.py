@@ -95,7 +95,8 @@ class BatchTransition(NamedTuple):
     """The result of ``step_batch`` with states.
 
     ``states`` is ``(N, state_nbytes) uint8``. ``obs`` is ``(N, *obs_shape)`` in the space's dtype,
-    or a tree of such arrays; for spaces without a fixed size, it is a list of N objects.
+    or, for `Dict` and `Tuple` spaces, a tree of such arrays. Parts without a fixed size, such as
+    `Text`, are lists of N objects.
     ``rewards`` is ``(N,) float64``, ``terminateds`` and ``truncateds`` are ``(N,) bool``, and
     ``infos`` is a `BatchInfo` of N rows.
 

@@ -62,6 +62,34 @@ class Teller(gymnasium.Env):
         return self.told, float(action), self.told.endswith("cc"), False, {}
 
 
+class Labelled(gymnasium.Env):
+    """Observes arrays and text in one tree, as MiniGrid does; what it shows may be replaced."""
+
+    observation_space = spaces.Dict(
+        place=spaces.Box(-99, 99, (2,), np.float32),
+        told=spaces.Tuple((spaces.Text(9), spaces.Discrete(5))),
+    )
+    action_space = spaces.Discrete(4)
+
+    def __init__(self) -> None:
+        self.place = 0
+
+    def _observe(self, place: Any = None) -> Any:
+        place = np.full(2, self.place, np.float32) if place is None else place
+        return {"place": place, "told": ("abc"[self.place % 3], self.place % 5)}
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.place = int(self.np_random.integers(9))
+        return self._observe(), {}
+
+    def step(self, action: Any) -> Any:
+        self.place += int(action)
+        # Three numbers do not fit.
+        wrong = np.zeros(3, np.float32) if action == 3 else None
+        return self._observe(wrong), 1.0, False, False, {}
+
+
 class Fuse(gymnasium.Env):
     """Raises when it is told to, and says where it stood."""
 

@@ -20,6 +20,7 @@ from plangym_like.spaces import (
     is_leaf,
     leaves,
     put,
+    stacked,
     take,
 )
 
@@ -108,8 +109,6 @@ def test_batches_with_two_leading_axes():
         spaces.Sequence(BOX),
         spaces.Graph(BOX, None),
         spaces.OneOf((BOX, spaces.Discrete(2))),
-        spaces.Dict(a=BOX, b=spaces.Text(5)),
-        spaces.Tuple((spaces.Text(5),)),
     ],
     ids=str,
 )
@@ -120,6 +119,23 @@ def test_what_has_no_fixed_size_has_no_leaves_and_is_a_list(space):
     element = samples(space, 1)[0]
     put(space, batch, 1, element)
     assert take(batch, 1) is element
+
+
+def test_a_tree_with_parts_of_no_fixed_size_has_arrays_and_lists():
+    space = spaces.Dict(a=BOX, b=spaces.Tuple((spaces.Text(5), spaces.Discrete(3))))
+    assert leaves(space) is None
+    rows = samples(space, 6)
+    batch = stacked(space, rows)
+    assert_same(batch["a"], np.stack([row["a"] for row in rows]))
+    assert batch["b"][0] == [row["b"][0] for row in rows]
+    assert_same(batch["b"][1], np.array([row["b"][1] for row in rows]))
+    folded = stacked(space, rows, 3)
+    assert folded["a"].shape == (2, 3, *BOX.shape)
+    assert folded["b"][0] == [batch["b"][0][:3], batch["b"][0][3:]]
+    assert_same(take(folded, (1, 2))["a"], rows[5]["a"])
+    assert take(folded, (1, 2))["b"][0] == rows[5]["b"][0]
+    blanked = stacked(space, [None, rows[1]])
+    assert not blanked["a"][0].any() and blanked["b"][0] == [None, rows[1]["b"][0]]
 
 
 # Observations that do not fit

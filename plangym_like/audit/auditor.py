@@ -203,10 +203,7 @@ class Auditor:
 
     def as_row(self, obs: Any) -> Any:
         """Return a single observation in the dtypes that it has in a batch."""
-        space = self._layout.observation_space
-        batch = spaces.empty(space, (1,))
-        spaces.put(space, batch, 0, obs)
-        return spaces.take(batch, 0)
+        return spaces.as_row(self._layout.observation_space, obs)
 
     def report(self, found: Difference, how: str, cause: str) -> None:
         """Raise an error for a difference or, in mode ``"warn"``, warn and stop auditing.

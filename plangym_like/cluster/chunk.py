@@ -105,7 +105,10 @@ class ChunkResult:
             if layout.obs_leaves is not None:
                 self.observations = spaces.flatten(layout.observation_space, found)
             else:
-                self.observations = [obs for row in found for obs in row] if horizon else found
+                each = [spaces.take(found, index) for index in range(len(result.rewards))]
+                if horizon:
+                    each = [spaces.take(row, time) for row in each for time in range(horizon)]
+                self.observations = each
         self.failed = {
             index: pack_exception(error, skip_frames=1) for index, error in infos.errors.items()
         }

@@ -37,7 +37,15 @@ from plangym_like.envs.wrapping import (
 from plangym_like.errors import InputError
 from plangym_like.family_env import as_wrappers
 from plangym_like.ownership import owned
-from plangym_like.simulator import EnvStep, Outcome, as_reset, as_reward, as_step, name_of
+from plangym_like.simulator import (
+    EnvStep,
+    Outcome,
+    as_flag,
+    as_reset,
+    as_reward,
+    as_step,
+    name_of,
+)
 from plangym_like.snapshots.configuration import describe
 from plangym_like.snapshots.generators import watched_generators
 from plangym_like.snapshots.open_libraries import close_copy
@@ -309,11 +317,14 @@ class GymnasiumSimulator(TriedSimulator):
                 result = as_step(result)
             obs, reward, terminated, truncated, info = result
             total += float(reward) if isinstance(reward, float) else as_reward(reward)
+            if type(terminated) is not bool or type(truncated) is not bool:
+                terminated = as_flag("terminated", terminated)
+                truncated = as_flag("truncated", truncated)
             if terminated or truncated:
                 break
         if self._images:
             obs = self.observe(obs)
-        return obs, total, bool(terminated), bool(truncated), info, count - left
+        return obs, total, terminated, truncated, info, count - left
 
     @property
     def steps_batches(self) -> bool:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from plangym_like.envs.preprocessed_atari import skip_unread_screens
 from plangym_like.errors import ActionError, InputError
-from plangym_like.lanes.fitting import as_fitting, put_fitting
+from plangym_like.lanes.fitting import put_fitting
 from plangym_like.lanes.lanes import Lanes, Which, add_note, is_plan_env
 from plangym_like.lanes.last_users import last_user
 from plangym_like.lanes.step_arrays import StepArrays
@@ -19,9 +19,10 @@ from plangym_like.lanes.tree import take, tree_map
 from plangym_like.lanes.vector_infos import alike_columns
 from plangym_like.ownership import owned, owned_info
 from plangym_like.plan_env import PlanEnv
+from plangym_like.simulator import as_flag, as_reward
 
 # Rewards and flags of these types need no further checks.
-_NUMBERS = frozenset((float, int, bool, np.float64, np.float32, np.int64, np.int32, np.bool_))
+_NUMBERS = frozenset((float, bool, np.float64, np.float32, np.int64, np.int32, np.bool_))
 _FLAGS = frozenset((bool, np.bool_))
 # Infos of these types can be stored in an array and read back unchanged.
 _PYTHONS = frozenset((float, int, bool))
@@ -88,13 +89,11 @@ class SequentialLanes(Lanes):
                 # Copied before the next step, because environments may share memory of infos.
                 self.infos[lane] = owned_info(info)
                 if type(reward) not in _NUMBERS:
-                    reward = as_fitting(
-                        reward, (), rewards.dtype, f"lane {self.first_lane + lane}'s reward"
-                    )
+                    reward = as_reward(reward)
                 if type(ended) not in _FLAGS:
-                    ended = _as_flag(ended, f"lane {self.first_lane + lane}'s terminated")
+                    ended = as_flag("terminated", ended)
                 if type(cut) not in _FLAGS:
-                    cut = _as_flag(cut, f"lane {self.first_lane + lane}'s truncated")
+                    cut = as_flag("truncated", cut)
                 rewards[lane], terminated[lane], truncated[lane] = reward, ended, cut
                 if (
                     plain
@@ -187,10 +186,6 @@ class LiveEnv:
             self._has_raised = True
             self.current.fail()
             raise
-
-
-def _as_flag(value: Any, place: str) -> bool:
-    return bool(as_fitting(value, (), np.dtype(bool), place))
 
 
 def _own_action(actions: Any, lane: int) -> Any:

@@ -265,5 +265,9 @@ def _digest(before: bytes, obs: Any, rest: tuple[Any, ...] = ()) -> bytes:
             digest.update(plain_data.encode(obs))
     if rest:
         reward, terminated, truncated = rest
-        digest.update(np.float64(reward).tobytes() + bytes((bool(terminated), bool(truncated))))
+        try:
+            number = np.float64(reward)
+        except OverflowError:  # a wrapper may make it smaller
+            number = np.float64(hash(reward))
+        digest.update(number.tobytes() + bytes((bool(terminated), bool(truncated))))
     return digest.digest()

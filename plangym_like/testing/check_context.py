@@ -143,10 +143,8 @@ def row_outcome(batch: Any, row: int, time: int | None = None) -> Outcome:
 def as_in_batch(env: Any, outcome: Outcome) -> Outcome:
     """Convert the outcome of a single step to the types that it has in a row of a batch."""
     obs, reward, terminated, truncated, info = outcome
-    batch = spaces.empty(env.observation_space, (1,))
-    spaces.put(env.observation_space, batch, 0, obs)
     flags = np.bool_(terminated), np.bool_(truncated)
-    return (spaces.take(batch, 0), np.float64(reward), *flags, python_numbers(info))
+    return (spaces.as_row(env.observation_space, obs), np.float64(reward), *flags, python_numbers(info))
 
 
 def python_numbers(info: dict[str, Any]) -> dict[str, Any]:

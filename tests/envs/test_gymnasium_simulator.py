@@ -1,7 +1,9 @@
 """What all of Gymnasium's environments share: time limits, rewards, and what is observed."""
 
 import importlib.util
+import math
 import warnings
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
@@ -210,8 +212,10 @@ def test_every_backend_refuses_it(cluster: Any, backend: str) -> None:
         ("1.5", "'1.5', which is not a number"),
         (1j, "1j, which is not a number"),
         ({"a": 1.0}, "which is not a number"),
+        (10**400, "class int that is too large for float64"),
+        (-Fraction(10**5000), "class Fraction that is too large for float64"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 def test_a_reward_that_is_not_one_number(
     cluster: Any, backend: str, reward: Any, told: str
@@ -226,6 +230,26 @@ def test_a_reward_that_is_not_one_number(
         with pytest.raises(RewardError, match=told):
             call()
     env.close()
+    with plangym_like.make_vec(partial(Rewarding, reward=reward), 2) as envs:
+        envs.reset(seed=0)
+        with pytest.raises(RewardError, match=told) as caught:
+            envs.step([0, 0])
+        assert "raised while lane 0 was stepped" in caught.value.__notes__
+
+
+class Logarithm(gymnasium.RewardWrapper):
+    """Makes huge rewards small."""
+
+    def reward(self, reward: Any) -> float:
+        return math.log(reward)
+
+
+@pytest.mark.parametrize("snapshot", ["pickle", "replay"])
+def test_a_wrapper_may_make_a_huge_reward_small(snapshot: str) -> None:
+    options: dict[str, Any] = {"snapshot": snapshot, "wrappers": [Logarithm]}
+    with plangym_like.make(partial(Rewarding, reward=10**400), **options) as env:
+        state = env.reset(seed=0).state
+        assert env.step_batch([0, 0], state).rewards.tolist() == [math.log(10**400)] * 2
 
 
 @pytest.mark.parametrize(
@@ -243,6 +267,63 @@ def test_a_reward_that_is_one_number(reward: Any) -> None:
             assert env.step_batch([0, 1], state).rewards.tolist() == [2.0, 2.0]
     with plangym_like.make(partial(Rewarding, reward=True), snapshot="pickle") as env:
         assert env.step(0).reward == 1.0
+
+
+class Flagged(Odd):
+    """Both flags are what it was told to give."""
+
+    def __init__(self, flag: Any) -> None:
+        super().__init__()
+        self.flag = flag
+
+    def step(self, action: Any) -> Any:
+        return self.usual(), 1.0, self.flag, self.flag, {}
+
+
+@pytest.mark.parametrize(
+    ("flag", "meant"),
+    [
+        (None, False),
+        (0, False),
+        (0.0, False),
+        (np.bool_(True), True),
+        (1, True),
+        (np.array(False), False),
+        (np.array([True]), True),
+        ([True], True),
+    ],
+    ids=repr,
+)
+def test_a_flag_means_the_same_everywhere(flag: Any, meant: bool) -> None:
+    with plangym_like.make(partial(Flagged, flag), snapshot="pickle", autoreset=False) as env:
+        state = env.reset(seed=0).state
+        single = env.step(0)
+        assert single.terminated is meant and single.truncated is meant
+        for count in (1, 3):
+            batch = env.step_batch([0] * count, state)
+            assert batch.terminateds.tolist() == batch.truncateds.tolist() == [meant] * count
+        rollout = env.rollout_batch([[0, 0]], state)
+        assert rollout.terminateds.tolist() == [[meant, meant]]
+    for source in (partial(Flagged, flag), lambda: plangym_like.make(partial(Flagged, flag))):
+        with plangym_like.make_vec(source, 2) as envs:
+            envs.reset(seed=0)
+            _, _, terminated, truncated, _ = envs.step([0, 0])
+            assert terminated.tolist() == truncated.tolist() == [meant, meant]
+
+
+@pytest.mark.parametrize(
+    ("flag", "told"),
+    [("False", "a str"), ([True, False], "a list of 2 parts"), ({}, "a dict"), (1j, "a complex")],
+    ids=repr,
+)
+def test_a_flag_that_is_none_is_refused_everywhere(flag: Any, told: str) -> None:
+    told = f"step returned {told} as terminated, which must be True or False"
+    with pytest.raises(EnvApiError, match=told):
+        plangym_like.make(partial(Flagged, flag), snapshot="pickle")
+    with plangym_like.make_vec(partial(Flagged, flag), 2) as envs:
+        envs.reset(seed=0)
+        with pytest.raises(EnvApiError, match=told):
+            envs.step([0, 0])
 
 
 # Environments that step many states at once

@@ -21,7 +21,7 @@ from small_envs import Fuse, Levers, Nested, Teller
 
 import plangym_like
 from plangym_like import make_vec
-from plangym_like.errors import ClosedError, InputError, SnapshotError, StateError
+from plangym_like.errors import ClosedError, InputError, RewardError, SnapshotError, StateError
 from plangym_like.lanes import lane_parts
 from plangym_like.lanes.hosted_lanes import make_part
 from plangym_like.lanes.lanes import Lanes
@@ -307,8 +307,9 @@ def test_wrong_rewards_and_resets_name_their_lane(make: MakeLanes) -> None:
     assert "raised in the process of lanes 2 to 4" in caught.value.__notes__
     obs = lanes.start(SEEDS)
     results = np.zeros(5), np.zeros(5, bool), np.zeros(5, bool)
-    with pytest.raises(InputError, match="lane 4's reward"):
+    with pytest.raises(RewardError, match=r"shape \(3,\)") as refused:
         lanes.step(_touching([]), StepArrays(obs, *results), [4])
+    assert "raised while lane 4 was stepped" in refused.value.__notes__
 
 
 def test_what_cannot_be(make: MakeLanes) -> None:
