@@ -8,7 +8,6 @@ continuing a branch costs one step.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import hashlib
 from collections.abc import Callable
@@ -256,18 +255,24 @@ class ReplayCache:
         return max(self._copies, key=lambda cached: cached.last_used)
 
 
+def _encoded(value: Any) -> bytes:
+    try:
+        return plain_data.encode(value)
+    except SnapshotError:
+        return b""
+
+
 def _digest(before: bytes, obs: Any, rest: tuple[Any, ...] = ()) -> bytes:
     digest = hashlib.blake2b(before, digest_size=DIGEST_NBYTES)
     if isinstance(obs, np.ndarray) and obs.dtype != object:
         digest.update(obs.tobytes())
     else:
-        with contextlib.suppress(SnapshotError):
-            digest.update(plain_data.encode(obs))
+        digest.update(_encoded(obs))
     if rest:
         reward, terminated, truncated = rest
         try:
-            number = np.float64(reward)
-        except OverflowError:  # a wrapper may make it smaller
-            number = np.float64(hash(reward))
-        digest.update(number.tobytes() + bytes((bool(terminated), bool(truncated))))
+            told = np.float64(reward).tobytes() + bytes((bool(terminated), bool(truncated)))
+        except (OverflowError, TypeError, ValueError):  # a wrapper may make numbers of them
+            told = _encoded(rest)
+        digest.update(told)
     return digest.digest()

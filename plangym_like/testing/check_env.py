@@ -9,7 +9,14 @@ import gymnasium
 
 from plangym_like import registry
 from plangym_like.counts import as_count
-from plangym_like.errors import InputError, SnapshotError, StateError
+from plangym_like.errors import (
+    EnvApiError,
+    InputError,
+    ObservationError,
+    PlangymError,
+    RewardError,
+    SnapshotError,
+)
 from plangym_like.parallel_env import ParallelEnv
 from plangym_like.plan_env import PlanEnv
 from plangym_like.simulator import name_of
@@ -33,7 +40,8 @@ def check_env(
 
     The test plays random episodes without interruption. It then restores their states in random
     order and repeats the steps: in other copies, in batches, from files, and in worker processes.
-    It also tests seeds, ``dt``, resets without a seed, and Gymnasium's wrappers. It compares
+    It also tests seeds, ``dt``, resets without a seed, and Gymnasium's wrappers, and whether
+    observations, rewards and flags are what Gymnasium's API and the spaces promise. It compares
     observations, rewards, flags, infos and the next states to the last bit, and stops at the first
     check that fails. Faults that show only after more steps are not found.
 
@@ -72,7 +80,7 @@ def check_env(
     try:
         try:
             env = context.fresh()
-        except SnapshotError as error:
+        except (SnapshotError, EnvApiError, ObservationError, RewardError) as error:
             report.failed.append(FailedCheck("made", None, "it is refused", str(error)))
             return report
         report.snapshot, report.snapshot_note = env.snapshot, env.snapshot_note
@@ -86,7 +94,9 @@ def check_env(
             except DifferenceFound as failed:
                 report.failed.append(FailedCheck(check, *failed.args))
                 break
-            except (SnapshotError, StateError) as error:
+            except InputError:
+                raise
+            except PlangymError as error:
                 report.failed.append(FailedCheck(check, None, "it is refused", str(error)))
                 break
         report.states, report.steps = len(context.chosen), context.continued

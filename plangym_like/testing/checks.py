@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from plangym_like import spaces
+from plangym_like.errors import ObservationError, RewardError
 from plangym_like.snapshots.differences import difference
 from plangym_like.snapshots.generators import watched_generators
 from plangym_like.snapshots.outcomes import compare_outcomes, outcome_of
@@ -39,6 +40,26 @@ def repeat(context: CheckContext) -> bool:
         one, other = context.play(save=False), context.play(save=False)
         _compare_episodes(one, other, f". {drawn.strip()}" if (drawn := told()) else "")
     context.episodes = one
+    return True
+
+
+def results(context: CheckContext) -> bool:
+    """Check that the observations, rewards and flags of the episodes can be put into batches."""
+    env = context.used()
+    for episode in context.episodes:
+        try:
+            spaces.as_row(env.observation_space, episode.opening[0])
+        except ObservationError as error:
+            raise DifferenceFound(0, "observation", str(error)) from error
+        for number, step in enumerate(episode.steps, 1):
+            if len(step.outcome) == 1:
+                if step.outcome[0].startswith(RewardError.__name__):
+                    raise DifferenceFound(number, "reward", step.outcome[0])
+                continue
+            try:
+                as_in_batch(env, step.outcome)
+            except ObservationError as error:
+                raise DifferenceFound(number, "observation", str(error)) from error
     return True
 
 
@@ -207,6 +228,7 @@ def image(context: CheckContext) -> bool:
 
 CHECKS: dict[str, Callable[[CheckContext], bool]] = {
     "repeat": repeat,
+    "results": results,
     "saving": saving,
     "restore": restore,
     "past": past,

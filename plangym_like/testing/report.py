@@ -19,6 +19,13 @@ DESCRIPTIONS: dict[str, tuple[str, str]] = {
             "no clock"
         ),
     ),
+    "results": (
+        "observations, rewards and flags are what Gymnasium's API and the spaces promise",
+        (
+            "return observations with the keys, shape and dtype of observation_space, or declare "
+            "the space that fits them; return one number as the reward"
+        ),
+    ),
     "saving": (
         "reading the state changes nothing",
         "do not draw or count in code that runs during saving (properties, save_state)",

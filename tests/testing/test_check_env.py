@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import partial
 from typing import Any, ClassVar
 
 import gymnasium
@@ -140,3 +141,48 @@ def test_differences_have_a_place(one: Any, other: Any, place: str) -> None:
 @pytest.mark.parametrize("value", [float("nan"), np.array([np.nan]), {"a": (1, [2.0])}, Walk])
 def test_what_is_the_same_is_the_same(value: Any) -> None:
     assert difference(value, value) is None
+
+
+class Misfit(Walk):
+    """Breaks a promise of Gymnasium's API from its third step on, or in its reset."""
+
+    def __init__(self, part: str, value: Any, since: int = 3) -> None:
+        super().__init__()
+        self.part, self.value, self.since, self.steps = part, value, since, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        obs, info = super().reset(seed=seed, options=options)
+        self.steps = 0
+        return self.value if self.since == 0 else obs, info
+
+    def step(self, action: Any) -> Any:
+        result = dict(zip(PARTS, super().step(action), strict=True))
+        self.steps += 1
+        if self.steps >= self.since > 0:
+            result[self.part] = self.value
+        return tuple(result.values())
+
+
+PARTS = ("observation", "reward", "terminated", "truncated", "info")
+MISFITS = {
+    "shape": (Misfit, ("observation", np.zeros(7, np.float32)), r"shape \(7,\)"),
+    "type": (Misfit, ("observation", None), "None"),
+    "reset": (Misfit, ("observation", np.zeros(7, np.float32), 0), r"shape \(7,\)"),
+    "reward": (Misfit, ("reward", "much"), "not a number"),
+    "huge": (Misfit, ("reward", 10**400), "too large for float64"),
+}
+
+
+@pytest.mark.parametrize("kind", MISFITS)
+def test_results_that_break_gymnasiums_promises_fail_a_check(kind: str) -> None:
+    env_class, (part, value, *since), told = MISFITS[kind]
+    report = check_env(partial(env_class, part, value, *since), workers=())
+    (found,) = report.failed
+    assert (found.check, found.field) == ("results", part), report
+    assert found.step == (since[0] if since else 3)
+    assert re.search(told, found.detail)
+
+
+def test_a_flag_that_is_no_flag_fails_a_check() -> None:
+    (found,) = check_env(partial(Misfit, "truncated", "no"), workers=()).failed
+    assert found.check == "made" and "as truncated, which must be True or False" in found.detail
