@@ -20,6 +20,10 @@ from plangym_like.row_stepper import RowStepper
 from plangym_like.states import Row
 
 
+# What takes no longer than a row of a batch: methods of `CurrentState`.
+_STEPS = ("step", "step_env", "bring_back")
+
+
 class GivenStates:
     """Uses the states that callers give: in workers if necessary, otherwise in this process.
 
@@ -39,16 +43,17 @@ class GivenStates:
     ----------
     tries : bool
         Whether the executor steps given states before this process uses them, in case they crash
-        a simulator (see `try_elsewhere`).
+        a simulator (see `try_elsewhere`). This is so if no workers on this machine can use them.
     elsewhere : bool
-        Whether given states are used only in workers.
+        Whether given states are used only in workers. Each use is then one call of a worker.
     """
 
     def __init__(self, executor: Executor, layout: Layout) -> None:
         self._executor, self._layout = executor, layout
-        self.tries = executor.isolated and layout.format.checksum
+        guarded = executor.isolated and layout.format.checksum
         self._workers = executor if isinstance(executor, ProcessExecutor) else None
-        self.elsewhere = self.tries and self._workers is not None and len(self._workers) > 0
+        self.elsewhere = guarded and self._workers is not None and len(self._workers) > 0
+        self.tries = guarded and not self.elsewhere
         # The current state's row, as long as the state follows from one that a caller gave.
         self._held: Row | None = None
 
@@ -89,11 +94,30 @@ class GivenStates:
         else:
             current.set(row)
 
-    def step(self, current: CurrentState, action: Any, dt: int, row: Row | None, **how: Any) -> Any:
-        """Return ``current.step(action, dt, row, **how)``, called in a worker if necessary."""
+    def step(
+        self,
+        current: CurrentState,
+        action: Any,
+        dt: int,
+        row: Row | None,
+        *,
+        autoreset: bool,
+        **how: Any,
+    ) -> Any:
+        """Step as ``current.step`` does with these arguments, in a worker if necessary.
+
+        A reset after the step is a call of its own, because `step_timeout` is no limit for resets.
+        """
         if row is not None and self.elsewhere:
-            return self._replace(current, row, "step", (action, dt), how)
-        return self.use(current, "step", action, dt, row, **how)
+            how["autoreset"] = False
+            result = self._replace(current, row, "step", (action, dt), how)
+        elif self.elsewhere and self.includes(current):
+            result = self.use(current, "step", action, dt, autoreset=False, **how)
+        else:
+            return current.step(action, dt, row, autoreset=autoreset, **how)
+        if autoreset and (result.terminated or result.truncated):
+            self.use(current, "reset", None, None, read=False, image=False)
+        return result
 
     def use(self, current: CurrentState, method: str, *args: Any, **how: Any) -> Any:
         """Return ``current.method(*args, **how)``, called in a worker if necessary.
@@ -125,10 +149,21 @@ class GivenStates:
             current.drop()
             raise
 
-    def _call(self, current: CurrentState, *state_and_use: Any) -> Any:
+    def _call(
+        self,
+        current: CurrentState,
+        row: Row,
+        image: Any,
+        given: bool,
+        method: str,
+        args: Any,
+        how: Any,
+    ) -> Any:
         """Call `_use` in a worker, hold the resulting state, and return the method's result."""
         assert self._workers is not None
-        result, row, image, given = self._workers.call(_use, *state_and_use)
+        result, row, image, given = self._workers.call(
+            _use, row, image, given, method, args, how, is_step=method in _STEPS
+        )
         self.hold(current, row, image, given=given)
         return result
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import threading
 import time
@@ -37,9 +36,9 @@ from plangym_like.row_stepper import RowStepper
 from plangym_like.stats import Stats
 
 _CLOSE_SECONDS = 2.0
-# How many times a call is tried before it is blamed for the deaths of its workers; and the longest
-# time between two checks of a call's worker (replies and deaths end the wait earlier).
-_CALLS, _CALL_LOOK_SECONDS = 3, 0.5
+# How many times a call is tried before it is blamed for the deaths of its workers, and for hanging
+# in them; and the longest time between two checks of its worker (replies and deaths end the wait).
+_CALLS, _TIMEOUTS, _CALL_LOOK_SECONDS = 3, 2, 0.5
 
 # Of the batches that take less time than a message, one in this many is recorded in the cost model:
 # recording each would take a tenth of the time of a CartPole row (`benchmarks/never_slower.py`).
@@ -296,28 +295,44 @@ class ProcessExecutor:
                 "needs a larger start_timeout"
             ) from error
 
-    def call(self, function: Callable[..., Any], *args: Any) -> Any:
+    def call(self, function: Callable[..., Any], *args: Any, is_step: bool = False) -> Any:
         """Call ``function(env, *args)`` in a worker after all pending batches; return its result.
 
-        A worker that dies or hangs is replaced, and the call is tried again.
+        A worker that dies or hangs is replaced, and the call is tried again: twice after deaths,
+        once after a timeout. `is_step` says that the call takes no longer than a row of a batch.
 
         Raises
         ------
         PoisonInputError
             Workers repeatedly died in the call.
         StepTimeoutError
-            `step_timeout` is given, and the call repeatedly took longer than `start_timeout`.
+            `step_timeout` is given, and the call repeatedly took longer: than `step_timeout` if it
+            is a step, otherwise than `start_timeout`.
         """
+        limit = self.pool.step_timeout
+        name = "step_timeout"
+        if limit is not None and not is_step:
+            name, limit = "start_timeout", self.pool.start_timeout
+        deaths = timeouts = 0
         with self.lock:
             for run in tuple(self._runs):
                 run.settle(None)
-            for _ in range(_CALLS - 1):
-                with contextlib.suppress(PoisonInputError, StepTimeoutError), self.alone():
-                    return self._call_once(function, args)
-            with self.alone():
-                return self._call_once(function, args)
+            while True:
+                try:
+                    with self.alone():
+                        return self._call_once(function, args, name, limit)
+                except PoisonInputError as error:
+                    deaths += 1
+                    if is_remote(error) or deaths == _CALLS:
+                        raise
+                except StepTimeoutError as error:
+                    timeouts += 1
+                    if is_remote(error) or timeouts == _TIMEOUTS:
+                        raise
 
-    def _call_once(self, function: Callable[..., Any], args: Any) -> Any:
+    def _call_once(
+        self, function: Callable[..., Any], args: Any, name: str, limit: float | None
+    ) -> Any:
         self.pool.prepare()
         while not (free := [worker for worker in self.workers if worker.free]):
             self.ensure_open()  # another thread may close it meanwhile
@@ -325,15 +340,13 @@ class ProcessExecutor:
             self.pool.tend()
         worker = free[0]
         worker.start_task(function, *args)
-        task, limit = worker.task, self.pool.start_timeout
+        task = worker.task
         assert task is not None
-        until = math.inf
-        if self.pool.step_timeout is not None and limit is not None:
-            until = time.monotonic() + limit
+        until = math.inf if limit is None else time.monotonic() + limit
         try:
-            while not task.done() and time.monotonic() < until:
+            while not task.done() and (left := until - time.monotonic()) > 0:
                 self.ensure_open()
-                self.pool.wait(_CALL_LOOK_SECONDS)
+                self.pool.wait(min(_CALL_LOOK_SECONDS, left))
             if task.done() and not worker.died:
                 return portable_result(worker.take_task())
         except BaseException:
@@ -344,8 +357,8 @@ class ProcessExecutor:
             self.tally.timeouts += 1
             self.pool.replace(worker)
             raise StepTimeoutError(
-                f"a call in a worker took longer than start_timeout={limit:g} seconds; the "
-                "environment hangs in this state, or needs a larger start_timeout",
+                f"a call in a worker took longer than {name}={limit:g} seconds, and hung again in "
+                f"a new worker; the environment hangs in this state, or needs a larger {name}",
                 [0],
             )
         error = task.exception()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -10,9 +11,11 @@ import numpy as np
 import pytest
 from playground import CounterEnv, CounterSimulator, kill_itself
 
-from plangym_like.errors import PoisonInputError
+import plangym_like
+from plangym_like.errors import PoisonInputError, StepTimeoutError
 from plangym_like.lanes.sequential_lanes import as_gym_env
 from plangym_like.parallel_env import ParallelEnv
+from plangym_like.processes.worker_handle import WorkerHandle
 from plangym_like.states import Row
 
 FORGED, DEADLY = 666, 667
@@ -126,3 +129,114 @@ def test_a_state_that_ends_its_worker_in_use_is_an_error() -> None:
         assert env.stats.deaths == 3
         assert np.array_equal(env.get_state(), row)
         assert env.step(1).obs.shape == (4, 2)
+
+
+# What one use of a given state costs
+
+USES_OF_GIVEN: dict[str, Callable[[Any, Row], object]] = {
+    **USES,
+    "step_batch": lambda env, row: env.step_batch([1], row),
+    "get_image": lambda env, row: env.get_image(),
+    "reset": lambda env, row: env.reset(),
+    "step": lambda env, row: env.step(1, row),
+    "next step": lambda env, row: env.step(1),
+    "as_gym": lambda env, row: env.as_gym().step(1),
+    "view many": lambda env, row: env.view_state(np.stack([row] * 20)),
+}
+del USES_OF_GIVEN["steps"], USES_OF_GIVEN["audits"]
+
+
+@pytest.fixture
+def tasks(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The tasks that workers are given."""
+    given: list[Any] = []
+    start = WorkerHandle.start_task
+
+    def counted(worker: Any, fn: Any, *args: Any, **options: Any) -> None:
+        given.append(fn)
+        start(worker, fn, *args, **options)
+
+    monkeypatch.setattr(WorkerHandle, "start_task", counted)
+    return given
+
+
+@pytest.mark.parametrize("use", USES_OF_GIVEN)
+def test_each_use_of_a_given_state_is_one_message(use: str, tasks: list[Any]) -> None:
+    options: dict[str, Any] = {"n_workers": 1, "isolate": True, "audit": "off"}
+    with ParallelEnv(TouchyEnv, "toy", owner=os.getpid(), **options) as env:
+        row = forged(env)
+        env.set_state(row)
+        before, rows = len(tasks), env.stats.rows
+        USES_OF_GIVEN[use](env, row)
+        assert len(tasks) == before + 1
+        assert env.stats.rows == rows + (use == "step_batch")
+
+
+def test_a_step_of_a_game_is_one_message(tasks: list[Any]) -> None:
+    pytest.importorskip("ale_py")
+    options: dict[str, Any] = {"obs_type": "ram", "n_workers": 1, "isolate": True, "audit": "off"}
+    with plangym_like.make("ALE/MsPacman-v5", **options) as env:
+        state = env.reset(seed=0).state
+        for number in range(1, 4):
+            state = env.step(2, state).state
+            assert len(tasks) == number
+        assert env.stats.rows == 0
+
+
+class EndingSimulator(TouchySimulator):
+    """Its episodes end at the count of 5."""
+
+    def step(self, action: Any, dt: int) -> Any:
+        obs, reward, _, truncated, info, frames = super().step(action, dt)
+        return obs, reward, bool(self._words[0] >= 5), truncated, info, frames
+
+
+class EndingEnv(CounterEnv):
+    """Plans over an `EndingSimulator`."""
+
+    simulator_class = EndingSimulator
+
+
+@pytest.mark.parametrize("autoreset", [True, False])
+def test_an_episode_from_a_given_state_ends_as_in_one_process(autoreset: bool) -> None:
+    options: dict[str, Any] = {"n_workers": 1, "isolate": True, "autoreset": autoreset}
+    with (
+        ParallelEnv(EndingEnv, "toy", owner=os.getpid(), **options) as env,
+        EndingEnv("toy", autoreset=autoreset) as serial,
+    ):
+        row = forged(env)
+        results = [
+            [each.step(1, row), *(each.step(1, return_state=True) for _ in range(12))]
+            for each in (env, serial)
+        ]
+        assert plain(results[0]) == plain(results[1])
+        assert any(step.terminated for step in results[0])
+        assert np.array_equal(env.get_state(), serial.get_state())
+
+
+SLOW = 668
+
+
+class SlowSimulator(TouchySimulator):
+    """Restores a state in which it then hangs, in workers alone."""
+
+    def step(self, action: Any, dt: int) -> Any:
+        if self._words[1] == SLOW and action == 3 and os.getpid() != self._owner_pid:
+            threading.Event().wait()
+        return super().step(action, dt)
+
+
+class SlowEnv(CounterEnv):
+    """Plans over a `SlowSimulator`."""
+
+    simulator_class = SlowSimulator
+
+
+def test_a_step_that_hangs_is_ended_after_step_timeout() -> None:
+    options: dict[str, Any] = {"n_workers": 1, "step_timeout": 0.3, "start_timeout": 600.0}
+    with ParallelEnv(SlowEnv, "toy", owner=os.getpid(), **options) as env:
+        row = forged(env, SLOW)
+        with pytest.raises(StepTimeoutError, match=r"took longer than step_timeout=0\.3 seconds"):
+            env.step(3, row)
+        assert env.stats.timeouts == 2
+        assert env.step(1, row).obs.shape == (4, 2)

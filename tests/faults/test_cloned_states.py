@@ -46,11 +46,9 @@ def test_a_clone_does_not_take_over_what_crashes_its_workers() -> None:
         env.set_state(good)
         with env.clone(isolate=True) as other:
             assert np.array_equal(other.get_state(), good)
-            assert other.stats.rows == 1
-            other.step(1)  # what comes of a state from outside is tried as well
-            assert other.stats.rows == 2
+            other.step(1)
             with other.clone() as third:
-                assert third.stats.rows == 1
+                assert np.array_equal(third.get_state(), other.get_state())
 
 
 def test_a_clone_takes_over_the_environments_own_state_at_once() -> None:
