@@ -243,7 +243,12 @@ class ChainPickle(ChainState):
             raise
         except Exception as error:
             not_exiting(error)
-            raise StateFormatError(f"the pickle in a state row is damaged: {error}") from error
+            raise StateFormatError(
+                f"the pickle in a state row cannot be loaded: {type(error).__name__}: {error}; an "
+                "object in it cannot be made again from its pickle, or the row is damaged. Keep "
+                "such objects out of the environment's attributes, or make it with "
+                "snapshot='replay'"
+            ) from error
 
     def _pickled(
         self, value: Any, *, watch: bool = False, constants: bool = True
@@ -276,7 +281,14 @@ class ChainPickle(ChainState):
                     return
 
     def _unsaveable(self, place: str, value: Any, reason: Exception) -> SnapshotError:
-        return SnapshotError(f"{place}, {kind_of(value)}, cannot be pickled: {reason}; {_WAY_OUT}")
+        advice = _WAY_OUT
+        if self.strict or self.unordered:  # the trial is over
+            advice = (
+                "the attribute held no such object when the environment was made. Remove it before "
+                "each step ends, or make the environment with snapshot='replay', which saves no "
+                f"attributes of the environment itself; or {_WAY_OUT}"
+            )
+        return SnapshotError(f"{place}, {kind_of(value)}, cannot be pickled: {reason}; {advice}")
 
 
 class _Pickler(pickle.Pickler):
@@ -307,6 +319,9 @@ class _Pickler(pickle.Pickler):
                 if self._owner.class_named(*name_of(thing)) is not thing:
                     raise TypeError(f"several classes are called {qualified_name(thing)}")
             return _class_named, name_of(thing)
+        if kind is types.MethodType and getattr(thing.__self__, thing.__name__, None) != thing:
+            # By default, a pickle holds only the method's name, which may mean another function.
+            return _bound, (thing.__func__, thing.__self__)
         if isinstance(thing, EzPickle):
             raise TypeError(f"{kind_of(thing)} is an EzPickle; its pickle holds only arguments")
         if isinstance(thing, threading.Thread):
@@ -358,6 +373,7 @@ class _Unpickler(pickle.Unpickler):
                 _thing_at.__name__: self._owner.thing_at,
                 _class_named.__name__: self._owner.class_named,
                 _nothing.__name__: _nothing,
+                _bound.__name__: _bound,
             }
             return own[name]
         try:
@@ -378,6 +394,10 @@ def _class_named(module: str, name: str) -> Any:
 
 def _nothing() -> None:
     return None
+
+
+def _bound(function: Callable[..., Any], owner: Any) -> types.MethodType:
+    return types.MethodType(function, owner)
 
 
 def _check_class(base: Any) -> None:

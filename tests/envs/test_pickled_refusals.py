@@ -4,9 +4,12 @@ import io
 import itertools
 import threading
 import time
+import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
+import gymnasium
 import numpy as np
 import pytest
 from continuation import (
@@ -21,6 +24,7 @@ import plangym_like
 from plangym_like.envs.pickled import PickledEnv, PickledSimulator
 from plangym_like.errors import (
     SnapshotError,
+    StateFormatError,
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*already returned terminated")
@@ -263,6 +267,103 @@ def test_an_attribute_that_becomes_unpicklable_is_named() -> None:
     sim.base.words = {"a": 1, "b": (word for word in "ab")}
     with pytest.raises(SnapshotError, match=r"Dungeon\.words.*cannot be pickled"):
         saved(sim)
+
+
+class Steps(gymnasium.Env):
+    """At its step 50, long after the trial, it does what a subclass says."""
+
+    observation_space = gymnasium.spaces.Box(-1e6, 1e6, (1,), np.float64)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.extra: Any = None
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.steps, self.extra = 0, None
+        return np.zeros(1), {}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        if self.steps == 50:
+            self.extra = self.late()
+        bonus = self.extra() if callable(self.extra) else 0
+        return np.array([self.steps + bonus], np.float64), 1.0, False, False, {}
+
+    def late(self) -> Any:
+        raise NotImplementedError
+
+
+def own_bonus(self: Any) -> int:
+    return 1000
+
+
+def other_bonus(self: Any) -> int:
+    return 2000
+
+
+# Where an attribute of the same name is another function.
+other_bonus.__name__ = "close"
+
+
+class Helper:
+    def __init__(self) -> None:
+        self.bonus = types.MethodType(lambda self: 3, self)
+
+    def __call__(self) -> int:
+        return int(self.bonus())
+
+
+class Unloadable(Exception):
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__("only one of two arguments is kept")
+
+
+LATE: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "lambda": (lambda env: types.MethodType(lambda self: 1, env), "Late.extra, .*lambda"),
+    "lambda of data": (lambda env: Helper(), "Late.extra, .*Helper"),
+    "generator": (lambda env: (n for n in range(3)), "Late.extra, .*generator"),
+    "thread": (lambda env: threading.Thread(), "Late.extra, .*thread"),
+}
+
+
+def play(env: Any, count: int) -> Any:
+    """Return the transition of the last of `count` steps, each from a state row."""
+    state = env.reset(seed=0).state
+    for _ in range(count):
+        step = env.step(0, state)
+        state = step.state
+    return step
+
+
+@pytest.mark.parametrize("kind", LATE)
+@pytest.mark.parametrize("snapshot", ["auto", "pickle"])
+def test_what_cannot_be_pickled_after_the_trial_is_named_with_a_way_out(
+    kind: str, snapshot: str
+) -> None:
+    late, names = LATE[kind]
+    late_class = type("Late", (Steps,), {"late": late, "__module__": __name__})
+    with plangym_like.make(late_class, snapshot=snapshot) as env:
+        assert env.snapshot == "pickle"
+        with pytest.raises(SnapshotError, match=f"{names}.*snapshot='replay'"):
+            play(env, 60)
+    with plangym_like.make(late_class, snapshot="replay") as env:
+        assert env.step_batch([0], play(env, 60).state).obs[0, 0] >= 61
+
+
+def test_a_pickle_that_cannot_be_loaded_is_not_called_damaged_alone() -> None:
+    late_class = type("Late", (Steps,), {"late": lambda env: Unloadable(1, 2)})
+    with plangym_like.make(late_class, snapshot="pickle") as env:
+        with pytest.raises(StateFormatError, match="TypeError.*an object in it.*'replay'"):
+            play(env, 60)
+
+
+@pytest.mark.parametrize("function", [own_bonus, other_bonus], ids=lambda each: each.__qualname__)
+def test_a_method_bound_late_stays_this_method(function: Any) -> None:
+    late_class = type("Late", (Steps,), {"late": lambda env: types.MethodType(function, env)})
+    with plangym_like.make(late_class, snapshot="pickle") as env:
+        assert play(env, 60).obs[0] == 60 + function(None)
 
 
 class Timed(Dungeon):
