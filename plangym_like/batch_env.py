@@ -201,7 +201,7 @@ class BatchEnv(PlanEnv):
         self.setup()
         with self._processes.lock:
             numbers = list(range(len(self)) if indices is None else indices)
-            futures = [self[index].reset(blocking=False, return_states=True) for index in numbers]
+            futures = [self[index].call("reset", return_state=True) for index in numbers]
             pairs = zip(numbers, futures, strict=True)
             results = [self._processes.answer(index, future) for index, future in pairs]
         obs = spaces.empty(self.observation_space, (len(results),))

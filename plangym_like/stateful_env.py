@@ -16,6 +16,7 @@ from plangym_like.audit.auditor import EVERY, Auditor, check_audit
 from plangym_like.errors import InputError
 from plangym_like.execution.executor import Executor, ExecutorOptions
 from plangym_like.execution.given_states import GivenStates
+from plangym_like.execution.remote_calls import REMOTE_CALLS
 from plangym_like.execution.serial_executor import SerialOptions
 from plangym_like.layout import Layout
 from plangym_like.row_stepper import RowStepper, closed, layout_of
@@ -30,6 +31,7 @@ class StatefulEnv:
 
     SINGLETON: ClassVar[bool] = False
     STATE_IS_ARRAY: ClassVar[bool] = True
+    remote_calls: ClassVar[dict[str, Any]] = REMOTE_CALLS
     # How to make this environment in one process: ``(env_class, name, kwargs)``.
     recipe: tuple[Callable[..., Any], Any, dict[str, Any]] | None = None
 

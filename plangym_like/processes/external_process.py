@@ -27,8 +27,14 @@ class ExternalProcess:
 
     The process starts immediately and makes the object in the background. The first use waits for
     the object, and raises any error of its constructor. All attributes and methods of the object
-    can be used through this one, except names with a leading underscore. Exceptions of the object
-    are raised with their own type and a `RemoteTraceback` as their cause. The process continues.
+    can be used through this one, under their own names and with their own arguments, except names
+    with a leading underscore and the names of this class. `call` has no such exceptions. Errors of
+    the object are raised with their own type and a `RemoteTraceback` as their cause. The process
+    continues.
+
+    If the object is a `PlanEnv`, ``step``, ``step_batch``, ``reset`` and ``set_state`` take
+    plangym's arguments as well: with ``blocking=False`` they return a `Future`, and ``reset``
+    returns a state only with ``return_states=True``.
 
     The process ends when `close` is called, when the last references to this object and its futures
     are dropped, or when its owner ends, even if the owner is killed.
@@ -77,7 +83,7 @@ class ExternalProcess:
         self._start_method = start_method
         self._preload = tuple(preload)
         self._linger = linger
-        self._spaces: dict[str, Any] = {}
+        self._remote_calls: dict[str, Callable[..., Any]] = {}
         self._closed = False
         self._restarting = threading.RLock()
         self._connection, self._ready = self._launch()
@@ -156,57 +162,21 @@ class ExternalProcess:
                 f"{type(self).__name__!r} object has no attribute {name!r}; names with a leading "
                 "underscore are not looked up in the process"
             )
-        is_method, value = self._usable().request(ACCESS, dumps(name)).result()
-        if not is_method:
-            return value
+        own_call = self._remote_calls.get(name)
+        if own_call is None:
+            is_method, value = self._usable().request(ACCESS, dumps(name)).result()
+            if not is_method:
+                return value
+            own_call = value
+        if own_call is not None:
+            self._remote_calls[name] = own_call
+            return partial(own_call, self)
 
         def remote_method(*args: Any, **kwargs: Any) -> Any:
             return self.call(name, *args, **kwargs).result()
 
         remote_method.__name__ = remote_method.__qualname__ = name
         return remote_method
-
-    @property
-    def observation_space(self) -> Any:
-        """The hosted environment's observation space, fetched once."""
-        return self._space("observation_space")
-
-    @property
-    def action_space(self) -> Any:
-        """The hosted environment's action space, fetched once."""
-        return self._space("action_space")
-
-    def _space(self, name: str) -> Any:
-        if name not in self._spaces:
-            self._spaces[name] = self._usable().request(ACCESS, dumps(name)).result()[1]
-        return self._spaces[name]
-
-    def step(self, action: Any, state: Any = None, dt: Any = 1, blocking: bool = True) -> Any:
-        """Step the hosted environment; with ``blocking=False``, return a future of the result."""
-        options = {} if state is None else {"state": state}
-        if not (isinstance(dt, int) and dt == 1):
-            options["dt"] = dt
-        return _result(self.call("step", action, **options), blocking)
-
-    def step_batch(
-        self,
-        actions: Any,
-        states: Any = None,
-        dt: Any = 1,
-        return_state: bool | None = None,
-        blocking: bool = True,
-    ) -> Any:
-        """Step many rows in the hosted environment; see `PlanEnv.step_batch`."""
-        future = self.call("step_batch", actions, states=states, dt=dt, return_state=return_state)
-        return _result(future, blocking)
-
-    def reset(self, blocking: bool = True, return_states: bool = False) -> Any:
-        """Reset the hosted environment; with ``blocking=False``, return a future of the result."""
-        return _result(self.call("reset", return_state=return_states), blocking)
-
-    def set_state(self, state: Any, blocking: bool = True) -> Any:
-        """Set the state of the hosted environment; with ``blocking=False``, return a future."""
-        return _result(self.call("set_state", state), blocking)
 
     @property
     def pid(self) -> int:
@@ -309,10 +279,6 @@ class ExternalProcess:
     def __repr__(self) -> str:
         state = "closed" if self._closed else "alive" if self.is_alive() else "dead"
         return f"<ExternalProcess {self._name!r}, pid {self.pid}, {state}>"
-
-
-def _result(future: Future[Any], blocking: bool) -> Any:
-    return future.result() if blocking else future
 
 
 def _construct(constructor: bytes) -> Any:

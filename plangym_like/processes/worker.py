@@ -90,6 +90,10 @@ class Worker:
     it polls for the next request, and ``attend_bell(False)`` afterwards. The method returns whether
     it had anything to do.
 
+    If the class of the hosted object has an attribute ``remote_calls``, this is a dict of functions
+    by the name of a method. The owner calls ``function(process, *args, **kwargs)`` in its own
+    process where it would otherwise call the method.
+
     Request 0 constructs the hosted object. If that fails, the worker replies with the error and
     ends.
     """
@@ -170,7 +174,9 @@ class Worker:
             message = message._replace(payload=memoryview(b""))
             if message.kind == ACCESS:
                 value = getattr(self._hosted, content)
-                return (True, None) if callable(value) else (False, value)
+                if callable(value):
+                    return True, getattr(type(self._hosted), "remote_calls", {}).get(content)
+                return False, value
             target, arguments, options = content
             if isinstance(target, str):
                 return getattr(self._hosted, target)(*arguments, **options)

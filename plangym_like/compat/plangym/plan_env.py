@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.errors import BatchLengthError, InputError
+from plangym_like.execution.remote_calls import REMOTE_CALLS
 
 
 class PlanEnv:
@@ -54,6 +55,7 @@ class PlanEnv:
     STATE_IS_ARRAY: bool = True
     OBS_IS_ARRAY: ClassVar[bool] = True
     SINGLETON: bool = False
+    remote_calls: ClassVar[dict[str, Any]] = REMOTE_CALLS
 
     def __init__(
         self,
