@@ -18,6 +18,7 @@
     +-- EnvApiError (TypeError)            an environment that does not follow Gymnasium's API
     +-- SnapshotError (TypeError)          an environment that cannot be saved exactly
     +-- ImpureEnvironmentError (RuntimeError)  a repeated row gave another result
+    |   +-- DifferentWorkerError           a worker gives other results than the caller's process
     +-- MissingExtraError (ImportError)    an optional dependency is not installed
     +-- ClosedError (RuntimeError)         use after close
     +-- RowExitError (RuntimeError)        a row raised SystemExit, KeyboardInterrupt or the like
@@ -253,6 +254,14 @@ class ImpureEnvironmentError(PlangymError, RuntimeError):
         self.index = index
         self.field = field
         self.values = values
+
+
+class DifferentWorkerError(ImpureEnvironmentError):
+    """An environment gives other results in a worker than in the process that made it.
+
+    Usually, the program has changed a module after importing it, and workers import modules anew.
+    `index` is 0, `field` is the result that differs, and `values` are the caller's and the worker's.
+    """
 
 
 class MissingExtraError(PlangymError, ImportError):

@@ -10,6 +10,7 @@ import abc
 import contextlib
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 import gymnasium
@@ -403,6 +404,13 @@ class Simulator(abc.ABC):
             row[16:24].view(np.uint64)[0] = used
             row[HEADER_NBYTES + used :] = 0
 
+    def undisturbed(self) -> AbstractContextManager[gymnasium.Env[Any, Any]] | None:
+        """Return a context in which `env` may be used like a new one; its end restores the state.
+
+        Return ``None`` if this is not supported.
+        """
+        return None
+
     # Images
 
     @abc.abstractmethod
@@ -430,6 +438,10 @@ class Simulator(abc.ABC):
     def suspect_wrappers(self) -> Sequence[str]:
         """Return the names of the wrappers that may have state outside the saved rows."""
         return self.wrapper_names()
+
+    def second_copy(self) -> Simulator | None:
+        """Return a simulator made with the same arguments, or ``None`` if this is impossible."""
+        return None
 
     def copy_for_audits(self) -> Simulator | None:
         """Return a copy in which audits step rows, or ``None`` if audits use this simulator."""

@@ -84,7 +84,8 @@ class StatefulEnv:
             return
         self._options.prepare()
         given = self._given_simulator
-        made = given if isinstance(given, Simulator) else given()
+        with self._options.trials():
+            made = given if isinstance(given, Simulator) else given()
         stepper = self._take_over(made) if isinstance(made, StatefulEnv) else self._wrap(made)
         try:
             self._use(stepper.layout, self._options.make(stepper))

@@ -13,6 +13,7 @@ from plangym_like.cluster.chunk import ChunkRequest, ChunkResult
 from plangym_like.execution.executor import SubmitOptions
 from plangym_like.execution.known_ids import know, known_ids
 from plangym_like.execution.placement import signature
+from plangym_like.execution.short_episode import ShortEpisode, episode_given
 from plangym_like.processes.messages import dumps, dumps_by_value, loads
 from plangym_like.processes.remote_errors import is_remote, pack_exception
 from plangym_like.states import Row, adopt_session_key, session_key
@@ -47,9 +48,10 @@ class NodeEnv:
         try:
             key, packed = loads(recipe)
             adopt_session_key(key)
-            construct, ids = loads(packed)
+            construct, ids, expected = loads(packed)
             know(ids)
-            self._env = construct()
+            with episode_given(expected):
+                self._env = construct()
             for worker in self._env.executor:
                 worker.wait_ready()
             layout = self._env.layout
@@ -96,7 +98,12 @@ class NodeEnv:
             self._env.close()
 
 
-def write_recipe(construct: Callable[[], Any], name: Any) -> bytes:
-    """Pickle `construct`, which a `NodeEnv` calls to make the environment `name`."""
-    packed = dumps_by_value((construct, known_ids(name)))
+def write_recipe(
+    construct: Callable[[], Any], name: Any, expected: ShortEpisode | None = None
+) -> bytes:
+    """Pickle `construct`, which a `NodeEnv` calls to make the environment `name`.
+
+    The processes of the node have to repeat the short episode `expected`, if it is given.
+    """
+    packed = dumps_by_value((construct, known_ids(name), expected))
     return dumps((session_key(), packed))

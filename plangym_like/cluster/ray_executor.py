@@ -6,6 +6,7 @@ import contextlib
 import math
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from plangym_like.cluster.actor_pool import ActorPool
 from plangym_like.cluster.ray_dispatcher import LEAST_SECONDS, RayDispatcher
@@ -35,8 +36,8 @@ class RayExecutor(ProcessExecutor):
         The actors on other machines.
     workers, layout, stepper
         As in `ProcessExecutor`; `workers` may be empty.
-    timeouts
-        ``step_timeout`` and ``start_timeout``, as in `ProcessExecutor`.
+    options
+        ``step_timeout``, ``start_timeout`` and ``expected``, as in `ProcessExecutor`.
     """
 
     def __init__(
@@ -46,9 +47,9 @@ class RayExecutor(ProcessExecutor):
         workers: Sequence[ExternalProcess],
         layout: Layout,
         stepper: RowStepper | None = None,
-        **timeouts: float | None,
+        **options: Any,
     ) -> None:
-        super().__init__(workers, layout, stepper, stats=actors.stats, **timeouts)
+        super().__init__(workers, layout, stepper, stats=actors.stats, **options)
         if not workers:
             self._costs = CostModel(LEAST_SECONDS)
         self._session = session

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -14,6 +15,7 @@ from plangym_like.cluster.ray_executor import RayExecutor
 from plangym_like.counts import as_count
 from plangym_like.errors import InputError
 from plangym_like.execution.process_options import ProcessOptions
+from plangym_like.execution.short_episode import ShortEpisode, episode_given
 from plangym_like.row_stepper import RowStepper
 
 
@@ -66,14 +68,24 @@ class RayOptions:
         self._node_env, self._name, self._local = node_env, name, local
         self._session = (address, object_store_memory)
         self._where = where
+        self._expected: ShortEpisode | None = None
         ray_session.load()
 
     def prepare(self) -> None:
         """Start the fork server for the workers on this machine."""
         self._local.prepare()
 
+    def trials(self) -> AbstractContextManager[None]:
+        """Return the context of `ProcessOptions.trials`, for the workers on this machine."""
+        return self._local.trials()
+
     def make(self, stepper: RowStepper) -> RayExecutor:
         """Connect to the cluster and start actors, without waiting until they are ready."""
+        self._expected = self._local.episode_of(stepper)
+        with episode_given(self._expected):
+            return self._make(stepper)
+
+    def _make(self, stepper: RowStepper) -> RayExecutor:
         session = ray_session.join(*self._session)
         try:
             actors = ActorPool(self._recipe, stepper.layout, private=session.started, **self._where)
@@ -89,4 +101,4 @@ class RayOptions:
 
     def _recipe(self, n_workers: int) -> bytes:
         """Return the recipe for an actor with `n_workers` processes."""
-        return write_recipe(partial(self._node_env, n_workers=n_workers), self._name)
+        return write_recipe(partial(self._node_env, n_workers=n_workers), self._name, self._expected)

@@ -13,6 +13,7 @@ from plangym_like.errors import PlangymError, SnapshotError, StateCapacityError
 from plangym_like.family_env import FamilyEnv
 from plangym_like.simulator import Simulator, name_of
 from plangym_like.snapshots.open_libraries import libraries_left_open
+from plangym_like.trial_outcomes import TrialOutcome, known_trials
 
 # Method -> ``"module:class"`` of its environments, and the options that only this method takes.
 WAYS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -40,6 +41,20 @@ def auto_simulator(name: Any, **kwargs: Any) -> Simulator:
     SnapshotError
         No method works; the message gives the reason for each.
     """
+    trials = known_trials()
+    known = trials.find("auto", (name, kwargs))
+    if known is not None:
+        simulator = _make(known.way, name, kwargs)
+        simulator.snapshot_note = known.note
+        return simulator
+    simulator = _tried(name, kwargs)
+    outcome = TrialOutcome("auto", simulator.snapshot_note, way=simulator.snapshot)
+    trials.note(outcome, (name, kwargs))
+    return simulator
+
+
+def _tried(name: Any, kwargs: dict[str, Any]) -> Simulator:
+    """Return a simulator whose method was chosen by trials; see `auto_simulator`."""
     reasons: list[str] = []
     approximate: Simulator | None = None
     for way in WAYS:

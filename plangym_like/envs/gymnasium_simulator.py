@@ -52,7 +52,10 @@ from plangym_like.snapshots.open_libraries import close_copy
 from plangym_like.snapshots.restore_after_trial import restorer
 from plangym_like.snapshots.wrapper_state import WrapperState
 from plangym_like.states import Row, padded
+from plangym_like.step_limit import time_limit
 
+# How many steps a codec takes at most when it is made, about.
+_CODEC_STEPS = 32
 _GREY = np.array([0.299, 0.587, 0.114])
 
 
@@ -146,7 +149,9 @@ class GymnasiumSimulator(TriedSimulator):
         self._fresh = restorer(env)
         self._fast_forms: dict[str, FastForm | None] = {}
         self._configured: tuple[Any, ...] = ()
-        codec = self.codec = self.make_codec()
+        self._recall_trial()
+        with time_limit(_CODEC_STEPS):
+            codec = self.codec = self.make_codec()
         self._generator = random_state.GeneratorMemory(self.base)
         self._lay_out()
         self.columns, self.plain_infos = {}, True

@@ -43,6 +43,7 @@ from plangym_like.snapshots.differences import difference
 from plangym_like.snapshots.restore_after_trial import restorer
 from plangym_like.snapshots.trial import TrialRule
 from plangym_like.states import Row, padded, session_key
+from plangym_like.step_limit import time_limit
 
 _LENGTH = struct.Struct("<Q")
 _TAG_NBYTES = 16
@@ -102,7 +103,8 @@ class PickleCodec(Codec):
         # Some environments take only actions that are legal in their current state.
         with errors_suppressed():
             for _ in range(steps):
-                *_, terminated, truncated, _ = env.step(space.sample())
+                with time_limit():
+                    *_, terminated, truncated, _ = env.step(space.sample())
                 longest = max(longest, len(self.pickle.dumps()))
                 if terminated or truncated:
                     break
@@ -217,11 +219,12 @@ class PickledSimulator(GymnasiumSimulator):
         """Copy the environment's initial state, reset the environment, and return the codec."""
         self._fresh = restorer(self.env, base=True)
         self.reset_once()
+        known = self._known
         codec = PickleCodec(
             self.env,
             self.name,
-            steps=self.trial.steps,
-            capacity=self.state_capacity,
+            steps=self.trial.steps if known is None else 0,
+            capacity=self.state_capacity if known is None else known.capacity,
             allow_pickle=self._allow_pickle,
         )
         # A reset, not a restore: the trial compares restored episodes with one without restores.

@@ -279,8 +279,8 @@ class ReplayedSimulator(GymnasiumSimulator):
         self._proxy.forget()
         self._proxy.cache.replayed = 0
 
-    def _second_copy(self) -> Self | None:
-        return None if self._proxy.cache.single else super()._second_copy()
+    def second_copy(self) -> Self | None:
+        return None if self._proxy.cache.single else super().second_copy()
 
     def _refuse_holders(self) -> None:
         """Raise `SnapshotError` if a wrapper refers to the base, which a restore may replace."""

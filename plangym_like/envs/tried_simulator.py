@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Self
 
+import gymnasium
 import numpy as np
 
 from plangym_like.envs.codec import Codec
@@ -17,6 +19,7 @@ from plangym_like.snapshots.known_wrappers import foreign_wrappers, has_foreign_
 from plangym_like.snapshots.open_libraries import libraries_left_open
 from plangym_like.snapshots.trial import Trial, TrialRule
 from plangym_like.states import Row
+from plangym_like.trial_outcomes import TrialOutcome, known_trials
 
 
 class TriedSimulator(Simulator):
@@ -32,6 +35,8 @@ class TriedSimulator(Simulator):
     memory: Any
     _arguments: tuple[tuple[Any, ...], dict[str, Any]]
     _is_copy: bool = False
+    # The outcome of the trial of another environment of this kind.
+    _known: TrialOutcome | None = None
     _wrappers: tuple[Any, ...] = ()
     # Restores the initial state of the wrappers; used until the first reset.
     _fresh: Callable[[], None] | None = None
@@ -47,17 +52,35 @@ class TriedSimulator(Simulator):
         rule = self.trial
         if self._is_copy:
             return
-        if rule.always or has_foreign_code(self.env):
-            self._run_trial(rule)
+        if self._known is not None:
+            if self._known.note:
+                self._note_inexact(self._known.note)
+        elif self._needs_trial():
+            note = self._run_trial(rule)
+            outcome = TrialOutcome(self._kind, note, self.codec.nbytes)
+            known_trials().note(outcome, self._arguments)
         if self.memory.unordered:
             self._note_inexact(self.memory.unordered)
         self.memory.strict = not self.memory.unordered
 
-    def _run_trial(self, rule: TrialRule) -> None:
+    @property
+    def _kind(self) -> str:
+        return qualified_name(type(self))
+
+    def _needs_trial(self) -> bool:
+        return not self._is_copy and (self.trial.always or has_foreign_code(self.env))
+
+    def _recall_trial(self) -> None:
+        """Find out whether an environment of this kind has undergone the trial already."""
+        if self._needs_trial():
+            self._known = known_trials().find(self._kind, self._arguments)
+
+    def _run_trial(self, rule: TrialRule) -> str:
+        """Run the trial, and return why states are only approximate, or an empty string."""
         fresh, self._fresh = self._fresh, None
         original = np.zeros(self.payload_nbytes, np.uint8)
         self.read(original)
-        trial = Trial(self, self._second_copy, rule)
+        trial = Trial(self, self.second_copy, rule)
         try:
             note = trial.run()
         except SnapshotError as error:
@@ -69,6 +92,7 @@ class TriedSimulator(Simulator):
         self._end_trial(original, fresh)
         if note:
             self._note_inexact(note)
+        return note
 
     def _note_inexact(self, note: str) -> None:
         self.exactness = "approximate"
@@ -81,7 +105,23 @@ class TriedSimulator(Simulator):
         self._fresh = fresh
         forget_seed(self.env)
 
-    def _second_copy(self) -> Self | None:
+    @contextlib.contextmanager
+    def undisturbed(self) -> Iterator[gymnasium.Env[Any, Any]]:
+        """Return a context in which `env` may be used like a new one; its end restores the state.
+
+        At the beginning, wrappers and generators are as before the first reset.
+        """
+        original = np.zeros(self.payload_nbytes, np.uint8)
+        self.read(original)
+        fresh = self._fresh
+        self.renew()
+        self._fresh = None
+        try:
+            yield self.env
+        finally:
+            self._end_trial(original, fresh)
+
+    def second_copy(self) -> Self | None:
         """Return a simulator made with the same arguments.
 
         Return ``None`` if this family makes no copies, or if there can be only one simulator.
@@ -165,7 +205,7 @@ class TriedSimulator(Simulator):
         """
         if self._is_copy or self.snapshot == "replay" or not has_foreign_code(self.env):
             return None
-        copy = self._second_copy()
+        copy = self.second_copy()
         if copy is not None and copy.payload_nbytes != self.payload_nbytes:
             with libraries_left_open():
                 copy.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
 from plangym_like.batches import Inputs
@@ -74,6 +75,12 @@ class ExecutorOptions(Protocol):
 
     def prepare(self) -> None:
         """Start processes early, while the simulator of this process is being made."""
+
+    def trials(self) -> AbstractContextManager[None]:
+        """Return a context in which the simulator of this process is made.
+
+        If batches are isolated, a worker runs the trial of the environment.
+        """
 
     def make(self, stepper: RowStepper) -> Executor:
         """Make the executor for the environment that `stepper` steps in this process."""

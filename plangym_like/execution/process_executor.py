@@ -25,6 +25,7 @@ from plangym_like.execution.executor import SubmitOptions
 from plangym_like.execution.placement import REGIONS
 from plangym_like.execution.row_pool import RowPool
 from plangym_like.execution.shared_batch import SharedBatch
+from plangym_like.execution.short_episode import ShortEpisode
 from plangym_like.fork_safety import forget_after_fork
 from plangym_like.future import Future
 from plangym_like.layout import Layout
@@ -62,6 +63,9 @@ class ProcessExecutor:
         Seconds that a worker may take to make its environment before it is replaced.
     stats : Stats, optional
         The counters to update.
+    expected : ShortEpisode, optional
+        The results of a short episode of the caller's environment. A worker whose environment gives
+        other results is not used; the next batch raises `DifferentWorkerError`.
     """
 
     def __init__(
@@ -73,12 +77,13 @@ class ProcessExecutor:
         step_timeout: float | None = None,
         start_timeout: float | None = None,
         stats: Stats | None = None,
+        expected: ShortEpisode | None = None,
     ) -> None:
         self._processes = list(workers)
         self.layout = layout
         self._stepper = stepper
         self._costs = CostModel()
-        self.pool = RowPool(self._processes, step_timeout, start_timeout, stats)
+        self.pool = RowPool(self._processes, step_timeout, start_timeout, stats, expected)
         self.workers, self.tally = self.pool.workers, self.pool.tally
         self._pools = {region: BlockPool() for region in REGIONS}
         # Audits are small: in the batches' own pools, their blocks would displace larger ones.

@@ -2,19 +2,42 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, TypeVar
 
 from plangym_like.counts import as_count, check_seconds
-from plangym_like.execution.known_ids import known_ids, make_with_ids
+from plangym_like import step_limit
+from plangym_like.errors import (
+    StepTimeoutError,
+    WorkerDiedError,
+    WorkerError,
+    WorkerTimeoutError,
+)
+from plangym_like.execution.known_ids import KnownIds, know, known_ids
 from plangym_like.execution.process_executor import ProcessExecutor
+from plangym_like.execution.short_episode import (
+    ShortEpisode,
+    episode_in_copy,
+    given_episode,
+    play,
+)
 from plangym_like.processes import fork_server
 from plangym_like.processes.external_process import ExternalProcess
+from plangym_like.processes.remote_errors import is_remote, portable_result
 from plangym_like.processes.start_methods import FORK_SERVERS
 from plangym_like.row_stepper import RowStepper
+from plangym_like.simulator import Simulator, name_of
+from plangym_like.trial_outcomes import (
+    KnownTrials,
+    TrialOutcome,
+    TrialsElsewhere,
+    trials_shared,
+)
 
 Executor = TypeVar("Executor", bound=ProcessExecutor)
 
@@ -62,9 +85,16 @@ class ProcessOptions:
         self.isolated = isolate or step_timeout is not None
         self._step_timeout, self._start_timeout = step_timeout, start_timeout
         self._start_method = start_method
+        self._name = name_of(name)
         self._construct = partial(
-            make_with_ids, known_ids(name), env_class, name, **headless(env_kwargs)
+            make_hosted,
+            known_ids(name),
+            step_timeout,
+            partial(env_class, name, **headless(env_kwargs)),
         )
+        self._audit = env_kwargs.get("audit", "raise")
+        # The worker that was started early, to run the trial of the environment.
+        self._early: list[ExternalProcess] = []
         self._preload = ["plangym_like.execution.job"]
         module = getattr(env_class, "__module__", None)
         if module is not None and module.startswith("plangym_like."):
@@ -77,6 +107,86 @@ class ProcessOptions:
             if method in FORK_SERVERS:
                 fork_server.warm_up(self._preload, FORK_SERVERS[method])
         self._begun = time.monotonic()
+
+    @contextlib.contextmanager
+    def trials(self) -> Iterator[None]:
+        """While this process makes its simulator: if batches are isolated, a worker runs the trial.
+
+        Raises
+        ------
+        StepTimeoutError, WorkerDiedError, WorkerTimeoutError
+            The trial took too long, or ended the worker.
+        Exception
+            An error that the worker raised, such as a `SnapshotError`.
+        """
+        known = TrialsElsewhere(self._run_trials) if self.isolated else None
+        try:
+            with nullcontext() if known is None else trials_shared(known):
+                yield
+        except BaseException:
+            self._drop_early()
+            raise
+
+    def _run_trials(self) -> list[TrialOutcome]:
+        worker = self._launch(0)
+        self._early.append(worker)
+        limit = self._start_timeout
+        if limit is None and self._step_timeout is not None:
+            limit = START_SECONDS
+        try:
+            return portable_result(worker.apply(outcomes_of_trials), limit)  # type: ignore[no-any-return]
+        except (TimeoutError, WorkerDiedError) as error:
+            if is_remote(error):
+                raise
+            raise self._failed_trial(worker, error, limit) from error
+
+    def _failed_trial(
+        self, worker: ExternalProcess, error: Exception, limit: float | None
+    ) -> WorkerError:
+        begin = (
+            f"{self._name} could not be made: before it is used, a worker (pid {worker.pid}) tries "
+            "it out with some resets and random actions"
+        )
+        if not isinstance(error, WorkerDiedError):
+            return WorkerTimeoutError(
+                f"{begin}, and this was not done after start_timeout={limit:g} seconds; its "
+                "constructor hangs, or needs a larger start_timeout"
+            )
+        if self._step_timeout is not None and error.exitcode == step_limit.EXIT_CODE:
+            return StepTimeoutError(
+                f"{begin}, and a step took much longer than step_timeout={self._step_timeout:g} "
+                "seconds, so the worker was ended; a step of it hangs, or needs a larger "
+                "step_timeout"
+            )
+        return WorkerDiedError(
+            f"{begin}, and one of these ended the worker: {error}", error.pid, error.exitcode
+        )
+
+    def _drop_early(self) -> None:
+        while self._early:
+            self._early.pop().close(0.0)
+
+    def episode_of(self, stepper: RowStepper) -> ShortEpisode | None:
+        """Return a short episode of the caller's environment, which workers have to repeat.
+
+        If batches are isolated, a copy of this process plays it. Return ``None`` if workers are not
+        compared: the environment is approximate, or is not audited with ``audit="raise"``, or the
+        copy failed.
+        """
+        given = given_episode()
+        if given is not None:
+            return given[0]
+        simulator = stepper.simulator
+        shown = getattr(simulator, "render_mode", None) == "human"
+        if self._audit != "raise" or simulator.exactness != "exact" or shown:
+            return None
+        if self.isolated:
+            return episode_in_copy(partial(_play_copy, simulator))
+        context = simulator.undisturbed()
+        if context is None:
+            return None
+        with context as env:
+            return play(env)
 
     def _method(self, index: int) -> str:
         """Return the start method of worker `index`.
@@ -103,30 +213,72 @@ class ProcessOptions:
         if start_timeout is None and self._step_timeout is not None:
             start_timeout = max(START_SECONDS, 10 * (time.monotonic() - self._begun))
         count = n_workers if self.isolated else max(0, n_workers - 1)
-        linger = _LINGER_SECONDS if n_workers <= len(os.sched_getaffinity(0)) else 0.0
-        workers: list[ExternalProcess] = []
+        workers = self._early[:count]
+        del self._early[:count]
+        self._drop_early()
         try:
-            for index in range(count):
-                workers.append(
-                    ExternalProcess(
-                        self._construct,
-                        start_method=self._method(index),
-                        preload=self._preload,
-                        name=f"{stepper.name}[{index}]",
-                        linger=linger,
-                    )
-                )
+            while len(workers) < count:
+                workers.append(self._launch(len(workers)))
             return make_executor(
                 workers,
                 stepper.layout,
                 None if self.isolated else stepper,
                 step_timeout=self._step_timeout,
                 start_timeout=start_timeout,
+                expected=self.episode_of(stepper) if workers else None,
             )
         except BaseException:
             for worker in workers:
                 worker.close()
             raise
+
+    def _launch(self, index: int) -> ExternalProcess:
+        few = self.n_workers <= len(os.sched_getaffinity(0))
+        return ExternalProcess(
+            self._construct,
+            start_method=self._method(index),
+            preload=self._preload,
+            name=f"{self._name}[{index}]",
+            linger=_LINGER_SECONDS if few else 0.0,
+        )
+
+
+def make_hosted(ids: KnownIds, step_timeout: float | None, make: Callable[[], Any]) -> Any:
+    """Return the environment that a worker hosts, and remember the outcomes of its trials.
+
+    Parameters
+    ----------
+    ids : KnownIds
+    step_timeout : float, optional
+        If given, a trial whose steps take much longer ends this process.
+    make : callable
+        Returns the environment.
+    """
+    know(ids)
+    with trials_shared(KnownTrials()) as trials, step_limit.steps_limited(step_timeout):
+        env = make()
+    _outcomes[:] = trials.outcomes()
+    return env
+
+
+# The outcomes of the trials of the environment that this process hosts.
+_outcomes: list[TrialOutcome] = []
+
+
+def outcomes_of_trials(env: Any) -> list[TrialOutcome]:
+    """Return the outcomes of the trials of `env`, which `make_hosted` made in this process."""
+    return list(_outcomes)
+
+
+def _play_copy(simulator: Simulator) -> ShortEpisode | None:
+    copy = simulator.second_copy()
+    if copy is None:
+        return None
+    context = copy.undisturbed()
+    if context is None:
+        return None
+    with context as env:
+        return play(env)
 
 
 def headless(env_kwargs: dict[str, Any]) -> dict[str, Any]:

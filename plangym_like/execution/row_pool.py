@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from plangym_like.execution.batch_memory import BatchMemory
 from plangym_like.execution.job import SLOT_WORDS, Report
 from plangym_like.execution.row_worker import RowWorker
+from plangym_like.execution.short_episode import ShortEpisode
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.shared_memory import SharedBlock
 from plangym_like.processes.worker_pool import WorkerPool
@@ -28,6 +29,8 @@ class RowPool(WorkerPool[RowWorker]):
         As in `ProcessExecutor`.
     stats : Stats, optional
         The counters to update.
+    expected : ShortEpisode, optional
+        As in `RowWorker`.
 
     Attributes
     ----------
@@ -43,12 +46,16 @@ class RowPool(WorkerPool[RowWorker]):
         step_timeout: float | None,
         start_timeout: float | None,
         stats: Stats | None = None,
+        expected: ShortEpisode | None = None,
     ) -> None:
         self.step_timeout = step_timeout
         self._slots = SharedBlock(8 * SLOT_WORDS * max(1, len(envs)))
         self.tally = Stats() if stats is None else stats
         super().__init__(
-            [RowWorker(process, index, self._slots) for index, process in enumerate(envs)],
+            [
+                RowWorker(process, index, self._slots, expected)
+                for index, process in enumerate(envs)
+            ],
             start_timeout=start_timeout,
             spin_seconds=_SPIN_SECONDS,
             counts=self.tally,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from plangym_like.execution.job import (
@@ -19,6 +20,7 @@ from plangym_like.execution.job import (
     progress_slot,
     run_job,
 )
+from plangym_like.execution.short_episode import ShortEpisode
 from plangym_like.future import Future
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.remote_errors import portable_result
@@ -39,6 +41,8 @@ class RowWorker(WorkerHandle):
         The worker's index in the pool, and the number of its progress slot.
     slots : SharedBlock
         The progress slots of all workers.
+    expected : ShortEpisode, optional
+        The results with which those of each new process are compared.
 
     Attributes
     ----------
@@ -51,8 +55,14 @@ class RowWorker(WorkerHandle):
         The numbers of the shared memory blocks that the process has received.
     """
 
-    def __init__(self, process: ExternalProcess, index: int, slots: SharedBlock) -> None:
-        super().__init__(process, index, greet)
+    def __init__(
+        self,
+        process: ExternalProcess,
+        index: int,
+        slots: SharedBlock,
+        expected: ShortEpisode | None = None,
+    ) -> None:
+        super().__init__(process, index, partial(greet, expected=expected))
         self._slots = slots
         self.slot = progress_slot(slots.array(), index)
         self.start = self.stop = self.most = 0

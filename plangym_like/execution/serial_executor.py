@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from functools import partial
 from typing import Any
@@ -64,6 +65,10 @@ class SerialOptions:
 
     def prepare(self) -> None:
         """Do nothing."""
+
+    def trials(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context that does nothing: this process runs the trial."""
+        return contextlib.nullcontext()
 
     def make(self, stepper: RowStepper) -> SerialExecutor:
         """Return the executor."""

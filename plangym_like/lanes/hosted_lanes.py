@@ -8,17 +8,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from plangym_like.execution.known_ids import KnownIds, know
+from plangym_like.execution.short_episode import ShortEpisode
 from plangym_like.lanes.bell import Bell
 from plangym_like.lanes.lane_memory import LaneArrays, LaneForm
 from plangym_like.lanes.lanes import Lanes, Which, add_note
 from plangym_like.lanes.make_lanes import EnvSource, lanes_from, make_envs, make_lanes
 from plangym_like.lanes.row_copies import copy_rows
+from plangym_like.lanes.sample_episode import Sample, compare_sample
 from plangym_like.lanes.shared_columns import Form, SharedColumns
 from plangym_like.lanes.step_arrays import StepArrays
 from plangym_like.lanes.tree import take
 from plangym_like.processes.messages import dumps
 from plangym_like.processes.remote_errors import is_portable
 from plangym_like.states import Row, StateFormat
+from plangym_like.trial_outcomes import KnownTrials, trials_shared
 
 # An id or factory for all lanes, or one for each lane.
 Sources = EnvSource | Sequence[EnvSource]
@@ -81,6 +84,10 @@ class HostedLanes:
         See `lanes_from`.
     ids : KnownIds, optional
         Ids that the environments may need, in addition to those registered in this process.
+    expected : (Sample, ShortEpisode), optional
+        How to make one environment, and the results of a short episode of it in the caller.
+    trials : list, optional
+        The entries of `KnownTrials` that the caller has.
 
     Attributes
     ----------
@@ -94,11 +101,18 @@ class HostedLanes:
         stop: int,
         vectorise: bool,
         ids: KnownIds | None = None,
+        expected: tuple[Sample, ShortEpisode] | None = None,
+        trials: Sequence[Any] = (),
     ) -> None:
         if ids is not None:
             know(ids)
         self._start, self._stop = start, stop
-        self.lanes = make_part(sources, start, stop, vectorise=vectorise)
+        known = KnownTrials()
+        known.entries += trials
+        with trials_shared(known):
+            if expected is not None:
+                compare_sample(*expected)
+            self.lanes = make_part(sources, start, stop, vectorise=vectorise)
         self.lanes.hide()
         self._form: LaneForm | None = None
         self._arrays: LaneArrays | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
@@ -11,6 +12,7 @@ from typing import Any
 from plangym_like.counts import as_count, check_seconds
 from plangym_like.errors import ClosedError, InputError
 from plangym_like.execution.known_ids import known_ids
+from plangym_like.execution.short_episode import ShortEpisode
 from plangym_like.fork_safety import forget_after_fork
 from plangym_like.lanes.hosted_lanes import HostedLanes, Sources, make_part, sources_of_part
 from plangym_like.lanes.lane_memory import LaneArrays
@@ -18,13 +20,17 @@ from plangym_like.lanes.lane_results import LaneResults
 from plangym_like.lanes.lane_stats import LaneStats
 from plangym_like.lanes.lanes_pool import LanesPool
 from plangym_like.lanes.lanes_worker import Job, LanesWorker, Outcome
+from plangym_like.lanes.sample_episode import Sample
 from plangym_like.processes.external_process import ExternalProcess
+from plangym_like.processes.remote_errors import is_portable
+from plangym_like.trial_outcomes import known_trials
 
 # How long a process polls for the next call before it sleeps, if there are enough cores
 # (`benchmarks/constants.py`).
 _LINGER_SECONDS = 5e-3
-# How long a process may take to make its environments, unless `timeout` is longer.
-_START_SECONDS = 60.0
+# A process may take so many times as long to make its environments as this process took, unless
+# `timeout` is longer.
+_START_FACTOR = 10.0
 _CLOSE_SECONDS = 3.0
 _PRELOAD = ("plangym_like.lanes.hosted_lanes",)
 
@@ -34,7 +40,7 @@ class LaneParts:
 
     Parameters
     ----------
-    sources, num_lanes, n_workers, timeout, checkpoint_every, vectorise, start_method, preload
+    sources, num_lanes, n_workers, timeout, checkpoint_every, vectorise, start_method, preload, expected
         See `ProcessLanes`.
     stats : LaneStats
 
@@ -60,6 +66,7 @@ class LaneParts:
         vectorise: bool,
         start_method: str,
         preload: Sequence[str],
+        expected: tuple[Sample, ShortEpisode] | None,
         stats: LaneStats,
     ) -> None:
         _check_numbers(num_lanes, n_workers, timeout, checkpoint_every)
@@ -72,11 +79,13 @@ class LaneParts:
         linger = _LINGER_SECONDS if count <= len(os.sched_getaffinity(0)) else 0.0
         workers: list[LanesWorker] = []
         ids = known_ids()
+        trials = [entry for entry in known_trials().entries if is_portable(entry)]
+        begun = time.monotonic()
         try:
             for part, (start, stop) in enumerate(pairwise(bounds[1:])):
                 own = sources_of_part(sources, start, stop)
                 process = ExternalProcess(
-                    partial(HostedLanes, own, start, stop, vectorise, ids),
+                    partial(HostedLanes, own, start, stop, vectorise, ids, expected, trials),
                     start_method=start_method,
                     preload=(*_PRELOAD, *preload),
                     name=f"lanes {start} to {stop - 1}",
@@ -88,7 +97,7 @@ class LaneParts:
             self.pool = LanesPool(
                 workers,
                 timeout=timeout,
-                start_timeout=max(timeout, _START_SECONDS),
+                start_timeout=max(timeout, _START_FACTOR * (time.monotonic() - begun)),
                 checkpoint_every=checkpoint_every,
                 stats=stats,
             )

@@ -35,6 +35,11 @@ _SLEEP_SECONDS, _AWAY_SECONDS = 0.5, 1.0
 _ATTEMPTS = 3
 
 
+# How long a process that uses the processor may take to make its environments: it may be importing
+# modules on a busy machine. One that does nothing is late after `start_timeout` seconds.
+_BUSY_START_SECONDS = 60.0
+
+
 class _LostWorkerError(Exception):
     """A process died, or hung."""
 
@@ -51,7 +56,8 @@ class LanesPool(WorkerPool[LanesWorker]):
     timeout : float
         Seconds after which a process that does not reply is replaced.
     start_timeout : float
-        Seconds that a process may take to make its environments.
+        Seconds for which a process that makes its environments may be idle. If it is not idle, it
+        may take a minute.
     checkpoint_every : int, optional
         The number of jobs after which states are saved, so that lanes can be restored.
     stats : LaneStats
@@ -82,6 +88,14 @@ class LanesPool(WorkerPool[LanesWorker]):
         self._running = False
         self._waits_to_sleep = 0
         self._looked_at = time.monotonic()
+
+    _limit_name = "timeout"
+
+    def _is_late(self, worker: LanesWorker, limit: float) -> bool:
+        now = time.monotonic()
+        if now - worker.started_at > max(limit, _BUSY_START_SECONDS):
+            return True
+        return now - max(worker.started_at, worker.last_ran_at()) > limit
 
     def wait_ready(self) -> None:
         """Wait until all processes have made their environments; if one fails, raise its error."""

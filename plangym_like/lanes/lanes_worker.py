@@ -10,6 +10,7 @@ from plangym_like.lanes.bell import Bell
 from plangym_like.lanes.hosted_lanes import StepReply
 from plangym_like.lanes.shared_columns import SharedColumns
 from plangym_like.ownership import owned
+from plangym_like.processes.child_process import processor_seconds
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.messages import loads
 from plangym_like.processes.worker_handle import WorkerHandle
@@ -170,6 +171,8 @@ class LanesWorker(WorkerHandle):
         self.seeds: list[int | None] = [None] * (stop - start)
         self.num_losses = 0
         self.loss: Loss | None = None
+        self._processor_seconds: float | None = 0.0
+        self._ran_at = 0.0
         # The last usual reply, pickled and unpickled.
         self._usual: tuple[bytes, StepReply | None] = b"", None
 
@@ -182,6 +185,16 @@ class LanesWorker(WorkerHandle):
     def is_unsettled(self) -> bool:
         """Whether a call has not been completed, perhaps because it was interrupted."""
         return self.busy_with_job or self.task is not None
+
+    def last_ran_at(self) -> float:
+        """Return when a call of this method last found that the process had used the processor.
+
+        If this is not known, the process counts as running.
+        """
+        seconds = processor_seconds(self.process.pid)
+        if seconds is None or seconds != self._processor_seconds:
+            self._processor_seconds, self._ran_at = seconds, time.monotonic()
+        return self._ran_at
 
     def own(self, lanes: Sequence[int] | None) -> list[int] | None:
         """Return which of `lanes` this process hosts, counted from 0; ``None`` means all."""

@@ -15,6 +15,7 @@ from plangym_like.lanes.lanes import Lanes, gym_env_of, is_plan_env
 from plangym_like.lanes.row_lanes import RowLanes
 from plangym_like.lanes.sequential_lanes import SequentialLanes
 from plangym_like.spaces import is_leaf
+from plangym_like.trial_outcomes import trials_shared
 
 # The fewest robots whose results are computed at once (`benchmarks/lanes.py`).
 _FEWEST_ROBOTS = 4
@@ -105,20 +106,22 @@ def lanes_from(
     True
     """
     envs: list[Any] = []
-    if vectorise and num_lanes >= fewest:
-        _make_another(source, envs, num_lanes)
-        if _steps_rows_best(envs[0], num_lanes):
-            return RowLanes(envs[0], num_lanes)
-    while len(envs) < num_lanes:
-        _make_another(source, envs, num_lanes)
+    with trials_shared():
+        if vectorise and num_lanes >= fewest:
+            _make_another(source, envs, num_lanes)
+            if _steps_rows_best(envs[0], num_lanes):
+                return RowLanes(envs[0], num_lanes)
+        while len(envs) < num_lanes:
+            _make_another(source, envs, num_lanes)
     return make_lanes(envs, vectorise=vectorise, fewest=fewest)
 
 
 def make_envs(source: EnvSource, count: int) -> list[Any]:
     """Return `count` new environments made from `source`; see `lanes_from`."""
     envs: list[Any] = []
-    while len(envs) < count:
-        _make_another(source, envs, count)
+    with trials_shared():
+        while len(envs) < count:
+            _make_another(source, envs, count)
     return envs
 
 

@@ -21,9 +21,12 @@ from plangym_like.lanes.lane_parts import check_replacing
 from plangym_like.lanes.lanes import Lanes
 from plangym_like.lanes.make_lanes import EnvSource, env_factory, lanes_from, make_lanes
 from plangym_like.lanes.process_lanes import ProcessLanes
+from plangym_like.lanes.sample_episode import sample_episode, sample_of
 from plangym_like.lanes.sequential_lanes import as_gym_env
 from plangym_like.lanes.vector_env import PlanVectorEnv
+from plangym_like.processes.start_methods import check_start_method
 from plangym_like.row_errors import not_exiting
+from plangym_like.trial_outcomes import trials_shared
 
 # Fewer environments than this are stepped faster one by one (`benchmarks/vector.py`).
 _FEWEST_AT_ONCE = 4
@@ -71,6 +74,7 @@ def make_vec(
     timeout: float = 60.0,
     checkpoint_every: int | None = None,
     batch_size: int | None = None,
+    start_method: str = "forkserver",
     **kwargs: Any,
 ) -> PlanVectorEnv:
     """Make n environments that are stepped together, as one `gymnasium.vector.VectorEnv`.
@@ -101,6 +105,9 @@ def make_vec(
     batch_size : int, optional
         Make an `AsyncPlanVectorEnv`, whose ``recv`` returns the results of the first `batch_size`
         environments that are ready.
+    start_method : {"forkserver", "spawn", "fork"}
+        How processes are started. They import modules anew, except with ``"fork"``, which copies
+        this process (see `plangym_like.processes.start_methods`).
     kwargs
         Arguments for `plangym_like.make`, or for the callable.
 
@@ -110,6 +117,9 @@ def make_vec(
         `source` has another type; `num_envs` or `n_workers` is less than 1; `num_envs` is not the
         length of `source`; `batch_size`, `timeout` or `checkpoint_every` is out of range; or a
         keyword of `gymnasium.make_vec` is not supported.
+    DifferentWorkerError
+        The environments give other results in another process than in this one, usually because the
+        program has changed a module after importing it.
 
     Examples
     --------
@@ -141,6 +151,7 @@ def make_vec(
         if len(sources) != count:
             raise InputError(f"num_envs is {count}, but source has {len(sources)} entries")
     check_replacing(timeout, checkpoint_every)
+    check_start_method(start_method)
     workers = min(count, as_count("n_workers", 1 if n_workers is None else n_workers))
     specs = [_spec_of(each) for each in sources]
     factories = [
@@ -151,19 +162,24 @@ def make_vec(
     form: dict[str, Any] = {"vectorise": vectorise, "fewest": _FEWEST_AT_ONCE}
     lanes: Lanes
     try:
-        if workers > 1 and _is_worth_messages(factories[0], count, vectorise=vectorise):
-            lanes = ProcessLanes(
-                factories[0] if alike else factories,
-                count,
-                workers,
-                timeout=timeout,
-                checkpoint_every=checkpoint_every,
-                vectorise=vectorise,
-            )
-        elif alike:
-            lanes = lanes_from(factories[0], count, **form)
-        else:
-            lanes = make_lanes([factory() for factory in factories], **form)
+        with trials_shared():
+            if workers > 1 and _is_worth_messages(factories[0], count, vectorise=vectorise):
+                sample = sample_of(factories[0])
+                episode = sample_episode(sample)
+                lanes = ProcessLanes(
+                    factories[0] if alike else factories,
+                    count,
+                    workers,
+                    timeout=timeout,
+                    checkpoint_every=checkpoint_every,
+                    vectorise=vectorise,
+                    start_method=start_method,
+                    expected=None if episode is None else (sample, episode),
+                )
+            elif alike:
+                lanes = lanes_from(factories[0], count, **form)
+            else:
+                lanes = make_lanes([factory() for factory in factories], **form)
     except SnapshotError as error:
         if isinstance(source, str):
             error.add_note(

@@ -9,6 +9,7 @@ from gymnasium.spaces import Space
 from numpy.typing import NDArray
 
 from plangym_like.errors import InputError, WorkerDiedError
+from plangym_like.execution.short_episode import ShortEpisode
 from plangym_like.lanes.hosted_lanes import Sources, Traits, formats_of, traits_of
 from plangym_like.lanes.lane_memory import LaneForm, LaneMemory
 from plangym_like.lanes.lane_parts import LaneParts, count_lanes, places_of, raise_first
@@ -17,6 +18,7 @@ from plangym_like.lanes.lane_stats import LaneStats
 from plangym_like.lanes.lanes import Lanes, Options, Seeds, Which
 from plangym_like.lanes.lanes_worker import Job, LanesWorker
 from plangym_like.lanes.row_copies import copy_rows, write_rows
+from plangym_like.lanes.sample_episode import Sample
 from plangym_like.lanes.step_arrays import Flags, StepArrays
 from plangym_like.lanes.step_call import StepCall
 from plangym_like.lanes.step_runner import StepRunner
@@ -66,6 +68,9 @@ class ProcessLanes(Lanes):
         See `plangym_like.processes.start_methods`.
     preload : sequence of str
         Modules that the environments need; the fork server imports them once for all processes.
+    expected : (Sample, ShortEpisode), optional
+        A function that makes one of the environments, and the results of its short episode in this
+        process (see `plangym_like.lanes.sample_episode`). Each other process has to repeat it.
 
     Attributes
     ----------
@@ -81,7 +86,9 @@ class ProcessLanes(Lanes):
     SnapshotError
         `checkpoint_every` is given, but the lanes have no state rows.
     WorkerStartError
-        Processes repeatedly die before they are ready.
+        Processes repeatedly die or hang before they are ready.
+    DifferentWorkerError
+        The environments give other results in another process than in this one.
     Exception
         An error from making an environment.
     """
@@ -97,6 +104,7 @@ class ProcessLanes(Lanes):
         vectorise: bool = True,
         start_method: str = "forkserver",
         preload: Sequence[str] = (),
+        expected: tuple[Sample, ShortEpisode] | None = None,
     ) -> None:
         self._stats = LaneStats()
         self.parts = LaneParts(
@@ -108,6 +116,7 @@ class ProcessLanes(Lanes):
             vectorise=vectorise,
             start_method=start_method,
             preload=preload,
+            expected=expected,
             stats=self._stats,
         )
         self._results = self.parts.results

@@ -51,6 +51,17 @@ def open_pidfd(pid: int) -> int | None:
         return None
 
 
+def processor_seconds(pid: int) -> float | None:
+    """Return how much processor time the process `pid` has used, or ``None`` if not known."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # The name of the program, in parentheses, may hold spaces.
+            fields = file.read().rpartition(b")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return None
+
+
 def oom_kills() -> int | None:
     """Return how many processes the kernel has killed for lack of memory since the machine started.
 

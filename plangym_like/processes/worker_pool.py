@@ -66,6 +66,9 @@ class WorkerPool(Generic[Handle]):
         Counts the failures so far.
     """
 
+    # The option that limits the time of starts, for messages.
+    _limit_name = "start_timeout"
+
     def __init__(
         self,
         workers: Sequence[Handle],
@@ -183,15 +186,19 @@ class WorkerPool(Generic[Handle]):
         limit = self.start_timeout
         if ready:
             self.policy.note_ready()
-        elif limit is not None and time.monotonic() - worker.started_at > limit:
+        elif limit is not None and self._is_late(worker, limit):
             late = WorkerTimeoutError(
                 f"the worker with pid {worker.process.pid} was not ready after "
-                f"start_timeout={limit:g} seconds; its constructor hangs, or needs a larger "
-                "start_timeout"
+                f"{self._limit_name}={limit:g} seconds; its constructor hangs, or needs a larger "
+                f"{self._limit_name}"
             )
             logger.warning("%s", late)
             self.replace(worker)
             self.policy.note_failed_start(late, len(self.workers))
+
+    def _is_late(self, worker: Handle, limit: float) -> bool:
+        """Return whether a starting worker has taken more than `limit` seconds."""
+        return time.monotonic() - worker.started_at > limit
 
     def _tend_abandoned(self, worker: Handle, abandoned_at: float) -> None:
         if worker.task is not None and worker.task.done():

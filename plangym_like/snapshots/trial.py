@@ -36,6 +36,7 @@ from plangym_like.snapshots.known_wrappers import chain, is_known
 from plangym_like.snapshots.open_libraries import libraries_left_open
 from plangym_like.snapshots.outcomes import Outcome, compare_outcomes, ends, outcome_of
 from plangym_like.states import Row
+from plangym_like.step_limit import time_limit
 
 _UNSEEDED_STEPS = 4
 # Resets with at most this many seeds are compared between copies, for at most this many seconds.
@@ -253,7 +254,8 @@ class Trial:
     def _reset(self, simulator: Simulator, seed: int | None) -> Outcome:
         """Reset `simulator`, and return the outcome."""
         before = global_generators()
-        obs, info = simulator.reset(seed)
+        with time_limit():
+            obs, info = simulator.reset(seed)
         self._drawn.update(dict.fromkeys(moved_generators(before)))
         outcome: Outcome = owned((obs, 0.0, False, False, without_clock(info)))
         return outcome
@@ -267,7 +269,10 @@ class Trial:
             if between is not None:
                 next(between)
             before = global_generators()
-            outcome = outcome_of(lambda action: simulator.step(action, 1), action, error_text=False)
+            with time_limit():
+                outcome = outcome_of(
+                    lambda action: simulator.step(action, 1), action, error_text=False
+                )
             episode.outcomes.append(outcome)
             if len(outcome) == 1:
                 return
@@ -290,7 +295,7 @@ class Trial:
         """Take one step of `simulator` at each ``next``, or none after the end of its episode."""
         for action in self._others:
             outcome = None
-            with errors_suppressed():
+            with errors_suppressed(), time_limit():
                 outcome = simulator.step(copy.deepcopy(action), 1)
             yield
             if outcome is None or outcome[2] or outcome[3]:

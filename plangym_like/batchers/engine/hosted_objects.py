@@ -11,6 +11,7 @@ import torch
 from plangym_like.batchers.engine.group_context import GroupContext, Send
 from plangym_like.batchers.engine.tensor_tree import tensor_over
 from plangym_like.lanes.shared_arrays import attach_arrays
+from plangym_like.trial_outcomes import KnownTrials, trials_shared
 
 
 class HostedObjects:
@@ -44,10 +45,12 @@ class HostedObjects:
         self.memory: dict[str, Any] = {} if memory is None else memory
         self._objects: dict[int, Any] = {}
         self._failure: BaseException | None = None
+        trials = KnownTrials()
         for group in groups:
             context = GroupContext(group, self.memory, own_process=own_process, send=send)
             try:
-                self._objects[group] = self._guarded(make_object, context)
+                with trials_shared(trials):
+                    self._objects[group] = self._guarded(make_object, context)
             except BaseException:
                 with suppress(Exception):
                     self.close()

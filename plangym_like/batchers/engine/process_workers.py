@@ -10,9 +10,11 @@ from typing import Any
 from plangym_like.batchers.engine.group_context import CONTROL, control_layout
 from plangym_like.batchers.engine.hosted_objects import HostedObjects
 from plangym_like.batchers.engine.tensor_tree import tensor_over
-from plangym_like.batchers.engine.workers import Call, PoolOptions, Workers, with_caller_settings
+from plangym_like.batchers.engine.workers import Call, ObjectMaker, PoolOptions, Workers
 from plangym_like.lanes.shared_arrays import SharedArrays
+from plangym_like.processes import fork_server
 from plangym_like.processes.external_process import ExternalProcess
+from plangym_like.processes.start_methods import FORK_SERVERS
 from plangym_like.processes.worker_handle import WorkerHandle
 from plangym_like.processes.worker_pool import WorkerPool
 from plangym_like.stats import Stats
@@ -40,13 +42,16 @@ class ProcessWorkers(Workers):
         self._workers: list[WorkerHandle] = []
         self._pool = WorkerPool(self._workers, counts=Stats())
         try:
-            make_object = with_caller_settings(options.make_object)
+            preload = (*_PRELOAD, *options.preload)
+            if start_method in FORK_SERVERS:
+                fork_server.warm_up(preload, FORK_SERVERS[start_method])
+            make_object = ObjectMaker(options)
             for number in range(self.num_workers):
                 groups = options.groups_of(number, self.num_workers)
                 process = ExternalProcess(
                     partial(HostedObjects, make_object, groups),
                     start_method=start_method,
-                    preload=(*_PRELOAD, *options.preload),
+                    preload=preload,
                     name=f"{options.name}-{number}",
                 )
                 self._workers.append(WorkerHandle(process, number))

@@ -10,7 +10,7 @@ from typing import Any
 
 from plangym_like.batchers.engine.group_actor import GroupActor, Heartbeat, JobResult, SharedUpdate
 from plangym_like.batchers.engine.tensor_tree import PackedTree, pack, unpack
-from plangym_like.batchers.engine.workers import Call, PoolOptions, Workers, with_caller_settings
+from plangym_like.batchers.engine.workers import Call, ObjectMaker, PoolOptions, Workers
 from plangym_like.cluster import ray_session
 from plangym_like.cluster.actor_options import actor_options
 from plangym_like.cluster.worker_context import worker_context
@@ -100,7 +100,7 @@ class RayWorkers(Workers):
         claimed = actor_options(0 if session.started else 1, resources, runtime_env)
         actor = ray.remote(concurrency_groups={_CONTROL_THREAD: 1})(GroupActor)
         actor = actor.options(scheduling_strategy="SPREAD", **claimed)
-        make_object = dumps_by_value(with_caller_settings(options.make_object))
+        make_object = dumps_by_value(ObjectMaker(options))
         recipe = ray.put(dumps((worker_context(), session_key(), make_object)))
         for worker in range(self.num_workers):
             groups = options.groups_of(worker, self.num_workers)

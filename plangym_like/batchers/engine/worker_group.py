@@ -12,6 +12,7 @@ from plangym_like.batchers.engine.group_context import GroupContext
 from plangym_like.batchers.engine.workers import Call, PoolOptions, Workers
 from plangym_like.counts import as_count, check_seconds
 from plangym_like.errors import ClosedError, WorkerTimeoutError
+from plangym_like.lanes.sample_episode import Sample
 
 # How often to check that workers make progress.
 _CHECK_SECONDS = 0.25
@@ -53,6 +54,9 @@ class WorkerGroup:
         What to call workers in error messages; the number of the worker is appended.
     preload : sequence of str
         Modules that all workers use; a fork server imports them once.
+    sample : callable, optional
+        Returns a new environment like those of the objects, and a function that closes it. Workers
+        compare it with one in a copy of this process (see `plangym_like.lanes.sample_episode`).
 
     Raises
     ------
@@ -70,13 +74,14 @@ class WorkerGroup:
         timeout: float = 30.0,
         name: str = "collector",
         preload: Sequence[str] = (),
+        sample: Sample | None = None,
     ) -> None:
         num_groups = as_count("num_groups", num_groups)
         if num_workers is not None:
             num_workers = as_count("num_workers", num_workers, 0)
         check_seconds("timeout", timeout)
         self.timeout = timeout
-        options = PoolOptions(make_object, num_groups, num_workers, timeout, name, preload)
+        options = PoolOptions(make_object, num_groups, num_workers, timeout, name, preload, sample)
         self._jobs: list[Job] = []
         self._end: str | None = None
         self._workers: Workers = (backend or Backend()).workers(options)

@@ -14,12 +14,17 @@ import torch
 from plangym_like.batchers.engine.group_context import GroupContext
 from plangym_like.batchers.engine.tensor_tree import tensor_over
 from plangym_like.execution.known_ids import know, known_ids
+from plangym_like.execution.short_episode import ShortEpisode, episode_in_copy
 from plangym_like.future import Future
+from plangym_like.lanes.sample_episode import Sample, compare_sample, sample_episode
 from plangym_like.lanes.shared_arrays import SharedArrays
 from plangym_like.lanes.tree import take, with_axes
 
 # The future of a method call.
 Call = Future[Any] | concurrent.futures.Future[Any]
+
+# How long a copy of the caller may take to make and play environments.
+_COPY_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,8 @@ class PoolOptions:
         What to call workers in error messages; the number of the worker is appended.
     preload : sequence of str
         Modules that all workers use; a fork server imports them once.
+    sample : Sample or None
+        Makes one environment like those of the objects; workers compare it with the caller's.
     """
 
     make_object: Callable[[GroupContext], Any]
@@ -47,6 +54,7 @@ class PoolOptions:
     timeout: float
     name: str
     preload: Sequence[str]
+    sample: Sample | None = None
 
     def count_workers(self, num_cores: int) -> int:
         """Return how many workers to start on a machine or cluster with `num_cores` cores."""
@@ -133,23 +141,34 @@ class Workers(abc.ABC):
             shared.close()
 
 
-def with_caller_settings(
-    make_object: Callable[[GroupContext], Any],
-) -> Callable[[GroupContext], Any]:
-    """Return a version of `make_object` that first applies this process's settings in the worker.
+class ObjectMaker:
+    """Makes the objects of a worker, with the settings of the process that started the worker.
 
     The settings are the registered ids, which decide what environments a factory makes, and torch's
-    default dtype and precision, which decide how an actor computes.
+    default dtype (one of `KnownIds`) and precision, which decide how an actor computes. Before the
+    first object is made, a short episode of a new environment is compared with one of the caller,
+    which a copy of the caller's process has played. So the caller makes no environment itself.
+
+    Parameters
+    ----------
+    options : PoolOptions
     """
-    settings = known_ids(), torch.get_default_dtype(), torch.get_float32_matmul_precision()
-    return partial(_make_with_settings, make_object, settings)
 
+    def __init__(self, options: PoolOptions) -> None:
+        self._make_object, self._sample = options.make_object, options.sample
+        self._ids, self._precision = known_ids(), torch.get_float32_matmul_precision()
+        self._expected: ShortEpisode | None = None
+        if options.sample is not None:
+            play = partial(sample_episode, options.sample)
+            self._expected = episode_in_copy(play, _COPY_SECONDS)
+        self._is_prepared = False
 
-def _make_with_settings(
-    make_object: Callable[[GroupContext], Any], settings: Any, context: GroupContext
-) -> Any:
-    ids, dtype, precision = settings
-    know(ids)
-    torch.set_default_dtype(dtype)
-    torch.set_float32_matmul_precision(precision)
-    return make_object(context)
+    def __call__(self, context: GroupContext) -> Any:
+        """Return the object of a group; runs in the worker."""
+        if not self._is_prepared:
+            know(self._ids)
+            torch.set_float32_matmul_precision(self._precision)
+            if self._sample is not None and self._expected is not None:
+                compare_sample(self._sample, self._expected)
+            self._is_prepared = True
+        return self._make_object(context)

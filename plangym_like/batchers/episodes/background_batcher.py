@@ -27,6 +27,7 @@ from plangym_like.batchers.episodes.episode_worker import (
     Progress,
     Weights,
     buffers_name,
+    first_env,
     disjoint_seeds,
 )
 from plangym_like.batchers.episodes.trajectories import Trajectories
@@ -106,6 +107,7 @@ class BackgroundBatcher(Closable):
             timeout=timeout,
             name=type(self).__name__,
             preload=("plangym_like.batchers.episodes.episode_worker",),
+            sample=partial(first_env, plan),
         )
         self._in_process = n_threads == 0
         self._failure: BaseException | None = None

@@ -14,6 +14,7 @@ from plangym_like.batchers.engine.group_context import GroupContext
 from plangym_like.batchers.engine.random_streams import RandomStreams
 from plangym_like.batchers.episodes.dict_tensor import DictTensor
 from plangym_like.batchers.episodes.episode_loop import EpisodeArgs, EpisodeLoop
+from plangym_like.batchers.episodes.gym_env import GymEnv
 from plangym_like.batchers.episodes.vec_env import VecEnv
 from plangym_like.batchers.time_buffer import TimeBuffer
 from plangym_like.errors import ClosedError, InputError
@@ -35,6 +36,20 @@ class EpisodePlan:
     seeds: tuple[int, ...]
     n_timesteps: int
     endless: bool
+
+
+def first_env(plan: EpisodePlan) -> tuple[Any, Callable[[], Any]]:
+    """Return a new environment of the first group, and a function that closes the group's.
+
+    Raises
+    ------
+    TypeError
+        The groups are not `GymEnv`s.
+    """
+    group = plan.create_env(**{**plan.env_args, "seed": plan.seeds[0]})
+    if not isinstance(group, GymEnv):
+        raise TypeError(f"a {type(group).__name__} has no Gymnasium environments")
+    return group.first_env, group.close
 
 
 class Weights(NamedTuple):

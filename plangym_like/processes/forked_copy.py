@@ -1,0 +1,93 @@
+"""Run a function in a short-lived copy of this process.
+
+The copy has everything that this process has in memory, and nothing that it does affects this
+process. Locks that other threads hold are never released in the copy, and so it may hang; it is
+killed after a time limit.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import signal
+import socket
+import time
+import warnings
+from collections.abc import Callable
+from functools import partial
+
+from plangym_like.processes import parent_death
+from plangym_like.processes.child_process import ChildProcess, flush_outputs, open_pidfd
+from plangym_like.processes.launching import launch_by
+
+
+def result_in_copy(function: Callable[[], bytes], seconds: float) -> bytes | None:
+    """Return ``function()``, called in a forked copy of this process.
+
+    Return ``None`` if the copy could not be made, if the function raised an exception, or if there
+    was no result after `seconds` seconds.
+    """
+    if not hasattr(os, "fork"):
+        return None
+    try:
+        launched = launch_by(partial(_start_copy, function))
+    except OSError:  # there is no memory for the copy, for example
+        return None
+    try:
+        return _read(launched.connection, time.monotonic() + seconds)
+    finally:
+        launched.process.end()
+        launched.close()
+
+
+def _read(connection: socket.socket, until: float) -> bytes | None:
+    """Return what the copy has sent, after its length."""
+    received = bytearray()
+    with contextlib.suppress(OSError):  # a TimeoutError, or the copy has died
+        while (left := until - time.monotonic()) > 0:
+            connection.settimeout(left)
+            part = connection.recv(1 << 20)
+            if not part:
+                break
+            received += part
+            if len(received) >= 8 and len(received) - 8 == int.from_bytes(received[:8], "little"):
+                return bytes(received[8:])
+    return None
+
+
+def _start_copy(
+    function: Callable[[], bytes], data_fd: int, alive_fd: int, ours: contextlib.ExitStack
+) -> ChildProcess:
+    flush_outputs()
+    dies_with_parent = parent_death.in_lasting_thread()
+    with warnings.catch_warnings():
+        # Python and JAX warn that a copy of a process with threads may hang.
+        warnings.simplefilter("ignore")
+        pid = os.fork()
+    if pid == 0:
+        try:
+            if dies_with_parent:
+                parent_death.die_with_parent()
+            _run(function, data_fd, alive_fd, ours)
+        finally:
+            os._exit(1)
+    return ChildProcess(pid, open_pidfd(pid))
+
+
+def _run(
+    function: Callable[[], bytes], data_fd: int, alive_fd: int, ours: contextlib.ExitStack
+) -> None:
+    ours.close()
+    atexit._clear()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    parent_death.tie_to(alive_fd)
+    # What an environment prints was printed by this process already.
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(null, descriptor)
+    result = function()
+    with socket.socket(fileno=data_fd) as connection:
+        connection.setblocking(True)
+        connection.sendall(len(result).to_bytes(8, "little") + result)

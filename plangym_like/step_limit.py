@@ -1,0 +1,47 @@
+"""A time limit for the steps of a trial, enforced by the kernel.
+
+A step that hangs in C code cannot be interrupted by Python. So the kernel ends the whole process,
+which is a worker, by SIGALRM.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from contextvars import ContextVar
+
+# A first step may compile code, so a trial allows more time than `step_timeout`.
+_LEAST_SECONDS, _FACTOR = 5.0, 2.0
+# The exit status of a process that exceeded the limit.
+EXIT_CODE = -int(signal.SIGALRM)
+
+_limit: ContextVar[float | None] = ContextVar("step_limit", default=None)
+
+
+@contextlib.contextmanager
+def steps_limited(step_timeout: float | None) -> Iterator[None]:
+    """During the block, let `time_limit` end this process if a step takes much too long.
+
+    Only workers may use this; ``None`` means no limit.
+    """
+    token = _limit.set(step_timeout)
+    try:
+        yield
+    finally:
+        _limit.reset(token)
+
+
+@contextlib.contextmanager
+def time_limit(num_steps: int = 1) -> Iterator[None]:
+    """End this process if the block, which takes `num_steps` steps, exceeds the limit."""
+    step_timeout = _limit.get()
+    if step_timeout is None or signal.getsignal(signal.SIGALRM) is not signal.SIG_DFL:
+        yield
+        return
+    seconds = max(_LEAST_SECONDS, _FACTOR * step_timeout) + (num_steps - 1) * step_timeout
+    before, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, before)
