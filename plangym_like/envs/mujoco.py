@@ -4,8 +4,8 @@ Payload of a row::
 
     ...         MuJoCo's integration state, float64
     ...         the arrays that the robot's ``step`` reads before it simulates (Ant's torso
-                position, ...) and, with ``render_mode="rgb_array"``, the data that images are
-                rendered from
+                position, ...); with ``render_mode="rgb_array"``, the data that images are rendered
+                from; if bodies may sleep or are flexible, all arrays of ``MjData``
     40 bytes    the random generator
     ...         the wrappers' state
 
@@ -74,15 +74,14 @@ class MujocoCodec(PhysicsMemory, Codec):
             self._find_columns()
 
     def _note_inexactness(self) -> None:
-        base, model = self._base, self._base.model
-        notes = []
+        base, notes = self._base, []
         if self.robot is None:
             notes.append(
                 f"{type(base).__name__} is not one of Gymnasium's own robots: its own "
                 "attributes, and contacts that it reads before it simulates, are not in the rows"
             )
-        if model.nplugin or model.nflex:
-            notes.append("plugins and flexible bodies have internal state that no row holds")
+        if self.lost:
+            notes.append(self.lost)
         if notes:
             self.exactness, self.exactness_note = "approximate", "; ".join(notes)
 
@@ -112,8 +111,8 @@ class MujocoSimulator(GymnasiumSimulator):
     """A simulator of one robot, or of your own subclass of Gymnasium's ``MujocoEnv``.
 
     `make_state` takes ``qpos``, ``qvel`` and the other parts of MuJoCo's integration state
-    (``act``, ``time``, ``qacc_warmstart``, ``qfrc_applied``, ``xfrc_applied``, ...), and
-    ``elapsed_steps`` if there is a time limit.
+    (``act``, ``time``, ``qacc_warmstart``, ``qfrc_applied``, ``xfrc_applied``, ``eq_active``, ...),
+    ``tree_asleep`` if bodies may sleep, and ``elapsed_steps`` if there is a time limit.
     """
 
     family = "MUJO"
@@ -142,7 +141,10 @@ class MujocoSimulator(GymnasiumSimulator):
                 "saves only that class"
             )
         self.reset_once()
-        return MujocoCodec(self.base, images=self.render_mode == "rgb_array")
+        codec = MujocoCodec(self.base, images=self.render_mode == "rgb_array")
+        # MuJoCo uses numbers in these arrays as indices without checking them.
+        self.checksum = not codec.is_integration
+        return codec
 
     def make_fast_form(self, kind: str) -> FastForm | None:
         """Return the stepper for the robot if there is one and it agrees with the environment.
@@ -150,7 +152,7 @@ class MujocoSimulator(GymnasiumSimulator):
         Otherwise, return ``None``.
         """
         robot = self.codec.robot
-        if self.plain_infos or robot is None:
+        if self.plain_infos or robot is None or not self.codec.is_integration:
             return None
         assert isinstance(self.frameskip, int)
         limit: Any = self.memory.time_limit

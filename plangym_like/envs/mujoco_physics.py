@@ -1,18 +1,20 @@
 """The state of one MuJoCo simulation as plain bytes.
 
 MuJoCo starts each step from its "integration state" (time, positions, velocities, activations, the
-warm start of the solver, controls, applied forces, mocap poses). All other arrays of ``MjData`` are
-derived from it, but not always from the latest state: after ``mj_step``, bodies have the positions
-from before the last integration. So a derived array is saved too if it is read before the next step
-computes it again.
+warm start of the solver, controls, applied forces, mocap poses, ...). All other arrays of
+``MjData`` are derived from it, but not always from the latest state: after ``mj_step``, bodies have
+the positions from before the last integration. So a derived array is saved too if it is read before
+the next step computes it again. See `remembered` for arrays that a step may not compute again.
 
-See "The State" in the chapter "Computation" of MuJoCo's documentation.
+See "The State" in the chapter "Computation" of MuJoCo's documentation, and "Sleeping islands" in
+the chapter "Simulation".
 """
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import mujoco
@@ -23,22 +25,46 @@ from plangym_like.errors import InputError
 from plangym_like.states import Row, padded
 
 INTEGRATION = int(mujoco.mjtState.mjSTATE_INTEGRATION)
-# The arrays of MjData in the integration state: name -> bit.
-_PARTS = {
-    name: getattr(mujoco.mjtState, f"mjSTATE_{bit}")
-    for bit, name in {
-        "QPOS": "qpos",
-        "QVEL": "qvel",
-        "ACT": "act",
-        "WARMSTART": "qacc_warmstart",
-        "CTRL": "ctrl",
-        "QFRC_APPLIED": "qfrc_applied",
-        "XFRC_APPLIED": "xfrc_applied",
-        "MOCAP_POS": "mocap_pos",
-        "MOCAP_QUAT": "mocap_quat",
-        "USERDATA": "userdata",
-    }.items()
+# Parts of the integration state whose flag has another name than the array of MjData.
+_NAMES = {"warmstart": "qacc_warmstart", "plugin": "plugin_state"}
+# Parts with numbers of any size. MuJoCo resets a simulation with larger numbers than `mjMAXVAL`.
+_ANY_SIZE = ("history", "plugin_state", "userdata")
+# The arrays of MjData's buffer that every step computes from the integration state, in all versions
+# of MuJoCo since 3.2.
+RECOMPUTED = frozenset(
+    "B_colind B_rowadr B_rownnz D_colind D_rowadr D_rownnz M act_dot actuator_force "
+    "actuator_length actuator_moment actuator_velocity body_awake body_awake_ind bvh_aabb_dyn "
+    "bvh_active cacc cam_xmat cam_xpos cdof cdof_dot cfrc_ext cfrc_int cinert crb cvel "
+    "dof_awake_ind flexedge_J flexedge_J_colind flexedge_J_rowadr flexedge_J_rownnz "
+    "flexedge_length flexedge_velocity flexelem_aabb flexelem_krot flexvert_J flexvert_length "
+    "flexvert_xpos geom_xmat geom_xpos geom_xquat light_xdir light_xpos moment_colind "
+    "moment_rowadr moment_rownnz parent_awake_ind qDeriv qH qHDiagInv qLD qLDiagInv qLDiagSqrtInv "
+    "qLU qM qacc qacc_smooth qfrc_actuator qfrc_adhesion qfrc_bias qfrc_constraint qfrc_damper "
+    "qfrc_fluid qfrc_gravcomp qfrc_inverse qfrc_passive qfrc_smooth qfrc_spring sensordata "
+    "site_xmat site_xpos site_xquat subtree_angmom subtree_com subtree_linvel ten_J ten_J_colind "
+    "ten_J_rowadr ten_J_rownnz ten_length ten_velocity ten_wrapadr ten_wrapnum tree_awake wrap_obj "
+    "wrap_xpos xanchor xaxis ximat xipos xiquat xmat xpos xquat".split()
+)
+# Sleep counters, which stay the same unless trees may sleep.
+ASLEEP = frozenset(("tree_asleep",))
+# State of flexible bodies that MuJoCo keeps from step to step.
+FLEXIBLE = frozenset(
+    ("flex_hessian_valid", "flexedge_hessian", "flexvert_hessian")
+    + ("flexvert_conage", "flexvert_lambda")
+)
+# A copy of the model's list of plugins, and pointers to their data.
+PLUGINS = frozenset(("plugin", "plugin_data"))
+# The parts of the integration state, by name: their flags in ascending order.
+PARTS = {
+    _NAMES.get(name, name): flag
+    for flag, name in sorted(
+        (int(flag), name.removeprefix("mjSTATE_").lower())
+        for name, flag in mujoco.mjtState.__members__.items()
+    )
+    if flag & INTEGRATION and not flag & (flag - 1)
 }
+# The value of ``tree_asleep`` for a tree that has just moved.
+_AWAKE = -(1 + mujoco.mjMINAWAKE) if hasattr(mujoco, "mjMINAWAKE") else -11
 # The arrays that the scene is rendered from.
 _DRAWN = (
     *("xpos", "xquat", "xmat", "xipos", "ximat", "xanchor", "xaxis", "subtree_com"),
@@ -55,7 +81,8 @@ class PhysicsMemory:
     ----------
     model, data : MjModel, MjData
     carried : mapping of str to array
-        Contiguous arrays of the simulation that are saved with the integration state.
+        Contiguous arrays of the simulation that are saved with the integration state and with the
+        arrays that `remembered` returns.
 
     Attributes
     ----------
@@ -65,6 +92,10 @@ class PhysicsMemory:
         Bytes of the whole state.
     carried : tuple of str
         The names of the carried arrays.
+    is_integration : bool
+        Whether the next step needs the integration state alone.
+    lost : str
+        What the next step needs although no state holds it; empty if there is nothing.
     slices : list of (array, slice)
         Each carried array as bytes, and its position in a payload.
     places : dict of str to (slice, shape)
@@ -75,15 +106,23 @@ class PhysicsMemory:
         self._model, self._data = model, data
         self._size = int(mujoco.mj_stateSize(model, INTEGRATION))
         self.state_nbytes = 8 * self._size
-        self.places: dict[str, tuple[slice, tuple[int, ...]]] = {"time": (slice(0, 1), ())}
-        for name, bit in _PARTS.items():
-            at, array = _offset(model, int(bit)), getattr(data, name)
-            self.places[name] = (slice(at, at + array.size), array.shape)
+        self.places = _parts(model, data)
+        self._names = tuple(self.places)
+        latent = remembered(model, data)
+        self.is_integration = not latent
+        carried = {**carried, **latent}
         self.carried = tuple(carried)
         self.slices, self.nbytes = lay_out(carried, self.state_nbytes, self.places)
         # The padding after arrays whose size is not a multiple of 8 bytes.
         ends = (place.stop for _, place in self.slices)
         self._gaps = [slice(end, padded(end)) for end in ends if end % 8]
+        self._asleep, self._update_sleep = None, None
+        self.lost = "plugins have internal state (plugin_data)" if model.nplugin else ""
+        if may_sleep(model):
+            index = self.carried.index("tree_asleep")
+            self._asleep, self._update_sleep = self.slices[index][1], _sleep_updater()
+            if self._update_sleep is None:
+                self.lost = "this build of MuJoCo cannot restore how many trees sleep (ntree_awake)"
 
     def read(self, payload: Row) -> None:
         """Copy the simulation's state into `payload`, ``(nbytes,)`` or longer."""
@@ -101,22 +140,29 @@ class PhysicsMemory:
         mujoco.mj_setState(self._model, self._data, state, INTEGRATION)
         for view, place in self.slices:
             view[:] = payload[place]
+        if self._update_sleep is not None:
+            self._update_sleep(self._model._address, self._data._address)
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
-        """Return the non-empty parts of the integration state by name, each ``(N, ...)``."""
+        """Return the non-empty parts of the integration state by name, each ``(N, ...)``.
+
+        If trees may sleep, ``tree_asleep`` ``(N, ntree) int32`` is included.
+        """
         numbers = payloads[:, : self.state_nbytes].view(np.float64)
-        found = {"time": numbers[:, 0]}
-        for name in _PARTS:
+        found = {}
+        for name in self._names:
             place, shape = self.places[name]
             if place.stop > place.start:
                 found[name] = numbers[:, place].reshape(len(payloads), *shape)
+        if self._asleep is not None:
+            found["tree_asleep"] = payloads[:, self._asleep].view(np.int32)
         return found
 
     def build_state(self, payload: Row, physics: Mapping[str, Any]) -> None:
-        """Write `physics`, parts of the integration state by name, into `payload`.
+        """Write `physics`, the parts of a state that `view` names, into `payload`.
 
-        The derived arrays in `payload` are computed again. The integration state of the simulation
-        itself does not change.
+        If a value changes, the derived arrays in `payload` are computed again. The state of the
+        simulation itself does not change.
 
         Raises
         ------
@@ -129,31 +175,112 @@ class PhysicsMemory:
             raise InputError(
                 f"make_state takes {', '.join(sorted(known))} here, not {', '.join(unknown)}"
             )
-        values = {}
-        for name, given in physics.items():
-            shape = known[name].shape[1:]
-            try:
-                value = np.asarray(given, np.float64)
-            except (TypeError, ValueError) as error:
-                raise InputError(f"{name} must have the shape {shape}, got {given!r}") from error
-            # If a state has larger numbers, MuJoCo's next step resets the simulation.
-            if value.shape != shape or not (np.abs(value) <= mujoco.mjMAXVAL).all():
-                raise InputError(
-                    f"{name} must be numbers of shape {shape} between -{mujoco.mjMAXVAL:g} and "
-                    f"{mujoco.mjMAXVAL:g}, MuJoCo's largest number, got {given!r}"
-                )
-            values[name] = value
+        values = {
+            name: self._checked(name, given, known[name].shape[1:])
+            for name, given in physics.items()
+        }
+        if all((value == known[name][0]).all() for name, value in values.items()):
+            return
+        asleep = values.pop("tree_asleep", None)
         numbers = payload[: self.state_nbytes].view(np.float64)
         for name, value in values.items():
             numbers[self.places[name][0]] = value.ravel()
+        kept = numbers.copy()
         current = np.empty(self.nbytes, np.uint8)
         self.read(current)
         try:
             self.write(payload)
-            mujoco.mj_forward(self._model, self._data)
+            self._derive(asleep)
             self.read(payload)
         finally:
             self.write(current)
+        # Some versions of MuJoCo change the warm start when they derive arrays.
+        numbers[:] = kept
+
+    def _derive(self, asleep: NDArray[np.int32] | None) -> None:
+        """Compute all derived arrays; `asleep` are the sleep counters, if they are given.
+
+        Without them, MuJoCo wakes the sleeping trees that have moved or are pushed.
+        """
+        model, data = self._model, self._data
+        if asleep is None or self._update_sleep is None:
+            mujoco.mj_forward(model, data)
+            return
+        for counters, derives in ((_AWAKE, True), (asleep, False)):
+            data.tree_asleep[:] = counters
+            self._update_sleep(model._address, data._address)
+            if derives:
+                mujoco.mj_forward(model, data)
+
+    def _checked(self, name: str, given: Any, shape: tuple[int, ...]) -> NDArray[Any]:
+        """Return the value `given` for the field `name` as an array of `shape`."""
+        try:
+            value = np.asarray(given, np.float64)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"{name} must have the shape {shape}, got {given!r}") from error
+        if name == "tree_asleep":
+            return _checked_counters(value, shape, given)
+        if name in _ANY_SIZE and value.shape == shape:
+            return value
+        if name == "eq_active" and not np.isin(value, (0, 1)).all():
+            raise InputError(f"eq_active must be numbers 0 or 1, got {given!r}")
+        # If a state has larger numbers, MuJoCo's next step resets the simulation.
+        if value.shape != shape or not (np.abs(value) <= mujoco.mjMAXVAL).all():
+            raise InputError(
+                f"{name} must be numbers of shape {shape} between -{mujoco.mjMAXVAL:g} and "
+                f"{mujoco.mjMAXVAL:g}, MuJoCo's largest number, got {given!r}"
+            )
+        return value
+
+
+def _checked_counters(
+    value: NDArray[np.float64], shape: tuple[int, ...], given: Any
+) -> NDArray[np.int32]:
+    """Return the sleep counters `value`; raise `InputError` if MuJoCo could not have set them."""
+    fits = value.shape == shape and np.isin(value, np.arange(_AWAKE, len(value))).all()
+    asleep = np.flatnonzero(value >= 0) if fits else None
+    if asleep is None or (np.sort(value[asleep]) != asleep).any():
+        raise InputError(
+            f"tree_asleep must be {shape[0]} whole numbers: {_AWAKE} to -1 for trees that are "
+            "awake; for a tree that sleeps, the index of the next tree in its cycle of sleeping "
+            f"trees; got {given!r}"
+        )
+    return value.astype(np.int32)
+
+
+def may_sleep(model: Any) -> bool:
+    """Return whether bodies of `model` may fall asleep (``<flag sleep="enable"/>``)."""
+    flag = getattr(mujoco.mjtEnableBit, "mjENBL_SLEEP", None)
+    return flag is not None and bool(model.opt.enableflags & int(flag))
+
+
+def _sleep_updater() -> Callable[[int, int], None] | None:
+    """Return ``mj_updateSleep``, which takes the addresses of a model and its data.
+
+    It counts the trees and bodies that are awake according to ``tree_asleep``. MuJoCo's library
+    exports it, but its Python module does not. Return ``None`` if it is not found.
+    """
+    try:
+        # Looking a symbol up in an extension module finds it in the libraries that this links to.
+        update = ctypes.PyDLL(mujoco._functions.__file__).mj_updateSleep
+    except (AttributeError, OSError):
+        return None
+    update.argtypes, update.restype = (ctypes.c_void_p, ctypes.c_void_p), None
+    found: Callable[[int, int], None] = update
+    return found
+
+
+def remembered(model: Any, data: Any) -> dict[str, NDArray[Any]]:
+    """Return the arrays that the next step may read from `data` before it computes them.
+
+    They are not in the integration state. If bodies of `model` may sleep, these are all arrays,
+    since a step computes nothing for bodies that sleep. Arrays that are new in a version of MuJoCo
+    are included.
+    """
+    found = derived(data)
+    if may_sleep(model) or model.nflex:
+        return found
+    return {name: found[name] for name in found if name not in RECOMPUTED | ASLEEP}
 
 
 def lay_out(
@@ -187,13 +314,13 @@ def derived(data: Any) -> dict[str, NDArray[Any]]:
     """Return every array of `data` that has a fixed size and is not in the integration state.
 
     Contacts and constraints are not included: their number changes from step to step, and they are
-    stored elsewhere.
+    stored elsewhere. Pointers to the data of plugins are not included either.
     """
-    first = _address(data.qpos)
+    first, parts = _address(data.qpos), PARTS.keys() | PLUGINS
     found = {}
     for name in dir(data):
         array = getattr(data, name, None)
-        if not isinstance(array, np.ndarray) or name in _PARTS or not array.size:
+        if not isinstance(array, np.ndarray) or name in parts or not array.size:
             continue
         if first <= _address(array) < first + data.nbuffer and array.flags.c_contiguous:
             found[name] = array
@@ -225,10 +352,14 @@ def model_digest(model: Any, without: tuple[str, ...] = ()) -> str:
     return digest.hexdigest()
 
 
-def _offset(model: Any, bit: int) -> int:
-    """Return the offset of one part of the integration state, in units of 8 bytes.
+def _parts(model: Any, data: Any) -> dict[str, tuple[slice, tuple[int, ...]]]:
+    """Return the place and the shape of each part of the integration state, in units of 8 bytes.
 
-    `bit` is the flag of the part; the parts are in the order of their flags.
+    The parts are in the order of their flags.
     """
-    below = INTEGRATION & (bit - 1)
-    return int(mujoco.mj_stateSize(model, below)) if below else 0
+    places, end = {}, 0
+    for name, flag in PARTS.items():
+        begin, end = end, end + int(mujoco.mj_stateSize(model, flag))
+        shape = np.shape(getattr(data, name, np.empty(end - begin)))
+        places[name] = slice(begin, end), shape
+    return places

@@ -1,0 +1,201 @@
+"""Which of MuJoCo's fields are state, and what they are called."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from comparing import assert_same
+
+mujoco = pytest.importorskip(
+    "mujoco", reason="MuJoCo is not installed: pip install 'plangym_like[mujoco]'"
+)
+
+import gymnasium.envs.mujoco
+
+import plangym_like
+from plangym_like.envs import mujoco_physics
+from plangym_like.envs.mujoco_physics import PARTS, PhysicsMemory, derived, remembered
+from plangym_like.errors import InputError
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*is out of date")
+
+ASSETS = Path(gymnasium.envs.mujoco.__file__).parent / "assets"
+KNOWN = (
+    PARTS.keys()
+    | mujoco_physics.RECOMPUTED
+    | mujoco_physics.ASLEEP
+    | mujoco_physics.FLEXIBLE
+    | mujoco_physics.PLUGINS
+)
+# Counts and flags that every step sets before it reads them, statistics, and pointers.
+SCALARS = set(
+    "efm_active flg_energypos flg_energyvel flg_rnepost flg_subtreevel maxuse_arena maxuse_con "
+    "maxuse_efc maxuse_stack nA nJ nY narena nbody_awake nbuffer ncon ne nefc nefmA nefmK nefmL "
+    "nefmT nefmcon nefmdof nf nidof nisland nl nnzJ nparent_awake nplugin ntree_awake nv_awake "
+    "parena pbase pstack solver_nisland threadpool time".split()
+)
+VECTORS = set("energy maxuse_threadstack solver solver_fwdinv solver_niter solver_nnz".split())
+VECTORS |= {"timer", "warning"}
+
+
+def declared(group: str) -> set[str]:
+    """Return the names of the fields of `mjData` in a group of MuJoCo's own list of them."""
+    listing = Path(mujoco.__file__).parent / "include" / "mujoco" / "mjxmacro.h"
+    body = re.search(rf"#define {group}\b(.*?)(?<!\\)\n", listing.read_text(), re.DOTALL)
+    assert body is not None
+    return set(re.findall(r"X\w*\s*\(\s*[\w ]+\*?,\s*(\w+)", body[1]))
+
+
+# If one of these three tests fails, this version of MuJoCo has a field that was not there before:
+# read in its documentation whether a step computes it anew, and add it to the list where it belongs.
+
+
+def test_every_array_that_mujoco_keeps_is_known() -> None:
+    arrays = declared("MJDATA_POINTERS")
+    assert {"qpos", "qacc_warmstart", "xpos", "plugin_data"} <= arrays
+    assert arrays - KNOWN == set()
+
+
+def test_every_number_that_mujoco_keeps_is_known() -> None:
+    numbers = declared("MJDATA_SCALAR")
+    assert {"time", "ncon"} <= numbers and numbers - SCALARS == set()
+    assert declared("MJDATA_VECTOR") - VECTORS == set()
+
+
+def test_every_part_of_the_integration_state_is_an_array_of_the_data() -> None:
+    data = mujoco.MjData(mujoco.MjModel.from_xml_string("<mujoco/>"))
+    assert [name for name in PARTS if not hasattr(data, name)] == []
+    assert sum(PARTS.values()) == mujoco_physics.INTEGRATION
+
+
+def test_an_array_that_is_new_is_carried(monkeypatch: pytest.MonkeyPatch) -> None:
+    xml = "<mujoco><worldbody><body><freejoint/><geom size='1'/></body></worldbody></mujoco>"
+    model = mujoco.MjModel.from_xml_string(xml)
+    data = mujoco.MjData(model)
+    assert remembered(model, data) == {} and "xanchor" in derived(data)
+    known = mujoco_physics.RECOMPUTED - {"xanchor"}
+    monkeypatch.setattr(mujoco_physics, "RECOMPUTED", known)
+    assert remembered(model, data).keys() == {"xanchor"}
+    memory = PhysicsMemory(model, data, {})
+    assert memory.carried == ("xanchor",) and not memory.is_integration
+
+
+# The names of the fields of states
+
+EXTRAS = (
+    '<body name="target" mocap="true" pos="3 3 3"><geom size=".1" contype="0"/></body>'
+    '<body name="ball" pos="5 0 1"><freejoint/><geom size=".1"/></body></worldbody>'
+    '<equality><weld body1="ball" body2="target" active="false"/>'
+    '<connect body1="ball" anchor="0 0 0"/></equality>'
+)
+DELAYED = '<sensor><jointpos joint="bfoot" nsample="4" delay=".02"/></sensor>'
+HAS_HISTORY = "history" in PARTS
+
+
+@pytest.fixture
+def crowded(tmp_path: Path) -> Any:
+    """Return a cheetah whose integration state has all parts that its model can have."""
+    text = (ASSETS / "half_cheetah.xml").read_text()
+    text = text.replace("<worldbody>", '<size nuserdata="3"/><worldbody>', 1)
+    text = text.replace("</worldbody>", EXTRAS + DELAYED * HAS_HISTORY, 1)
+    more = '<general joint="bfoot" dyntype="filter" dynprm=".1" gainprm="0"/></actuator>'
+    path = tmp_path / "crowded.xml"
+    path.write_text(text.replace("</actuator>", more, 1))
+    with plangym_like.make("HalfCheetah-v5", xml_file=str(path)) as env:
+        yield env
+
+
+def test_every_part_of_a_state_has_its_name(crowded: Any) -> None:
+    env = crowded
+    env.reset(seed=0)
+    env.simulator.base.data.eq_active[:] = 1, 0
+    env.simulator.base.data.userdata[:] = 1, np.nan, 1e30
+    for _ in range(5):
+        state = env.step(env.sample_action(), return_state=True).state
+    named = env.view_state(state)
+    parts = PARTS.keys() - {"plugin_state", "plastic"}
+    assert named.keys() == parts and all(value.size for value in named.values())
+    size = mujoco.mj_stateSize(env.simulator.base.model, mujoco_physics.INTEGRATION)
+    assert sum(value.size for value in named.values()) == size
+    assert named["eq_active"].tolist() == [1, 0] and named["userdata"][2] == 1e30
+    env.reset(seed=0)  # the random generator is then that of the state
+    assert_same(env.make_state(**named), state)
+    assert_same(env.make_state(state, **named), state)
+    made = env.make_state(eq_active=[0, 1], mocap_pos=[[1, 2, 3]])
+    assert env.view_state(made)["eq_active"].tolist() == [0, 1]
+
+
+def test_equalities_are_on_or_off(crowded: Any) -> None:
+    crowded.reset(seed=0)
+    for value in ([0.5, 1], [2, 0], [1]):
+        with pytest.raises(InputError, match="eq_active must be"):
+            crowded.make_state(eq_active=value)
+
+
+def test_values_that_do_not_change_leave_derived_arrays_alone() -> None:
+    with plangym_like.make("Ant-v5") as env:
+        state = env.reset(seed=0).state
+        for _ in range(3):
+            state = env.step(env.sample_action(), state).state
+        named = env.view_state(state)
+        env.reset(seed=1)
+        assert_same(env.make_state(state, **named), state)
+        assert (env.make_state(state, time=named["time"] + 1) != state).any()
+
+
+# Flexible bodies
+
+CLOTH = (
+    '<geom type="plane" size="9 9 1" contype="1" conaffinity="1" condim="3"/><flexcomp name="cloth"'
+    ' type="grid" dim="2" count="4 4 1" spacing=".1 .1 .1" pos="4 0 .2" radius=".02" mass="1">'
+    '<contact condim="3" solref="0.003"/><edge equality="{}"/>{}</flexcomp></worldbody>'
+)
+ELASTIC = '<elasticity young="3e4" poisson="0.1" thickness="1e-2" damping=".001"/>'
+IPC = '<option integrator="discrete" solver="CG"><flag ipc="enable"/></option>'
+HAS_IPC = hasattr(mujoco.mjtEnableBit, "mjENBL_IPC")
+
+
+@pytest.mark.parametrize(
+    "cloth, option",
+    [
+        (CLOTH.format("true", ""), '<option integrator="Euler"/>'),
+        (CLOTH.format("false", ELASTIC), '<option integrator="Euler"/>'),
+        pytest.param(
+            CLOTH.format("false", ELASTIC),
+            IPC,
+            marks=pytest.mark.skipif(not HAS_IPC, reason="this MuJoCo has no flag ipc"),
+        ),
+    ],
+    ids=["edges", "elastic", "ipc"],
+)
+def test_flexible_bodies_go_on_as_in_gymnasium(cloth: str, option: str, tmp_path: Path) -> None:
+    text = (ASSETS / "swimmer.xml").read_text().replace(' integrator="RK4"', "")
+    text = text.replace("<worldbody>", f"{option}<worldbody>", 1)
+    path = tmp_path / "cloth.xml"
+    path.write_text(text.replace("</worldbody>", cloth, 1))
+    alone: Any = gymnasium.make("Swimmer-v5", xml_file=str(path))
+    space = alone.action_space
+    space.seed(4)
+    actions = np.stack([[space.sample() for _ in range(3)] for _ in range(40)])
+    with plangym_like.make("Swimmer-v5", xml_file=str(path)) as env:
+        assert env.exactness == "exact"
+        states = np.repeat(env.reset(seed=5).state[None], 3, axis=0)
+        results = []
+        for chosen in actions:
+            results.append(env.step_batch(chosen, states))
+            states = results[-1].states
+    for branch in range(3):
+        alone.reset(seed=5)
+        for result, action in zip(results, actions[:, branch], strict=True):
+            obs, reward, *_ = alone.step(action)
+            assert_same(result.obs[branch], obs)
+            assert result.rewards[branch] == reward
+    assert alone.unwrapped.data.qvel[5:].any()
+    if option == IPC:
+        assert alone.unwrapped.data.flexvert_lambda.any()
+    alone.close()
