@@ -32,6 +32,7 @@ from plangym_like.envs.fast_form import TRIALS, FastForm, disagreement
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.errors import InputError, SnapshotError, StateFormatError
 from plangym_like.family_env import FamilyEnv
+from plangym_like.row_errors import errors_suppressed
 from plangym_like.simulator import EnvStep, Outcome
 from plangym_like.snapshots.configuration import qualified_name
 from plangym_like.states import Row
@@ -255,7 +256,9 @@ def agrees(env: Any) -> bool:
     twin = copy.copy(env)
     twin.render_mode = None
     kind = np.dtype(env.action_space.dtype).char
-    return ClassicControlSimulator(lambda: twin).make_fast_form(kind) is not None
+    with errors_suppressed(Exception):
+        return ClassicControlSimulator(lambda: twin).make_fast_form(kind) is not None
+    return False
 
 
 def _finite(numbers: Any, size: int) -> list[float]:

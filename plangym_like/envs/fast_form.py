@@ -12,6 +12,7 @@ from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
 from plangym_like.batches import Inputs, Rows
+from plangym_like.row_errors import not_exiting
 from plangym_like.simulator import Outcome, Simulator
 from plangym_like.states import HEADER_NBYTES, Row
 
@@ -115,6 +116,8 @@ def disagreement(
 ) -> str:
     """Describe the first difference between `form` and stepping `sim` row by row, or return "".
 
+    An error that `form` raises is described too, whatever it is.
+
     NumPy and libm may treat single numbers and arrays differently on another processor or in
     another version, so each form is tested before it is used. The state of `sim` changes.
 
@@ -159,20 +162,28 @@ def disagreement(
     )
     try:
         form.step(rows, 0, count)
+        found = _first_difference(rows, outcomes, states[1])
+        if found:
+            return found
+        _step_each(form, rows)
+        return _first_difference(rows, outcomes, states[1])
     except NotVectorisableError:
         return "a row cannot be stepped in a block"
-    found = _first_difference(rows, outcomes, states[1])
-    if found:
-        return found
+    except Exception as error:
+        not_exiting(error)
+        return f"it raises {type(error).__name__}: {error}"
+
+
+def _step_each(form: FastForm, rows: Rows) -> None:
+    """Step the rows one by one with `form.step_one`, and replace their results."""
     assert rows.next_states is not None
-    for index, action in enumerate(actions):
-        one = form.step_one(states[0, index], action, 1)
+    for index, action in enumerate(rows.inputs.actions):
+        one = form.step_one(rows.inputs.states[index], action, 1)
         if one is not None:
             rows.next_states[index] = one[0]
             results = rows.observations, rows.rewards, rows.terminateds, rows.truncateds
             for column, value in zip(results, one[1][:4], strict=True):
                 column[index] = value
-    return _first_difference(rows, outcomes, states[1])
 
 
 def _first_difference(rows: Rows, outcomes: Sequence[Outcome], after: Row) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import importlib.metadata
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from operator import is_
 from typing import Any, Self
@@ -37,6 +38,7 @@ from plangym_like.envs.wrapping import (
 from plangym_like.errors import InputError
 from plangym_like.family_env import as_wrappers
 from plangym_like.ownership import owned
+from plangym_like.row_errors import not_exiting
 from plangym_like.simulator import (
     EnvStep,
     Outcome,
@@ -54,6 +56,7 @@ from plangym_like.snapshots.wrapper_state import WrapperState
 from plangym_like.states import Row, padded
 from plangym_like.step_limit import time_limit
 
+logger = logging.getLogger("plangym_like")
 # How many steps a codec takes at most when it is made, about.
 _CODEC_STEPS = 32
 _GREY = np.array([0.299, 0.587, 0.114])
@@ -381,7 +384,13 @@ class GymnasiumSimulator(TriedSimulator):
         if kind not in forms:
             original = np.zeros(self.payload_nbytes, np.uint8)
             self.read(original)
-            forms[kind] = self.make_fast_form(kind)
+            try:
+                forms[kind] = self.make_fast_form(kind)
+            except Exception as error:
+                not_exiting(error)
+                # It was written for other shapes or values than those of this environment.
+                logger.info("%s is stepped row by row: %r", name_of(self.name), error)
+                forms[kind] = None
             self.write(original)
         return forms[kind]
 

@@ -124,7 +124,9 @@ class MujocoSimulator(GymnasiumSimulator):
     def make_env(self) -> gymnasium.Env[Any, Any]:
         """Make the robot; MuJoCo's warnings about Gymnasium's own models are only logged."""
         if "xml_file" in self.env_kwargs or callable(self.name):
-            return super().make_env()
+            env = super().make_env()
+            _declare_observations(env.unwrapped)
+            return env
         usual = mujoco.get_mju_user_warning()
         # Otherwise every worker would print them and write them to a file in the current directory.
         mujoco.set_mju_user_warning(lambda message: logger.info("MuJoCo: %s", message))
@@ -221,6 +223,19 @@ class MujocoSimulator(GymnasiumSimulator):
         for free in self._frees or ():
             free()
         super().close()
+
+
+def _declare_observations(base: Any) -> None:
+    """Correct the observation space of the robot `base`.
+
+    Gymnasium's pendulums and Reacher declare the shape of their own model's observations, even if
+    the user's model has more joints.
+    """
+    if robot_for(base) is None:
+        return
+    shape, declared = np.shape(base._get_obs()), base.observation_space
+    if shape != declared.shape:
+        base.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, shape, declared.dtype)
 
 
 def _free_drawing_memory(context: Any, drawn: mujoco.MjrContext) -> None:

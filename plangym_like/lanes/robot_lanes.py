@@ -18,6 +18,7 @@ from plangym_like.lanes.plain_envs import WrapperChain, is_bare, shows_its_base,
 from plangym_like.lanes.robot_settings import RobotSettings, settings_of
 from plangym_like.lanes.sequential_lanes import LiveEnv, SequentialLanes, one_by_one
 from plangym_like.lanes.step_arrays import StepArrays
+from plangym_like.row_errors import errors_suppressed
 from plangym_like.states import Row
 
 # How many of the first steps the environments take themselves, to check the computed results.
@@ -152,27 +153,44 @@ class RobotLanes(SequentialLanes):
 
     def _try(self, actions: Any, out: StepArrays, chosen: Sequence[int], rows: Any) -> None:
         """Step the environments themselves, and compare their results with the computed ones."""
-        if not self._tried and not has_robot_form(self.envs):
+        if self._tried < 0 or not self._is_laid_out():
             self._tried = -1
-        if self._tried < 0:
             super().step(actions, out, chosen)
             return
-        if not self._bodies:
-            self._lay_out()
         for lane in chosen:
             self._bodies[lane].note(0)
         super().step(actions, out, chosen)
         for lane in chosen:
             self._bodies[lane].note(1)
+        same = self._computes(actions[rows], out, chosen, rows)
+        self._tried = self._tried + 1 if same else -1
+
+    def _computes(self, actions: Any, out: StepArrays, chosen: Sequence[int], rows: Any) -> bool:
+        """Return whether the computed results of the last step are those in `out`.
+
+        If the model of the robots has other joints than Gymnasium's, computing may raise any error.
+        """
         theirs = StepArrays(*(array[rows] for array in out))
         mine = StepArrays(*(np.empty_like(array) for array in theirs))
         mine.truncated[...] = theirs.truncated
-        columns = self._settle(rows, actions[rows], mine)
         infos = [self._infos[lane] for lane in chosen]
         self._kinds = {name: type(value) for name, value in infos[0].items()}
-        told = [self._as_returned(columns, place) for place in range(len(chosen))]
-        same = all(map(_same_bytes, mine, theirs)) and _alike(told, infos)
-        self._tried = self._tried + 1 if same else -1
+        with errors_suppressed(Exception):
+            columns = self._settle(rows, actions, mine)
+            told = [self._as_returned(columns, place) for place in range(len(chosen))]
+            return all(map(_same_bytes, mine, theirs)) and _alike(told, infos)
+        return False
+
+    def _is_laid_out(self) -> bool:
+        """Lay out the lanes' data if this has not been done; return whether it is possible."""
+        if not self._tried and not has_robot_form(self.envs):
+            return False
+        if not self._bodies:
+            with errors_suppressed(Exception):
+                self._lay_out()
+                return True
+            self._bodies = []
+        return bool(self._bodies)
 
     def _lay_out(self) -> None:
         bases = [gym_env_of(env).unwrapped for env in self.envs]

@@ -1,0 +1,175 @@
+"""Gymnasium's robots with models of one's own, which have more joints than Gymnasium's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from comparing import assert_same
+
+pytest.importorskip("mujoco", reason="MuJoCo is not installed: pip install 'plangym_like[mujoco]'")
+
+import gymnasium.envs.mujoco
+
+import plangym_like
+from plangym_like.envs.classic_dynamics.cart_pole import CartPole
+from plangym_like.envs.mujoco_robots.ant import Ant
+from plangym_like.envs.mujoco_robots.arms import Reacher
+from plangym_like.envs.mujoco_robots.robot import Robot
+from plangym_like.errors import RowExitError
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*is out of date"),
+    # Gymnasium's checker, when the declared observation space is that of another model.
+    pytest.mark.filterwarnings("ignore:.*observation returned by"),
+]
+
+ASSETS = Path(gymnasium.envs.mujoco.__file__).parent / "assets"
+FILES = {
+    "Ant": "ant.xml",
+    "HalfCheetah": "half_cheetah.xml",
+    "Hopper": "hopper.xml",
+    "Humanoid": "humanoid.xml",
+    "HumanoidStandup": "humanoidstandup.xml",
+    "InvertedDoublePendulum": "inverted_double_pendulum.xml",
+    "InvertedPendulum": "inverted_pendulum.xml",
+    "Pusher": "pusher_v5.xml",
+    "Reacher": "reacher.xml",
+    "Swimmer": "swimmer.xml",
+    "Walker2d": "walker2d_v5.xml",
+}
+LINK = (
+    '<body pos="{} 0 .5"><joint limited="false" type="hinge" axis="0 1 0"/>'
+    '<joint limited="false" type="slide" axis="1 0 0"/><geom size=".05" contype="0"/></body>'
+)
+# Robot -> where in its model the joints are added.
+PLACES = {"first": "<worldbody>", "last": "</worldbody>"}
+INSIDE = {
+    "InvertedPendulum": 'name="cpole"',
+    "InvertedDoublePendulum": '<site name="tip"',
+    "Reacher": '<body name="fingertip"',
+    "Pusher": '<body name="tips_arm"',
+}
+CASES = [(name, place) for name in FILES for place in PLACES]
+CASES += [(name, "inside") for name in INSIDE]
+LANES, STEPS = 5, 10
+
+
+def with_more_joints(name: str, place: str, folder: Path) -> str:
+    """Write the model of a robot with one more body; return the file's path."""
+    text = (ASSETS / FILES[name]).read_text()
+    if place == "inside":  # before the element with this text
+        at = text.rindex("<", 0, text.index(INSIDE[name]) + 1)
+        text = text[:at] + LINK.format(0) + text[at:]
+    elif place == "first":
+        text = text.replace("<worldbody>", "<worldbody>" + LINK.format(7), 1)
+    else:
+        text = text.replace("</worldbody>", LINK.format(7) + "</worldbody>", 1)
+    path = folder / FILES[name]
+    path.write_text(text)
+    return str(path)
+
+
+@pytest.mark.parametrize("name, place", CASES)
+def test_robots_with_more_joints_step_as_in_gymnasium(
+    name: str, place: str, tmp_path: Path
+) -> None:
+    path = with_more_joints(name, place, tmp_path)
+    alone: Any = gymnasium.make(f"{name}-v5", xml_file=path, disable_env_checker=True)
+    alone.action_space.seed(1)
+    actions = np.stack([[alone.action_space.sample() for _ in range(LANES)] for _ in range(STEPS)])
+    episodes = []
+    for lane in range(LANES):
+        first = alone.reset(seed=lane)[0]
+        episodes.append([alone.step(action) for action in actions[:, lane]])
+    alone.close()
+    shape = np.shape(first)
+    with plangym_like.make(f"{name}-v5", xml_file=path) as env:
+        assert env.obs_shape == shape
+        states = np.stack([env.reset(seed=lane).state for lane in range(LANES)])
+        rollout = env.rollout_batch(np.moveaxis(actions, 0, 1), states, return_observations=True)
+        for time, chosen in enumerate(actions):
+            result = env.step_batch(chosen, states)
+            states = result.states
+            for lane in range(LANES):
+                obs, reward, terminated, _, info = episodes[lane][time]
+                assert_same(result.obs[lane], obs)
+                assert result.rewards[lane] == float(reward)
+                assert result.terminateds[lane] == terminated
+                for key, value in info.items():
+                    np.testing.assert_array_equal(result.infos[key][lane], value, key)
+        for lane, episode in enumerate(episodes):
+            for time, (obs, reward, terminated, _, _) in enumerate(episode):
+                assert_same(rollout.observations[lane, time], obs)
+                assert rollout.rewards[lane, time] == float(reward)
+                if terminated:
+                    break
+    with plangym_like.make_vec(f"{name}-v5", LANES, xml_file=path) as envs:
+        envs.reset(seed=list(range(LANES)))
+        for time, chosen in enumerate(actions):
+            obs, rewards, terminateds, _, _ = envs.step(chosen)
+            for lane in range(LANES):
+                assert_same(obs[lane], episodes[lane][time][0])
+                assert rewards[lane] == float(episodes[lane][time][1])
+            if terminateds.any():
+                break
+
+
+def raising(error: BaseException) -> Any:
+    def method(self: Any, *args: Any) -> Any:
+        raise error
+
+    return method
+
+
+@pytest.mark.parametrize(
+    "robot, method, error",
+    [
+        (Ant, "settle", KeyError("torso")),
+        (Reacher, "observe", IndexError()),
+        (Ant, "recorded", AssertionError()),
+    ],
+)
+def test_whatever_a_vectorised_form_raises_the_environment_steps_itself(
+    robot: type[Robot], error: Exception, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"{robot.__name__}-v5"
+    with plangym_like.make(name) as env, plangym_like.make_vec(name, LANES) as envs:
+        states = np.stack([env.reset(seed=lane).state for lane in range(LANES)])
+        envs.action_space.seed(2)
+        actions = envs.action_space.sample()
+        usual = env.step_batch(actions, states)
+        assert env.simulator.steps_batches
+        envs.reset(seed=list(range(LANES)))
+        together = [envs.step(actions)[:4] for _ in range(5)]
+    monkeypatch.setattr(robot, method, raising(error))
+    with plangym_like.make(name) as env, plangym_like.make_vec(name, LANES) as envs:
+        assert_same(env.step_batch(actions, states), usual)
+        assert not env.simulator.steps_batches
+        envs.reset(seed=list(range(LANES)))
+        assert_same([envs.step(actions)[:4] for _ in range(5)], together)
+
+
+def test_classic_control_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    with plangym_like.make("CartPole-v1") as env, plangym_like.make_vec("CartPole-v1", 9) as envs:
+        states = np.stack([env.reset(seed=lane).state for lane in range(9)])
+        usual = env.step_batch([0, 1, 1] * 3, states)
+        envs.reset(seed=0)
+        together = envs.step(np.array([0, 1, 1] * 3))[:4]
+    monkeypatch.setattr(CartPole, "advance", raising(ZeroDivisionError()))
+    with plangym_like.make("CartPole-v1") as env, plangym_like.make_vec("CartPole-v1", 9) as envs:
+        assert_same(env.step_batch([0, 1, 1] * 3, states), usual)
+        assert not env.simulator.steps_batches
+        envs.reset(seed=0)
+        assert_same(envs.step(np.array([0, 1, 1] * 3))[:4], together)
+
+
+def test_ctrl_c_in_the_trial_of_a_form_is_not_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with plangym_like.make("Ant-v5") as env:
+        state = env.reset(seed=0).state
+        monkeypatch.setattr(Ant, "settle", raising(KeyboardInterrupt()))
+        with pytest.raises((KeyboardInterrupt, RowExitError)):
+            env.step_batch(np.zeros((3, 8), np.float32), state)
