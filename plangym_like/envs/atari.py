@@ -10,9 +10,10 @@ emulator's state. In Montezuma's Revenge, infos contain the player's position: `
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import ale_py
@@ -101,20 +102,14 @@ class AtariCodec(Codec):
         The player's position is included if its address is known (see `PLACES` in `ale_game`).
         """
         base, ale = self._base, self._base.ale
-        if base.image is None and not base.stale:
-            base.image = ale.getScreenRGB()
-        saved, image, stale = base.clone(), base.image, base.stale
         names = "ram", "lives", "frame_number", "episode_frame_number"
         values = []
-        try:
+        with self._state_kept():
             for payload in payloads:
                 base.restore(self._unpacked(payload)[0])
                 values.append(
                     (ale.getRAM(), base.lives(), ale.getFrameNumber(), ale.getEpisodeFrameNumber())
                 )
-        finally:
-            base.restore(saved)
-            base.image, base.stale = image, stale
         columns = zip(*values, strict=True) if values else ((),) * len(names)
         named = {name: np.array(column) for name, column in zip(names, columns, strict=True)}
         for name, address in base.places.items():
@@ -122,27 +117,69 @@ class AtariCodec(Codec):
         named["previous_action"] = payloads[:, 8:16].copy().view(np.int64)[:, 0]
         return named
 
+    @contextlib.contextmanager
+    def _state_kept(self) -> Iterator[None]:
+        """Restore the current state at the end of a block that restores other states."""
+        base = self._base
+        if base.image is None and not base.stale:
+            base.image = base.ale.getScreenRGB()
+        saved, image, stale = base.clone(), base.image, base.stale
+        try:
+            yield
+        finally:
+            base.restore(saved)
+            base.image, base.stale = image, stale
+
+    def build_state(self, payload: Row, physics: Mapping[str, Any]) -> None:
+        """Replace the console's memory ``ram`` ``(128,)`` in `payload`, as ALE's ``setRAM`` does.
+
+        The game reads it in its next frame; until then, the screen and the number of lives are
+        those of `payload`.
+
+        Raises
+        ------
+        InputError
+            Another field is given, or ``ram`` is not 128 whole numbers from 0 to 255.
+        """
+        if unknown := sorted(physics.keys() - {"ram"}):
+            raise InputError(
+                f"make_state takes ram here, not {', '.join(unknown)}; a game keeps its variables "
+                "in ram, and view_state(state)['ram'] is the present one"
+            )
+        if "ram" not in physics:
+            return
+        base, ram = self._base, _checked_ram(physics["ram"])
+        with self._state_kept():
+            base.restore(self._unpacked(payload)[0])
+            for address in np.flatnonzero(base.ale.getRAM() != ram).tolist():
+                base.ale.setRAM(address, ram.item(address))
+            self._pack(payload, base.clone())
+
     def read(self, payload: Row) -> None:
         """Write the emulator's state and the previous action into `payload`.
 
         The screen is written too, if states hold it. Nearly all of the time is spent on saving the
         emulator's state.
         """
-        base, memory = self._base, payload.data
-        saved = base.clone()
-        length = len(saved)
-        if length > self.ale_nbytes:
-            raise outgrown(length, self.ale_nbytes)
-        HEAD.pack_into(memory, 0, length, base.previous)
-        end = ALE_AT + length
-        memory[ALE_AT:end] = saved
-        payload[end : self._image_at] = 0
+        base = self._base
+        HEAD.pack_into(payload.data, 0, 0, base.previous)
+        self._pack(payload, base.clone())
         if self._images:
             image = payload[self._image_at :].reshape(self._image_shape)
             if base.image is not None:
                 image[:] = base.image
             else:
                 base.ale.getScreenRGB(image)
+
+    def _pack(self, payload: Row, saved: bytes) -> None:
+        """Write the serialised state `saved` and its length into `payload`."""
+        length, memory = len(saved), payload.data
+        if length > self.ale_nbytes:
+            raise outgrown(length, self.ale_nbytes)
+        memory[:8] = length.to_bytes(8, "little")
+        end = ALE_AT + length
+        memory[ALE_AT:end] = saved
+        payload[end : self._image_at] = 0
 
     def write(self, payload: Row) -> None:
         """Restore the emulator, the previous action and, if states hold it, the screen."""
@@ -165,8 +202,19 @@ class AtariCodec(Codec):
         return bytes(memory[ALE_AT : ALE_AT + length]), previous
 
 
+def _checked_ram(given: Any) -> NDArray[Any]:
+    """Return `given` as an array of 128 whole numbers from 0 to 255; else, raise `InputError`."""
+    ram = np.asarray(given)
+    numbers = ram.dtype.kind in "iu" and ram.shape == (128,)
+    if not numbers or (ram < 0).any() or (ram > 255).any():
+        raise InputError(f"ram must be 128 whole numbers from 0 to 255, got {given!r}")
+    return ram
+
+
 class AtariSimulator(GymnasiumSimulator):
     """A simulator of one Atari game.
+
+    `make_state` takes ``ram`` ``(128,)``, the console's memory.
 
     Parameters
     ----------

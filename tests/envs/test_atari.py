@@ -15,7 +15,7 @@ from small_envs import preprocessed
 import plangym_like
 from plangym_like.envs.ale_game import PLACES, PlannableAle
 from plangym_like.errors import (
-    SnapshotError,
+    InputError,
     StateCapacityError,
     StateFormatError,
     StateLostError,
@@ -508,8 +508,92 @@ def test_fields_of_a_state():
         for name in ("lives", "frame_number", "episode_frame_number"):
             assert fields[name].tolist() == [step.info[name] for step in steps]
         assert fields["previous_action"].tolist() == [1, 3, 4]
-        with pytest.raises(SnapshotError):
-            env.make_state(ram=np.zeros(128, np.uint8))
+
+
+# The first three are usual games; in each of the others, ALE saves less than it needs.
+POKED = ["MsPacman", "Breakout", "MontezumaRevenge", "Atlantis2", "Qbert", "MiniatureGolf", "Hangman"]
+MORE_POKED = [game for game in ("Solaris", "Seaquest", *AWKWARD) if game not in POKED]
+ALL_POKED = [*POKED, *(pytest.param(game, marks=pytest.mark.full) for game in MORE_POKED)]
+
+
+@pytest.mark.parametrize(
+    ("game", "options"),
+    [("MsPacman", {"render_mode": "rgb_array"}), *((game, {}) for game in POKED)],
+)
+def test_states_made_of_memory_are_those_that_ale_reaches_with_set_ram(
+    game: str, options: dict[str, Any]
+) -> None:
+    rng = np.random.default_rng(7)
+    with plangym_like.make(f"ALE/{game}-v5", obs_type="ram", **options) as env:
+        env.reset(seed=0)
+        for _ in range(60):
+            state = env.step(env.sample_action(), return_state=True).state
+        named = env.view_state(state)["ram"]
+        assert_same(env.make_state(state, ram=named), state)
+        memory = named.copy()
+        places = rng.integers(0, 128, 6)
+        memory[places] = rng.integers(0, 256, 6)
+        elsewhere = env.step(env.sample_action(), return_state=True).state
+        made = env.make_state(state, ram=memory.tolist())
+        assert_same(env.get_state(), elsewhere)
+        assert_same(np.array(env.view_state(made)["ram"]), memory)
+        # In the emulator itself, without restoring a state that was made.
+        env.set_state(state)
+        ale = env.simulator.base.ale
+        for place in set(places.tolist()):
+            ale.setRAM(place, int(memory[place]))
+        assert_same(env.get_state(), made)
+        actions = [env.sample_action() for _ in range(10)]
+        played = [env.step(action, return_state=True) for action in actions]
+        for action, step in zip(actions, played, strict=True):
+            again = env.step(action, made)
+            made = again.state
+            assert_same(again, step)
+
+
+@pytest.mark.parametrize("game", ALL_POKED)
+def test_a_game_goes_on_from_made_memory_as_in_gymnasium(game: str) -> None:
+    rng = np.random.default_rng(8)
+    options: dict[str, Any] = {"obs_type": "ram", "repeat_action_probability": 0.0}
+    other: Any = gymnasium.make(f"ALE/{game}-v5", **options)
+    with plangym_like.make(f"ALE/{game}-v5", **options) as env:
+        state = env.reset(seed=7).state
+        other.reset(seed=7)
+        for round_ in range(4):
+            for index in range(15):
+                action = int(rng.integers(env.action_space.n))
+                step, expected = env.step(action, state), other.step(action)
+                state = step.state
+                assert_same(step.obs, expected[0])
+                assert step[2:5] == expected[1:4], (round_, index)
+                if step.terminated:
+                    break
+            memory = expected[0].copy()
+            # Many other places would end the game.
+            memory[np.flatnonzero(memory)[rng.integers(0, np.count_nonzero(memory), 2)]] ^= 1
+            for place in np.flatnonzero(memory != expected[0]).tolist():
+                other.unwrapped.ale.setRAM(place, int(memory[place]))
+            made = env.make_state(state, ram=memory)
+            assert (made != state).any()
+            state = made
+    other.close()
+
+
+@pytest.mark.parametrize(
+    "given", [[0] * 127, [256] + [0] * 127, [-1] * 128, [0.5] * 128, "ram", None]
+)
+def test_memory_has_128_bytes(given: Any) -> None:
+    with plangym_like.make("ALE/Pong-v5", obs_type="ram") as env:
+        env.reset(seed=0)
+        with pytest.raises(InputError, match="ram must be 128 whole numbers from 0 to 255"):
+            env.make_state(ram=given)
+
+
+def test_a_game_has_no_other_fields_to_give() -> None:
+    with plangym_like.make("ALE/MontezumaRevenge-v5", obs_type="ram") as env:
+        env.reset(seed=0)
+        with pytest.raises(InputError, match=r"make_state takes ram here, not room"):
+            env.make_state(room=2)
 
 
 def test_a_state_that_has_outgrown_its_row_is_an_error(monkeypatch):
