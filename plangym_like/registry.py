@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -89,6 +90,8 @@ GENERIC = Family(place="auto_snapshot:AnyEnv")
 SNAPSHOTS = {way: Family(place=place) for way, (place, _) in WAYS.items()}
 
 EnvClass = Callable[..., PlanEnv]
+# Names of files that describe the model of a simulation.
+_MODEL_FILES = (".xml", ".mjcf", ".mjb", ".mjz", ".urdf")
 
 
 def register(prefix_or_predicate: str | Callable[[Any], bool], family: EnvClass) -> None:
@@ -141,6 +144,8 @@ def find_spec(name: str) -> EnvSpec:
     ------
     gymnasium.error.NameNotFound, gymnasium.error.VersionNotFound, ...
         Raised by Gymnasium; the message names near matches, or says how to name a package.
+    InputError
+        The name is that of a file of a model.
     MissingExtraError
         The id belongs to a package that is not installed.
     """
@@ -157,11 +162,38 @@ def find_spec(name: str) -> EnvSpec:
     try:
         return gymnasium.spec(name)
     except gymnasium.error.Error as error:
+        if name.lower().endswith(_MODEL_FILES):
+            raise InputError(_about_model_file(name)) from error
         near = difflib.get_close_matches(name, [*gymnasium.registry, *_listed(name)], n=3)
         here = f"Near matches: {', '.join(near)}."
         elsewhere = f"If a package registers it, name the package: make('package:{name}')."
         end = "" if str(error).endswith((".", "?")) else "."
-        raise type(error)(f"{error}{end} {here if near else elsewhere}") from error
+        hint = " ".join([here if near else elsewhere, *_missing_families(name)])
+        raise type(error)(f"{error}{end} {hint}") from error
+
+
+def _missing_families(name: str) -> list[str]:
+    """Return a sentence for each family that may have the id `name` but is not installed."""
+    found = []
+    for family in FAMILIES:
+        if family.ids and re.fullmatch(family.names, name):
+            try:
+                _imported(family.ids)()
+            except ImportError:
+                what = f"If it is an id of {family.extra}, that package is missing"
+                found.append(f"{_missing_extra(what, family.extra)}.")
+    return found
+
+
+def _about_model_file(name: str) -> str:
+    path = os.path.abspath(name)
+    return (
+        f"{name!r} is the file of a model, not the id of an environment: a model says nothing "
+        "about observations, rewards and the ends of episodes. If it is a variant of one of "
+        f"Gymnasium's robots, give it to that robot: make('Ant-v5', xml_file={path!r}), with the robot's id. "
+        "Otherwise, write a class on gymnasium.envs.mujoco.MujocoEnv (or gymnasium.Env) that loads "
+        "it, and give the class to make"
+    )
 
 
 def _listed(name: str) -> list[str]:
@@ -242,6 +274,8 @@ def _hint(name: Any) -> str:
         return f"; an existing environment cannot be used; pass an id or a function: {instead}"
     if isinstance(name, EnvSpec):
         return f"; pass its id: make({name.id!r})"
+    if isinstance(name, os.PathLike) and str(name).lower().endswith(_MODEL_FILES):
+        return f"; {_about_model_file(str(name))}"
     if isinstance(name, (list, tuple, gymnasium.vector.VectorEnv)):
         return "; for several environments at once there is plangym_like.make_vec"
     return ""

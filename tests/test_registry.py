@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -137,3 +140,32 @@ def test_workers_know_ids_as_they_are_registered_here(gymnasium_registry: None) 
         with plangym_like.make(name, snapshot="auto", isolate=True) as env:
             batch = env.step_batch(np.zeros((4, 1), np.float32), env.reset(seed=0).state)
             assert batch.rewards.tolist() == [7.0] * 4
+
+
+@pytest.mark.parametrize("name", ["model.xml", "worlds/Model.XML", "/tmp/arm.urdf", Path("a.mjcf")])
+@pytest.mark.parametrize("make", [plangym_like.make, plangym_like.make_vec])
+def test_the_file_of_a_model_is_no_environment(name: Any, make: Any) -> None:
+    with pytest.raises(InputError) as caught:
+        make(name)
+    if isinstance(name, str) or make is plangym_like.make:
+        assert "is the file of a model, not the id of an environment" in str(caught.value)
+        assert f"make('Ant-v5', xml_file={os.path.abspath(name)!r})" in str(caught.value)
+        assert "gymnasium.envs.mujoco.MujocoEnv" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["cartpole-swingup", "walker-walk"])
+def test_the_extra_of_a_task_of_dm_control_is_named(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("dm_control", "dm_control.suite"):
+        monkeypatch.setitem(sys.modules, module, None)
+    for make in (plangym_like.make, plangym_like.make_vec):
+        with pytest.raises(gymnasium.error.NameNotFound) as caught:
+            make(name)
+        said = str(caught.value)
+        if sys.version_info < (3, 13):
+            assert "pip install 'plangym_like[dm-control]'" in said
+        assert "If it is an id of dm-control, that package is missing" in said
+    with pytest.raises(gymnasium.error.NameNotFound) as caught:
+        plangym_like.make("CartPol-v1")
+    assert "dm-control" not in str(caught.value)

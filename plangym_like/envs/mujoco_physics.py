@@ -29,29 +29,28 @@ INTEGRATION = int(mujoco.mjtState.mjSTATE_INTEGRATION)
 _NAMES = {"warmstart": "qacc_warmstart", "plugin": "plugin_state"}
 # Parts with numbers of any size. MuJoCo resets a simulation with larger numbers than `mjMAXVAL`.
 _ANY_SIZE = ("history", "plugin_state", "userdata")
+_RECOMPUTED = """
+act_dot actuator_force actuator_length actuator_moment actuator_velocity B_colind B_rowadr
+B_rownnz body_awake body_awake_ind bvh_aabb_dyn bvh_active cacc cam_xmat cam_xpos cdof cdof_dot
+cfrc_ext cfrc_int cinert crb cvel D_colind D_rowadr D_rownnz dof_awake_ind flexedge_J
+flexedge_J_colind flexedge_J_rowadr flexedge_J_rownnz flexedge_length flexedge_velocity
+flexelem_aabb flexelem_krot flexvert_J flexvert_length flexvert_xpos geom_xmat geom_xpos
+geom_xquat light_xdir light_xpos M moment_colind moment_rowadr moment_rownnz parent_awake_ind
+qacc qacc_smooth qDeriv qfrc_actuator qfrc_adhesion qfrc_bias qfrc_constraint qfrc_damper
+qfrc_fluid qfrc_gravcomp qfrc_inverse qfrc_passive qfrc_smooth qfrc_spring qH qHDiagInv qLD
+qLDiagInv qLDiagSqrtInv qLU qM sensordata site_xmat site_xpos site_xquat subtree_angmom
+subtree_com subtree_linvel ten_J ten_J_colind ten_J_rowadr ten_J_rownnz ten_length ten_velocity
+ten_wrapadr ten_wrapnum tree_awake wrap_obj wrap_xpos xanchor xaxis ximat xipos xiquat xmat
+xpos xquat
+"""
 # The arrays of MjData's buffer that every step computes from the integration state, in all versions
 # of MuJoCo since 3.2.
-RECOMPUTED = frozenset(
-    "B_colind B_rowadr B_rownnz D_colind D_rowadr D_rownnz M act_dot actuator_force "
-    "actuator_length actuator_moment actuator_velocity body_awake body_awake_ind bvh_aabb_dyn "
-    "bvh_active cacc cam_xmat cam_xpos cdof cdof_dot cfrc_ext cfrc_int cinert crb cvel "
-    "dof_awake_ind flexedge_J flexedge_J_colind flexedge_J_rowadr flexedge_J_rownnz "
-    "flexedge_length flexedge_velocity flexelem_aabb flexelem_krot flexvert_J flexvert_length "
-    "flexvert_xpos geom_xmat geom_xpos geom_xquat light_xdir light_xpos moment_colind "
-    "moment_rowadr moment_rownnz parent_awake_ind qDeriv qH qHDiagInv qLD qLDiagInv qLDiagSqrtInv "
-    "qLU qM qacc qacc_smooth qfrc_actuator qfrc_adhesion qfrc_bias qfrc_constraint qfrc_damper "
-    "qfrc_fluid qfrc_gravcomp qfrc_inverse qfrc_passive qfrc_smooth qfrc_spring sensordata "
-    "site_xmat site_xpos site_xquat subtree_angmom subtree_com subtree_linvel ten_J ten_J_colind "
-    "ten_J_rowadr ten_J_rownnz ten_length ten_velocity ten_wrapadr ten_wrapnum tree_awake wrap_obj "
-    "wrap_xpos xanchor xaxis ximat xipos xiquat xmat xpos xquat".split()
-)
+RECOMPUTED = frozenset(_RECOMPUTED.split())
 # Sleep counters, which stay the same unless trees may sleep.
 ASLEEP = frozenset(("tree_asleep",))
 # State of flexible bodies that MuJoCo keeps from step to step.
-FLEXIBLE = frozenset(
-    ("flex_hessian_valid", "flexedge_hessian", "flexvert_hessian")
-    + ("flexvert_conage", "flexvert_lambda")
-)
+_FLEXIBLE = "flex_hessian_valid flexedge_hessian flexvert_conage flexvert_hessian flexvert_lambda"
+FLEXIBLE = frozenset(_FLEXIBLE.split())
 # A copy of the model's list of plugins, and pointers to their data.
 PLUGINS = frozenset(("plugin", "plugin_data"))
 # The parts of the integration state, by name: their flags in ascending order.
@@ -280,7 +279,7 @@ def remembered(model: Any, data: Any) -> dict[str, NDArray[Any]]:
     found = derived(data)
     if may_sleep(model) or model.nflex:
         return found
-    return {name: found[name] for name in found if name not in RECOMPUTED | ASLEEP}
+    return {name: found[name] for name in found if not (name in RECOMPUTED or name in ASLEEP)}
 
 
 def lay_out(

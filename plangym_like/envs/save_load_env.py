@@ -204,10 +204,11 @@ class SaveLoadSimulator(GymnasiumSimulator):
         env = super().make_env()
         missing = [name for name in _METHODS if not callable(getattr(env.unwrapped, name, None))]
         if missing:
+            advice = _advice_for_mujoco(env.unwrapped)
             # Some environments cannot be closed before their first reset.
             close_copy(env)
             raise SnapshotError(
-                f"{qualified_name(type(env.unwrapped))} has no {' and no '.join(missing)}"
+                f"{qualified_name(type(env.unwrapped))} has no {' and no '.join(missing)}{advice}"
             )
         return env
 
@@ -299,6 +300,27 @@ class SaveLoadSimulator(GymnasiumSimulator):
         except SnapshotError:
             return None
         return self._batched_step()
+
+
+def _advice_for_mujoco(base: Any) -> str:
+    """Return how to write the two methods if an attribute of `base` is MuJoCo's data.
+
+    Otherwise, or if bodies may sleep, return ``""``: MuJoCo's functions do not save which do.
+    """
+    for name, value in getattr(base, "__dict__", {}).items():
+        kind = type(value)
+        if kind.__name__ == "MjData" and kind.__module__.partition(".")[0] == "mujoco":
+            from plangym_like.envs.mujoco_physics import may_sleep
+
+            if may_sleep(value.model):
+                return ""
+            return (
+                f"; its attribute {name} is MuJoCo's MjData, so write them: save_state returns the "
+                "array that mujoco.mj_getState fills for mujoco.mjtState.mjSTATE_INTEGRATION and "
+                "the attributes that steps change, and load_state gives the array to "
+                "mujoco.mj_setState; this is faster than pickle and replay"
+            )
+    return ""
 
 
 def _refusal(base: Any, method: str, error: Exception) -> SnapshotError:

@@ -21,6 +21,7 @@ from plangym_like.snapshots.configuration import (
     is_handle,
     is_ordinary,
     name_of_key,
+    qualified_name,
 )
 from plangym_like.snapshots.known_wrappers import links
 from plangym_like.snapshots.reachable import ATOMS
@@ -69,6 +70,9 @@ def difference(
         if name not in parts[0] or name not in parts[1]:
             return f"{place}{name}", f"only the {'first' if name in parts[0] else 'second'} time"
         if found := difference(parts[0][name], parts[1][name], f"{place}{name}", seen):
+            if name == ".__dict__" and isinstance(parts[0][name], bytes):
+                # An object whose class is written in C; its bytes say nothing to a reader.
+                return place, f"two different contents of a {qualified_name(type(one))}"
             return found
     return None
 

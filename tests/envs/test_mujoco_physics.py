@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 from comparing import assert_same
 
-mujoco = pytest.importorskip(
-    "mujoco", reason="MuJoCo is not installed: pip install 'plangym_like[mujoco]'"
-)
+pytest.importorskip("mujoco", reason="MuJoCo is not installed: pip install 'plangym_like[mujoco]'")
 
 import gymnasium.envs.mujoco
+import mujoco
 
 import plangym_like
 from plangym_like.envs import mujoco_physics
@@ -33,14 +32,15 @@ KNOWN = (
     | mujoco_physics.PLUGINS
 )
 # Counts and flags that every step sets before it reads them, statistics, and pointers.
-SCALARS = set(
+_SCALARS = (
     "efm_active flg_energypos flg_energyvel flg_rnepost flg_subtreevel maxuse_arena maxuse_con "
     "maxuse_efc maxuse_stack nA nJ nY narena nbody_awake nbuffer ncon ne nefc nefmA nefmK nefmL "
     "nefmT nefmcon nefmdof nf nidof nisland nl nnzJ nparent_awake nplugin ntree_awake nv_awake "
-    "parena pbase pstack solver_nisland threadpool time".split()
+    "parena pbase pstack solver_nisland threadpool time"
 )
-VECTORS = set("energy maxuse_threadstack solver solver_fwdinv solver_niter solver_nnz".split())
-VECTORS |= {"timer", "warning"}
+SCALARS = set(_SCALARS.split())
+VECTORS = {"energy", "timer", "warning", "maxuse_threadstack"}
+VECTORS |= {"solver", "solver_fwdinv", "solver_niter", "solver_nnz"}
 
 
 def declared(group: str) -> set[str]:
@@ -51,8 +51,8 @@ def declared(group: str) -> set[str]:
     return set(re.findall(r"X\w*\s*\(\s*[\w ]+\*?,\s*(\w+)", body[1]))
 
 
-# If one of these three tests fails, this version of MuJoCo has a field that was not there before:
-# read in its documentation whether a step computes it anew, and add it to the list where it belongs.
+# If one of these three tests fails, this version of MuJoCo has a new field: read in its
+# documentation whether a step computes it anew, and add it to the list where it belongs.
 
 
 def test_every_array_that_mujoco_keeps_is_known() -> None:

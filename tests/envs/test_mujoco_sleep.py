@@ -1,4 +1,4 @@
-"""Robots whose worlds have bodies that fall asleep: MuJoCo's step then computes nothing for them."""
+"""Robots in worlds with bodies that fall asleep, for which MuJoCo's step computes nothing."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 from comparing import assert_same
 
-mujoco = pytest.importorskip(
-    "mujoco", reason="MuJoCo is not installed: pip install 'plangym_like[mujoco]'"
-)
+pytest.importorskip("mujoco", reason="MuJoCo is not installed: pip install 'plangym_like[mujoco]'")
 
 import gymnasium.envs.mujoco
+import mujoco
 
 import plangym_like
 from plangym_like.errors import InputError
