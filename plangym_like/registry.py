@@ -190,8 +190,8 @@ def _about_model_file(name: str) -> str:
     return (
         f"{name!r} is the file of a model, not the id of an environment: a model says nothing "
         "about observations, rewards and the ends of episodes. If it is a variant of one of "
-        f"Gymnasium's robots, give it to that robot: make('Ant-v5', xml_file={path!r}), with the robot's id. "
-        "Otherwise, write a class on gymnasium.envs.mujoco.MujocoEnv (or gymnasium.Env) that loads "
+        f"Gymnasium's robots, give it with the robot's id: make('Ant-v5', xml_file={path!r}). "
+        "Otherwise, write a class on gymnasium.envs.mujoco.MujocoEnv or gymnasium.Env that loads "
         "it, and give the class to make"
     )
 

@@ -190,7 +190,7 @@ class Simulator(abc.ABC):
     """
 
     family: ClassVar[str]
-    checksum: ClassVar[bool] = False
+    checksum: bool = False
     variable: bool = False
     payload_nbytes: int
     columns: dict[str, Leaf]

@@ -16,7 +16,7 @@ import gymnasium.envs.mujoco
 import mujoco
 
 import plangym_like
-from plangym_like.errors import InputError
+from plangym_like.errors import InputError, StateError
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*is out of date"),
@@ -203,6 +203,15 @@ def test_impossible_sleep_counters_are_refused(cheetah: Any, counters: list[floa
     env, state = cheetah
     with pytest.raises(InputError, match="tree_asleep must be 5 whole numbers"):
         env.make_state(state, tree_asleep=counters)
+
+
+def test_damaged_rows_are_refused_before_mujoco_sees_their_indices(cheetah: Any) -> None:
+    env, state = cheetah
+    for place in (40, len(state) // 2, len(state) - 200):
+        damaged = state.copy()
+        damaged[place] ^= 255
+        with pytest.raises(StateError):
+            env.step_batch(np.zeros((2, 6), np.float32), damaged)
 
 
 def test_a_mujoco_without_the_function_for_sleep_makes_such_worlds_approximate(
