@@ -32,6 +32,8 @@ def wrong_dtype(space: spaces.Space[Any], given: Any) -> ActionError:
         hint = "; it takes whole numbers: convert them with astype(int)"
     elif array.dtype.kind in "SU":
         hint = "; they are text"
+    elif array.dtype == object and all(isinstance(each, int) for each in array.flat):
+        hint = "; whole numbers must fit into 64 bits"
     elif array.ndim == 0:
         hint = f"; give an array or a list, not a {type(given).__name__}"
     return ActionError(f"actions of dtype {array.dtype} do not fit the action space {space}{hint}")

@@ -9,11 +9,13 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import gymnasium
+
 from plangym_like.errors import InputError
 
 # Python's message about an unknown keyword argument, or about a class without a constructor.
 _UNEXPECTED = re.compile(
-    r"(\w+)(?:\.__init__)?\(\) (?:got an unexpected keyword argument '(\w+)'|takes no arguments)"
+    r"([\w<>]+)(?:\.__init__)?\(\) (?:got an unexpected keyword argument '(\w+)'|takes no arguments)"
 )
 # The options that `make` takes but environment classes do not.
 MAKE_OPTIONS = ("n_workers", "ray", "snapshot", "isolate", "step_timeout", "start_timeout")
@@ -37,6 +39,12 @@ ENV_OPTIONS = (
     "max_episode_steps",
     "disable_env_checker",
 )
+# Options of one way of saving states.
+_OF_SNAPSHOTS = {
+    "allow_pickle": "pickle",
+    "replay_capacity": "replay",
+    "live_prefixes": "replay",
+}
 # Options of other libraries, and what to do instead.
 _ELSEWHERE = {
     "seed": "give it to reset(seed=...)",
@@ -70,11 +78,28 @@ def unknown_option(error: TypeError, options: Mapping[str, Any]) -> InputError |
     if option in MAKE_OPTIONS:
         return InputError(f"{found[1]} has no option {option!r}; give it to plangym_like.make")
     hint = did_you_mean(option, known)
-    if option in ENV_OPTIONS:
+    if option in _OF_SNAPSHOTS:
+        hint = f"; it belongs to snapshot={_OF_SNAPSHOTS[option]!r}"
+    elif option in ENV_OPTIONS:
         hint = "; other environments have it"
     elif option in _ELSEWHERE:
         hint = f"; {_ELSEWHERE[option]}"
     return InputError(f"neither make nor {found[1]} has an option {option!r}{hint}")
+
+
+def several_agents(thing: Any) -> str:
+    """Return a hint if `thing` is an environment of several agents, otherwise an empty text."""
+    if isinstance(thing, gymnasium.Env):
+        return ""
+    agents = getattr(thing, "possible_agents", None) or getattr(thing, "agents", None)
+    if not isinstance(agents, (list, tuple)):
+        return ""
+    shown = ", ".join(map(str, agents[:4])) + ", ..." * (len(agents) > 4)
+    return (
+        f", an environment of {len(agents)} agents ({shown}). A gymnasium.Env has one: write one "
+        "around it, whose step takes the action of the agent whose turn it is, or a tuple of the "
+        "actions of all agents, and returns one number as the reward"
+    )
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -47,7 +47,7 @@ def as_number(name: str, number: Any, least: float = -math.inf, most: float = ma
     """
     try:
         value = float(number)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         value = math.nan
     if not (math.isfinite(value) and least <= value <= most):
         limits = f"from {least:g} to {most:g}" if most < math.inf else f"of at least {least:g}"
@@ -66,8 +66,8 @@ def check_seconds(name: str, seconds: Any) -> None:
     plangym_like.errors.InputError: step_timeout must be a number of seconds above 0, got '5'
     """
     try:
-        is_time = bool(seconds > 0)
-    except (TypeError, ValueError):
+        is_time = bool(seconds > 0) and float(seconds) > 0
+    except (TypeError, ValueError, OverflowError):
         is_time = False
     if not is_time:
         raise InputError(f"{name} must be a number of seconds above 0, got {seconds!r}")

@@ -216,9 +216,7 @@ class Layout:
             _blank(rows, list(errors))
         infos, observations = self._infos(rows, errors), rows.observations
         if isinstance(observations, list):
-            observations = spaces.stacked(
-                self.observation_space, observations, rows.inputs.horizon
-            )
+            observations = spaces.stacked(self.observation_space, observations, rows.inputs.horizon)
         if rows.inputs.horizon:
             assert rows.next_states is not None
             return Rollout(

@@ -8,6 +8,7 @@ import importlib
 import os
 import re
 import sys
+import types
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +18,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
 from plangym_like.audit.auditor import EVERY
+from plangym_like.call_errors import several_agents
 from plangym_like.envs.auto_snapshot import WAYS
 from plangym_like.errors import InputError, MissingExtraError
 from plangym_like.execution.known_ids import user_families
@@ -151,6 +153,8 @@ def find_spec(name: str) -> EnvSpec:
     """
     module, colon, name = name.rpartition(":")
     if colon:
+        if not module or module.startswith("."):
+            raise InputError(f"{module + colon + name!r} must begin with the name of a module")
         try:  # as in Gymnasium, the module registers the id when it is imported
             importlib.import_module(module)
         except ImportError as error:
@@ -164,6 +168,8 @@ def find_spec(name: str) -> EnvSpec:
     except gymnasium.error.Error as error:
         if name.lower().endswith(_MODEL_FILES):
             raise InputError(_about_model_file(name)) from error
+        if colon and isinstance(error, gymnasium.error.NameNotFound):
+            raise type(error)(_not_in_module(sys.modules[module], name)) from error
         near = difflib.get_close_matches(name, [*gymnasium.registry, *_listed(name)], n=3)
         here = f"Near matches: {', '.join(near)}."
         elsewhere = f"If a package registers it, name the package: make('package:{name}')."
@@ -193,6 +199,23 @@ def _about_model_file(name: str) -> str:
         f"Gymnasium's robots, give it with the robot's id: make('Ant-v5', xml_file={path!r}). "
         "Otherwise, write a class on gymnasium.envs.mujoco.MujocoEnv or gymnasium.Env that loads "
         "it, and give the class to make"
+    )
+
+
+def _not_in_module(module: types.ModuleType, name: str) -> str:
+    """Return the message for an id ``module:name`` that the module does not register."""
+    told = f"importing {module.__name__} registers no id {name!r}."
+    if callable(getattr(module, name, None)):
+        return (
+            f"{told} It has a callable of this name: use make({module.__name__}.{name}), or in the "
+            f"shell plangym-like info {module.__name__}:{name}"
+        )
+    own = [each for each, thing in vars(module).items() if callable(thing) and each[0] != "_"]
+    near = difflib.get_close_matches(name, [*gymnasium.registry, *own], n=3)
+    return (
+        f"{told} Near matches: {', '.join(near)}."
+        if near
+        else (f"{told} It has no class or function of this name either.")
     )
 
 
@@ -276,6 +299,10 @@ def _hint(name: Any) -> str:
         return f"; pass its id: make({name.id!r})"
     if isinstance(name, os.PathLike) and str(name).lower().endswith(_MODEL_FILES):
         return f"; {_about_model_file(str(name))}"
+    if isinstance(name, types.ModuleType):
+        return "; give a class or a function of the module"
+    if agents := several_agents(name):
+        return agents
     if isinstance(name, (list, tuple, gymnasium.vector.VectorEnv)):
         return "; for several environments at once there is plangym_like.make_vec"
     return ""
@@ -376,10 +403,22 @@ def make(
         What to do with finite actions beyond the bounds of a `Box`: pass them to the environment
         unchanged (as in Gymnasium), raise `ActionError`, or clip them.
     env_kwargs
-        ``wrappers``, ``render_mode``, ``obs_type``, ``return_image``, ``remove_time_limit``, the
-        options of a snapshot (``state_capacity``, ``replay_capacity``, ...), arguments of
-        ``gymnasium.make`` (``max_episode_steps``, ``disable_env_checker``), and arguments of the
-        environment itself.
+        Arguments of the environment itself, and these options:
+
+        - ``wrappers``: a list of wrapper classes, or of pairs ``(class, arguments)``.
+        - ``render_mode``: as in Gymnasium; ``return_image=True``: put an image of each next state
+          into ``info["rgb"]``.
+        - ``obs_type``: what is observed, such as ``"coords"`` (the environment's own observation),
+          ``"rgb"`` or ``"grayscale"``; Atari has ``"ram"`` too.
+        - ``max_episode_steps``: the time limit of episodes, which callables may have too.
+          ``remove_time_limit=False``: keep the limit that an id is registered with. By default,
+          ids have no time limit, and callables keep theirs.
+        - ``state_capacity``: the bytes reserved in each row for states that vary in length.
+        - ``allow_pickle=True`` (``snapshot="pickle"``): load states that another session has saved.
+          They can run any code when they are loaded, so use this only for files that you trust.
+        - ``replay_capacity``, ``live_prefixes`` (``snapshot="replay"``): the number of steps that
+          fit into a row, and the number of copies of the environment that are kept for replaying.
+        - ``disable_env_checker=False``: use Gymnasium's checker of environments.
 
     Raises
     ------

@@ -60,7 +60,10 @@ def _as_one_number(reward: Any) -> float:
         if numbers.size == 1:
             return float(numbers.item())
     except (TypeError, ValueError) as error:
-        raise RewardError(f"step returned the reward {reward!r}, which is not a number") from error
+        hint = "; combine the rewards of several agents" * isinstance(reward, Mapping)
+        raise RewardError(
+            f"step returned the reward {reward!r}, which is not a number{hint}"
+        ) from error
     raise RewardError(
         f"step returned a reward of shape {numbers.shape}, but rewards are single numbers here; "
         "combine several rewards in a wrapper, wrappers=[(mo_gymnasium.wrappers.LinearReward, "

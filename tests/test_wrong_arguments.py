@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import json
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.wrappers import FlattenObservation, FrameStackObservation, TimeLimit
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
@@ -20,7 +23,13 @@ from plangym_like.batchers.rollout import BaseActorModule, evaluate, multi, same
 from plangym_like.batchers.workspaces import ParallelGymAgent, TemporalAgent
 from plangym_like.call_errors import ENV_OPTIONS, MAKE_OPTIONS
 from plangym_like.envs.auto_snapshot import WAYS
-from plangym_like.errors import ActionError, InputError, SnapshotError, StateFormatError
+from plangym_like.errors import (
+    ActionError,
+    InputError,
+    RewardError,
+    SnapshotError,
+    StateFormatError,
+)
 
 
 @pytest.fixture
@@ -77,7 +86,139 @@ def test_signatures_of_planners_are_shown() -> None:
     assert [*inspect.signature(planners.RandomShooting).parameters][:2] == ["env", "horizon"]
 
 
+class Plain(gymnasium.Env):
+    """Its class has no constructor."""
+
+    observation_space = gymnasium.spaces.Box(0, 1e9, (1,), np.float64)
+    action_space = gymnasium.spaces.Discrete(2)
+    steps = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(1), {}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        return np.array([float(self.steps)]), 1.0, False, False, {}
+
+
+CALLABLES: dict[str, Any] = {
+    "class": Plain,
+    "constructor": CartPoleEnv,
+    "function": lambda: Plain(),
+    "partial": partial(CartPoleEnv, sutton_barto_reward=True),
+}
+
+
+@pytest.mark.parametrize("kind", CALLABLES)
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"frameskp": 2}, "has an option 'frameskp'; did you mean 'frameskip'?"),
+        ({"num_envs": 3}, "an option 'num_envs'; several .* are made by plangym_like.make_vec"),
+        ({"replay_capacity": 5, "snapshot": "pickle"}, "it belongs to snapshot='replay'"),
+        ({"live_prefixes": 5, "snapshot": "pickle"}, "it belongs to snapshot='replay'"),
+        ({"allow_pickle": True, "snapshot": "replay"}, "it belongs to snapshot='pickle'"),
+    ],
+)
+def test_options_that_no_callable_has(kind: str, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        plangym_like.make(CALLABLES[kind], **options)
+
+
+@pytest.mark.parametrize("kind", CALLABLES)
+def test_options_that_make_vec_cannot_give_to_a_callable(kind: str) -> None:
+    source = CALLABLES[kind]
+    with pytest.raises(InputError, match="an option 'gravty'"):
+        plangym_like.make_vec(source, 2, gravty=2)
+    for option in ("wrappers", "snapshot", "obs_type"):
+        with pytest.raises(InputError, match=rf"has no option '{option}'. .*plangym_like.make\("):
+            plangym_like.make_vec(source, 2, **{option: []})
+
+
+def test_help_names_every_option_of_make() -> None:
+    told = inspect.getdoc(plangym_like.make) or ""
+    for option in (*MAKE_OPTIONS, *ENV_OPTIONS):
+        assert re.search(rf"^{option} : |``{option}\b", told, re.MULTILINE), option
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda env, huge: env.make_state(x=huge),
+        lambda env, huge: planners.UCT(env, discount=huge),
+        lambda env, huge: planners.UCT(env, discount=-huge),
+        lambda env, huge: plangym_like.make("CartPole-v1", n_workers=1, step_timeout=huge),
+        lambda env, huge: plangym_like.make("CartPole-v1", n_workers=1, start_timeout=huge),
+        lambda env, huge: plangym_like.make_vec("CartPole-v1", 2, timeout=huge),
+        lambda env, huge: env.step(huge),
+        lambda env, huge: env.step_batch([0, huge]),
+        lambda env, huge: env.step_batch([0, 1], dt=huge),
+        lambda env, huge: env.step_batch([0, 1], seeds=[huge, 1]),
+    ],
+)
+def test_numbers_that_are_too_large(env: Any, call: Any) -> None:
+    with pytest.raises(InputError):
+        call(env, 10**400)
+
+
+def test_an_action_that_is_too_large(env: Any) -> None:
+    with pytest.raises(ActionError, match="whole numbers must fit into 64 bits"):
+        env.step(2**70)
+
+
 # What to make
+
+
+class Duel:
+    """An environment of two agents, with the members that PettingZoo's have."""
+
+    possible_agents = ("player_0", "player_1")
+
+    def __init__(self) -> None:
+        self.agents = list(self.possible_agents)
+
+
+def rock_paper_scissors() -> Any:
+    return Duel()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: plangym_like.make(Duel),
+        lambda: plangym_like.make(rock_paper_scissors, snapshot="replay"),
+        lambda: plangym_like.make(Duel()),  # type: ignore[arg-type]
+        lambda: plangym_like.make_vec(Duel, 2),
+        lambda: plangym_like.make_vec(Duel(), 2),  # type: ignore[arg-type]
+        lambda: plangym_like.check_env(Duel()),
+    ],
+)
+def test_environments_of_several_agents(call: Any) -> None:
+    words = r"of 2 agents \(player_0, player_1\)\. A gymnasium.Env has one: write one around it"
+    with pytest.raises(InputError, match=words):
+        call()
+
+
+@pytest.mark.parametrize("form", ["env", "parallel_env"])
+def test_environments_of_pettingzoo(form: str) -> None:
+    game = pytest.importorskip("pettingzoo.classic").rps_v2
+    for source in (getattr(game, form), getattr(game, form)()):
+        with pytest.raises(InputError, match=r"of 2 agents .* A gymnasium.Env has one"):
+            plangym_like.make(source)
+
+
+def test_rewards_of_several_agents() -> None:
+    class Both(Plain):
+        def step(self, action: Any) -> Any:
+            obs, reward, *rest = super().step(action)
+            return obs, {"left": reward, "right": -reward}, *rest
+
+    with plangym_like.make(Both) as env:
+        env.reset(seed=0)
+        with pytest.raises(RewardError, match="combine the rewards of several agents"):
+            env.step(0)
 
 
 def needs_a_depth(depth: int) -> gymnasium.Env[Any, Any]:
@@ -91,6 +232,8 @@ def needs_a_depth(depth: int) -> gymnasium.Env[Any, Any]:
         (gymnasium.spec("CartPole-v1"), r"pass its id: make\('CartPole-v1'\)"),
         (needs_a_depth, "needs_a_depth cannot be called: missing a required argument: 'depth'"),
         (TimeLimit, "TimeLimit cannot be called: missing a required argument"),
+        (json, "give a class or a function of the module"),
+        (":Nope", "':Nope' must begin with the name of a module"),
     ],
 )
 def test_what_cannot_be_made(name: Any, words: str) -> None:
@@ -113,6 +256,25 @@ def test_an_id_of_a_package_that_was_not_imported() -> None:
     words = r"exist\. If a package registers it, .*: make\('package:Unheard-Of-5x5-v0'\)\.$"
     with pytest.raises(gymnasium.error.NameNotFound, match=words):
         plangym_like.make("Unheard-Of-5x5-v0")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("json:Nope", r"^importing json registers no id 'Nope'. It has no class or function"),
+        ("json:JSONDecodr", r"Near matches: JSONDecoder, "),
+        ("gymnasium:CartPol-v1", r"Near matches: CartPole-v1, "),
+        ("gymnasium:CartPole-v9", r"version `v9` .* Near matches: CartPole-v1"),
+        (
+            "gymnasium.envs.classic_control:PendulumEnv",
+            r"use make\(gymnasium.envs.classic_control.PendulumEnv\)",
+        ),
+    ],
+)
+def test_what_a_module_does_not_register(name: str, words: str) -> None:
+    for make in (plangym_like.make, plangym_like.make_vec):
+        with pytest.raises(gymnasium.error.UnregisteredEnv, match=words):
+            make(name)
 
 
 @pytest.mark.parametrize("options", [3, "low", ["low"]])

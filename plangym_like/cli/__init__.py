@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from plangym_like import __version__
 from plangym_like.cli import bench, check, info, list_envs, plan
 from plangym_like.cli.arguments import (
     BROKEN_PIPE,
@@ -37,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--traceback", action="store_true", help="show where in the code an error was raised"
     )
+    parser.add_argument("--version", action="version", version=f"plangym-like {__version__}")
     commands = parser.add_subparsers(title="commands", required=True)
     for command in (plan, bench, info, list_envs, check):
         command.add_to(commands)

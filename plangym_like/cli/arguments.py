@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import argparse
 import ast
+import decimal
 import importlib
+import math
 import os
+import re
 import sys
 from typing import Any
 
 from plangym_like import registry
 from plangym_like.plan_env import PlanEnv
 
+# Whole numbers with an exponent; and the most digits that one may have.
+_WHOLE, _DIGITS = re.compile(r"[+-]?[0-9_]+[eE]\+?[0-9]+"), 40
 # Exit statuses.
 OK, FAILED, USAGE, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 
@@ -71,13 +76,55 @@ def setting(text: str) -> tuple[str, Any]:
         return name, value
 
 
-def counts(text: str) -> tuple[int, ...]:
-    """Return the numbers in a comma-separated list such as ``1,2,4``.
+def option(text: str) -> tuple[str, Any]:
+    """Return the name and value in ``NAME=VALUE`` as `setting` does, but ``1e4`` is an int.
 
-    >>> counts("1,2,4"), counts("")
-    ((1, 2, 4), ())
+    >>> option("horizon=1e2"), option("alpha=1e-2")
+    (('horizon', 100), ('alpha', 0.01))
     """
-    return tuple(int(part) for part in text.split(",") if part)
+    name, value = setting(text)
+    if _WHOLE.fullmatch(text.partition("=")[2]):
+        value = whole(text.partition("=")[2])
+    return name, value
+
+
+def whole(text: str) -> int:
+    """Return a whole number, which may be written with an exponent or with underscores.
+
+    >>> whole("1e4"), whole("2.5e3"), whole("10_000")
+    (10000, 2500, 10000)
+    """
+    try:
+        number = decimal.Decimal(text)
+        if number.is_finite() and number.adjusted() < _DIGITS and number == int(number):
+            return int(number)
+    except decimal.InvalidOperation:
+        pass
+    raise argparse.ArgumentTypeError(f"expected a whole number such as 10000 or 1e4, got {text!r}")
+
+
+def counts(text: str) -> tuple[int, ...]:
+    """Return the whole numbers in a comma-separated list such as ``1,2,4``.
+
+    >>> counts("1,2,1e2"), counts("")
+    ((1, 2, 100), ())
+    """
+    return tuple(whole(part) for part in text.split(",") if part)
+
+
+def duration(text: str) -> float:
+    """Return a finite number of seconds.
+
+    >>> duration("1e-1")
+    0.1
+    """
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise argparse.ArgumentTypeError(f"expected a number of seconds, got {text!r}")
+    return number
 
 
 def find(name: str) -> Any:
@@ -91,13 +138,14 @@ def find(name: str) -> Any:
     'PendulumEnv'
     """
     module, colon, attribute = name.partition(":")
-    if not colon:
+    if not colon or not module:
         return name
     here = os.getcwd()
     if here not in sys.path and "" not in sys.path:  # as with ``python -m``
         sys.path.insert(0, here)
+    found = getattr(importlib.import_module(module), attribute, None)
     # Gymnasium also has ids of the form ``module:id``, where the module registers the id.
-    return getattr(importlib.import_module(module), attribute, name)
+    return found if callable(found) else name
 
 
 def make_env(name: str, n_workers: int | None = None, **kwargs: Any) -> PlanEnv:

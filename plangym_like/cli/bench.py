@@ -30,6 +30,8 @@ from plangym_like.cli.arguments import (
     counts,
     find,
     make_env,
+    duration,
+    whole,
 )
 from plangym_like.plan_env import PlanEnv
 from plangym_like.planners.action_sets import ActionSampler
@@ -63,9 +65,9 @@ def add_to(commands: Any) -> None:
         f"({cores}, the cores of this machine)",
     )
     parser.add_argument(
-        "--seconds", type=float, default=1.0, help="how long to measure each figure (1)"
+        "--seconds", type=duration, default=1.0, help="how long to measure each figure (1)"
     )
-    parser.add_argument("--seed", type=int, default=0, help="seed of episodes and actions (0)")
+    parser.add_argument("--seed", type=whole, default=0, help="seed of episodes and actions (0)")
     add_settings(parser)
     add_json(parser)
     parser.set_defaults(run=run)

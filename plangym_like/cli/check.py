@@ -21,6 +21,7 @@ from plangym_like.cli.arguments import (
     counts,
     described,
     find,
+    whole,
 )
 from plangym_like.testing import check_env
 from plangym_like.testing.report import Report
@@ -36,15 +37,17 @@ def add_to(commands: Any) -> None:
         nargs="+",
     )
     parser.add_argument(
-        "--states", type=int, default=16, help="states to restore and continue (16)"
+        "--states", type=whole, default=16, help="states to restore and continue (16)"
     )
     parser.add_argument(
         "--steps",
-        type=int,
+        type=whole,
         default=20,
         help="steps to continue them for (20); episodes are four times as long",
     )
-    parser.add_argument("--seed", type=int, default=0, help="seed of all episodes and actions (0)")
+    parser.add_argument(
+        "--seed", type=whole, default=0, help="seed of all episodes and actions (0)"
+    )
     parser.add_argument(
         "--workers",
         type=counts,

@@ -28,8 +28,10 @@ from plangym_like.cli.arguments import (
     described,
     find,
     make_env,
-    setting,
+    option,
+    duration,
     warn,
+    whole,
 )
 from plangym_like.cli.interrupts import Interrupts
 from plangym_like.cli.planner_classes import find_planner, kebab, make_planner
@@ -51,19 +53,21 @@ def add_to(commands: Any) -> None:
         metavar="NAME",
         help="the algorithm (random-shooting); `list planners` lists all of them",
     )
-    parser.add_argument("--budget", type=int, metavar="N", help="the largest number of transitions")
-    parser.add_argument("--seconds", type=float, metavar="S", help="how long to search")
     parser.add_argument(
-        "--steps", type=int, metavar="N", help="play N steps, and plan before each of them"
+        "--budget", type=whole, metavar="N", help="the largest number of transitions"
+    )
+    parser.add_argument("--seconds", type=duration, metavar="S", help="how long to search")
+    parser.add_argument(
+        "--steps", type=whole, metavar="N", help="play N steps, and plan before each of them"
     )
     parser.add_argument(
         "--workers",
-        type=int,
+        type=whole,
         metavar="W",
         help="number of worker processes that step batches (none)",
     )
     parser.add_argument(
-        "--seed", type=int, default=0, metavar="S", help="seed of the episode and the search (0)"
+        "--seed", type=whole, default=0, metavar="S", help="seed of the episode and the search (0)"
     )
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="the folder to write results to (none)"
@@ -76,7 +80,7 @@ def add_to(commands: Any) -> None:
         "--option",
         action="append",
         default=[],
-        type=setting,
+        type=option,
         metavar="NAME=VALUE",
         help="an option of the planner, as in Python, or module:callable; may be repeated",
     )

@@ -264,7 +264,7 @@ def agrees(env: Any) -> bool:
 def _finite(numbers: Any, size: int) -> list[float]:
     try:
         x = np.asarray(numbers, np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"x must be {size} numbers, got {numbers!r}") from error
     if x.shape != (size,) or not np.isfinite(x).all():
         raise InputError(f"x must be {size} finite numbers, got {numbers!r}")

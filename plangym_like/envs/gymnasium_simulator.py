@@ -26,12 +26,14 @@ from plangym_like.envs.fast_form import FastForm, NotVectorisableError
 from plangym_like.envs.tried_simulator import TriedSimulator
 from plangym_like.envs.wrapping import (
     WrapperLike,
+    as_env,
     call_source,
     check_reset,
     first_reset,
     forget_seed,
     is_plain,
     spaces_of,
+    takes,
     without_time_limit,
     wrap,
 )
@@ -107,7 +109,7 @@ class GymnasiumSimulator(TriedSimulator):
         if obs_type is not None and obs_type not in self.obs_types:
             raise InputError(f"obs_type must be one of {self.obs_types}, got {obs_type!r}")
         limit = env_kwargs.get("max_episode_steps")
-        if remove_time_limit and limit not in (None, -1) and isinstance(name, str):
+        if remove_time_limit and limit not in (None, -1):
             raise InputError(
                 f"max_episode_steps={limit} and remove_time_limit=True contradict each other; "
                 "leave one of them out"
@@ -173,10 +175,11 @@ class GymnasiumSimulator(TriedSimulator):
 
     def make_env(self) -> gymnasium.Env[Any, Any]:
         """Return the environment without the user's wrappers."""
-        if callable(self.name):
-            return call_source(self.name, self.env_kwargs)
         # A mode of None is not passed on, because an environment may have another default.
         mode: dict[str, Any] = {} if self.render_mode is None else {"render_mode": self.render_mode}
+        if callable(self.name):
+            known = mode if takes(self.name, "render_mode") else {}
+            return as_env(call_source(self.name, {**known, **self.env_kwargs}), self.name)
         return gymnasium.make(self.name, **{"disable_env_checker": True, **mode, **self.env_kwargs})
 
     @abc.abstractmethod

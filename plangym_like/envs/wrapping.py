@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import Space
-from gymnasium.wrappers import TimeLimit
+from gymnasium.wrappers import PassiveEnvChecker, TimeLimit
 
-from plangym_like.call_errors import misfit
+from plangym_like.call_errors import misfit, several_agents, unknown_option
+from plangym_like.counts import as_count
 from plangym_like.errors import EnvApiError, InputError, SnapshotError
 from plangym_like.simulator import name_of
 from plangym_like.snapshots.known_wrappers import TRANSPARENT, chain, links
+
+# Arguments of ``gymnasium.make`` that add wrappers, and are not passed on to the environment.
+GYMNASIUM_OPTIONS = ("max_episode_steps", "disable_env_checker")
 
 WrapperLike = Callable[..., Any] | tuple[Any, ...]
 
@@ -30,28 +36,75 @@ def as_env(made: Any, source: Callable[..., Any]) -> gymnasium.Env[Any, Any]:
         return made
     raise InputError(
         f"{name_of(source)} must return a gymnasium.Env, got an object of class "
-        f"{type(made).__module__}.{type(made).__qualname__}"
+        f"{type(made).__module__}.{type(made).__qualname__}{several_agents(made)}"
     )
 
 
-def call_source(source: Callable[..., Any], options: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
-    """Return the environment that the callable `source` returns for `options`.
+def call_source(source: Callable[..., Any], options: Mapping[str, Any]) -> Any:
+    """Return what the callable `source`, which makes environments, returns for `options`.
+
+    `GYMNASIUM_OPTIONS` add wrappers to the environment, as in ``gymnasium.make``. A callable that
+    has a parameter of the same name is given the option instead.
 
     Raises
     ------
     InputError
-        `source` returns something else, or needs an argument that is not in `options`.
+        `source` has no such option, or needs an argument that is not in `options`.
+    """
+    left = dict(options)
+    own = {
+        name: left.pop(name)
+        for name in GYMNASIUM_OPTIONS
+        if name in left and not takes(source, name)
+    }
+    try:
+        made = source(**left)
+    except TypeError as error:
+        reason, inner = misfit(source, **left), without_partials(source)
+        name = getattr(inner, "__name__", type(inner).__name__)
+        if reason.startswith("missing"):
+            raise InputError(
+                f"{name} cannot be called: {reason}; give make a callable that needs "
+                "no arguments, or give the missing argument to make by name"
+            ) from error
+        told = TypeError(f"{name}() {reason}") if reason else error
+        unknown = unknown_option(told, left)
+        if unknown is None:
+            raise
+        raise unknown from error
+    if not isinstance(made, gymnasium.Env):
+        return made
+    if own.get("disable_env_checker") is False:
+        made = PassiveEnvChecker(made)
+    limit = own.get("max_episode_steps")
+    if limit is None:
+        return made
+    made = without_time_limit(made)
+    return made if limit == -1 else TimeLimit(made, as_count("max_episode_steps", limit))
+
+
+def without_partials(source: Any) -> Any:
+    """Return the callable inside `source`, which may be a `functools.partial`."""
+    while isinstance(source, functools.partial):
+        source = source.func
+    return source
+
+
+def takes(source: Callable[..., Any], option: str) -> bool:
+    """Return whether the callable `source` can be called with `option`.
+
+    A class with ``**kwargs`` is not asked, because it may ignore options that it does not know.
     """
     try:
-        return as_env(source(**options), source)
-    except TypeError as error:
-        reason = misfit(source, **options)
-        if not reason.startswith("missing"):
-            raise  # the caller has a better message for an unknown option
-        raise InputError(
-            f"{name_of(source)} cannot be called: {reason}; give make a callable that needs "
-            "no arguments, or give the missing argument to make by name"
-        ) from error
+        parameters = inspect.signature(source).parameters.values()
+    except (TypeError, ValueError):
+        return True
+    kinds = {each.name: each.kind for each in parameters}
+    if option in kinds:
+        return kinds[option] is not inspect.Parameter.POSITIONAL_ONLY
+    return inspect.Parameter.VAR_KEYWORD in kinds.values() and not isinstance(
+        without_partials(source), type
+    )
 
 
 def spaces_of(env: gymnasium.Env[Any, Any]) -> tuple[Space[Any], Space[Any]]:

@@ -9,11 +9,13 @@ from typing import Any
 import gymnasium
 
 from plangym_like import registry
-from plangym_like.envs.wrapping import is_plain
+from plangym_like.call_errors import ENV_OPTIONS, MAKE_OPTIONS, misfit, several_agents
+from plangym_like.envs.wrapping import GYMNASIUM_OPTIONS, call_source, is_plain
 from plangym_like.errors import InputError
 from plangym_like.lanes.lanes import Lanes, gym_env_of, is_plan_env
 from plangym_like.lanes.row_lanes import RowLanes
 from plangym_like.lanes.sequential_lanes import SequentialLanes
+from plangym_like.simulator import name_of
 from plangym_like.spaces import is_leaf
 from plangym_like.trial_outcomes import trials_shared
 
@@ -128,8 +130,20 @@ def make_envs(source: EnvSource, count: int) -> list[Any]:
 def env_factory(source: EnvSource, **kwargs: Any) -> Callable[[], Any]:
     """Return a callable without arguments that makes environments from `source` with `kwargs`."""
     if callable(source):
-        return partial(source, **kwargs)
+        return partial(_called, source, **kwargs) if kwargs else source
     return partial(registry.make, source, **{"remove_time_limit": False, **kwargs})
+
+
+def _called(source: Callable[..., Any], /, **kwargs: Any) -> Any:
+    """Call `source`, which makes an environment, with `kwargs`; see `call_source`."""
+    for option in kwargs.keys() & {*MAKE_OPTIONS, *ENV_OPTIONS} - {*GYMNASIUM_OPTIONS}:
+        if "unexpected" in misfit(source, **{option: None}):
+            name = name_of(source)
+            raise InputError(
+                f"{name} has no option {option!r}. make_vec passes its keywords to {name}; for an "
+                f"option of make, use make_vec(lambda: plangym_like.make({name}, {option}=...), n)"
+            )
+    return call_source(source, kwargs)
 
 
 def _make_another(source: EnvSource, envs: list[Any], count: int) -> None:
@@ -137,7 +151,9 @@ def _make_another(source: EnvSource, envs: list[Any], count: int) -> None:
     try:
         env = env_factory(source)()
         if not isinstance(env, gymnasium.Env) and not is_plan_env(env):
-            raise InputError(f"the factory must return a gymnasium.Env or a PlanEnv, got {env!r}")
+            raise InputError(
+                f"the factory must return a gymnasium.Env or a PlanEnv, got {env!r}{several_agents(env)}"
+            )
         if any(env is other for other in envs):
             raise InputError(
                 "the factory returned the same environment twice; it must make a new one at every "

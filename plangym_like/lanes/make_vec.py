@@ -14,6 +14,7 @@ from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode
 
 from plangym_like import registry
+from plangym_like.call_errors import several_agents
 from plangym_like.counts import as_count
 from plangym_like.errors import InputError, SnapshotError
 from plangym_like.lanes.async_vector_env import AsyncPlanVectorEnv
@@ -143,7 +144,7 @@ def make_vec(
     elif not isinstance(source, Iterable):
         raise InputError(
             "source must be an id, a callable that returns a new environment, or a list of these, "
-            f"got {source!r}"
+            f"got {source!r}{several_agents(source)}"
         )
     else:
         sources = list(source)

@@ -144,7 +144,12 @@ def as_in_batch(env: Any, outcome: Outcome) -> Outcome:
     """Convert the outcome of a single step to the types that it has in a row of a batch."""
     obs, reward, terminated, truncated, info = outcome
     flags = np.bool_(terminated), np.bool_(truncated)
-    return (spaces.as_row(env.observation_space, obs), np.float64(reward), *flags, python_numbers(info))
+    return (
+        spaces.as_row(env.observation_space, obs),
+        np.float64(reward),
+        *flags,
+        python_numbers(info),
+    )
 
 
 def python_numbers(info: dict[str, Any]) -> dict[str, Any]:

@@ -186,6 +186,9 @@ def test_an_environment_that_cannot_be_drawn(
         (["plan", "CartPoll-v1", *QUICK], "CartPoll-v1 cannot be made: NameNotFound"),
         (["info", "CartPole-v1", "--set", "color=red"], "cannot be made: "),
         (["info", "no_such_module:Env"], "cannot be made: ModuleNotFoundError"),
+        (["info", "json:Nope"], "importing json registers no id 'Nope'. It has no class"),
+        (["info", "json:__name__"], "importing json registers no id '__name__'"),
+        (["info", ":Nope"], "must begin with the name of a module"),
         (["bench", "CartPole-v1", "--batches", "0"], "--batches needs numbers"),
         (["bench", "CartPole-v1", "--seconds", "0"], "--seconds must be greater"),
         (["list", "nothing"], "no family 'nothing'; the families are"),
@@ -201,11 +204,41 @@ def test_errors_are_one_line(
         main(["--traceback", *arguments])
 
 
-@pytest.mark.parametrize("arguments", [["plan"], ["plan", "X", "--set", "y"], ["nothing"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["plan"],
+        ["plan", "X", "--set", "y"],
+        ["nothing"],
+        *(["plan", "X", "--budget", number] for number in ("1.5", "inf", "1e999999999", "", "x")),
+        *(["plan", "X", "--seconds", number] for number in ("nan", "1e400", "x")),
+        ["bench", "X", "--batches", "1,x"],
+        ["check", "X", "--workers", "1.5"],
+        ["plan", "X", "--option", "=1e3"],
+    ],
+)
 def test_bad_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main(arguments)
     assert end.value.code == 2 and "usage: " in capsys.readouterr().err
+
+
+def test_numbers_may_have_an_exponent(capsys: pytest.CaptureFixture[str]) -> None:
+    plain = ["plan", "CartPole-v1", "--budget", "1000", "--option", "horizon=10", "--seed", "20"]
+    powers = ["plan", "CartPole-v1", "--budget", "1e3", "--option", "horizon=1e1", "--seed", "2E1"]
+    one, other = told(capsys, *plain), told(capsys, *powers)
+    assert {**one, "seconds": 0} == {**other, "seconds": 0}
+    measured = ["--seconds", "5e-2", "--batches", "1,1e1", "--workers", "1e0", "--seed", "1_0"]
+    assert list(told(capsys, "bench", "CartPole-v1", *measured)["states_per_second"]) == ["1", "10"]
+    checked = ["check", "CartPole-v1", "--states", "2.0", "--steps", "3e0", "--workers", "1e0"]
+    assert main(checked) == 0
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["--version"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out == f"plangym-like {plangym_like.__version__}\n"
 
 
 def test_info(capsys: pytest.CaptureFixture[str]) -> None:

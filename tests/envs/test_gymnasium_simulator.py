@@ -3,6 +3,7 @@
 import importlib.util
 import math
 import warnings
+from collections.abc import Callable
 from fractions import Fraction
 from functools import partial
 from typing import Any
@@ -95,6 +96,114 @@ def test_the_checker_can_be_had(name: str) -> None:
             assert (PassiveEnvChecker.__name__ in env.simulator.wrapper_names()) == checked
             env.reset(seed=0)
             env.step(1)
+
+
+class Line(gymnasium.Env):
+    """Never ends; its class has no constructor."""
+
+    action_space = spaces.Discrete(2)
+    observation_space = spaces.Box(0, 1e9, (1,), np.float64)
+    place = 0.0
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.place = 0.0
+        return np.array([self.place]), {}
+
+    def step(self, action: Any) -> Any:
+        self.place += float(action)
+        return np.array([self.place]), 1.0, False, False, {}
+
+
+class OwnLimit(Line):
+    """Takes the limit itself, and ends one step earlier than a `TimeLimit`."""
+
+    def __init__(self, max_episode_steps: int = 9) -> None:
+        self.limit, self.time = max_episode_steps, 0
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        self.time = 0
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> Any:
+        self.time += 1
+        obs, reward, terminated, _, info = super().step(action)
+        return obs, reward, terminated, self.time >= self.limit - 1, info
+
+
+class Swallowing(Line):
+    """Takes every option and uses none."""
+
+    def __init__(self, **options: Any) -> None:
+        pass
+
+
+CALLABLES: dict[str, Callable[..., Any]] = {
+    "class": Line,
+    "function": lambda: Line(),
+    "limited": lambda: TimeLimit(Line(), 5),
+    "swallowing": Swallowing,
+    "function of options": lambda **options: gymnasium.make("MountainCar-v0", **options),
+}
+
+
+@pytest.mark.parametrize("kind", CALLABLES)
+@pytest.mark.parametrize("snapshot", ["pickle", "replay"])
+@pytest.mark.parametrize("backend", ["serial", "isolated"])
+def test_max_episode_steps_of_a_callable(kind: str, snapshot: str, backend: str) -> None:
+    options: dict[str, Any] = {"snapshot": snapshot, "max_episode_steps": 7, "autoreset": False}
+    env = make_on(backend, CALLABLES[kind], **options)
+    assert steps_until_truncated(env) == 7
+    # The steps are part of the state.
+    state = env.reset(seed=0).state
+    for _ in range(6):
+        state = env.step_batch([0], state).states[0]
+    assert env.step_batch([0, 1], state).truncateds.tolist() == [True, True]
+    env.close()
+
+
+def test_max_episode_steps_of_a_callable_that_takes_it() -> None:
+    with plangym_like.make(OwnLimit, max_episode_steps=7, autoreset=False) as env:
+        assert steps_until_truncated(env) == 6
+        assert env.simulator.wrapper_names() == []
+
+
+def test_a_callable_without_a_time_limit() -> None:
+    for limit in (None, -1):
+        with plangym_like.make(Line, max_episode_steps=limit, autoreset=False) as env:
+            assert steps_until_truncated(env, most=40) is None
+    with plangym_like.make(CALLABLES["limited"], max_episode_steps=-1, autoreset=False) as env:
+        assert steps_until_truncated(env, most=40) is None
+    for limit in (0, "seven", 2.5):
+        with pytest.raises(InputError, match="max_episode_steps must be a whole number"):
+            plangym_like.make(Line, max_episode_steps=limit)
+    with pytest.raises(InputError, match="contradict each other"):
+        plangym_like.make(Line, max_episode_steps=7, remove_time_limit=True)
+
+
+@pytest.mark.parametrize("kind", CALLABLES)
+def test_max_episode_steps_of_a_callable_in_make_vec(kind: str) -> None:
+    for n_workers in (1, 2):
+        with plangym_like.make_vec(CALLABLES[kind], 2, n_workers, max_episode_steps=3) as envs:
+            envs.reset(seed=0)
+            ends = [envs.step([0, 1])[3].tolist() for _ in range(3)]
+            assert ends == [[False, False], [False, False], [True, True]]
+
+
+def test_the_checker_around_a_callable() -> None:
+    for disabled in (True, False):
+        with plangym_like.make(Line, disable_env_checker=disabled) as env:
+            names = env.simulator.wrapper_names()
+            assert names == ([] if disabled else [PassiveEnvChecker.__name__])
+
+
+def test_a_class_is_given_its_render_mode() -> None:
+    from gymnasium.envs.classic_control import CartPoleEnv
+
+    for source in (CartPoleEnv, lambda **options: CartPoleEnv(**options)):
+        with plangym_like.make(source, render_mode="rgb_array") as env:
+            env.reset(seed=0)
+            assert env.get_image().shape == (400, 600, 3)
 
 
 def test_an_argument_that_nobody_knows_is_an_error() -> None:
