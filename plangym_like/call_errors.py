@@ -15,7 +15,8 @@ from plangym_like.errors import InputError
 
 # Python's message about an unknown keyword argument, or about a class without a constructor.
 _UNEXPECTED = re.compile(
-    r"([\w<>]+)(?:\.__init__)?\(\) (?:got an unexpected keyword argument '(\w+)'|takes no arguments)"
+    r"([\w<>]+)(?:\.__init__)?\(\) "
+    r"(?:got an unexpected keyword argument '(\w+)'|takes no arguments)"
 )
 # The options that `make` takes but environment classes do not.
 MAKE_OPTIONS = ("n_workers", "ray", "snapshot", "isolate", "step_timeout", "start_timeout")

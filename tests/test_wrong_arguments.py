@@ -201,6 +201,7 @@ def test_environments_of_several_agents(call: Any) -> None:
         call()
 
 
+@pytest.mark.filterwarnings("ignore:The old environment creation API:DeprecationWarning")
 @pytest.mark.parametrize("form", ["env", "parallel_env"])
 def test_environments_of_pettingzoo(form: str) -> None:
     game = pytest.importorskip("pettingzoo.classic").rps_v2

@@ -28,9 +28,9 @@ from plangym_like.cli.arguments import (
     add_json,
     add_settings,
     counts,
+    duration,
     find,
     make_env,
-    duration,
     whole,
 )
 from plangym_like.plan_env import PlanEnv

@@ -26,10 +26,10 @@ from plangym_like.cli.arguments import (
     add_json,
     add_settings,
     described,
+    duration,
     find,
     make_env,
     option,
-    duration,
     warn,
     whole,
 )

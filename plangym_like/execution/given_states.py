@@ -19,7 +19,6 @@ from plangym_like.layout import Layout
 from plangym_like.row_stepper import RowStepper
 from plangym_like.states import Row
 
-
 # What takes no longer than a row of a batch: methods of `CurrentState`.
 _STEPS = ("step", "step_env", "bring_back")
 

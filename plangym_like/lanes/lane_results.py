@@ -228,12 +228,15 @@ class LaneResults:
         """Record which lanes' episodes have ended in a step.
 
         `reported` is the result of `report_lost`: lanes whose states were lost with their process.
+        Their infos say so in every mode.
         """
         if self._gone:
             self._gone.difference_update(
                 range(len(self.done)) if call.lanes is None else call.lanes
             )
         if call.method == "step_same":
+            for lane in reported:  # its info is now that of the new episode
+                self.infos[lane] = {**self.infos[lane], **_DIED}
             return
         self._gone.update(reported)
         out = call.out

@@ -152,7 +152,8 @@ def _make_another(source: EnvSource, envs: list[Any], count: int) -> None:
         env = env_factory(source)()
         if not isinstance(env, gymnasium.Env) and not is_plan_env(env):
             raise InputError(
-                f"the factory must return a gymnasium.Env or a PlanEnv, got {env!r}{several_agents(env)}"
+                f"the factory must return a gymnasium.Env or a PlanEnv, got {env!r}"
+                f"{several_agents(env)}"
             )
         if any(env is other for other in envs):
             raise InputError(

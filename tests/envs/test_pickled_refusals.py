@@ -354,9 +354,11 @@ def test_what_cannot_be_pickled_after_the_trial_is_named_with_a_way_out(
 
 def test_a_pickle_that_cannot_be_loaded_is_not_called_damaged_alone() -> None:
     late_class = type("Late", (Steps,), {"late": lambda env: Unloadable(1, 2)})
-    with plangym_like.make(late_class, snapshot="pickle") as env:
-        with pytest.raises(StateFormatError, match="TypeError.*an object in it.*'replay'"):
-            play(env, 60)
+    with (
+        plangym_like.make(late_class, snapshot="pickle") as env,
+        pytest.raises(StateFormatError, match="TypeError.*an object in it.*'replay'"),
+    ):
+        play(env, 60)
 
 
 @pytest.mark.parametrize("function", [own_bonus, other_bonus], ids=lambda each: each.__qualname__)

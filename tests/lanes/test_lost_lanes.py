@@ -135,6 +135,7 @@ def test_lanes_that_die_end_their_episodes(
     assert plain(rewards[alive]) == plain(expected[1][alive])
     for lane in died:
         last = before[0]["place"][lane]
+        assert infos[lane]["worker_died"] is True
         if mode == "step_same":
             assert finals[lane][1] == DIED
             assert finals[lane][0]["place"].tobytes() == last.tobytes()

@@ -137,9 +137,10 @@ def test_an_exception_says_which_environment(make: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize("kept", [None, 4])
-def test_a_process_that_is_killed(make: Callable[..., Any], kept: int | None) -> None:
-    here = make_vec("CartPole-v1", 4, vectorise=False)
-    there = make("CartPole-v1", 4, 2, checkpoint_every=kept)
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
+def test_a_process_that_is_killed(make: Callable[..., Any], mode: str, kept: int | None) -> None:
+    here = make_vec("CartPole-v1", 4, vectorise=False, autoreset_mode=mode)
+    there = make("CartPole-v1", 4, 2, checkpoint_every=kept, autoreset_mode=mode)
     for envs in (here, there):
         envs.reset(seed=3)
         for _ in range(6):
@@ -150,6 +151,10 @@ def test_a_process_that_is_killed(make: Callable[..., Any], kept: int | None) ->
         assert same(one[0][:2], other[0][:2])
         assert other[3].tolist() == [False, False, True, True]
         assert other[4]["worker_died"].tolist() == [False, False, True, True]
+        if mode == "SameStep":
+            assert other[4]["final_info"]["worker_died"].tolist() == [False, False, True, True]
+        elif mode == "Disabled":
+            there.reset(options={"reset_mask": other[3]})
         results = there.step([0, 1, 0, 1])
         assert not results[3].any() and "worker_died" not in results[4]
     else:
