@@ -148,6 +148,9 @@ class BatchEnv(PlanEnv):
         """The number of processes that step rows, including this one if it steps any."""
         return self._processes.n_workers
 
+    def _stepper_of_attributes(self) -> RowStepper:
+        return self.row_stepper
+
     @property
     def isolate(self) -> bool:
         """Whether batches are stepped in other processes only."""

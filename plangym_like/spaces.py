@@ -325,6 +325,8 @@ def _leaf_actions(
     if batch.ndim != len(shape) + lead or batch.shape[lead:] != shape:
         raise wrong_shape(space, actions, lead)
     kinds = {"f": "iuf", "b": "biu"}.get(dtype.kind, "iu")
+    if isinstance(space, spaces.MultiBinary):
+        kinds = "biu"
     if batch.dtype.kind not in kinds or batch.dtype.itemsize > 8:
         raise wrong_dtype(space, actions)
     good: Any

@@ -90,8 +90,13 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         raise FileNotFoundError(errno.ENOENT, "there is no such folder", str(target.parent))
     partial = target.with_name(f".{uuid.uuid4().hex}.partial")
     try:
-        with open(partial, "wb") as file:
+        # While it is written, only the owner may read what replaces a file of restricted access.
+        mode = 0o666 if present is None else 0o600
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        with open(os.open(partial, flags, mode), "wb") as file:
             yield file
+            file.flush()
+            os.fsync(file.fileno())  # otherwise a power failure may leave an empty file
         if present is not None:
             with contextlib.suppress(PermissionError):
                 os.chown(partial, present.st_uid, present.st_gid)

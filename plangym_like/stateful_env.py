@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from os import PathLike
 from typing import Any, ClassVar, Self
@@ -67,6 +68,7 @@ class StatefulEnv:
             "audit_every": audit_every,
             "out_of_bounds": out_of_bounds,
         }
+        self._setup_lock = threading.RLock()
         self._stepper: RowStepper | None = None
         self._executor: Executor | None = None
         self._stats: Stats | None = None
@@ -82,6 +84,11 @@ class StatefulEnv:
         if self._stepper is not None:
             self._stepper.ensure_usable()
             return
+        with self._setup_lock:
+            if self._stepper is None:  # another thread may have made them meanwhile
+                self._make()
+
+    def _make(self) -> None:
         self._options.prepare()
         given = self._given_simulator
         with self._options.trials():
@@ -123,10 +130,17 @@ class StatefulEnv:
         self._auditor.stats = self._stats = executor.stats
         self._given = GivenStates(executor, layout)
 
+    def _set_up_for_use(self) -> None:
+        """Call `setup` in a property, where Python takes an `AttributeError` for a missing name."""
+        try:
+            self.setup()
+        except AttributeError as error:
+            raise RuntimeError(f"{self.name} could not be made: AttributeError: {error}") from error
+
     @property
     def row_stepper(self) -> RowStepper:
         """The object that steps rows in this process."""
-        self.setup()
+        self._set_up_for_use()
         assert self._stepper is not None
         return self._stepper
 
@@ -136,21 +150,33 @@ class StatefulEnv:
                 f"{self!r} holds a simulator or is closed, and cannot be pickled or copied; use "
                 "clone(), send its state rows, or make it with delay_setup=True and pickle it then"
             )
-        return self.__dict__
+        return {name: value for name, value in vars(self).items() if name != "_setup_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _setup_lock=threading.RLock())
 
     def __repr__(self) -> str:
         workers = "" if self.n_workers is None else f", n_workers={self.n_workers}"
         return f"{type(self).__name__}({self.name!r}{workers})"
 
     def __getattr__(self, name: str) -> Any:
+        if hasattr(type(self), name):
+            # A property has raised an AttributeError, which Python hides; this raises it again.
+            return object.__getattribute__(self, name)
+        told = ""
         if not name.startswith("_") and not self.__dict__.get("_closed", True):
-            simulator = self.simulator
-            if name in simulator.shown_attributes:
-                return getattr(simulator, name)
-            if simulator.env.has_wrapper_attr(name):
-                return simulator.env.get_wrapper_attr(name)
+            if (stepper := self._stepper_of_attributes()) is None:
+                told = "; it is made on first use, and its environment's attributes after setup()"
+            elif name in stepper.simulator.shown_attributes:
+                return getattr(self.simulator, name)
+            elif stepper.simulator.env.has_wrapper_attr(name):
+                return self.gym_env.get_wrapper_attr(name)
         kind = "closed 'PlanEnv'" if self.__dict__.get("_closed") else "'PlanEnv'"
-        raise AttributeError(f"{kind} object has no attribute {name!r}")
+        raise AttributeError(f"{kind} object has no attribute {name!r}{told}")
+
+    def _stepper_of_attributes(self) -> RowStepper | None:
+        """Return the stepper whose environment's attributes this env has, without making it."""
+        return self._stepper
 
     # Parts
 
@@ -166,7 +192,7 @@ class StatefulEnv:
     @property
     def executor(self) -> Executor:
         """The executor, which steps batches."""
-        self.setup()
+        self._set_up_for_use()
         assert self._executor is not None
         return self._executor
 
@@ -193,7 +219,7 @@ class StatefulEnv:
     @property
     def layout(self) -> Layout:
         """The layout of this environment's batches."""
-        self.setup()
+        self._set_up_for_use()
         return self._layout
 
     # Properties

@@ -535,3 +535,13 @@ def test_actions_are_taken_exactly_where_gymnasium_would(space, data):
     else:
         with pytest.raises(ActionError):
             as_actions(space, array[None])
+
+
+@pytest.mark.parametrize("dtype", [bool, np.int8, np.int64, np.uint8])
+def test_actions_of_multi_binary_are_bools_or_numbers(dtype):
+    space = spaces.MultiBinary(3)
+    action = np.array([1, 0, 1], dtype)
+    assert space.contains(action)
+    for form, lead in ((action, 0), (action[None], 1), (action.tolist(), 0), (action, 1)):
+        checked = as_actions(space, form, lead)
+        assert checked.dtype == np.int8 and checked.ravel().tolist() == [1, 0, 1]

@@ -1,6 +1,8 @@
 """States as data, copies, images and the end of an environment, on every backend."""
 
 import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import gymnasium
 import numpy as np
@@ -142,6 +144,98 @@ def test_a_delayed_env_is_set_up_by_its_first_use(backend):
         env.setup()
         assert len(env.step_batch([0, 1, 0]).rewards) == 3
         env.close()
+
+
+def test_looking_for_an_attribute_does_not_make_a_delayed_env(backend):
+    env = plangym_like.make("CartPole-v1", delay_setup=True, **BACKENDS[backend])
+    assert not hasattr(env, "nothing") and not hasattr(env, "gravity")
+    with pytest.raises(AttributeError, match=r"'gravity'; .*after setup\(\)"):
+        _ = env.gravity
+    pickle.dumps(env)  # possible only before it is set up
+    env.setup()
+    assert env.gravity == 9.8 and not hasattr(env, "nothing")
+    env.close()
+
+
+def test_looking_for_a_missing_attribute_restores_nothing():
+    with plangym_like.make("CartPole-v1") as env:
+        env.reset(seed=0)
+        env.step_batch([0, 1])
+        current = env.row_stepper.current
+        assert current.row is not None, "the batch has set the current state aside"
+        assert not hasattr(env, "nothing")
+        assert current.row is not None
+        assert env.gravity == 9.8
+        assert current.row is None
+
+
+def test_a_factory_that_raises_an_attribute_error_is_called_once():
+    calls = []
+
+    def broken():
+        calls.append(1)
+        raise AttributeError("the factory's own")
+
+    for use in (lambda env: env.observation_space, lambda env: env.reset(), lambda env: env.stats):
+        env = plangym_like.PlanEnv(broken, name="broken", delay_setup=True)
+        calls.clear()
+        with pytest.raises(RuntimeError, match="broken could not be made: .*factory's own") as info:
+            use(env)
+        assert isinstance(info.value.__cause__, AttributeError)
+        assert len(calls) == 1
+        with pytest.raises(AttributeError, match="^the factory's own$"):
+            env.setup()
+
+
+class Sketchy(plangym_like.ClassicControlEnv):
+    """A property of it raises an AttributeError."""
+
+    @property
+    def sketch(self):
+        return self.gym_env.nothing_of_this_name
+
+
+def test_an_attribute_error_in_a_property_is_shown_as_it_is():
+    with Sketchy("CartPole-v1") as env, pytest.raises(AttributeError, match="nothing_of_this_name"):
+        _ = env.sketch
+
+
+def test_two_threads_set_up_one_simulator():
+    made, begun, release = [], threading.Event(), threading.Event()
+
+    def make_slowly():
+        made.append(1)
+        begun.set()
+        release.wait()
+        return PickledSimulator(PendulumEnv)
+
+    env = plangym_like.PlanEnv(make_slowly, name="slow", delay_setup=True)
+    waiting = threading.Event()
+
+    class Lock:
+        """Tells when a second thread waits for it."""
+
+        def __init__(self):
+            self.lock = threading.RLock()
+
+        def __enter__(self):
+            if begun.is_set():
+                waiting.set()
+            return self.lock.__enter__()
+
+        def __exit__(self, *error):
+            return self.lock.__exit__(*error)
+
+    env._setup_lock = Lock()
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(lambda: env.executor)
+        assert begun.wait(600)
+        second = threads.submit(lambda: env.executor)
+        assert waiting.wait(600)
+        release.set()
+        assert first.result(600) is second.result(600)
+    assert len(made) == 1
+    env.close()
 
 
 # Images and kinds of observation

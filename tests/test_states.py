@@ -476,6 +476,29 @@ def test_a_replaced_file_keeps_its_permissions(file):
         assert file.stat().st_mode & 0o7777 == mode
 
 
+def test_a_replaced_file_is_never_open_to_others(file, monkeypatch):
+    file.chmod(0o600)
+    seen, synced = [], []
+    fsync = os.fsync
+
+    def parts():
+        yield b"one"
+        seen.extend(path.stat().st_mode & 0o7777 for path in file.parent.glob(".*.partial"))
+        yield b"two"
+
+    monkeypatch.setattr(os, "fsync", lambda fd: (synced.append(fd), fsync(fd)))
+    before = os.umask(0)
+    try:
+        state_files.write(file, parts())
+    finally:
+        os.umask(before)
+    assert seen == [0o600] and file.stat().st_mode & 0o7777 == 0o600
+    assert len(synced) == 1
+    new = file.with_name("new")
+    state_files.write(new, [b"one"])
+    assert new.stat().st_mode & 0o7777 == 0o666 & ~before
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 def test_devices_are_written_to_and_stay(tmp_path):
     link = tmp_path / "link"
