@@ -14,7 +14,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from plangym_like import __version__
 from plangym_like.cli import bench, check, info, list_envs, plan
 from plangym_like.cli.arguments import (
     BROKEN_PIPE,
@@ -38,7 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--traceback", action="store_true", help="show where in the code an error was raised"
     )
-    parser.add_argument("--version", action="version", version=f"plangym-like {__version__}")
+    version = sys.modules["plangym_like"].__version__
+    parser.add_argument("--version", action="version", version=f"plangym-like {version}")
     commands = parser.add_subparsers(title="commands", required=True)
     for command in (plan, bench, info, list_envs, check):
         command.add_to(commands)

@@ -323,7 +323,7 @@ class GymnasiumSimulator(TriedSimulator):
         """
         total = 0.0
         for left in range(count - 1, -1, -1):
-            result = self.env.step(owned(action) if left else action)
+            result: Any = self.env.step(owned(action) if left else action)
             if type(result) is not tuple or len(result) != 5:
                 result = as_step(result)
             obs, reward, terminated, truncated, info = result
