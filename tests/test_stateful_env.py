@@ -64,9 +64,9 @@ def test_made_states_are_roots_to_plan_from(shared_env):
     assert_same(kept, before)
 
 
-def test_what_a_game_is_made_of_cannot_be_made_up(shared_env):
+def test_a_state_of_a_game_is_made_from_its_memory_alone(shared_env):
     env = shared_env(ATARI[0], **ATARI[1])
-    with pytest.raises(SnapshotError, match="physical"):
+    with pytest.raises(InputError, match="make_state takes ram here, not lives"):
         env.make_state(lives=9)
 
 
