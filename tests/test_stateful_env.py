@@ -17,7 +17,6 @@ from plangym_like.envs.pickled import PickledSimulator
 from plangym_like.errors import (
     ClosedError,
     InputError,
-    SnapshotError,
     StateError,
 )
 
