@@ -100,7 +100,8 @@ def _arm() -> None:
     global _armed
     if not _armed:
         _armed = True
-        os.register_at_fork(after_in_child=_forget_all, after_in_parent=_take_care_of_all)
+        if hasattr(os, "register_at_fork"):  # Windows has no fork
+            os.register_at_fork(after_in_child=_forget_all, after_in_parent=_take_care_of_all)
 
 
 def _take_care_of_all() -> None:

@@ -90,6 +90,9 @@ class GrowingArray:
             ensure_available(nbytes)
             return np.empty(shape, self._array.dtype)
         # Without this call, writing to a full disk would kill the process instead of raising.
-        os.posix_fallocate(self._file, 0, nbytes)
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(self._file, 0, nbytes)
+        else:  # macOS and Windows
+            os.ftruncate(self._file, nbytes)
         mapped = mmap.mmap(self._file, nbytes)
         return np.frombuffer(mapped, self._array.dtype).reshape(shape)

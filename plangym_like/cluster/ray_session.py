@@ -30,7 +30,8 @@ def _renew_lock() -> None:
 
 
 # In a forked copy of the process, a lock that another thread held would stay locked for ever.
-os.register_at_fork(after_in_child=_renew_lock)
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 def load() -> Any:
@@ -127,6 +128,6 @@ def _check_same(ray: Any, address: str | None) -> None:
 def _store_nbytes() -> int:
     try:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError):
+    except (AttributeError, ValueError, OSError):  # Windows has no sysconf
         return 1 << 28
     return max(_LEAST_STORE_NBYTES, min(_MOST_STORE_NBYTES, memory // _STORE_PART))

@@ -6,6 +6,8 @@ import os
 import sys
 from typing import Any
 
+from plangym_like.processes.start_checks import serve_another_process
+
 
 def worker_context() -> dict[str, Any]:
     """Return this program's import path and thread settings for `enter_worker_context`.
@@ -20,6 +22,7 @@ def worker_context() -> dict[str, Any]:
 
 def enter_worker_context(*, path: list[str], threads: str | None) -> None:
     """Give this process the program's import path and thread settings."""
+    serve_another_process()
     sys.path += [entry for entry in path if entry not in sys.path and os.path.exists(entry)]
     # Ray sets the number of threads to the actor's cores, but here each worker has one core.
     if threads is None:

@@ -10,8 +10,8 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any, TypeVar
 
-from plangym_like.counts import as_count, check_seconds
 from plangym_like import step_limit
+from plangym_like.counts import as_count, check_seconds
 from plangym_like.errors import (
     StepTimeoutError,
     WorkerDiedError,
@@ -29,6 +29,7 @@ from plangym_like.execution.short_episode import (
 from plangym_like.processes import fork_server
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.remote_errors import is_remote, portable_result
+from plangym_like.processes.start_checks import check_can_start
 from plangym_like.processes.start_methods import FORK_SERVERS
 from plangym_like.row_stepper import RowStepper
 from plangym_like.simulator import Simulator, name_of
@@ -66,6 +67,8 @@ class ProcessOptions:
     ------
     InputError
         `n_workers` or a timeout is invalid.
+    WorkerStartError
+        This process can start no workers (see `start_checks`).
     """
 
     def __init__(
@@ -83,6 +86,7 @@ class ProcessOptions:
         self.n_workers = as_count("n_workers", n_workers)
         check_timeouts(step_timeout, start_timeout)
         self.isolated = isolate or step_timeout is not None
+        check_can_start()
         self._step_timeout, self._start_timeout = step_timeout, start_timeout
         self._start_method = start_method
         self._name = name_of(name)

@@ -23,6 +23,7 @@ from plangym_like.lanes.lanes_worker import Job, LanesWorker, Outcome
 from plangym_like.lanes.sample_episode import Sample
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.remote_errors import is_portable
+from plangym_like.processes.start_checks import check_can_start
 from plangym_like.trial_outcomes import known_trials
 
 # How long a process polls for the next call before it sleeps, if there are enough cores
@@ -70,6 +71,7 @@ class LaneParts:
         stats: LaneStats,
     ) -> None:
         _check_numbers(num_lanes, n_workers, timeout, checkpoint_every)
+        check_can_start()
         self._closed = self._is_copy = False
         self.num_lanes = num_lanes
         self.results = LaneResults(num_lanes, stats)

@@ -25,6 +25,7 @@ from plangym_like.lanes.process_lanes import ProcessLanes
 from plangym_like.lanes.sample_episode import sample_episode, sample_of
 from plangym_like.lanes.sequential_lanes import as_gym_env
 from plangym_like.lanes.vector_env import PlanVectorEnv
+from plangym_like.processes.start_checks import check_can_start
 from plangym_like.processes.start_methods import check_start_method
 from plangym_like.row_errors import not_exiting
 from plangym_like.trial_outcomes import trials_shared
@@ -154,6 +155,8 @@ def make_vec(
     check_replacing(timeout, checkpoint_every)
     check_start_method(start_method)
     workers = min(count, as_count("n_workers", 1 if n_workers is None else n_workers))
+    if workers > 1:
+        check_can_start()
     specs = [_spec_of(each) for each in sources]
     factories = [
         env_factory(each, **{**_left_out(spec), **kwargs})

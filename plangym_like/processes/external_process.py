@@ -17,6 +17,7 @@ from plangym_like.future import Future
 from plangym_like.processes.connection import Connection
 from plangym_like.processes.interrupts import interrupts_deferred
 from plangym_like.processes.messages import ACCESS, CALL, dumps, dumps_by_value, loads
+from plangym_like.processes.start_checks import check_can_start
 from plangym_like.processes.start_methods import get_ready, launch, worker_environ
 
 _serial_numbers = count()
@@ -78,6 +79,7 @@ class ExternalProcess:
                 f"{type(constructor).__name__}; to host an object that exists already, return it "
                 "from a lambda"
             )
+        check_can_start()
         self._name = f"worker-{next(_serial_numbers)}" if name is None else name
         self._constructor = dumps_by_value(constructor)
         self._start_method = start_method

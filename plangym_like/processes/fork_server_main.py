@@ -32,6 +32,7 @@ from plangym_like.processes.messages import (
     receive_with_descriptors,
     rights,
 )
+from plangym_like.processes.start_checks import serve_another_process
 
 _PRELOADED = ("numpy", "numpy.random", "cloudpickle", "gymnasium", "plangym_like.states")
 
@@ -39,6 +40,7 @@ _PRELOADED = ("numpy", "numpy.random", "cloudpickle", "gymnasium", "plangym_like
 def run(control_fd: int, alive_fd: int) -> NoReturn:
     """Serve requests on the socket `control_fd` until the owner is gone."""
     try:
+        serve_another_process()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())

@@ -36,7 +36,7 @@ HEADER = struct.Struct("<BQBQ")
 MAX_DESCRIPTORS = 250
 
 # Writing to a dead worker must raise an error, even in programs that set SIGPIPE to its default.
-SEND_FLAGS = socket.MSG_NOSIGNAL
+SEND_FLAGS = getattr(socket, "MSG_NOSIGNAL", 0)
 
 _ANCILLARY_NBYTES = 64 + MAX_DESCRIPTORS * array.array("i").itemsize
 # Shorter payloads are copied behind their header and sent in one call (`benchmarks/constants.py`).

@@ -15,7 +15,6 @@ the kernel to send it SIGKILL when its parent ends.
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import os
 import select
 import signal
@@ -41,6 +40,8 @@ def kill_at_end_of(alive_fd: int, pid: int) -> None:
     This works for one process per open file, and only as long as some process has a descriptor of
     the file behind `alive_fd`.
     """
+    import fcntl  # Windows does not have it
+
     fcntl.fcntl(alive_fd, fcntl.F_SETOWN, pid)
     fcntl.fcntl(alive_fd, fcntl.F_SETSIG, signal.SIGKILL)
     flags = fcntl.fcntl(alive_fd, fcntl.F_GETFL)

@@ -16,7 +16,11 @@ _DEATHS_WITHOUT_PROGRESS = 64
 _SUSPICION_SECONDS = 60.0
 # Exit codes of signals that other processes may send. Other signals, and exit statuses, are caused
 # by the worker.
-_SENT = {-number for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+_SENT = {
+    -getattr(signal, name)
+    for name in ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
+    if hasattr(signal, name)
+}
 
 
 class RetryPolicy:

@@ -1,7 +1,7 @@
 """Shared memory without a name in any file system.
 
-A block is a memory file (``memfd``, or on platforms without it a temporary file that is unlinked at
-once). Other processes get it through its descriptor. Nothing can leak: the kernel frees a block
+A block is a memory file (``memfd``, or if Python lacks it a temporary file that is unlinked at
+once). On macOS and Windows, where there are no workers, it is ordinary memory. Other processes get it through its descriptor. Nothing can leak: the kernel frees a block
 when no process has it open or mapped any more. Its pages are reserved when it is made, so a lack of
 memory raises an error at that time instead of a SIGBUS later.
 """
@@ -51,11 +51,14 @@ class SharedBlock:
     def __init__(self, nbytes: int) -> None:
         self.number = next(_numbers)
         self.nbytes = -(-max(nbytes, 1) // _PAGE) * _PAGE
-        self.fd, self._finalizer = _memory_file(self)
-        self._finalizer.atexit = False
+        self.fd = -1
+        if hasattr(os, "posix_fallocate"):
+            self.fd, self._finalizer = _memory_file(self)
+            self._finalizer.atexit = False
         try:
             ensure_available(self.nbytes)
-            os.posix_fallocate(self.fd, 0, self.nbytes)
+            if self.fd >= 0:
+                os.posix_fallocate(self.fd, 0, self.nbytes)
             self.memory = mmap.mmap(self.fd, self.nbytes)
         except (OSError, ValueError) as error:
             self.close()
@@ -72,7 +75,8 @@ class SharedBlock:
 
     def close(self) -> None:
         """Close the descriptor; the bytes live as long as arrays over them do."""
-        self._finalizer()
+        if self.fd >= 0:
+            self._finalizer()
         self.fd = -1
 
 

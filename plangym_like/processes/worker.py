@@ -30,6 +30,7 @@ from plangym_like.processes.messages import (
     loads,
 )
 from plangym_like.processes.remote_errors import pack_exception
+from plangym_like.processes.start_checks import serve_another_process
 
 # The number of frames of `_answer` and its helpers, which are left out of tracebacks.
 _OWN_FRAMES = 2
@@ -47,6 +48,7 @@ def run(data_fd: int, alive_fd: int) -> NoReturn:
     """Answer requests on the socket `data_fd` until the owner sends CLOSE or exits."""
     status = 1
     try:
+        serve_another_process()
         status = _serve(data_fd, alive_fd)
     except ConnectionError:
         pass

@@ -57,7 +57,8 @@ def check_env(
     seed : int
         The seed of all episodes and actions.
     workers : sequence of int
-        The numbers of worker processes to test; if empty, no workers are started.
+        The numbers of worker processes to test; if empty, or if the platform is not Linux, no
+        workers are started.
     make_kwargs
         Passed to `plangym_like.make`.
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from plangym_like import spaces
 from plangym_like.errors import ObservationError, RewardError
+from plangym_like.processes.start_checks import platform_has_workers
 from plangym_like.snapshots.differences import difference
 from plangym_like.snapshots.generators import watched_generators
 from plangym_like.snapshots.outcomes import compare_outcomes, outcome_of
@@ -194,7 +195,7 @@ def travelling(context: CheckContext) -> bool:
 
 def workers(context: CheckContext) -> bool:
     """Take two steps from the chosen states in worker processes; compare with this process."""
-    if not context.workers:
+    if not context.workers or not platform_has_workers():
         return False
     actions, states = context.batch()
     env = context.used()

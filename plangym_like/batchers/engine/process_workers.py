@@ -14,6 +14,7 @@ from plangym_like.batchers.engine.workers import Call, ObjectMaker, PoolOptions,
 from plangym_like.lanes.shared_arrays import SharedArrays
 from plangym_like.processes import fork_server
 from plangym_like.processes.external_process import ExternalProcess
+from plangym_like.processes.start_checks import check_can_start
 from plangym_like.processes.start_methods import FORK_SERVERS
 from plangym_like.processes.worker_handle import WorkerHandle
 from plangym_like.processes.worker_pool import WorkerPool
@@ -35,8 +36,9 @@ class ProcessWorkers(Workers):
     """
 
     def __init__(self, options: PoolOptions, start_method: str) -> None:
+        check_can_start()
         super().__init__(options)
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2
+        cores = len(os.sched_getaffinity(0))
         self.num_workers = options.count_workers(cores)
         self._control = SharedArrays(control_layout(options.num_groups), tensor_over)
         self._workers: list[WorkerHandle] = []

@@ -1,0 +1,232 @@
+"""In one process everything works where Python does; workers need Linux, and an error says so.
+
+The scripts run in a process in which `elsewhere` has hidden what macOS or Windows lack.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hosted import script_environ
+
+HERE = Path(__file__).parent
+
+IN_ONE_PROCESS = """
+import hashlib
+import gymnasium
+import numpy as np
+import plangym_like
+from plangym_like import planners
+
+class Walk(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float64)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place = self.np_random.normal()
+        return np.array([self.place]), {}
+
+    def step(self, action):
+        self.place += (2 * action - 1) * self.np_random.random()
+        return np.array([self.place]), -abs(self.place), abs(self.place) > 9, False, {}
+
+def show(what, *arrays):
+    digest = hashlib.sha256(b"".join(np.ascontiguousarray(each).tobytes() for each in arrays))
+    print(what, digest.hexdigest()[:16])
+
+def use(name, **options):
+    rng = np.random.default_rng(0)
+    with plangym_like.make(name, **options) as env:
+        env.action_space.seed(0)
+        state, obs, info = env.reset(seed=0)
+        actions = [env.sample_action() for _ in range(40)]
+        batch = env.step_batch(actions, state)
+        again = env.step_batch(actions, batch.states, dt=2)
+        later = env.step_batch(actions, state, blocking=False).result()
+        env.set_state(batch.states[3])
+        single = env.step(actions[0], batch.states[0])
+        show(name, batch.rewards, again.rewards, again.obs, later.obs, single.obs)
+        clone = env.clone()
+        clone.close()
+
+FAMILIES
+"""
+
+CORE = """
+for name in ("CartPole-v1", "Pendulum-v1", "FrozenLake-v1"):
+    use(name)
+use(Walk, snapshot="pickle")
+use(Walk, snapshot="replay")
+with plangym_like.make("CartPole-v1") as env:
+    state, obs, info = env.reset(seed=0)
+    for planner in (planners.RandomShooting(env, horizon=12), planners.UCT(env)):
+        plan = planner.plan(state, budget=2000, seed=0)
+        print(type(planner).__name__, plan.score, plan.replay(env))
+    batch = env.step_batch([0, 1, 0], state)
+    env.save_states("rows.npy", batch.states)
+    show("file", env.load_states("rows.npy"))
+    archive = plangym_like.StateArchive(env, directory=".")
+    nodes = archive.add(batch.states, parents=archive.add(state[None]), actions=[0, 1, 0])
+    show("archive", nodes, archive.get(nodes))
+    print("check", plangym_like.check_env(env, steps=50).ok)
+for name in ("CartPole-v1", "FrozenLake-v1", Walk):
+    with plangym_like.make_vec(name, 3) as envs:
+        obs, infos = envs.reset(seed=0)
+        for _ in range(20):
+            obs, rewards, *rest = envs.step(np.array([0, 1, 1]))
+        show("make_vec", obs, rewards)
+"""
+
+ATARI = """
+use("ALE/Freeway-v5", obs_type="ram")
+use("ALE/MsPacman-v5", obs_type="rgb")
+with plangym_like.make_vec("ALE/Freeway-v5", 2) as envs:
+    envs.reset(seed=0)
+    show("make_vec", envs.step(np.array([1, 0]))[0])
+"""
+
+MUJOCO = """
+use("Hopper-v5")
+with plangym_like.make_vec("Hopper-v5", 2) as envs:
+    envs.reset(seed=0)
+    show("make_vec", envs.step(np.zeros((2, 3)))[0])
+"""
+
+BOX2D = """
+use("LunarLander-v3")
+"""
+
+BATCHERS = """
+import torch
+from plangym_like.batchers.episodes import Agent, DictTensor, EpisodeBatcher, GymEnv
+from plangym_like.batchers.rollout import BaseActorModule, multi, same, single
+from plangym_like.batchers.tensor_batcher import TensorBatcher
+
+class Actor(BaseActorModule):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.policy = torch.nn.Linear(4, 2)
+
+    def forward(self, obs, act=None, rew=None, fin=None, *, hx=None):
+        return self.policy(obs).argmax(-1), (), {}
+
+def factory():
+    return gymnasium.make("CartPole-v1")
+
+with same.rollout([factory() for _ in range(2)], Actor(), n_steps=10, seed=0) as fragments:
+    show("rollout", next(fragments).state.obs.numpy())
+
+class Right(Agent):
+    def __call__(self, state, observation, agent_info=None, history=None):
+        action = torch.ones(observation.n_elems(), dtype=torch.int64)
+        return DictTensor(), DictTensor({"action": action}), DictTensor()
+
+def side_by_side(seed):
+    return GymEnv(factory, seed, num_envs=2)
+
+with EpisodeBatcher(20, 4, 0, [0], Right, {}, side_by_side, {}) as batcher:
+    batcher.execute(2)
+    show("episodes", batcher.get()["frame"].numpy())
+with plangym_like.make("CartPole-v1") as env:
+    state, obs, info = env.reset(seed=0)
+    batch = TensorBatcher(env).step_batch(torch.tensor([0, 1]), torch.from_numpy(state))
+    show("tensors", batch.obs.numpy())
+"""
+
+ERRORS = """
+import plangym_like
+from plangym_like.errors import WorkerStartError
+
+def refused(what, start):
+    try:
+        start()
+    except WorkerStartError as error:
+        message = str(error)
+        assert "workers need Linux" in message and "leave out n_workers" in message, message
+        assert "fcntl" in message and "os.sched_getaffinity" in message, message
+        assert error.__context__ is None
+        print("refused:", what)
+    else:
+        raise AssertionError(what)
+
+make, make_vec = plangym_like.make, plangym_like.make_vec
+class Mine:
+    def __call__(self):
+        raise AssertionError("nothing is made before the error")
+
+refused("n_workers=2", lambda: make("CartPole-v1", n_workers=2))
+refused("n_workers=1", lambda: make("CartPole-v1", n_workers=1))
+refused("isolate=True", lambda: make(Mine(), isolate=True))
+refused("step_timeout=1", lambda: make(Mine(), step_timeout=1))
+refused("delay_setup", lambda: make("CartPole-v1", n_workers=2, delay_setup=True))
+refused("ParallelEnv", lambda: plangym_like.ParallelEnv(plangym_like.ClassicControlEnv, "CartPole-v1"))
+refused("make_vec", lambda: make_vec("CartPole-v1", 4, n_workers=2))
+refused("batch_size", lambda: make_vec(Mine(), 4, n_workers=2, batch_size=2))
+for method in ("forkserver", "spawn", "fork"):
+    refused(method, lambda: plangym_like.ExternalProcess(list, start_method=method))
+"""
+
+BATCHER_ERRORS = """
+refused("single", lambda: single.rollout(factory, Actor(), n_steps=10, n_envs=2))
+refused("multi", lambda: multi.rollout(factory, Actor(), 10, n_actors=2))
+refused("episodes", lambda: EpisodeBatcher(
+    10, 4, 2, [0, 1], Right, {}, side_by_side, {}))
+"""
+
+
+def _run(script: str, folder: Path, *, hidden: bool, packages: Sequence[str] = ()) -> list[str]:
+    folder.mkdir()
+    path = folder / "script.py"
+    hide = f"import elsewhere\nelsewhere.hide(*{packages!r})\n"
+    path.write_text((hide if hidden else "") + script)
+    environ = script_environ()
+    environ["PYTHONPATH"] += os.pathsep + str(HERE)
+    command = [sys.executable, "-W", "error::RuntimeWarning:__main__", str(path)]
+    done = subprocess.run(
+        command, cwd=folder, env=environ, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("packages", "script"),
+    [
+        pytest.param([], CORE, id="core"),
+        pytest.param(["ale_py"], ATARI, id="atari"),
+        pytest.param(["mujoco"], MUJOCO, id="mujoco"),
+        pytest.param(["Box2D", "pygame"], BOX2D, id="box2d"),
+        pytest.param(["torch", "tensordict"], BATCHERS, id="batchers"),
+    ],
+)
+def test_one_process_gives_the_same_results_elsewhere(
+    packages: list[str], script: str, tmp_path: Path
+) -> None:
+    for package in packages:
+        pytest.importorskip(package)
+    script = IN_ONE_PROCESS.replace("FAMILIES", script)
+    elsewhere = _run(script, tmp_path / "elsewhere", hidden=True, packages=packages)
+    assert elsewhere == _run(script, tmp_path / "here", hidden=False)
+    assert elsewhere
+
+
+def test_workers_are_refused_with_one_clear_error(tmp_path: Path) -> None:
+    assert len(_run(ERRORS, tmp_path / "elsewhere", hidden=True)) == 11
+
+
+def test_batchers_with_workers_are_refused_with_the_same_error(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    setup = IN_ONE_PROCESS.replace("FAMILIES", BATCHERS)
+    script, packages = setup + ERRORS + BATCHER_ERRORS, ["torch", "tensordict"]
+    told = _run(script, tmp_path / "elsewhere", hidden=True, packages=packages)
+    assert [line for line in told if line in BATCHERS_REFUSED] == BATCHERS_REFUSED
+
+
+BATCHERS_REFUSED = ["refused: single", "refused: multi", "refused: episodes"]
