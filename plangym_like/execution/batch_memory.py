@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from plangym_like.errors import WorkerError
 from plangym_like.execution.placement import REGIONS, Memory
 from plangym_like.memory_limits import refuse_too_much
 from plangym_like.processes.shared_memory import BlockPool, SharedBlock
@@ -23,8 +24,8 @@ class BatchMemory:
 
     Raises
     ------
-    MemoryError
-        There is not enough memory; no block is kept.
+    MemoryError, WorkerError
+        There is not enough memory, or no file descriptor is left; no block is kept.
     """
 
     def __init__(self, pools: Mapping[str, BlockPool], sizes: Mapping[str, int]) -> None:
@@ -44,7 +45,7 @@ class BatchMemory:
         pool = self._pools[region]
         try:
             block = pool.take(nbytes)
-        except MemoryError:
+        except (MemoryError, WorkerError):
             for each in self._pools.values():
                 each.drop_idle()
             block = pool.take(nbytes)

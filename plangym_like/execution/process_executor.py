@@ -87,7 +87,8 @@ class ProcessExecutor:
         self.workers, self.tally = self.pool.workers, self.pool.tally
         self._pools = {region: BlockPool() for region in REGIONS}
         # Audits are small: in the batches' own pools, their blocks would displace larger ones.
-        self._audit_pools = {region: BlockPool() for region in REGIONS}
+        # Their results are copied, because some are kept for long.
+        self._audit_pools = dict.fromkeys(REGIONS, BlockPool(most_lent=0, most_idle=len(REGIONS)))
         self.lock, self._in_use = threading.RLock(), threading.Lock()
         self._runs: list[BatchRun] = []
         self._closed = False

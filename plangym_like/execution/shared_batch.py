@@ -115,7 +115,7 @@ class SharedBatch:
         self._supply(start, now if now < stop else most)
         actions = given.actions[start:most] if isinstance(given.actions, list) else None
         blocks = self.memory.blocks
-        dropped = (number for pool in self._pools.values() for number in pool.dropped)
+        dropped = (number for pool in set(self._pools.values()) for number in pool.dropped)
         make_job = partial(
             Job,
             signature=signature(self.layout),

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import functools
+import io
+import os
+import sys
+import types
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
 
+# The names of modules whose classes and functions were pickled by value because other processes
+# cannot import them, as they appear in pickled data.
+modules_sent: set[bytes] = set()
+
 
 class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]
     """Pickles classes of ``__main__`` and local classes, including slots and cached members.
+
+    Classes and functions of modules that a new process with the same ``sys.path`` and directory
+    would not find, or would find in another file, are pickled in the same way.
 
     This works around three limits of cloudpickle 3.1:
 
@@ -19,10 +30,25 @@ class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]
     - It looks up functions with an ``lru_cache`` in modules that another process does not have.
     """
 
+    def __init__(self, file: Any, protocol: int | None = None) -> None:
+        super().__init__(file, protocol)
+        self._importable: dict[str, bool] = {}
+        self._registered: list[types.ModuleType] = []
+
+    def dump(self, thing: Any) -> Any:
+        try:
+            return super().dump(thing)
+        finally:
+            for module in self._registered:
+                cloudpickle.unregister_pickle_by_value(module)
+            self._registered.clear()
+
     def reducer_override(self, thing: Any) -> Any:
+        if isinstance(thing, type | types.FunctionType):
+            self._register_module_of(thing)
         if type(thing) is functools.cached_property:
             return _cached_property, (thing.func, thing.attrname)
-        if type(thing) is functools._lru_cache_wrapper and _is_nowhere(thing):
+        if type(thing) is functools._lru_cache_wrapper and self._is_nowhere(thing):
             return _cached_function, (thing.__wrapped__, thing.cache_parameters())
         reduced = super().reducer_override(thing)
         if isinstance(thing, type) and "__slots__" in vars(thing) and isinstance(reduced, tuple):
@@ -31,9 +57,76 @@ class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]
                 name_space[0]["__slots__"] = vars(thing)["__slots__"]
         return reduced
 
+    def _register_module_of(self, thing: type | types.FunctionType) -> None:
+        """Let cloudpickle send `thing` by value if other processes cannot import its module."""
+        name = thing.__module__
+        if self._can_import(name):
+            return
+        module = sys.modules[name]
+        if name not in cloudpickle.list_registry_pickle_by_value():
+            cloudpickle.register_pickle_by_value(module)
+            self._registered.append(module)
+        modules_sent.add(name.encode())
 
-def _is_nowhere(function: Any) -> bool:
-    return function.__module__ == "__main__" or "<locals>" in function.__qualname__
+    def _can_import(self, name: Any) -> bool:
+        if not isinstance(name, str):
+            return True
+        if name not in self._importable:
+            self._importable[name] = _can_be_imported(name)
+        return self._importable[name]
+
+    def _is_nowhere(self, function: Any) -> bool:
+        if function.__module__ == "__main__" or not self._can_import(function.__module__):
+            return True
+        found: Any = sys.modules.get(function.__module__)
+        for name in function.__qualname__.split("."):
+            found = getattr(found, name, None)
+        return found is not function
+
+
+def pickle_by_value(value: Any) -> bytes:
+    """Return `value` pickled by `ByValuePickler`."""
+    stream = io.BytesIO()
+    ByValuePickler(stream, 5).dump(value)
+    return stream.getvalue()
+
+
+def _can_be_imported(name: str) -> bool:
+    """Return whether a new process with this one's path and directory finds the same module.
+
+    Modules that this process has not imported, and ``__main__``, are left to cloudpickle.
+    """
+    module = sys.modules.get(name)
+    if module is None or name == "__main__":
+        return True
+    package, _, _ = name.rpartition(".")
+    path = None
+    if package:
+        parent = sys.modules.get(package)
+        if parent is None or not _can_be_imported(package):
+            return False
+        path = getattr(parent, "__path__", None)
+        if path is None:  # a part of an extension module
+            return True
+    try:
+        found = _find_spec(name, path)
+        if found is None:
+            return False
+        file = getattr(module, "__file__", None)
+        if file is None or not found.has_location or found.origin is None:
+            return True
+        return os.path.realpath(file) == os.path.realpath(found.origin)
+    except Exception:  # a finder may raise anything
+        return True
+
+
+def _find_spec(name: str, path: Any) -> Any:
+    for finder in sys.meta_path:
+        find = getattr(finder, "find_spec", None)
+        spec = None if find is None else find(name, path)
+        if spec is not None:
+            return spec
+    return None
 
 
 def _cached_property(function: Any, name: str | None) -> Any:

@@ -101,6 +101,7 @@ class ExternalProcess:
         setup = {
             "path": [entry for entry in sys.path if type(entry) is str],
             "directory": directory,
+            "argv": [argument for argument in getattr(sys, "argv", []) if type(argument) is str],
             "environ": worker_environ(),
             "session_key": session_key(),
             "linger": self._linger,

@@ -28,8 +28,8 @@ from plangym_like.processes.child_process import (
     ChildProcess,
     Fate,
     Status,
-    open_pidfd,
 )
+from plangym_like.processes.descriptors import none_are_left
 from plangym_like.processes.interrupts import interrupts_deferred
 from plangym_like.processes.launching import ONE_THREAD, Launched, launch_by, start_python
 from plangym_like.processes.messages import (
@@ -148,8 +148,14 @@ class ForkServer:
 def warm_up(preload: Sequence[str] = (), number: int = 1) -> None:
     """Make fork server `number` import `preload`, without waiting; start it if necessary."""
     if fork_server_supported():
-        with contextlib.suppress(ForkServerGoneError):
+        try:
             _fork_server(number).preload([name for name in preload if name not in _unfit])
+        except ForkServerGoneError:
+            pass
+        except OSError as error:
+            if error.errno is None:
+                raise  # raised by a signal handler, such as a TimeoutError
+            # Otherwise `get_ready` raises it again, with advice.
 
 
 def get_ready(preload: Sequence[str] = (), number: int = 1) -> bool:
@@ -217,10 +223,12 @@ def fork_worker(
 
 def fork_server_supported() -> bool:
     """Return whether a fork server can run here, which needs Linux 5.3 or later."""
-    pidfd = open_pidfd(os.getpid())
-    if pidfd is None:
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except AttributeError:
         return False
-    os.close(pidfd)
+    except OSError as error:
+        return none_are_left(error) is not None
     return True
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import importlib
 import os
@@ -143,7 +144,11 @@ class ForkServerMain:
             self._become_worker(descriptors, guard)
         parent_death.kill_at_end_of(guard, pid)
         pidfd = open_pidfd(pid)
-        assert pidfd is not None
+        if pidfd is None:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            os.close(guard)
+            raise OSError(errno.EMFILE, "the process that forks workers has too many open files")
         self._children[pid] = pidfd, guard
         self._statuses.pop(pid, None)
         self._poller.register(pidfd, select.POLLIN)

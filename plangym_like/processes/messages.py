@@ -20,7 +20,6 @@ payload of RESULT is the value. The payload of EXCEPTION is the exception, packe
 from __future__ import annotations
 
 import array
-import io
 import pickle
 import socket
 import struct
@@ -38,6 +37,14 @@ MAX_DESCRIPTORS = 250
 # Writing to a dead worker must raise an error, even in programs that set SIGPIPE to its default.
 SEND_FLAGS = getattr(socket, "MSG_NOSIGNAL", 0)
 
+# What pickle and cloudpickle raise; errors of a class's own methods have other types.
+_UNPICKLABLE = (
+    TypeError,
+    AttributeError,
+    NotImplementedError,
+    ValueError,
+    pickle.PicklingError,
+)
 _ANCILLARY_NBYTES = 64 + MAX_DESCRIPTORS * array.array("i").itemsize
 # Shorter payloads are copied behind their header and sent in one call (`benchmarks/constants.py`).
 _JOIN_NBYTES = 1 << 16
@@ -56,13 +63,22 @@ def dumps(value: Any) -> bytes:
     """Return `value` pickled for a process that has another ``__main__`` than this process.
 
     Plain pickle is used where possible, because it is several times as fast. cloudpickle is used
-    for lambdas, closures, and everything defined in ``__main__``.
+    for lambdas, closures, and everything defined in ``__main__`` or in another module that the
+    process cannot import.
+
+    Raises
+    ------
+    TypeError
+        A part of `value` cannot be pickled; the message says which part, and where it is.
     """
     try:
         data = pickle.dumps(value, 5)
     except Exception:
         return dumps_by_value(value)
     if b"_main__" in data:
+        return dumps_by_value(value)
+    by_value = sys.modules.get("plangym_like.processes.by_value")
+    if by_value is not None and any(name in data for name in by_value.modules_sent):
         return dumps_by_value(value)
     cloudpickle = sys.modules.get("cloudpickle")
     if cloudpickle is not None and cloudpickle.list_registry_pickle_by_value():
@@ -71,19 +87,22 @@ def dumps(value: Any) -> bytes:
 
 
 def dumps_by_value(value: Any) -> bytes:
-    """Return `value` pickled by cloudpickle."""
+    """Return `value` pickled by cloudpickle; see `dumps`."""
     import cloudpickle  # type: ignore[import-untyped]
 
-    from plangym_like.processes.by_value import ByValuePickler
+    from plangym_like.processes.by_value import pickle_by_value
 
     # In a child process of multiprocessing, the user's script is the module `__mp_main__`, which
     # other processes cannot import.
     script = sys.modules.get("__mp_main__")
     if script is not None and script.__name__ == "__mp_main__":
         cloudpickle.register_pickle_by_value(script)
-    stream = io.BytesIO()
-    ByValuePickler(stream, 5).dump(value)
-    return stream.getvalue()
+    try:
+        return pickle_by_value(value)
+    except _UNPICKLABLE as error:
+        from plangym_like.processes.unpicklable import explain
+
+        raise TypeError(explain(value, error)) from error
 
 
 def loads(payload: bytes | memoryview) -> Any:

@@ -1,13 +1,15 @@
 """Shared memory without a name in any file system.
 
 A block is a memory file (``memfd``, or if Python lacks it a temporary file that is unlinked at
-once). On macOS and Windows, where there are no workers, it is ordinary memory. Other processes get it through its descriptor. Nothing can leak: the kernel frees a block
+once). Other processes get it through its descriptor. Nothing can leak: the kernel frees a block
 when no process has it open or mapped any more. Its pages are reserved when it is made, so a lack of
-memory raises an error at that time instead of a SIGBUS later.
+memory raises an error at that time instead of a SIGBUS later. On macOS and Windows, where there are
+no workers, a block is ordinary memory.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import mmap
 import os
@@ -22,8 +24,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from plangym_like.errors import WorkerError
 from plangym_like.fork_safety import take_care_after_fork
 from plangym_like.memory_limits import ensure_available
+from plangym_like.processes.descriptors import none_are_left
 from plangym_like.processes.interrupts import hold
 
 # Whether processors see each other's writes in the order in which they were made. If so, a word in
@@ -46,35 +50,55 @@ class SharedBlock:
     ------
     MemoryError
         There is not enough memory.
+    WorkerError
+        This process may not open another file.
     """
 
     def __init__(self, nbytes: int) -> None:
         self.number = next(_numbers)
         self.nbytes = -(-max(nbytes, 1) // _PAGE) * _PAGE
         self.fd = -1
-        if hasattr(os, "posix_fallocate"):
-            self.fd, self._finalizer = _memory_file(self)
-            self._finalizer.atexit = False
         try:
             ensure_available(self.nbytes)
-            if self.fd >= 0:
+            if hasattr(os, "posix_fallocate"):
+                self.fd, self._finalizer = _memory_file(self)
+                self._finalizer.atexit = False
                 os.posix_fallocate(self.fd, 0, self.nbytes)
-            self.memory = mmap.mmap(self.fd, self.nbytes)
+                self._map()
+            else:
+                self.memory = mmap.mmap(-1, self.nbytes)
         except (OSError, ValueError) as error:
             self.close()
-            if isinstance(error, OSError) and error.errno is None:
-                raise  # raised by a signal handler, such as a TimeoutError
+            if isinstance(error, OSError):
+                if error.errno is None:
+                    raise  # raised by a signal handler, such as a TimeoutError
+                if advice := none_are_left(error):
+                    raise WorkerError(f"shared memory cannot be allocated: {advice}") from error
             raise MemoryError(
                 f"{self.nbytes} bytes of shared memory cannot be allocated: {error}; use smaller "
                 "batches, or free memory"
             ) from error
+
+    def _map(self) -> None:
+        """Map the file; keep the descriptor that the mapping has anyway, and close the other."""
+        inode = os.fstat(self.fd).st_ino
+        # Duplicated and closed in one operation, which Ctrl-C cannot interrupt.
+        opened, closing = itertools.tee(map(os.dup, (self.fd,)))
+        [(likely, _)] = zip(opened, map(os.close, closing), strict=True)
+        # This duplicates the descriptor. The new one has the lowest free number, which is `likely`
+        # unless another thread has opened a file meanwhile.
+        self.memory = mmap.mmap(self.fd, self.nbytes)
+        with contextlib.suppress(OSError):
+            if os.fstat(likely).st_ino == inode:
+                self._finalizer()
+                self.fd = likely
 
     def array(self) -> NDArray[np.uint8]:
         """Return a new array over all bytes; the array lives as long as any view of it."""
         return np.frombuffer(self.memory, np.uint8)
 
     def close(self) -> None:
-        """Close the descriptor; the bytes live as long as arrays over them do."""
+        """Give up the descriptor; it and the bytes live as long as arrays over them do."""
         if self.fd >= 0:
             self._finalizer()
         self.fd = -1
@@ -125,7 +149,7 @@ class BlockPool:
         The numbers of closed blocks that a worker may still have mapped; see `forget`.
     """
 
-    def __init__(self, *, most_lent: int = 4, most_idle: int = 3) -> None:
+    def __init__(self, *, most_lent: int = 4, most_idle: int = 2) -> None:
         self._most_lent = most_lent
         self._most_idle = most_idle
         self._idle: list[SharedBlock] = []

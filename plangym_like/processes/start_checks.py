@@ -62,10 +62,10 @@ def _refuse_while_importing() -> None:
         name, code = found.f_globals.get("__name__"), found.f_code
         raise WorkerStartError(
             f"the module {name!r} starts workers while it is imported ({code.co_filename}, line "
-            f"{found.f_lineno}). A worker has imported it to load its environment, and starts none, "
-            "because these would import the module too, and start workers without end. Start "
-            'workers in a function, or below `if __name__ == "__main__":`; or move the class of '
-            "the environment to a module that starts none"
+            f"{found.f_lineno}). A worker has imported it to load its environment. It starts no "
+            "workers, because these would import the module too, and start workers without end. "
+            'Start workers in a function, or below `if __name__ == "__main__":`, or move the class '
+            "of the environment to a module that starts none"
         )
 
 

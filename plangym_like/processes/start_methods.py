@@ -25,6 +25,7 @@ from functools import partial
 from plangym_like.errors import InputError, WorkerStartError
 from plangym_like.processes import fork_server, parent_death
 from plangym_like.processes.child_process import ChildProcess, flush_outputs, open_pidfd
+from plangym_like.processes.descriptors import none_are_left
 from plangym_like.processes.launching import ONE_THREAD, Launched, launch_by, start_python
 
 logger = logging.getLogger("plangym_like")
@@ -89,10 +90,10 @@ def launch(start_method: str, preload: Sequence[str] = ()) -> Launched:
 
 
 def _no_start(error: OSError) -> WorkerStartError:
-    return WorkerStartError(
-        f"no worker could be started ({error}); a limit on processes, memory or open files may "
-        "have been reached: see `ulimit -a`"
+    advice = none_are_left(error) or (
+        "a limit on processes or memory may have been reached: see `ulimit -a`"
     )
+    return WorkerStartError(f"no worker could be started ({error}): {advice}")
 
 
 def _start_from_fork_server(

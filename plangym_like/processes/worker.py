@@ -204,10 +204,16 @@ class Worker:
 
 
 def _settle_in(
-    *, path: list[str], directory: str | None, environ: dict[str, str], session_key: bytes
+    *,
+    path: list[str],
+    directory: str | None,
+    argv: list[str],
+    environ: dict[str, str],
+    session_key: bytes,
 ) -> None:
-    """Adopt the owner's import path, directory, environment variables and session key."""
+    """Adopt the owner's import path, directory, arguments, environment variables and session key."""
     sys.path[:] = path
+    sys.argv = argv
     if directory is not None:
         with contextlib.suppress(OSError):
             os.chdir(directory)

@@ -166,7 +166,8 @@ refused("n_workers=1", lambda: make("CartPole-v1", n_workers=1))
 refused("isolate=True", lambda: make(Mine(), isolate=True))
 refused("step_timeout=1", lambda: make(Mine(), step_timeout=1))
 refused("delay_setup", lambda: make("CartPole-v1", n_workers=2, delay_setup=True))
-refused("ParallelEnv", lambda: plangym_like.ParallelEnv(plangym_like.ClassicControlEnv, "CartPole-v1"))
+env_class = plangym_like.ClassicControlEnv
+refused("ParallelEnv", lambda: plangym_like.ParallelEnv(env_class, "CartPole-v1"))
 refused("make_vec", lambda: make_vec("CartPole-v1", 4, n_workers=2))
 refused("batch_size", lambda: make_vec(Mine(), 4, n_workers=2, batch_size=2))
 for method in ("forkserver", "spawn", "fork"):
