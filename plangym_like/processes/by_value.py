@@ -115,7 +115,7 @@ def _can_be_imported(name: str) -> bool:
         file = getattr(module, "__file__", None)
         if file is None or not found.has_location or found.origin is None:
             return True
-        return os.path.realpath(file) == os.path.realpath(found.origin)
+        return bool(os.path.realpath(file) == os.path.realpath(found.origin))
     except Exception:  # a finder may raise anything
         return True
 

@@ -211,7 +211,7 @@ def _settle_in(
     environ: dict[str, str],
     session_key: bytes,
 ) -> None:
-    """Adopt the owner's import path, directory, arguments, environment variables and session key."""
+    """Adopt the owner's import path, directory, arguments, environment and session key."""
     sys.path[:] = path
     sys.argv = argv
     if directory is not None:

@@ -210,9 +210,9 @@ def test_a_class_that_cannot_be_sent_is_named() -> None:
 
 def test_places_in_arguments_are_named() -> None:
     lock = threading.Lock()
-    with ExternalProcess(dict) as process:
-        with pytest.raises(TypeError, match="_thread.lock .the value of 'b'. cannot be sent"):
-            process.update({"a": 1, "b": lock})
+    message = "_thread.lock .the value of 'b'. cannot be sent"
+    with ExternalProcess(dict) as process, pytest.raises(TypeError, match=message):
+        process.update({"a": 1, "b": lock})
     with pytest.raises(TypeError, match="the variable 'lock' that .*lambda.* uses"):
         ExternalProcess(lambda: lock)
 
