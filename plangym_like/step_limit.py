@@ -13,8 +13,9 @@ from contextvars import ContextVar
 
 # A first step may compile code, so a trial allows more time than `step_timeout`.
 _LEAST_SECONDS, _FACTOR = 5.0, 2.0
-# The exit status of a process that exceeded the limit.
-EXIT_CODE = -int(signal.SIGALRM)
+# The exit status of a process that exceeded the limit. Windows, where there are no workers, does
+# not have this signal.
+EXIT_CODE = -int(getattr(signal, "SIGALRM", 0))
 
 _limit: ContextVar[float | None] = ContextVar("step_limit", default=None)
 
