@@ -262,6 +262,9 @@ class Simulator(abc.ABC):
     def forget(self) -> None:
         """Clear restore caches; for benchmarks."""
 
+    def hand_out(self) -> None:
+        """Prepare for code outside that may change `env`, to which it now has access."""
+
     # Stepping
 
     @property

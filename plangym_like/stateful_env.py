@@ -186,6 +186,7 @@ class StatefulEnv:
         stepper = self.row_stepper
         with stepper.lock:
             stepper.current.bring_back()
+            stepper.simulator.hand_out()
         self._auditor.forget()
         return stepper.simulator
 

@@ -20,6 +20,7 @@ import gymnasium
 from plangym_like.envs.replayed import ReplayedSimulator
 from plangym_like.errors import MissingExtraError
 from plangym_like.family_env import FamilyEnv
+from plangym_like.snapshots.chains import innermost
 from plangym_like.snapshots.trial import TrialRule
 
 # The default number of copies of CarRacing; a copy with its track takes 6 MB.
@@ -47,7 +48,7 @@ class Box2DSimulator(ReplayedSimulator):
     )
 
     def make_env(self) -> gymnasium.Env:
-        """Return the wrapper chain, with a `CurrentEnvProxy` in place of the base environment."""
+        """Return the environment without the user's wrappers."""
         if self._most is None and str(self.name).startswith("CarRacing"):
             self._most = _CARS
         try:
@@ -56,13 +57,8 @@ class Box2DSimulator(ReplayedSimulator):
             raise MissingExtraError(
                 f"{self.name} needs Box2D: pip install 'plangym_like[box2d]'"
             ) from error
-        _draw_the_state_alone(env.unwrapped)
+        _draw_the_state_alone(innermost(env))
         return env
-
-    def _copy(self) -> gymnasium.Env:
-        base = super()._copy()
-        _draw_the_state_alone(base)
-        return base
 
 
 class Box2DEnv(FamilyEnv):

@@ -50,6 +50,7 @@ from plangym_like.simulator import (
     as_step,
     name_of,
 )
+from plangym_like.snapshots.chains import innermost
 from plangym_like.snapshots.configuration import describe
 from plangym_like.snapshots.generators import watched_generators
 from plangym_like.snapshots.open_libraries import close_copy
@@ -125,30 +126,30 @@ class GymnasiumSimulator(TriedSimulator):
         if self._images and render_mode is None:
             self.render_mode = "rgb_array"
         self._set_frameskip(frameskip)
-        wrappers = self._wrappers = as_wrappers(wrappers)
+        self._wrappers = as_wrappers(wrappers)
+        self._remove_time_limit = remove_time_limit
         env = self.make_env()
         self.render_mode = self.render_mode or getattr(env, "render_mode", None)
         try:
             with watched_generators():
-                self._set_up(env, wrappers, remove_time_limit)
+                self._set_up(self.wrapped(env))
                 self._try_out()
         except BaseException:
             # Another method may be tried next, and some simulators allow only one instance.
-            close_copy(env)
+            close_copy(getattr(self, "env", env))
             raise
 
-    def _set_up(
-        self,
-        env: gymnasium.Env[Any, Any],
-        wrappers: Iterable[WrapperLike],
-        remove_time_limit: bool,
-    ) -> None:
-        if remove_time_limit:
+    def wrapped(self, env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
+        """Return `env`, which `make_env` returned, in the user's wrappers."""
+        if self._remove_time_limit:
             env = without_time_limit(env)
-        for item in wrappers:
+        for item in self._wrappers:
             env = wrap(env, item)
+        return env
+
+    def _set_up(self, env: gymnasium.Env[Any, Any]) -> None:
         self.env: gymnasium.Env[Any, Any] = env
-        self.base: Any = env.unwrapped
+        self.base: Any = innermost(env)
         self.action_space, self.observation_space = spaces_of(env)
         check_reset(env)
         self._fresh = restorer(env)
@@ -300,7 +301,7 @@ class GymnasiumSimulator(TriedSimulator):
         used, possibly in a step, and then each row would get a different generator.
         """
         if seed is None:
-            random_state.make_generator(self.env.unwrapped)
+            random_state.make_generator(innermost(self.env))
         obs, info = as_reset(self._reset_env(seed, options))
         self._fresh = None
         return self.observe(obs), info

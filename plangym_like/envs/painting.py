@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from plangym_like.errors import InputError
 from plangym_like.row_errors import not_exiting
+from plangym_like.snapshots.chains import innermost
 
 if TYPE_CHECKING:
     from plangym_like.envs.tried_simulator import TriedSimulator
@@ -52,7 +53,7 @@ def render(painter: Any, simulator: Any) -> NDArray[np.uint8]:
         The painter renders no image.
     """
     painter.copy_state(simulator)
-    base = painter.env.unwrapped
+    base = innermost(painter.env)
     if getattr(base, "render_mode", None) != MODE:
         # The callable takes no mode, or the mode was overwritten when the state was copied.
         base.render_mode = MODE

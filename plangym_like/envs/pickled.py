@@ -38,6 +38,7 @@ from plangym_like.family_env import FamilyEnv
 from plangym_like.row_errors import errors_suppressed, not_exiting
 from plangym_like.snapshots.chain_pickle import ChainPickle
 from plangym_like.snapshots.chain_state import columns_of
+from plangym_like.snapshots.chains import links
 from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.differences import difference
 from plangym_like.snapshots.restore_after_trial import restorer
@@ -97,7 +98,7 @@ class PickleCodec(Codec):
         Afterwards, raise `SnapshotError` if objects share memory in a way that a pickle loses.
         """
         env, longest = self._env, len(self.pickle.dumps())
-        env.unwrapped._np_random = random_state.seeded_generator(0)
+        links(env)[-1]._np_random = random_state.seeded_generator(0)
         space = copy.deepcopy(env.action_space)
         space.seed(0)
         # Some environments take only actions that are legal in their current state.
@@ -114,7 +115,7 @@ class PickleCodec(Codec):
     def fingerprint_fields(self) -> Mapping[str, Any]:
         """Return the class of the environment, and the callable that makes it, if any."""
         return {
-            "class": qualified_name(type(self._env.unwrapped)),
+            "class": qualified_name(type(links(self._env)[-1])),
             "callable": None if isinstance(self._name, str) else describe(self._name),
         }
 
@@ -134,7 +135,7 @@ class PickleCodec(Codec):
         return difference(before, after)
 
     def reseed(self, seed: int) -> None:
-        random_state.reseed(self._env.unwrapped, seed)
+        random_state.reseed(links(self._env)[-1], seed)
 
     def read(self, payload: Row) -> int:
         """Write length, tag and pickle into `payload`; return the number of bytes used."""

@@ -1,11 +1,14 @@
 """Any deterministic environment, in any language, saved as its action log.
 
 The state is a log: how the episode began (seed, generator, options), and all actions since then.
-The maximum length of the log is fixed when the environment is made. The base of the chain keeps the
-log. A process keeps several copies of the environment. To restore a state, the process takes the
-copy whose log is the longest prefix of the saved log, and steps this copy through the remaining
+The maximum length of the log is fixed when the environment is made. A process keeps several copies
+of the whole chain: the environment and all of its wrappers. To restore a state, the process takes
+the copy whose log is the longest prefix of the saved log, and steps this copy through the remaining
 actions (`plangym_like.snapshots.replay_cache`). So continuing a branch costs one step, not the
-whole log. In a row, the state of the wrappers follows the log as plain data.
+whole log. A wrapper may therefore change the environment inside it at any time.
+
+Each episode begins in a new copy of the chain. What Gymnasium's chain would keep from the episode
+before is at the beginning of the log (`plangym_like.snapshots.carried_state`).
 
 A row also holds a digest of all observations, rewards and flags of the episode. If a replay gives a
 different digest, an error is raised. The fingerprint of rows includes the digest of a short
@@ -30,15 +33,22 @@ from plangym_like import random_state
 from plangym_like.counts import as_count
 from plangym_like.envs.codec import Codec
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
-from plangym_like.envs.wrapping import forget_seed, is_plain
+from plangym_like.envs.wrapping import forget_seed, is_plain, spaces_of
 from plangym_like.errors import SnapshotError, StateCapacityError, StateFormatError
 from plangym_like.family_env import FamilyEnv
 from plangym_like.row_errors import errors_suppressed, not_exiting
-from plangym_like.snapshots.action_log import ACTIONS, ActionLogFormat
+from plangym_like.snapshots.action_log import ACTIONS, CHANGE, ActionLogFormat, Change, Start
+from plangym_like.snapshots.carried_state import CarriedState
+from plangym_like.snapshots.chains import chain, innermost, links
 from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.current_env_proxy import CurrentEnvProxy
-from plangym_like.snapshots.differences import difference
-from plangym_like.snapshots.known_wrappers import chain
+from plangym_like.snapshots.differences import attributes, difference, differing_attributes
+from plangym_like.snapshots.known_wrappers import (
+    describe_wrappers,
+    foreign_wrappers,
+    has_foreign_code,
+    is_known,
+)
 from plangym_like.snapshots.open_libraries import close_copy
 from plangym_like.snapshots.outcomes import Outcome, ends, outcome_of
 from plangym_like.snapshots.replay_cache import DIGEST_NBYTES, ReplayCache
@@ -47,6 +57,7 @@ from plangym_like.snapshots.trial import TrialRule
 from plangym_like.states import Row, padded
 
 _HEAD = 8 + DIGEST_NBYTES
+_ELAPSED = "_elapsed_steps"
 _START_NBYTES = 256  # bytes for the entry of a reset with options
 _STEPS = 1000
 _TRIAL_STEPS = 24
@@ -59,12 +70,14 @@ class ReplayCodec(Codec):
     Parameters
     ----------
     proxy : CurrentEnvProxy
-        The base of the chain.
+        The outermost wrapper of the chain.
     logs : ActionLogFormat
     name : str or callable
         The id or callable that the environment was made from.
     steps, step_nbytes : int
         The number of steps that must fit into a row, and the bytes that each of them takes.
+    carried_nbytes : int
+        The bytes reserved for what the chain takes over from the episode before.
     episode : str, optional
         The digest of a short episode. A process with another digest cannot replay these logs.
     """
@@ -79,15 +92,20 @@ class ReplayCodec(Codec):
         *,
         steps: int,
         step_nbytes: int,
+        carried_nbytes: int,
         episode: str | None,
     ) -> None:
         self._proxy, self._logs, self._name = proxy, logs, name
         self._steps, self._step_nbytes, self._episode = steps, step_nbytes, episode
-        self.nbytes = padded(_HEAD + _START_NBYTES + steps * step_nbytes)
+        self._carried_nbytes = carried_nbytes
+        self.nbytes = padded(_HEAD + _START_NBYTES + carried_nbytes + steps * step_nbytes)
+        limits = [at for at, link in enumerate(chain(proxy.env)) if isinstance(link, TimeLimit)]
+        # The position of the only time limit in the chain, if nothing else changes the step count.
+        self._limit = limits[0] if len(limits) == 1 and is_plain(proxy.env) else None
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
         """Return the class, callable and package version, and the digest of an episode."""
-        kind = type(self._proxy.unwrapped)
+        kind = type(innermost(self._proxy))
         version = None
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             version = importlib.metadata.version(kind.__module__.partition(".")[0])
@@ -99,12 +117,35 @@ class ReplayCodec(Codec):
         }
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
-        """Return ``n_actions`` ``(N,)``, the number of actions since the reset."""
-        counts = [
-            sum(tag in ACTIONS for tag, *_ in self._logs.entries(_unpack(payload)[0]))
-            for payload in payloads[:, : self.nbytes]
-        ]
-        return {"n_actions": np.array(counts, np.int64)}
+        """Return ``n_actions`` ``(N,)``, the number of actions since the reset.
+
+        ``elapsed_steps`` ``(N,)`` is the step count of the time limit, if there is one and if no
+        other wrapper changes it.
+        """
+        counts = np.array([self._counts(_unpack(payload)[0]) for payload in payloads], np.int64)
+        named = {"n_actions": counts[:, 0]}
+        return named if self._limit is None else {**named, "elapsed_steps": counts[:, 1]}
+
+    def _counts(self, log: bytes) -> tuple[int, int]:
+        """Return the number of actions in `log`, and the step count of the time limit."""
+        actions = elapsed = 0
+        for tag, value, _ in self._logs.entries(log):
+            if tag in ACTIONS:
+                actions, elapsed = actions + 1, elapsed + 1
+            elif tag == CHANGE and value[:2] == (self._limit, _ELAPSED):
+                elapsed = value.value
+        return actions, elapsed
+
+    def build_state(self, payload: Row, physics: Mapping[str, Any]) -> None:
+        """Set the step count of the time limit, ``elapsed_steps``; there are no other fields."""
+        if self._limit is None or physics.keys() != {"elapsed_steps"}:
+            super().build_state(payload, physics)
+        steps = as_count("elapsed_steps", physics["elapsed_steps"], 0)
+        log, trace_digest = _unpack(payload)
+        assert self._limit is not None
+        self._pack(
+            payload, log + self._logs.change(Change(self._limit, _ELAPSED, steps)), trace_digest
+        )
 
     def read(self, payload: Row) -> None:
         """Write length, digest and action log into `payload`.
@@ -114,24 +155,44 @@ class ReplayCodec(Codec):
         StateCapacityError
             The episode has more steps than fit into a row.
         SnapshotError
-            The environment inside the wrappers has not been reset.
+            The environment has not been reset.
         """
         log, trace_digest = self._proxy.log, self._proxy.trace_digest
         if not trace_digest:
-            raise SnapshotError(
-                "the wrappers were reset, but not the environment inside them; a wrapper must "
-                "reset its environment, and must not replace it with another one"
-            )
+            raise SnapshotError("the environment has no state yet: it has not been reset")
+        self._pack(payload, log, trace_digest)
+
+    def _pack(self, payload: Row, log: bytes, trace_digest: bytes) -> None:
         end = _HEAD + len(log)
         if end > len(payload):
-            steps = len(log) // self._step_nbytes
-            raise StateCapacityError(
-                f"a state row has room for {self._steps} steps since the reset, but {steps} "
-                f"were taken; make the environment with replay_capacity={2 * steps}"
-            )
+            raise self._too_large(log, len(payload) - _HEAD)
         payload[:8].view(np.uint64)[0] = len(log)
         payload[8:end] = np.frombuffer(trace_digest + log, np.uint8)
         payload[end:] = 0
+
+    def _too_large(self, log: bytes, room: int) -> StateCapacityError:
+        """Return the error for a `log` that does not fit into `room` bytes."""
+        steps, _ = self._counts(log)
+        if steps > self._steps:
+            return StateCapacityError(
+                f"a state row has room for {self._steps} steps since the reset, but {steps} "
+                f"were taken; make the environment with replay_capacity={2 * steps}"
+            )
+        (_, start, begun), *_ = self._logs.entries(log)
+        carried = len(start.carried or b"")
+        if carried > self._carried_nbytes:
+            return StateCapacityError(
+                "what the wrappers and the environment keep from one episode to the next takes "
+                f"{carried} bytes, but {self._carried_nbytes} are reserved; make the environment "
+                f"with state_capacity={padded(2 * carried)}"
+            )
+        needed = self._steps + -(-(len(log) - room) // self._step_nbytes)
+        return StateCapacityError(
+            f"the log of the {steps} steps since the reset takes {len(log)} bytes, but a state row "
+            f"has room for {room}: the reset, with its options, takes {begun} bytes, and seeds, "
+            "unusual actions and changed attributes take room too; make the environment with "
+            f"replay_capacity={2 * needed}"
+        )
 
     def write(self, payload: Row) -> None:
         """Bring a copy of the environment to the state that the log in `payload` leads to.
@@ -153,6 +214,29 @@ class ReplayCodec(Codec):
         self._proxy.clear()
         self._proxy.forget()
         self._proxy.cache.replayed = 0
+
+
+class NothingSaved:
+    """Saves nothing for the wrappers around an environment; it has the members of `WrapperState`.
+
+    Parameters
+    ----------
+    env : gymnasium.Env
+    """
+
+    nbytes = 0
+    unordered = ""
+    strict = False
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        self._fields = describe_wrappers(env)
+
+    def fingerprint_fields(self) -> list[Any]:
+        """Return the classes and arguments of the wrappers, outermost first, as JSON data."""
+        return self._fields
+
+    def reseed(self, seed: int) -> None:
+        """Do nothing: the codec reseeds the wrappers."""
 
 
 class ReplayedSimulator(GymnasiumSimulator):
@@ -207,23 +291,28 @@ class ReplayedSimulator(GymnasiumSimulator):
         self._most = live_prefixes
         super().__init__(name, **simulator_kwargs)
 
-    def make_env(self) -> gymnasium.Env[Any, Any]:
-        """Return the wrapper chain, with a `CurrentEnvProxy` in place of the base environment."""
-        env = super().make_env()
-        base = env.unwrapped
-        self._logs = ActionLogFormat(base.action_space)
-        self._proxy = CurrentEnvProxy(base)
-        self._proxy.cache = ReplayCache(self._copy, self._logs, self._most or self.copies, base)
-        wrappers = list(chain(env))
-        limits = [link._max_episode_steps for link in wrappers if isinstance(link, TimeLimit)]
-        self._capacity = self._capacity or max([_STEPS, *limits])
-        if not wrappers:
-            return self._proxy
-        wrappers[-1].env = self._proxy
+    def wrapped(self, env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
+        """Return `env` in the user's wrappers; note how long its episodes may be."""
+        removed = list(chain(env))
+        env = super().wrapped(env)
+        if not self._capacity:
+            found = [*removed, *chain(env)]
+            limits = [link._max_episode_steps for link in found if isinstance(link, TimeLimit)]
+            self._capacity = max([_STEPS, *limits])
         return env
 
+    def _set_up(self, env: gymnasium.Env[Any, Any]) -> None:
+        self._logs = ActionLogFormat(spaces_of(env)[0])
+        self._proxy = CurrentEnvProxy(env)
+        self._proxy.cache = ReplayCache(self._copy, self._logs, self._most or self.copies, env)
+        super()._set_up(self._proxy)
+
     def _copy(self) -> gymnasium.Env[Any, Any]:
-        return super().make_env().unwrapped
+        return self.wrapped(self.make_env())
+
+    def make_memory(self) -> Any:
+        """Return an object that saves nothing: the log leads to the state of the wrappers too."""
+        return NothingSaved(self.env)
 
     def _can_be_copied(self) -> bool:
         try:
@@ -232,7 +321,7 @@ class ReplayedSimulator(GymnasiumSimulator):
             not_exiting(error)
             # Some simulators allow only one instance in a process.
             return False
-        if other is self._proxy.env:
+        if innermost(other) is innermost(self._proxy):
             # The callable returns the same object each time.
             return False
         close_copy(other)
@@ -240,38 +329,98 @@ class ReplayedSimulator(GymnasiumSimulator):
 
     def make_codec(self) -> ReplayCodec:
         """Return the codec, after finding out how to repeat episodes and how large actions are."""
-        if self.trial.always:
-            single = self._proxy.cache.single = not self._can_be_copied()
-            self._proxy.seeds_only = _needs_seeds(None if single else self._copy, self._proxy.env)
-        self._refuse_holders()
-        self._proxy.cache.wrappers_draw = not is_plain(self.env)
+        proxy, cache = self._proxy, self._proxy.cache
+        tested = self.trial.always or has_foreign_code(self.env)
+        cache.single = self.trial.always and not self._can_be_copied()
+        cache.carried = self._find_carried()
+        if tested:
+            proxy.seeds_only = self._needs_seeds()
         # Not the episode that the trial plays, so that the trial uses new copies.
         self.env.reset(seed=1)
-        if self.trial.always:
+        if tested:
             _refuse_addresses(self._proxy.env)
         space = copy.deepcopy(self.env.action_space)
         space.seed(1)
         with errors_suppressed():
             for _ in range(_SAMPLE):
                 self.env.step(space.sample())
-        episode = self._proxy.trace_digest.hex() if self.trial.always else None
-        # A wrapper may have reset the environment in between, so read the log only now.
-        log = self._proxy.log
+        episode = proxy.trace_digest.hex() if self.trial.always else None
+        log = proxy.log
         (_, _, begun), *entries = self._logs.entries(log)
         steps = max(1, sum(tag in ACTIONS for tag, *_ in entries))
         measured = -(-(len(log) - begun) // steps)
-        # Not `reset_once`, which raises if a reset replaces the environment; here, this is allowed.
         self.env.reset(seed=0)
         forget_seed(self.env)
-        self._proxy.release_copy()
+        proxy.release_copy()
         return ReplayCodec(
             self._proxy,
             self._logs,
             self.name,
             steps=self._capacity,
             step_nbytes=max(self._logs.action_nbytes, measured, 1),
+            carried_nbytes=self.state_capacity or cache.carried.nbytes,
             episode=episode,
         )
+
+    def _find_carried(self) -> CarriedState:
+        """Return what reads and writes the state that a chain takes over from an episode."""
+        first = self._proxy.env
+        if all(is_known(link) for link in chain(first)) and not foreign_wrappers(first):
+            # Gymnasium's wrappers make no objects in a reset.
+            carried = CarriedState(first, None)
+            if carried.is_empty:
+                return carried
+        used = first if self._proxy.cache.single else self._copy()
+        carried = CarriedState(first, None if used is first else used)
+        try:
+            used.reset(seed=1)
+            carried.adapt(used, lambda: used.reset(seed=1))
+        finally:
+            if used is not first:
+                close_copy(used)
+        return carried
+
+    def _needs_seeds(self) -> bool:
+        """Return whether an episode can be repeated only from a seed.
+
+        This is the case if there are random generators other than ``np_random`` that no log holds.
+        To find out, the same actions are played twice from the same ``np_random``.
+        """
+        space = copy.deepcopy(self.env.action_space)
+        space.seed(0)
+        actions = [space.sample() for _ in range(_TRIAL_STEPS)]
+        cache = self._proxy.cache
+        generator = random_state.save_generator(random_state.seeded_generator(7))
+        start = Start(None, generator, None, None, cache.carried.read(self._proxy.env))
+        one, other = (_play(cache, start, actions) for _ in range(2))
+        return difference(one, other) is not None
+
+    def renew(self) -> None:
+        """Remove all random generators; before the first reset, return to the first copy."""
+        if self._fresh is not None:
+            self._proxy.show_first()
+        super().renew()
+        self._proxy.accept_changes()
+
+    def hand_out(self) -> None:
+        """From now on, log changes of attributes that code outside makes."""
+        self._proxy.hand_out()
+
+    def state_difference(self, one: Row, other: Row) -> tuple[str, str] | None:
+        """Return an attribute in which the states of two payloads differ, and both values.
+
+        Rows with different logs may hold the same state, if a wrapper keeps values that the reset
+        then replaces.
+        """
+        found = super().state_difference(one, other)
+        if found is None or _unpack(one)[1] != _unpack(other)[1]:
+            return found
+        states = []
+        for payload in (one, other):
+            self.write(payload)
+            states.append(attributes(self._proxy.env))
+        names = differing_attributes(*states)
+        return None if not names else (names[0], "not the same value both times")
 
     def _end_trial(self, original: Row, fresh: Callable[[], None] | None) -> None:
         super()._end_trial(original, fresh)
@@ -281,19 +430,6 @@ class ReplayedSimulator(GymnasiumSimulator):
 
     def second_copy(self) -> Self | None:
         return None if self._proxy.cache.single else super().second_copy()
-
-    def _refuse_holders(self) -> None:
-        """Raise `SnapshotError` if a wrapper refers to the base, which a restore may replace."""
-        base = self._proxy.env
-        for wrapper in chain(self.env):
-            for name, value in vars(wrapper).items():
-                held = getattr(value, "__self__", value)
-                if held is base and wrapper is not self._proxy:
-                    raise SnapshotError(
-                        f"{type(wrapper).__name__}.{name} cannot be saved: it holds the "
-                        "environment itself, but replay keeps several copies of it; use "
-                        "self.unwrapped in each step instead"
-                    )
 
     # Costs
 
@@ -328,40 +464,27 @@ def _unpack(payload: Row) -> tuple[bytes, bytes]:
     return data[DIGEST_NBYTES:], data[:DIGEST_NBYTES]
 
 
-def _needs_seeds(
-    make: Callable[[], gymnasium.Env[Any, Any]] | None, first: gymnasium.Env[Any, Any]
-) -> bool:
-    """Return whether an episode can be repeated only from a seed.
+def _play(cache: ReplayCache, start: Start, actions: list[Any]) -> list[Outcome]:
+    """Play `actions` in an episode of its own; return its outcomes without the infos.
 
-    This is the case if the environment has random generators other than ``np_random``. To find out,
-    the same actions are played twice from the same ``np_random``: in two copies that `make`
-    returns, or both times in `first` if `make` is ``None``.
+    If infos differ, states are only approximate.
     """
-    space = copy.deepcopy(first.action_space)
-    space.seed(0)
-    actions = [space.sample() for _ in range(_TRIAL_STEPS)]
-    one, other = (_play(first if make is None else make(), first, actions) for _ in range(2))
-    return difference(one, other) is not None
-
-
-def _play(env: Any, first: gymnasium.Env[Any, Any], actions: list[Any]) -> list[Outcome]:
+    cached, obs, _ = cache.begin(start)
     try:
-        env._np_random = random_state.seeded_generator(7)
-        outcomes: list[Outcome] = [(copy.deepcopy(env.reset()[0]),)]
+        outcomes: list[Outcome] = [(copy.deepcopy(obs),)]
         for action in actions:
-            # Infos are left out; if they differ, states are only approximate.
-            outcomes.append(outcome_of(env.step, action, error_text=False)[:4])
+            outcomes.append(outcome_of(cached.env.step, action, error_text=False)[:4])
             if ends(outcomes[-1]):
                 break
     finally:
-        if env is not first:
-            close_copy(env)
+        cache.discard(cached)
     return outcomes
 
 
-def _refuse_addresses(base: Any) -> None:
-    """Raise `SnapshotError` if `base` holds a set whose order may differ between copies."""
-    if (place := set_of_addresses(base, type(base).__name__)) is not None:
+def _refuse_addresses(env: gymnasium.Env[Any, Any]) -> None:
+    """Raise `SnapshotError` if `env` holds a set whose order may differ between copies."""
+    places = (set_of_addresses(link, type(link).__name__) for link in reversed(links(env)))
+    if (place := next(filter(None, places), None)) is not None:
         raise SnapshotError(
             f"{place} is a set of objects that hash by their address, so two copies of the "
             "environment may iterate over it in different orders, and a replay may differ; keep "

@@ -24,6 +24,7 @@ from plangym_like.errors import PlangymError, SnapshotError, StateCapacityError,
 from plangym_like.family_env import FamilyEnv
 from plangym_like.row_errors import errors_suppressed, not_exiting
 from plangym_like.snapshots import plain_data
+from plangym_like.snapshots.chains import innermost
 from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.known_wrappers import TRANSPARENT, chain
 from plangym_like.snapshots.open_libraries import close_copy
@@ -202,13 +203,13 @@ class SaveLoadSimulator(GymnasiumSimulator):
     def make_env(self) -> gymnasium.Env[Any, Any]:
         """Return the environment; raise `SnapshotError` if it lacks one of the two methods."""
         env = super().make_env()
-        missing = [name for name in _METHODS if not callable(getattr(env.unwrapped, name, None))]
+        missing = [name for name in _METHODS if not callable(getattr(innermost(env), name, None))]
         if missing:
-            advice = _advice_for_mujoco(env.unwrapped)
+            advice = _advice_for_mujoco(innermost(env))
             # Some environments cannot be closed before their first reset.
             close_copy(env)
             raise SnapshotError(
-                f"{qualified_name(type(env.unwrapped))} has no {' and no '.join(missing)}{advice}"
+                f"{qualified_name(type(innermost(env)))} has no {' and no '.join(missing)}{advice}"
             )
         return env
 

@@ -133,7 +133,7 @@ class TriedSimulator(Simulator):
         except Exception as error:
             not_exiting(error)
             return None
-        if other.env.unwrapped is self.env.unwrapped:
+        if links(other.env)[-1] is links(self.env)[-1]:
             # The callable returns the same object each time.
             return None
         other._fresh = None
@@ -177,7 +177,7 @@ class TriedSimulator(Simulator):
         """Return a phrase that names the changed `fingerprint_fields`, or ``""`` if none has."""
         after = self.codec.fingerprint_fields()
         changed = [name for name in before if after[name] != before[name]]
-        name = qualified_name(type(self.env.unwrapped))
+        name = qualified_name(type(links(self.env)[-1]))
         return f"the {' and the '.join(changed)} of {name}" if changed else ""
 
     def _refuse_use(self, changed: str) -> None:

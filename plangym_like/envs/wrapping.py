@@ -119,8 +119,8 @@ def spaces_of(env: gymnasium.Env[Any, Any]) -> tuple[Space[Any], Space[Any]]:
         found = getattr(env, name, None)
         if not isinstance(found, Space):
             raise EnvApiError(
-                f"{name} of {type(env.unwrapped).__name__} is {found!r}, not a space: set it to an "
-                "object of gymnasium.spaces, in the class or in its constructor"
+                f"{name} of {type(links(env)[-1]).__name__} is {found!r}, not a space: set it to "
+                "an object of gymnasium.spaces, in the class or in its constructor"
             )
     return env.action_space, env.observation_space
 

@@ -9,8 +9,8 @@ tag     what follows
 ``A``   an action with the space's shape and dtype: its packed bytes, whose number is fixed
 ``D``   an action with the space's shape but another dtype: its type character, then its bytes
 ``P``   uint32 length, then plain data: any other action
-``R``   uint64: the seed with which the environment's random generator was replaced
-``G``   40 bytes: the environment's random generator, after a wrapper drew from it
+``R``   uint64: the seed with which the random generators were replaced
+``C``   uint32 length, then plain data: an attribute that code outside the chain changed
 ======  ====================================================================================
 
 Every log begins with its only ``S`` entry. No entry's bytes are a prefix of another entry's. So one
@@ -19,6 +19,8 @@ log continues another if and only if its bytes begin with all bytes of the other
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import struct
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -28,10 +30,9 @@ import numpy as np
 
 from plangym_like import spaces
 from plangym_like.errors import SnapshotError, StateFormatError
-from plangym_like.random_state import GENERATOR_NBYTES
 from plangym_like.snapshots import plain_data
 
-START, RESEED, GENERATOR = b"S", b"R", b"G"
+START, RESEED, CHANGE = b"S", b"R", b"C"
 # The tags of actions.
 ACTION, OTHER_DTYPE, PLAIN = b"A", b"D", b"P"
 ACTIONS = (ACTION, OTHER_DTYPE, PLAIN)
@@ -42,13 +43,26 @@ _SEED = struct.Struct("<cQ")
 class Start(NamedTuple):
     """How an episode began: from a seed, or from the random generator's state before the reset.
 
-    `spawner` is what `random_state.spawner_of` returned for this generator.
+    `spawner` is what `random_state.spawner_of` returned for this generator. `carried` is what the
+    chain takes over from the episode before, as `CarriedState.read` returned it.
     """
 
     seed: int | None
     generator: bytes | None
     options: dict[str, Any] | None
     spawner: tuple[Any, ...] | None = None
+    carried: bytes | None = None
+
+
+class Change(NamedTuple):
+    """An attribute that code outside the chain changed.
+
+    `link` is the position of its owner in `links`, 0 for the outermost wrapper.
+    """
+
+    link: int
+    name: str
+    value: Any
 
 
 class ActionLogFormat:
@@ -67,7 +81,7 @@ class ActionLogFormat:
     Examples
     --------
     >>> logs = ActionLogFormat(gymnasium.spaces.Discrete(4))
-    >>> log = logs.start(Start(7, None, None)) + logs.action(np.int64(2))
+    >>> log = logs.start(Start(7, None, None)) + logs.action(np.int64(2))[0]
     >>> [(tag, value) for tag, value, _ in logs.entries(log)][1]
     (b'A', np.int64(2))
     """
@@ -78,6 +92,8 @@ class ActionLogFormat:
         self.action_nbytes = 0
         if leaves is not None:
             self._shape, self._dtype = leaves[0]
+            # The spaces' own samples of shape () are arrays in a `Box`, and numbers elsewhere.
+            self._arrays = bool(self._shape) or isinstance(action_space, gymnasium.spaces.Box)
             self._packed = _narrowest(action_space, self._dtype)
             self._width = int(np.prod(self._shape)) * self._packed.itemsize
             self.action_nbytes = 1 + self._width
@@ -100,34 +116,51 @@ class ActionLogFormat:
             ) from error
         return _LENGTH.pack(START, len(data)) + data
 
-    def action(self, action: Any) -> bytes:
-        """Return the entry for a step.
+    def action(self, action: Any) -> tuple[bytes, Any]:
+        """Return the entry for a step, and the action as `entries` will read it, a copy.
+
+        A number and an array of shape () are the same action, and so are an ``int`` and a number of
+        the dtype of a `Discrete` space.
 
         Raises
         ------
         SnapshotError
             The action is not plain data.
         """
-        if self._usual and getattr(action, "dtype", None) == self._dtype:
-            if action.shape == self._shape and isinstance(action, np.ndarray) == bool(self._shape):
-                packed = action.astype(self._packed)
-                if self._packed == self._dtype or (packed == action).all():
-                    data: bytes = packed.tobytes()
-                    return ACTION + data
-        if self._usual and type(action) is np.ndarray and action.dtype.kind in "iuf":
-            if action.shape == self._shape and action.dtype.isnative:
-                kind: str = action.dtype.char
-                return OTHER_DTYPE + kind.encode() + bytes(action.tobytes())
+        if self._usual:
+            if type(action) is int and not self._arrays:
+                with contextlib.suppress(OverflowError):
+                    action = self._dtype.type(action)
+            if isinstance(action, (np.ndarray, np.generic)) and action.shape == self._shape:
+                dtype = action.dtype
+                if dtype == self._dtype:
+                    packed = action.astype(self._packed)
+                    if self._packed == dtype or (packed == action).all():
+                        return ACTION + packed.tobytes(), self._formed(action.copy())
+                if dtype.kind in "iuf" and dtype.isnative:
+                    entry = OTHER_DTYPE + dtype.char.encode() + action.tobytes()
+                    return entry, self._formed(action.copy())
         data = plain_data.encode(action)
-        return _LENGTH.pack(PLAIN, len(data)) + data
+        return _LENGTH.pack(PLAIN, len(data)) + data, copy.deepcopy(action)
+
+    def _formed(self, action: Any) -> Any:
+        """Return `action` as an array or as a number, as the space's samples are."""
+        return np.asarray(action) if self._arrays else action[()]
 
     def reseed(self, seed: int) -> bytes:
-        """Return the entry for replacing the random generator with one made from `seed`."""
+        """Return the entry for replacing the random generators with some made from `seed`."""
         return _SEED.pack(RESEED, seed)
 
-    def generator(self, memory: bytes) -> bytes:
-        """Return the entry for the generator state `memory`, after a wrapper drew from it."""
-        return GENERATOR + memory
+    def change(self, change: Change) -> bytes:
+        """Return the entry for an attribute that was changed from outside.
+
+        Raises
+        ------
+        SnapshotError
+            The new value is not plain data.
+        """
+        data = plain_data.encode(tuple(change))
+        return _LENGTH.pack(CHANGE, len(data)) + data
 
     def entries(self, log: bytes, start: int = 0) -> Iterator[tuple[bytes, Any, int]]:
         """Yield ``(tag, value, end)`` for each entry from byte `start` on.
@@ -153,30 +186,29 @@ class ActionLogFormat:
         if tag == ACTION and self._usual:
             end = start + 1 + self._width
             packed = np.frombuffer(log[start + 1 : end], self._packed).reshape(self._shape)
-            return packed.astype(self._dtype)[()], end
+            return self._formed(packed.astype(self._dtype)), end
         if tag == OTHER_DTYPE and self._usual:
             dtype = np.dtype(log[start + 1 : start + 2].decode("ascii"))
             if dtype.kind not in "iuf":
                 raise ValueError(f"actions of dtype {dtype}")
             end = start + 2 + int(np.prod(self._shape)) * dtype.itemsize
             action = np.frombuffer(log[start + 2 : end], dtype).reshape(self._shape)
-            return action.copy(), end
+            return self._formed(action.copy()), end
         if tag == RESEED:
             _, seed = _SEED.unpack_from(log, start)
             return seed, start + _SEED.size
-        if tag == GENERATOR:
-            end = start + 1 + GENERATOR_NBYTES
-            if end > len(log):
-                raise ValueError("it ends too early")
-            return log[start + 1 : end], end
-        if tag not in (START, PLAIN):
+        if tag not in (START, PLAIN, CHANGE):
             raise ValueError(f"there are no entries of kind {tag!r}")
         _, length = _LENGTH.unpack_from(log, start)
         end = start + _LENGTH.size + length
         if end > len(log):
             raise ValueError("it ends too early")
         value = plain_data.decode(log[start + _LENGTH.size : end])
-        return Start(*value) if tag == START else value, end
+        kind: Any = _NAMED.get(tag)
+        return value if kind is None else kind(*value), end
+
+
+_NAMED = {START: Start, CHANGE: Change}
 
 
 def _narrowest(space: gymnasium.Space[Any], dtype: np.dtype[Any]) -> np.dtype[Any]:

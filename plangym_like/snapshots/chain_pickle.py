@@ -95,8 +95,8 @@ class ChainPickle(ChainState):
         self.unordered = ""
         self.strict = self.met_set = False
         self._classes: dict[tuple[str, str], type] = {}
-        if getattr(type(env.unwrapped), "state_attributes", None) is None:
-            _check_class(env.unwrapped)
+        if getattr(type(links(env)[-1]), "state_attributes", None) is None:
+            _check_class(links(env)[-1])
         super().__init__(env, base=True)
         for number, link in enumerate(links(env)):
             self._references[f"link {number}"] = link

@@ -81,8 +81,7 @@ class ChainState(abc.ABC):
         """Restart the owners' random generators from `seed`, except the base's ``np_random``."""
         if not self.owners:
             return
-        # If there are several copies of the environment, `unwrapped` is the current one.
-        own = vars(self._env.unwrapped).get("_np_random")
+        own = vars(links(self._env)[-1]).get("_np_random")
         restart_generators(self.owners, own, seed)
 
     def encoded(self) -> bytes:

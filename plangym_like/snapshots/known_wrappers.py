@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any
 
 import gymnasium
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker
 
-from plangym_like.errors import SnapshotError
+from plangym_like.snapshots.chains import chain as chain
+from plangym_like.snapshots.chains import innermost as innermost
+from plangym_like.snapshots.chains import links as links
 from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.current_env_proxy import CurrentEnvProxy
-from plangym_like.snapshots.state_owner import CONSTANT, kind_of
+from plangym_like.snapshots.state_owner import CONSTANT
 
 # Wrappers that only check how an environment is called, or forward calls to a copy of it.
 TRANSPARENT = (OrderEnforcing, PassiveEnvChecker, CurrentEnvProxy)
@@ -64,29 +65,6 @@ _IMPOSSIBLE = {
     f"{_OWN}jax_to_torch.JaxToTorch": _FOREIGN,
     f"{_OWN}numpy_to_torch.NumpyToTorch": _FOREIGN,
 }
-
-
-def chain(env: gymnasium.Env[Any, Any]) -> Iterator[gymnasium.Wrapper[Any, Any, Any, Any]]:
-    """Yield the wrappers around `env`, outermost first.
-
-    Raises
-    ------
-    SnapshotError
-        The innermost object is not a `gymnasium.Env`.
-    """
-    while isinstance(env, gymnasium.Wrapper):
-        yield env
-        env = env.env
-    if not isinstance(env, gymnasium.Env):
-        raise SnapshotError(
-            f"{kind_of(env)} is not a gymnasium.Env; an object that steps several environments, "
-            "in threads or in processes, cannot be saved: give a single environment"
-        )
-
-
-def links(env: gymnasium.Env[Any, Any]) -> list[Any]:
-    """Return the wrappers around `env`, outermost first, and then the environment inside."""
-    return [*chain(env), env.unwrapped]
 
 
 def describe_wrappers(env: gymnasium.Env[Any, Any]) -> list[Any]:
@@ -148,7 +126,7 @@ def has_foreign_code(env: gymnasium.Env[Any, Any]) -> bool:
     Environments of this package, and NumPy functions that a wrapper calls, do not count.
     """
     own = ("gymnasium", _package_of(links))
-    return _package_of(type(env.unwrapped)) not in own or bool(foreign_wrappers(env))
+    return _package_of(type(innermost(env))) not in own or bool(foreign_wrappers(env))
 
 
 def foreign_wrappers(env: gymnasium.Env[Any, Any]) -> list[str]:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
@@ -20,10 +20,25 @@ import numpy as np
 from plangym_like import random_state
 from plangym_like.errors import SnapshotError, StateFormatError
 from plangym_like.row_errors import errors_suppressed
+from plangym_like.simulator import as_reset, as_step
 from plangym_like.snapshots import plain_data
-from plangym_like.snapshots.action_log import GENERATOR, RESEED, START, ActionLogFormat, Start
+from plangym_like.snapshots.action_log import (
+    CHANGE,
+    RESEED,
+    START,
+    ActionLogFormat,
+    Change,
+    Start,
+)
+from plangym_like.snapshots.chains import chain, innermost, links
 from plangym_like.snapshots.configuration import qualified_name
+from plangym_like.snapshots.in_place import put
 from plangym_like.snapshots.open_libraries import close_copy, libraries_left_open
+from plangym_like.snapshots.reachable import reachable
+from plangym_like.snapshots.state_owner import CONSTANT
+
+if TYPE_CHECKING:
+    from plangym_like.snapshots.carried_state import CarriedState
 
 DIGEST_NBYTES = 8
 # A copy that was not used in the last ``_UNUSED_RESTORES * capacity`` restores is evicted first.
@@ -34,20 +49,19 @@ _Env = gymnasium.Env[Any, Any]
 
 @dataclass(slots=True, eq=False)
 class CachedCopy:
-    """A copy of the environment and the action log that led to its current state.
+    """A copy of the wrapper chain and the action log that led to its current state.
 
     ``trace_digest`` is a digest of all observations, rewards and flags on the way to that state. It
-    shows whether two replays of a log gave the same results. ``generator`` is the
-    environment's random generator after the last entry; it is kept only if wrappers may draw from
-    it.
+    shows whether two replays of a log gave the same results. ``changed`` are the attributes that
+    code outside the chain has changed, as the fields ``link`` and ``name`` of `Change`.
     """
 
     env: _Env
     log: bytes = b""
     trace_digest: bytes = b""
-    generator: bytes = b""
     last_used: int = 0
     alive: bool = True
+    changed: set[tuple[int, str]] = field(default_factory=set)
 
 
 class ReplayCache:
@@ -56,20 +70,20 @@ class ReplayCache:
     Parameters
     ----------
     make : callable
-        Returns a new copy, without wrappers, that has not been reset.
+        Returns a new copy of the wrapper chain that has not been reset.
     logs : ActionLogFormat
         The format of the action logs.
     capacity : int
         The maximum number of copies that are open at once.
     first : gymnasium.Env
-        An existing copy, which is used first.
+        An existing copy, which is used if a process can hold only one.
 
     Attributes
     ----------
     single : bool
         Whether a process can hold only one copy; each episode then resets that copy.
-    wrappers_draw : bool
-        Whether wrappers may draw from the copies' generators (``StickyAction`` does).
+    carried : CarriedState
+        Reads and writes what a chain takes over from the episode before.
     replayed : int
         Steps that were replayed so far, for benchmarks.
     """
@@ -80,11 +94,11 @@ class ReplayCache:
         self._make = make
         self._logs = logs
         self._capacity = capacity
-        self._first: _Env | None = first
+        self._only = first
         self._copies: list[CachedCopy] = []
         self._restores = 0
         self.single = False
-        self.wrappers_draw = False
+        self.carried: CarriedState
         self.replayed = 0
 
     def begin(self, start: Start) -> tuple[CachedCopy, Any, dict[str, Any]]:
@@ -95,20 +109,20 @@ class ReplayCache:
         """
         self._restores += 1
         cached = CachedCopy(self._new_env(), last_used=self._restores)
-        base: Any = cached.env
-        if start.generator is not None:
-            base._np_random = random_state.spawning_generator(start.generator, start.spawner)
+        env = cached.env
         try:
-            obs, info = base.reset(seed=start.seed, options=copy.deepcopy(start.options))
+            if start.generator is not None:
+                generator = random_state.spawning_generator(start.generator, start.spawner)
+                innermost(env)._np_random = generator
+            if start.carried is not None:
+                cached.changed = self.carried.write(env, start.carried)
+            obs, info = as_reset(env.reset(seed=start.seed, options=copy.deepcopy(start.options)))
         except BaseException:
-            if self.single:
-                self._first = base
-            else:
-                close_copy(base)
+            if not self.single:
+                close_copy(env)
             raise
         cached.log = self._logs.start(start)
         cached.trace_digest = _digest(b"", obs)
-        self._save_generator(cached)
         self._copies.append(cached)
         return cached, obs, info
 
@@ -139,9 +153,9 @@ class ReplayCache:
         if best.trace_digest != trace_digest:
             self.discard(best)
             raise SnapshotError(
-                f"{qualified_name(type(best.env))} did not repeat itself: its states are "
-                "saved as the actions since the reset, and stepping through them again gave other "
-                "observations, rewards or flags than the first time. Later steps depend on "
+                f"{qualified_name(type(innermost(best.env)))} did not repeat itself: its states "
+                "are saved as the actions since the reset, and stepping through them again gave "
+                "other observations, rewards or flags than the first time. Later steps depend on "
                 "something that neither reset(seed=...) nor its actions set (time, a global "
                 "generator, another version of the simulator, another processor)"
             )
@@ -150,44 +164,42 @@ class ReplayCache:
 
     def step(self, cached: CachedCopy, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step `cached`, and return the result; discard the copy if the step raises an error."""
-        entry = self._logs.action(action)
+        # A copy: the environment may keep the action, and the caller may change it later.
+        entry, own = self._logs.action(action)
         try:
-            # The environment may keep the action, which the caller may change later.
-            result = cached.env.step(copy.deepcopy(action))
+            result = as_step(cached.env.step(own))
         except BaseException:
             self.discard(cached)
             raise
         cached.log += entry
         cached.trace_digest = _digest(cached.trace_digest, result[0], result[1:4])
-        self._save_generator(cached)
         return result
 
     def reseed(self, cached: CachedCopy, seed: int) -> None:
-        """Restart the random generator of `cached` from `seed`; discard the copy if this raises."""
+        """Restart the generators of `cached` from `seed`; discard the copy if this raises."""
         entry = self._logs.reseed(seed)
         try:
-            random_state.reseed(cached.env, seed)
+            _reseed(cached.env, seed)
         except BaseException:
             self.discard(cached)
             raise
         cached.log += entry
-        self._save_generator(cached)
 
-    def log_draws(self, cached: CachedCopy) -> None:
-        """Log the random generator of `cached` if a wrapper drew from it since the last entry."""
-        if self.wrappers_draw and cached.alive:
-            before = cached.generator
-            self._save_generator(cached)
-            if cached.generator != before:
-                cached.log += self._logs.generator(cached.generator)
+    def log_change(self, cached: CachedCopy, change: Change) -> None:
+        """Log a change that code outside has made to `cached`.
+
+        Raises
+        ------
+        SnapshotError
+            The new value is not plain data.
+        """
+        cached.log += self._logs.change(change)
 
     def release(self, cached: CachedCopy) -> None:
         """Remove a copy from the cache without closing it."""
         cached.alive = False
         if cached in self._copies:
             self._copies.remove(cached)
-            if self.single:
-                self._first = cached.env
 
     def discard(self, cached: CachedCopy) -> None:
         """Remove a copy from the cache and close it, while other copies may be in use."""
@@ -198,48 +210,44 @@ class ReplayCache:
         """Close all copies."""
         for cached in list(self._copies):
             self._end(cached)
-        if self._first is not None:
-            self._first.close()
-            self._first = None
+        if self.single:
+            self._only.close()
 
     def _replay(self, cached: CachedCopy, log: bytes) -> None:
         """Step `cached` through the entries of `log` that its own log does not have yet."""
-        base: Any = cached.env
+        env: Any = cached.env
         trace_digest = cached.trace_digest
         try:
             for tag, value, _ in self._logs.entries(log, len(cached.log)):
                 if tag == RESEED:
-                    random_state.reseed(base, value)
-                elif tag == GENERATOR:
-                    base._np_random = random_state.load_generator(value, base._np_random)
+                    _reseed(env, value)
+                elif tag == CHANGE:
+                    put(links(env)[value.link], value.name, value.value)
+                    if value.name != "_np_random":
+                        cached.changed.add(value[:2])
                 else:
-                    result = base.step(value)
+                    result = env.step(value)
                     trace_digest = _digest(trace_digest, result[0], result[1:4])
                     self.replayed += 1
         except BaseException:
             self.discard(cached)
             raise
         cached.log, cached.trace_digest = log, trace_digest
-        self._save_generator(cached)
 
     def _end(self, cached: CachedCopy) -> None:
         self.release(cached)
-        self._first = None
-        with errors_suppressed(Exception):
-            cached.env.close()
-
-    def _save_generator(self, cached: CachedCopy) -> None:
-        if self.wrappers_draw:
-            cached.generator = random_state.save_generator(vars(cached.env).get("_np_random"))
+        if not self.single:
+            with errors_suppressed(Exception):
+                cached.env.close()
 
     def _new_env(self) -> _Env:
         if self.single:
             for cached in list(self._copies):
                 self.release(cached)
-        elif len(self._copies) >= self._capacity:
+            return self._only
+        if len(self._copies) >= self._capacity:
             self.discard(self._evicted())
-        first, self._first = self._first, None
-        return self._make() if first is None else first
+        return self._make()
 
     def _evicted(self) -> CachedCopy:
         """Return the copy to discard, to make room for a new one.
@@ -260,6 +268,24 @@ def _encoded(value: Any) -> bytes:
         return plain_data.encode(value)
     except SnapshotError:
         return b""
+
+
+def _reseed(env: _Env, seed: int) -> None:
+    """Restart ``np_random`` and the random generators that the wrappers hold from `seed`."""
+    base = innermost(env)
+    random_state.reseed(base, seed)
+    seen = {id(link) for link in links(env)} | {id(base._np_random)}
+    number = 0
+    for wrapper in chain(env):
+        for name, value in vars(wrapper).items():
+            if name in CONSTANT:
+                continue
+            for _, thing in reachable(value, name, seen):
+                if isinstance(thing, np.random.Generator):
+                    bits: Any = thing.bit_generator
+                    start = np.random.SeedSequence(int(seed), spawn_key=(number,))
+                    random_state.restart(bits, type(bits)(start))
+                    number += 1
 
 
 def _digest(before: bytes, obs: Any, rest: tuple[Any, ...] = ()) -> bytes:

@@ -32,7 +32,7 @@ from plangym_like.snapshots.generators import (
     stir_global_generators,
 )
 from plangym_like.snapshots.impure_functions import changed_places, values_outside
-from plangym_like.snapshots.known_wrappers import chain, is_known
+from plangym_like.snapshots.known_wrappers import chain, is_known, links
 from plangym_like.snapshots.open_libraries import libraries_left_open
 from plangym_like.snapshots.outcomes import Outcome, compare_outcomes, ends, outcome_of
 from plangym_like.states import Row
@@ -348,7 +348,7 @@ class Trial:
     def _name(self) -> str:
         env = self._sim.env
         own = [qualified_name(type(link)) for link in chain(env) if not is_known(link)]
-        name = qualified_name(type(env.unwrapped))
+        name = qualified_name(type(links(env)[-1]))
         return f"{name} in {', '.join(own)}" if own else name
 
     def _cause(self, row: Row | None, start: int) -> str:

@@ -39,6 +39,7 @@ from plangym_like.snapshots.configuration import (
     own_pickling,
 )
 from plangym_like.snapshots.impure_functions import held_objects, refuse_method_of_data
+from plangym_like.snapshots.known_wrappers import links
 from plangym_like.snapshots.reachable import reachable
 from plangym_like.snapshots.set_order import order_note
 from plangym_like.snapshots.state_owner import CONSTANT, StateOwner, always, kind_of
@@ -232,7 +233,7 @@ class WrapperState(ChainState):
 
     def _known(self) -> list[Any]:
         """Return the objects that are encoded as references, in a fixed order."""
-        base: Any = self._env.unwrapped  # the current copy, if there are several
+        base: Any = links(self._env)[-1]
         own = vars(base).get("_np_random")
         return [base if own is None else own, *self._references.values()]
 

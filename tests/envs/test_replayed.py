@@ -330,12 +330,13 @@ def test_logs_keep_actions_to_the_bit() -> None:
     logs = ActionLogFormat(gymnasium.spaces.MultiDiscrete([3, 300]))
     actions = [np.array([2, 299]), np.array([9, 70000]), np.array([1, 1], np.int8), 3, {"a": 1.5}]
     start = Start(3, None, {"x": 1})
-    log = logs.start(start) + b"".join(map(logs.action, actions))
+    log = logs.start(start) + b"".join(logs.action(action)[0] for action in actions)
     log += logs.reseed(2**64 - 1)
     read = list(logs.entries(log))
     assert read[0][1] == start and read[-1][:2] == (RESEED, 2**64 - 1)
     for action, (_, again, _) in zip(actions, read[1:-1], strict=True):
         assert_same(again, action)
+        assert_same(logs.action(action)[1], action)
 
 
 def test_a_step_that_raises_leaves_the_state() -> None:

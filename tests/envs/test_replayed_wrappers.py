@@ -1,0 +1,334 @@
+"""Wrappers that change a replayed environment: equal to Gymnasium alone, everywhere."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from changing_wrappers import (
+    BY_NAME,
+    SEEDED_ONLY,
+    BeforeReset,
+    BySeedMethod,
+    Compounding,
+    EveryThirdEpisode,
+    HoldsAnArray,
+    InPlace,
+    Late,
+)
+from comparing import assert_same
+from conftest import sending
+from gymnasium.utils import EzPickle
+from gymnasium.vector import SyncVectorEnv
+
+import plangym_like
+from plangym_like.errors import SnapshotError, StateCapacityError
+from plangym_like.planners import RandomShooting
+
+
+class Model:
+    def __init__(self) -> None:
+        self.masses = np.array([1.0, 2.0, 3.0])
+
+
+class Machine(EzPickle, gymnasium.Env):
+    """Says that it cannot be pickled, as a simulator in C++ does."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float64)
+    action_space = gymnasium.spaces.Discrete(3)
+
+    def __init__(self, power: float = 5.0) -> None:
+        EzPickle.__init__(self, power)
+        self.power = power
+        self.model = Model()
+
+    def seed_dice(self, seed: int) -> None:
+        self.dice = np.random.RandomState(seed)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.seed_dice(0)
+        self.at, self.speed = float(self.np_random.random()), 0.0
+        return np.array([self.at, self.speed]), {}
+
+    def step(self, action: Any) -> Any:
+        push = float(action) - 1 + 0.01 * self.power + 0.01 * self.dice.random_sample()
+        self.speed += push / float(self.model.masses.sum())
+        self.at += self.speed
+        return np.array([self.at, self.speed]), self.at + 0.1 * self.power, False, False, {}
+
+
+LANDER = ("LunarLander-v3", {"enable_wind": True}, "wind_power")
+CASES: dict[str, tuple[Any, dict[str, Any], Any]] = {
+    **{f"{kind.__name__}-lander": (*LANDER[:2], (kind, {"name": LANDER[2]})) for kind in BY_NAME},
+    **{f"{kind.__name__}-machine": (Machine, {}, (kind, {"name": "power"})) for kind in BY_NAME},
+    "InPlace-machine": (Machine, {}, (InPlace, {"path": "model.masses"})),
+    "HoldsAnArray-machine": (Machine, {}, (HoldsAnArray, {"path": "model.masses"})),
+    "BySeedMethod-machine": (Machine, {}, BySeedMethod),
+}
+STEPS = 45
+SEEDS = (4, None, None, 7, None)
+
+
+def alone(name: Any, kwargs: dict[str, Any], wrapper: Any) -> Any:
+    """Return the chain that Gymnasium makes, without a time limit."""
+    env = name(**kwargs) if callable(name) else gymnasium.make(name, max_episode_steps=-1, **kwargs)
+    kind, options = wrapper if isinstance(wrapper, tuple) else (wrapper, {})
+    return kind(env, **options)
+
+
+def made(case: str, **options: Any) -> Any:
+    name, kwargs, wrapper = CASES[case]
+    return plangym_like.make(name, wrappers=[wrapper], **kwargs, **options)
+
+
+def seeds_of(case: str) -> tuple[int | None, ...]:
+    """Return the seeds of a few episodes; an array may be changed only within an episode."""
+    if case.startswith(("HoldsAnArray", "BySeedMethod")):
+        return (4,)
+    drawn = tuple(kind.__name__ for kind in SEEDED_ONLY)
+    return tuple(s for s in SEEDS if s is not None) if case.startswith(drawn) else SEEDS
+
+
+def actions_of(env: Any, count: int, seed: int = 0) -> list[int]:
+    return [int(a) for a in np.random.default_rng(seed).integers(env.action_space.n, size=count)]
+
+
+def needs_box2d(case: str) -> None:
+    if case.endswith("lander"):
+        pytest.importorskip("Box2D", reason="Box2D has no wheel here")
+
+
+def episode(env: Any, seed: int | None, actions: list[int]) -> list[Any]:
+    """Return the observations and rewards of an episode in Gymnasium's environment `env`."""
+    found: list[Any] = [env.reset(seed=seed)[0]]
+    for action in actions:
+        obs, reward, terminated, truncated, _ = env.step(action)
+        found.append((obs, float(reward), terminated, truncated))
+        if terminated or truncated:
+            break
+    return found
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_episodes_are_gymnasiums(case: str) -> None:
+    needs_box2d(case)
+    theirs = alone(*CASES[case])
+    with made(case) as env:
+        assert (env.snapshot, env.exactness) == ("replay", "exact")
+        for number, seed in enumerate(seeds_of(case)):
+            actions = actions_of(env, STEPS, number)
+            expected = episode(theirs, seed, actions)
+            state, obs, _ = env.reset(seed=seed)
+            assert_same(obs, expected[0])
+            states = [state]
+            for action, outcome in zip(actions, expected[1:], strict=False):
+                step = env.step(action, state=states[-1])
+                assert_same(tuple(step[1:5]), outcome)
+                states.append(step.state)
+            # Each state leads to the same next one, in any order and from any copy.
+            order = np.random.default_rng(0).permutation(len(expected) - 1)
+            batch = env.step_batch([actions[i] for i in order], np.stack(states)[order])
+            assert_same(batch.states, np.stack(states)[order + 1])
+            env.set_state(states[-1])
+    theirs.close()
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.endswith("machine")])
+@pytest.mark.parametrize("isolate", [False, True], ids=["workers", "isolated"])
+def test_workers_agree(case: str, isolate: bool) -> None:
+    _check_workers(case, isolate)
+
+
+@pytest.mark.parametrize("isolate", [False, True], ids=["workers", "isolated"])
+def test_workers_agree_about_the_lander(isolate: bool) -> None:
+    needs_box2d("lander")
+    _check_workers("BeforeReset-lander", isolate)
+
+
+def _check_workers(case: str, isolate: bool) -> None:
+    theirs = alone(*CASES[case])
+    with sending(made(case, n_workers=2, isolate=isolate)) as env:
+        actions = actions_of(env, STEPS)
+        for number in seeds_of(case):
+            state = env.reset(seed=number).state
+            expected = episode(theirs, number, actions)[1:]
+            for action in actions[: len(expected)]:
+                env.step(action)
+        found = env.rollout_batch([actions[: len(expected)]] * 6, state, return_observations=True)
+        for row in range(6):
+            assert_same(found.observations[row][-1], expected[-1][0])
+            assert found.rewards[row].tolist() == [outcome[1] for outcome in expected]
+        children = env.step_batch([0, 1, 2] * 8, state)
+        again = env.step_batch([0, 1, 2] * 8, state)
+        assert_same(children, again)
+    theirs.close()
+
+
+@pytest.mark.parametrize("n_workers", [1, 2])
+@pytest.mark.parametrize("case", ["BeforeReset-lander", "OwnGenerator-machine", "Late-machine"])
+def test_vectorised_environments_are_gymnasiums(case: str, n_workers: int) -> None:
+    needs_box2d(case)
+    name, kwargs, wrapper = CASES[case]
+    theirs = SyncVectorEnv([partial(alone, *CASES[case]) for _ in range(3)])
+    source = name if isinstance(name, str) else partial(plangym_like.make, name)
+    ours = plangym_like.make_vec(source, 3, n_workers, wrappers=[wrapper], **kwargs)
+    try:
+        assert_same(ours.reset(seed=3)[0], theirs.reset(seed=3)[0])
+        rng = np.random.default_rng(1)
+        for _ in range(60):
+            actions = rng.integers(3, size=3)
+            expected = theirs.step(actions)
+            assert_same(tuple(ours.step(actions)[:4]), tuple(expected[:4]))
+            if (expected[2] | expected[3]).any():
+                break
+        rows = ours.get_states()
+        first = ours.step(np.zeros(3, int))
+        ours.set_states(rows)
+        assert_same(ours.step(np.zeros(3, int))[:4], first[:4])
+    finally:
+        ours.close()
+        theirs.close()
+
+
+def test_a_plan_has_the_same_score_everywhere() -> None:
+    case = "BeforeReset-lander"
+    needs_box2d(case)
+    with made(case) as env:
+        env.reset(seed=11)
+        plan = RandomShooting(env).plan(budget=400, seed=0)
+        assert plan.replay(env) == plan.score
+        theirs = alone(*CASES[case])
+        theirs.reset(seed=11)
+        score = 0.0
+        for action in plan.actions:
+            score += float(theirs.step(int(action))[1])
+        assert score == pytest.approx(plan.score, rel=1e-12)
+        theirs.close()
+
+
+# Over episodes
+
+
+def test_normalisers_keep_their_statistics_over_episodes() -> None:
+    wrappers = [gymnasium.wrappers.NormalizeObservation, gymnasium.wrappers.NormalizeReward]
+    theirs: Any = Machine()
+    for kind in wrappers:
+        theirs = kind(theirs)
+    with plangym_like.make(Machine, wrappers=wrappers) as env:
+        for number, seed in enumerate((1, None, 2, 1)):
+            actions = actions_of(env, 20, number)
+            expected = episode(theirs, seed, actions)
+            state, obs, _ = env.reset(seed=seed)
+            assert_same(obs, expected[0])
+            for action, outcome in zip(actions, expected[1:], strict=True):
+                state, obs, reward, *_ = env.step(action, state=state)
+                assert_same((obs, reward), outcome[:2])
+        # A row of this episode, in an environment that never played the others.
+        with plangym_like.make(Machine, wrappers=wrappers) as other:
+            assert_same(other.step(1, state=state), env.step(1, state=state))
+
+
+class LazyDice(gymnasium.Wrapper):
+    """Makes an object in its first reset, and keeps it."""
+
+    def reset(self, **kwargs: Any) -> Any:
+        if not hasattr(self, "model"):
+            self.model = Model()
+        self.model.masses = self.model.masses + 1
+        return self.env.reset(**kwargs)
+
+
+def test_an_object_that_only_the_first_reset_makes_is_refused_by_name() -> None:
+    with pytest.raises(SnapshotError, match=r"LazyDice\.model cannot be saved.*constructor"):
+        plangym_like.make(Machine, wrappers=[LazyDice], snapshot="replay")
+
+
+# Changes from outside
+
+
+@pytest.mark.parametrize("how", ["attribute", "set_wrapper_attr"])
+def test_changes_from_outside_are_part_of_the_state(how: str) -> None:
+    theirs, actions = Machine(), [1, 2, 0, 1, 2]
+    with plangym_like.make(Machine) as env:
+        for part in (env, theirs):
+            part.reset(seed=0)
+            part.step(1)
+        before = env.get_state()
+        if how == "attribute":
+            env.gym_env.unwrapped.power = 17.0
+        else:
+            env.gym_env.set_wrapper_attr("power", 17.0)
+        theirs.power = 17.0
+        rewards = [theirs.step(action)[1] for action in actions]
+        state, found = env.get_state(), []
+        for action in actions:
+            found.append(env.step(action).reward)
+        assert found == rewards
+        assert env.step(1, state=before).reward != rewards[0]
+        with sending(plangym_like.make(Machine, n_workers=2)) as other:
+            for _ in range(2):
+                batch = other.rollout_batch([actions] * 5, state)
+                assert batch.rewards.tolist() == [rewards] * 5
+        # It lasts over a reset, as in Gymnasium.
+        env.set_state(state)
+        assert_same(env.reset(seed=3).obs, theirs.reset(seed=3)[0])
+        assert [env.step(a).reward for a in actions] == [theirs.step(a)[1] for a in actions]
+
+
+def test_a_change_before_the_first_reset_lasts() -> None:
+    theirs = Machine()
+    with plangym_like.make(Machine) as env:
+        env.gym_env.unwrapped.power = theirs.power = 3.5
+        for seed in (1, None):
+            assert_same(env.reset(seed=seed).obs, theirs.reset(seed=seed)[0])
+            assert env.step(2).reward == theirs.step(2)[1]
+
+
+def test_a_change_that_no_log_can_hold_is_refused_by_name() -> None:
+    with plangym_like.make(Machine) as env:
+        state = env.reset(seed=0).state
+        after = env.step(1, state=state)
+        env.set_state(state)
+        env.gym_env.unwrapped.model = Model()
+        with pytest.raises(SnapshotError, match=r"Machine\.model was set from outside"):
+            env.step(1)
+        env.set_state(state)
+        assert_same(env.step(1, return_state=True), after)
+
+
+def test_environments_of_make_vec_take_attributes() -> None:
+    theirs = SyncVectorEnv([Machine] * 2)
+    ours = plangym_like.make_vec(partial(plangym_like.make, Machine), 2)
+    for envs in (theirs, ours):
+        envs.reset(seed=0)
+        envs.step(np.array([1, 2]))
+        envs.set_attr("power", [8.0, 9.0])
+    for _ in range(3):
+        assert_same(ours.step(np.array([0, 2]))[:2], theirs.step(np.array([0, 2]))[:2])
+    assert_same(ours.reset(seed=1)[0], theirs.reset(seed=1)[0])
+    assert_same(ours.step(np.array([0, 2]))[:2], theirs.step(np.array([0, 2]))[:2])
+    ours.close()
+
+
+# Messages
+
+
+def test_the_message_about_room_counts_steps() -> None:
+    with plangym_like.make(Machine, replay_capacity=10) as env:
+        env.reset(seed=0)
+        for _ in range(400):
+            env.step(1)
+        with pytest.raises(StateCapacityError, match="room for 10 steps.*but 400 were taken.*=800"):
+            env.get_state()
+
+
+def test_the_message_about_large_options_counts_no_steps() -> None:
+    with plangym_like.make(Machine, replay_capacity=10) as env:
+        with pytest.raises(StateCapacityError, match="the log of the 0 steps.*options.*=") as caught:
+            env.reset(seed=0, options={"map": "#" * 80000})
+        more = int(str(caught.value).rpartition("=")[2])
+    with plangym_like.make(Machine, replay_capacity=more) as env:
+        env.reset(seed=0, options={"map": "#" * 80000})
