@@ -14,6 +14,7 @@ from gymnasium.wrappers import TimeLimit
 
 from plangym_like.current_state import CurrentState
 from plangym_like.simulator import EnvStep
+from plangym_like.snapshots.chains import innermost
 from plangym_like.stateful_env import StatefulEnv
 from plangym_like.states import Row
 
@@ -178,13 +179,13 @@ class GymView(gymnasium.Env[Any, Any]):
     @property
     def np_random_seed(self) -> int:
         """The seed of the last seeded reset; -1 if `np_random` was set."""
-        seed: int = self.plan_env.gym_env.unwrapped.np_random_seed
+        seed: int = innermost(self.plan_env.gym_env).np_random_seed
         return seed
 
     @property
     def _np_random(self) -> np.random.Generator | None:  # type: ignore[override]
         """The random generator, or ``None`` if not made yet; Gymnasium's `check_env` reads it."""
-        return self.plan_env.gym_env.unwrapped._np_random
+        return innermost(self.plan_env.gym_env)._np_random  # type: ignore[no-any-return]
 
     def set_wrapper_attr(self, name: str, value: Any, *, force: bool = True) -> bool:
         """Set an attribute of the Gymnasium environment inside.

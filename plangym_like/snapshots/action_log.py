@@ -119,8 +119,8 @@ class ActionLogFormat:
     def action(self, action: Any) -> tuple[bytes, Any]:
         """Return the entry for a step, and the action as `entries` will read it, a copy.
 
-        A number and an array of shape () are the same action, and so are an ``int`` and a number of
-        the dtype of a `Discrete` space.
+        A number and an array of shape () are the same action, and so are whole numbers of any type
+        in a `Discrete` space.
 
         Raises
         ------
@@ -128,9 +128,8 @@ class ActionLogFormat:
             The action is not plain data.
         """
         if self._usual:
-            if type(action) is int and not self._arrays:
-                with contextlib.suppress(OverflowError):
-                    action = self._dtype.type(action)
+            if not self._arrays:
+                action = self._as_choice(action)
             if isinstance(action, (np.ndarray, np.generic)) and action.shape == self._shape:
                 dtype = action.dtype
                 if dtype == self._dtype:
@@ -142,6 +141,16 @@ class ActionLogFormat:
                     return entry, self._formed(action.copy())
         data = plain_data.encode(action)
         return _LENGTH.pack(PLAIN, len(data)) + data, copy.deepcopy(action)
+
+    def _as_choice(self, action: Any) -> Any:
+        """Return `action` in the space's dtype if it is one whole number, else unchanged."""
+        if type(action) is self._dtype.type:
+            return action
+        kind = getattr(getattr(action, "dtype", None), "kind", "")
+        if type(action) is int or (kind in ("i", "u") and action.shape == ()):
+            with contextlib.suppress(OverflowError):
+                return self._dtype.type(int(action))
+        return action
 
     def _formed(self, action: Any) -> Any:
         """Return `action` as an array or as a number, as the space's samples are."""

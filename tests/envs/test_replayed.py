@@ -386,21 +386,104 @@ def test_what_there_can_be_only_one_of_is_reset_instead() -> None:
     assert Single.living == 0
 
 
-class HoldsBase(gymnasium.Wrapper):
-    def __init__(self, env: gymnasium.Env) -> None:
-        super().__init__(env)
-        self.game = env.unwrapped
-
-
-def test_a_wrapper_that_holds_the_environment_is_refused() -> None:
-    with pytest.raises(SnapshotError, match=r"HoldsBase\.game cannot be saved"):
-        ReplayedSimulator(Dungeon, wrappers=[HoldsBase])
-
-
 @pytest.mark.parametrize("option", ["replay_capacity", "live_prefixes"])
 def test_options_are_whole_numbers(option: str) -> None:
     with pytest.raises(InputError, match="whole number"):
         ReplayedSimulator(Dungeon, **{option: 0})
+
+
+class Dial(Inner):
+    """Has one number as its action, which an info shows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.action_space = gymnasium.spaces.Box(-1, 1, (), np.float32)
+
+    def step(self, action: Any) -> Any:
+        obs, _, *rest, info = super().step(int(action > 0))
+        return obs, float(action), *rest, {**info, "kind": type(action).__name__}
+
+
+@pytest.mark.parametrize("kind", [Dial, Inner])
+def test_a_number_and_an_array_of_shape_nothing_are_one_action(kind: Any) -> None:
+    with plangym_like.make(kind) as env:
+        assert env.snapshot == "replay"
+        state = env.reset(seed=0).state
+        number = env.action_space.dtype.type(1)
+        forms: list[Any] = [number, np.asarray(number), np.array([number])[0]]
+        if kind is Inner:
+            forms += [1, np.int32(1), np.asarray(1, np.uint8)]
+        steps = [env.step(form, state=state) for form in forms]
+        batch = env.step_batch([forms[1]] * 3, state)
+        view = env.as_gym()
+        for form, step in zip(forms, steps, strict=True):
+            assert_same(step.state, steps[0].state)
+            view.set_state(state)
+            view.step(form)
+            assert_same(view.get_state(), steps[0].state)
+            assert_same(batch.states[0], step.state)
+            raw = env.gym_env
+            env.set_state(state)
+            raw.step(form)
+            assert_same(env.get_state(), step.state)
+        if kind is Dial:
+            assert {step.info["kind"] for step in steps} == {"ndarray"}
+
+
+class Engine:
+    """A simulator of another library."""
+
+    total = 0.0
+
+
+class Shell(gymnasium.Env):
+    """Shows the simulator of another library, which `unwrapped` returns."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float64)
+    action_space = gymnasium.spaces.Discrete(3)
+
+    def __init__(self) -> None:
+        self._engine = Engine()
+
+    @property
+    def unwrapped(self) -> Any:
+        return self._engine
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self._engine.total = float(self.np_random.random())
+        return np.array([self._engine.total, 0.0]), {}
+
+    def step(self, action: Any) -> Any:
+        self._engine.total += float(action) + float(self.np_random.random())
+        return np.array([self._engine.total, 1.0]), self._engine.total, False, False, {}
+
+
+@pytest.mark.parametrize("snapshot", ["auto", "pickle", "replay"])
+def test_unwrapped_may_be_no_environment(snapshot: str) -> None:
+    theirs = Shell()
+    wrappers = [(gymnasium.wrappers.StickyAction, {"repeat_action_probability": 0.5})]
+    with plangym_like.make(Shell, snapshot=snapshot) as env:
+        assert env.exactness == "exact"
+        for seed in (2, None):
+            expected = theirs.reset(seed=seed)[0]
+            state, obs, _ = env.reset(seed=seed)
+            assert_same(obs, expected)
+            batch = env.step_batch([0, 1, 2], state)
+            assert_same(batch.obs[1], theirs.step(1)[0])
+            drawn = env.step_batch([0, 0], state, seeds=[1, 2]).obs
+            assert drawn[0, 0] != drawn[1, 0]
+            env.step(1)
+        view = env.as_gym()
+        view.reset(seed=7)
+        assert view.np_random_seed == 7
+    envs = plangym_like.make_vec(lambda: plangym_like.make(Shell, snapshot=snapshot), 2)
+    assert_same(envs.reset(seed=5)[0][0], theirs.reset(seed=5)[0])
+    envs.close()
+    report = plangym_like.check_env(Shell, states=2, steps=3, snapshot=snapshot, workers=(1,))
+    assert report.ok, report
+    with plangym_like.make(Shell, snapshot=snapshot, wrappers=wrappers) as env:
+        assert env.exactness == "exact"
 
 
 # Chance, and what a row shows

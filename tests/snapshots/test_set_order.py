@@ -189,10 +189,26 @@ class LateSet(FirstSeen):
 
 
 @pytest.mark.parametrize("name", ["CartPole-v1", "ALE/Pong-v5", Frozen])
-def test_a_wrapper_with_a_set_is_approximate_on_every_family(name: Any) -> None:
-    with plangym_like.make(name, wrappers=[FirstSeen]) as env:
+def test_a_wrapper_with_a_set_is_approximate_unless_it_is_replayed(name: Any) -> None:
+    way = {"snapshot": "pickle"} if name is Frozen else {}
+    with plangym_like.make(name, wrappers=[FirstSeen], **way) as env:
         assert env.exactness == "approximate"
         assert "FirstSeen.seen holds a set" in env.exactness_note
+
+
+def test_a_set_in_a_wrapper_is_replayed_in_its_order() -> None:
+    theirs = FirstSeen(Frozen())
+    theirs.reset(seed=0)
+    rewards = [theirs.step(0)[1] for _ in range(35)]
+    assert rewards[-1] == 8.0
+    with plangym_like.make(Frozen, wrappers=[FirstSeen]) as env:
+        assert (env.snapshot, env.exactness) == ("replay", "exact")
+        state, found = env.reset(seed=0).state, []
+        for _ in range(35):
+            env.reset(seed=1)
+            state, _, reward, *_ = env.step_batch([0], state, return_state=True)
+            found.append(float(reward[0]))
+    assert found == rewards
 
 
 def test_a_frozenset_of_numbers_in_a_wrapper_keeps_its_order() -> None:
