@@ -14,7 +14,6 @@ from gymnasium.wrappers import TimeLimit
 
 from plangym_like.current_state import CurrentState
 from plangym_like.simulator import EnvStep
-from plangym_like.snapshots.chains import innermost
 from plangym_like.stateful_env import StatefulEnv
 from plangym_like.states import Row
 
@@ -179,13 +178,16 @@ class GymView(gymnasium.Env[Any, Any]):
     @property
     def np_random_seed(self) -> int:
         """The seed of the last seeded reset; -1 if `np_random` was set."""
-        seed: int = innermost(self.plan_env.gym_env).np_random_seed
+        seed: int = self.plan_env.gym_env.np_random_seed
         return seed
 
     @property
     def _np_random(self) -> np.random.Generator | None:  # type: ignore[override]
         """The random generator, or ``None`` if not made yet; Gymnasium's `check_env` reads it."""
-        return innermost(self.plan_env.gym_env)._np_random  # type: ignore[no-any-return]
+        env = self.plan_env.gym_env
+        while isinstance(env, gymnasium.Wrapper):
+            env = env.env
+        return env._np_random
 
     def set_wrapper_attr(self, name: str, value: Any, *, force: bool = True) -> bool:
         """Set an attribute of the Gymnasium environment inside.

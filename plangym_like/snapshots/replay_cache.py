@@ -12,7 +12,7 @@ import copy
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -36,9 +36,6 @@ from plangym_like.snapshots.in_place import put
 from plangym_like.snapshots.open_libraries import close_copy, libraries_left_open
 from plangym_like.snapshots.reachable import reachable
 from plangym_like.snapshots.state_owner import CONSTANT
-
-if TYPE_CHECKING:
-    from plangym_like.snapshots.carried_state import CarriedState
 
 DIGEST_NBYTES = 8
 # A copy that was not used in the last ``_UNUSED_RESTORES * capacity`` restores is evicted first.
@@ -98,7 +95,7 @@ class ReplayCache:
         self._copies: list[CachedCopy] = []
         self._restores = 0
         self.single = False
-        self.carried: CarriedState
+        self.carried: Any = None
         self.replayed = 0
 
     def begin(self, start: Start) -> tuple[CachedCopy, Any, dict[str, Any]]:

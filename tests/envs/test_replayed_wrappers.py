@@ -1,6 +1,5 @@
 """Wrappers that change a replayed environment: equal to Gymnasium alone, everywhere."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -10,13 +9,9 @@ import pytest
 from changing_wrappers import (
     BY_NAME,
     SEEDED_ONLY,
-    BeforeReset,
     BySeedMethod,
-    Compounding,
-    EveryThirdEpisode,
     HoldsAnArray,
     InPlace,
-    Late,
 )
 from comparing import assert_same
 from conftest import sending
@@ -68,6 +63,7 @@ CASES: dict[str, tuple[Any, dict[str, Any], Any]] = {
     "HoldsAnArray-machine": (Machine, {}, (HoldsAnArray, {"path": "model.masses"})),
     "BySeedMethod-machine": (Machine, {}, BySeedMethod),
 }
+IN_WORKERS = ["BeforeReset-lander", "EveryThirdEpisode-machine", "HoldsAnArray-machine"]
 STEPS = 45
 SEEDS = (4, None, None, 7, None)
 
@@ -136,19 +132,10 @@ def test_episodes_are_gymnasiums(case: str) -> None:
     theirs.close()
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.endswith("machine")])
 @pytest.mark.parametrize("isolate", [False, True], ids=["workers", "isolated"])
+@pytest.mark.parametrize("case", IN_WORKERS)
 def test_workers_agree(case: str, isolate: bool) -> None:
-    _check_workers(case, isolate)
-
-
-@pytest.mark.parametrize("isolate", [False, True], ids=["workers", "isolated"])
-def test_workers_agree_about_the_lander(isolate: bool) -> None:
-    needs_box2d("lander")
-    _check_workers("BeforeReset-lander", isolate)
-
-
-def _check_workers(case: str, isolate: bool) -> None:
+    needs_box2d(case)
     theirs = alone(*CASES[case])
     with sending(made(case, n_workers=2, isolate=isolate)) as env:
         actions = actions_of(env, STEPS)
@@ -327,7 +314,9 @@ def test_the_message_about_room_counts_steps() -> None:
 
 def test_the_message_about_large_options_counts_no_steps() -> None:
     with plangym_like.make(Machine, replay_capacity=10) as env:
-        with pytest.raises(StateCapacityError, match="the log of the 0 steps.*options.*=") as caught:
+        with pytest.raises(
+            StateCapacityError, match="the log of the 0 steps.*options.*="
+        ) as caught:
             env.reset(seed=0, options={"map": "#" * 80000})
         more = int(str(caught.value).rpartition("=")[2])
     with plangym_like.make(Machine, replay_capacity=more) as env:
