@@ -292,7 +292,8 @@ def _write(owner: StateOwner, kept: dict[str, Any], lost: list[str]) -> None:
 
 def _settings_of(base: Any) -> dict[str, bytes]:
     """Return the encoded attributes of `base` that only other code than its own can change."""
-    own = _assigned(type(base))
+    kind: Any = type(base)
+    own = _assigned(kind)
     found = {}
     for name, value in vars(base).items():
         if name not in CONSTANT and name not in own and _is_atom(value):
