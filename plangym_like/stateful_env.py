@@ -186,7 +186,6 @@ class StatefulEnv:
         stepper = self.row_stepper
         with stepper.lock:
             stepper.current.bring_back()
-            stepper.simulator.hand_out()
         self._auditor.forget()
         return stepper.simulator
 
@@ -215,7 +214,9 @@ class StatefulEnv:
     @property
     def gym_env(self) -> gymnasium.Env[Any, Any]:
         """The wrapped Gymnasium environment, in the env's current state."""
-        return self.simulator.env
+        simulator = self.simulator
+        simulator.hand_out()
+        return simulator.env
 
     @property
     def layout(self) -> Layout:

@@ -251,7 +251,7 @@ class Lanes(abc.ABC):
         self.expose()
         values = []
         for lane in self._chosen(lanes):
-            value = gym_env_of(self.envs[lane]).get_wrapper_attr(name)
+            value = open_env_of(self.envs[lane]).get_wrapper_attr(name)
             values.append(value(*args, **kwargs) if callable(value) else value)
         return values
 
@@ -262,7 +262,7 @@ class Lanes(abc.ABC):
         """
         self.expose()
         for env, value in zip(self.envs, values, strict=True):
-            gym_env_of(env).set_wrapper_attr(name, value)
+            open_env_of(env).set_wrapper_attr(name, value)
 
     def are_wrapped(self, wrapper_class: type) -> list[bool]:
         """Return, for each environment, whether it has a wrapper of this class."""
@@ -387,3 +387,8 @@ def add_note(error: BaseException, note: str) -> None:
         failure.add_note(note)
         raise failure from error
     error.add_note(note)
+
+
+def open_env_of(env: Any) -> Any:
+    """Return the same as `gym_env_of`, for code that may change the environment."""
+    return env.gym_env if is_plan_env(env) else env

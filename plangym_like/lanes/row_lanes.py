@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.errors import InputError
-from plangym_like.lanes.lanes import Lanes, Which, gym_env_of
+from plangym_like.lanes.lanes import Lanes, Which, open_env_of
 from plangym_like.lanes.step_arrays import StepArrays
 from plangym_like.lanes.tree import take, tree_map
 from plangym_like.ownership import owned
@@ -112,7 +112,7 @@ class RowLanes(Lanes):
         for lane in self._chosen(lanes):
             if self._states is not None:
                 self._env.set_state(self._states[lane])
-            value = gym_env_of(self._env).get_wrapper_attr(name)
+            value = open_env_of(self._env).get_wrapper_attr(name)
             # All lanes use the same environment, and it may return one of its own objects.
             values.append(owned(value(*args, **kwargs) if callable(value) else value))
             if self._states is not None:

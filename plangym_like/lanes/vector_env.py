@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from plangym_like.errors import InputError
 from plangym_like.extras import needs_extra
 from plangym_like.lanes.lane_stats import LaneStats
-from plangym_like.lanes.lanes import Lanes, gym_env_of
+from plangym_like.lanes.lanes import Lanes, gym_env_of, open_env_of
 from plangym_like.lanes.stateful_vector_env import StatefulVectorEnv
 from plangym_like.lanes.step_arrays import Flags, StepArrays
 from plangym_like.lanes.tree import tree_map
@@ -94,7 +94,7 @@ class PlanVectorEnv(StatefulVectorEnv):
     def envs(self) -> list[Any]:
         """The Gymnasium environments of this process; a vectorised form may need only one."""
         self._lanes.expose()
-        return list(map(gym_env_of, self._lanes.envs))
+        return list(map(open_env_of, self._lanes.envs))
 
     @property
     def np_random_seed(self) -> tuple[Any, ...]:  # type: ignore[override]
