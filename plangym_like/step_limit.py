@@ -13,9 +13,16 @@ from contextvars import ContextVar
 
 # A first step may compile code, so a trial allows more time than `step_timeout`.
 _LEAST_SECONDS, _FACTOR = 5.0, 2.0
+<<<<<<< HEAD
 # The exit status of a process that exceeded the limit. Windows, where there are no workers, does
 # not have this signal.
 EXIT_CODE = -int(getattr(signal, "SIGALRM", 0))
+=======
+# How long a constructor may take.
+CONSTRUCTOR_SECONDS = 60.0
+# The exit status of a process that exceeded the limit.
+EXIT_CODE = -int(signal.SIGALRM)
+>>>>>>> ca4d0d61 (Tests of changed modules in workers, of trials in isolated workers and of trials shared by lanes; constructors that hang end soon)
 
 _limit: ContextVar[float | None] = ContextVar("step_limit", default=None)
 
@@ -34,13 +41,16 @@ def steps_limited(step_timeout: float | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def time_limit(num_steps: int = 1) -> Iterator[None]:
-    """End this process if the block, which takes `num_steps` steps, exceeds the limit."""
+def time_limit(num_steps: int = 1, least: float = _LEAST_SECONDS) -> Iterator[None]:
+    """End this process if the block, which takes `num_steps` steps, exceeds the limit.
+
+    The limit is `least` seconds, or more if `step_timeout` is long.
+    """
     step_timeout = _limit.get()
     if step_timeout is None or signal.getsignal(signal.SIGALRM) is not signal.SIG_DFL:
         yield
         return
-    seconds = max(_LEAST_SECONDS, _FACTOR * step_timeout) + (num_steps - 1) * step_timeout
+    seconds = max(least, _FACTOR * num_steps * step_timeout)
     before, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield

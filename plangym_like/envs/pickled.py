@@ -68,7 +68,8 @@ class PickleCodec(Codec):
     capacity : int, optional
         Bytes reserved for a payload; by default, at least twice the size of the first payloads.
     steps : int
-        The maximum number of steps that the constructor takes.
+        The maximum number of steps that the constructor takes. With 0, `capacity` is known to be
+        enough.
     """
 
     saves_generator = False
@@ -84,7 +85,7 @@ class PickleCodec(Codec):
     ) -> None:
         self._env, self._name, self._allow_pickle = env, name, allow_pickle
         self.pickle = ChainPickle(env)
-        needed = _START + self._longest(steps)
+        needed = _START + (self._longest(steps) if steps else 0)
         if capacity is None:
             # A power of two, so that small differences between processes do not change the width.
             capacity = 1 << (2 * needed + _SLACK - 1).bit_length()

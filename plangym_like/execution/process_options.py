@@ -135,8 +135,6 @@ class ProcessOptions:
         worker = self._launch(0)
         self._early.append(worker)
         limit = self._start_timeout
-        if limit is None and self._step_timeout is not None:
-            limit = START_SECONDS
         try:
             return portable_result(worker.apply(outcomes_of_trials), limit)  # type: ignore[no-any-return]
         except (TimeoutError, WorkerDiedError) as error:
@@ -158,12 +156,14 @@ class ProcessOptions:
             )
         if self._step_timeout is not None and error.exitcode == step_limit.EXIT_CODE:
             return StepTimeoutError(
-                f"{begin}, and a step took much longer than step_timeout={self._step_timeout:g} "
-                "seconds, so the worker was ended; a step of it hangs, or needs a larger "
-                "step_timeout"
+                f"{begin}, and one of them took much longer than step_timeout="
+                f"{self._step_timeout:g} seconds, so the worker was ended. It hangs, or needs a "
+                "larger step_timeout"
             )
         return WorkerDiedError(
-            f"{begin}, and one of these ended the worker: {error}", error.pid, error.exitcode
+            f"{begin}, and one of them ended the worker (exit status {error.exitcode})",
+            error.pid,
+            error.exitcode,
         )
 
     def _drop_early(self) -> None:

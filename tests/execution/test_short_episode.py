@@ -1,0 +1,248 @@
+"""Workers import modules anew: what the program has changed in a module is missing there."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import os
+import random
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.envs.mujoco.hopper_v5 import HopperEnv
+
+import plangym_like
+from plangym_like.errors import DifferentWorkerError
+from plangym_like.execution.short_episode import compare, first_difference, play
+
+WORKERS = [
+    pytest.param({"n_workers": 2}, id="two"),
+    pytest.param({"n_workers": 1, "isolate": True}, id="isolated"),
+]
+
+MODULE = """
+import gymnasium, numpy as np
+SCALE = 1
+
+class Scaled(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float64)
+    action_space = gymnasium.spaces.Discrete(2)
+    PRICE = 0.5
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.total = 0.0
+        return np.zeros(1), {}
+
+    def step(self, action):
+        self.total += SCALE
+        return np.array([self.total]), self.PRICE, False, False, {}
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A module of the user's, with an environment that uses a variable of the module."""
+    (tmp_path / "scaled_world.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield importlib.import_module("scaled_world")
+    sys.modules.pop("scaled_world")
+
+
+def use_workers(env: Any, action: Any) -> Any:
+    """Step batches until all workers have stepped rows or are ready; return the last result."""
+    state = env.reset(seed=0).state
+    while True:
+        ready = all(worker.ready for worker in env.executor.workers)
+        env.executor.pool.prepare()
+        result = env.step_batch([action] * 64, state)
+        if ready:
+            return result
+
+
+def doubled(env: Any, *args: Any) -> Any:
+    reward, parts = env.original(*args)
+    return 2 * reward, parts
+
+
+@pytest.fixture
+def patched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HopperEnv, "original", HopperEnv._get_rew, raising=False)
+    monkeypatch.setattr(HopperEnv, "_get_rew", doubled)
+
+
+@pytest.mark.usefixtures("patched")
+@pytest.mark.parametrize("workers", WORKERS)
+def test_a_patched_method_is_an_error_that_names_the_cause(workers: dict[str, Any]) -> None:
+    with plangym_like.make("Hopper-v5", **workers) as env:
+        with pytest.raises(DifferentWorkerError, match="changed an imported module") as caught:
+            use_workers(env, np.zeros(3))
+        assert caught.value.field == "the reward of step 1"
+        with pytest.raises(DifferentWorkerError):
+            use_workers(env, np.zeros(3))
+
+
+@pytest.mark.usefixtures("patched")
+@pytest.mark.parametrize("workers", WORKERS)
+def test_forked_workers_have_the_changes(workers: dict[str, Any]) -> None:
+    with plangym_like.make("Hopper-v5", **workers, start_method="fork") as env:
+        rewards = use_workers(env, np.zeros(3)).rewards
+    with plangym_like.make("Hopper-v5") as serial:
+        expected = serial.step_batch([np.zeros(3)], serial.reset(seed=0).state).rewards
+    assert (rewards == expected[0]).all()
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("change", ["SCALE", "PRICE"])
+def test_a_changed_variable_is_an_error(
+    module: Any, monkeypatch: pytest.MonkeyPatch, workers: dict[str, Any], change: str
+) -> None:
+    with plangym_like.make(module.Scaled, **workers) as env:
+        assert use_workers(env, 0).obs[0] == 1
+    monkeypatch.setattr(*((module, "SCALE") if change == "SCALE" else (module.Scaled, "PRICE")), 3)
+    with plangym_like.make(module.Scaled, **workers) as env:
+        with pytest.raises(DifferentWorkerError, match="observation" if change == "SCALE" else "0"):
+            use_workers(env, 0)
+
+
+def test_a_change_inside_the_function_that_makes_the_environment_reaches_workers(
+    module: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SCALE", 1)
+
+    def make() -> Any:
+        import scaled_world  # type: ignore[import-not-found]
+
+        scaled_world.SCALE = 3
+        return scaled_world.Scaled()
+
+    with plangym_like.make(make, n_workers=2, isolate=True) as env:
+        assert use_workers(env, 0).obs[0] == 3
+
+
+class Tensors(gymnasium.Env[Any, Any]):
+    """Computes with torch's default dtype."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float64)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.sum = 0.0
+        return np.zeros(1), {}
+
+    def step(self, action: Any) -> Any:
+        self.sum = float(torch.tensor(self.sum) + torch.ones(1).sin()[0])
+        return np.array([self.sum]), 0.0, False, False, {}
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_workers_have_the_default_dtype_of_torch(workers: dict[str, Any]) -> None:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with plangym_like.make(Tensors, **workers) as env:
+            assert (use_workers(env, 0).obs == np.sin(1.0)).all()
+    finally:
+        torch.set_default_dtype(before)
+
+
+class Honest(Tensors):
+    """Gives other infos in each process, and draws from global generators in its constructor."""
+
+    def __init__(self) -> None:
+        self.phase = random.random() * 0
+
+    def step(self, action: Any) -> Any:
+        *outcome, _ = super().step(action)
+        return *outcome, {"pid": os.getpid(), "time": time.time()}
+
+
+class Approximate(Tensors):
+    """Is approximate because its infos count steps, and gives other results in each process."""
+
+    count = itertools.count()
+
+    def step(self, action: Any) -> Any:
+        obs, *outcome, _ = super().step(action)
+        return obs + os.getpid(), *outcome, {"count": next(self.count)}
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("env_class", [Honest, Approximate])
+def test_other_differences_between_processes_are_no_error(
+    env_class: Any, workers: dict[str, Any]
+) -> None:
+    with plangym_like.make(env_class, **workers) as env:
+        assert env.exactness == ("exact" if env_class is Honest else "approximate")
+        use_workers(env, 0)
+
+
+def test_the_caller_is_not_disturbed() -> None:
+    for name in ("CartPole-v1", "Hopper-v5", "LunarLander-v3"):
+        random.seed(5)
+        np.random.seed(5)
+        with plangym_like.make(name) as serial, plangym_like.make(name, n_workers=2) as env:
+            assert random.random() == random.Random(5).random()
+            assert np.random.random() == np.random.RandomState(5).random()
+            for seed in (3, None, None):
+                if seed is None:
+                    serial.set_state(env.get_state())
+                one, other = (each.reset(seed=seed) for each in (serial, env))
+                assert (one.state == other.state).all()
+                assert (one.obs == other.obs).all()
+
+
+def test_no_step_of_the_comparison_is_made_in_the_caller_of_isolated_workers(
+    tmp_path: Path,
+) -> None:
+    with plangym_like.make(Recorder, n_workers=1, isolate=True, folder=str(tmp_path)) as env:
+        use_workers(env, 0)
+    pids = {int(file.name) for file in tmp_path.iterdir()}
+    assert pids
+    assert os.getpid() not in pids
+
+
+class Recorder(Tensors):
+    """Records the process ids of its steps as files in a folder."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def step(self, action: Any) -> Any:
+        Path(self.folder, str(os.getpid())).touch()
+        return super().step(action)
+
+
+class Nested(Tensors):
+    """Observations and rewards of several types."""
+
+    def __init__(self, scale: float = 1.0, *, fails_at: int = 10**9) -> None:
+        self.scale, self.fails_at, self.count = scale, fails_at, 0
+
+    def step(self, action: Any) -> Any:
+        self.count += 1
+        if self.count == self.fails_at:
+            raise FloatingPointError("the world is broken")
+        obs = {"text": "a", "parts": (np.full((100, 100), self.scale), np.float32(2), None)}
+        return obs, 1, False, False, {}
+
+
+def test_floats_may_differ_a_little_and_other_values_may_not() -> None:
+    expected = play(Nested())
+    assert len(expected.outcomes) == 9
+    compare(Nested(1 + 1e-9), expected)
+    compare(Nested(fails_at=3), expected)
+    with pytest.raises(DifferentWorkerError, match=r"observation of step 1 is 1\.001 in the worker"):
+        compare(Nested(1.001), expected)
+    found = play(Nested(np.nan))
+    assert first_difference(found, play(Nested(np.nan))) is None
+    assert first_difference(found, expected) == ("the observation of step 1", "nan", "1.0")
