@@ -260,7 +260,7 @@ class DifferentWorkerError(ImpureEnvironmentError):
     """An environment gives other results in a worker than in the process that made it.
 
     Usually, the program has changed a module after importing it, and workers import modules anew.
-    `index` is 0, `field` is the result that differs, and `values` are the caller's and the worker's.
+    `index` is 0, and `field` is the result that differs. `values` are the two values.
     """
 
 

@@ -45,6 +45,8 @@ BASE = {
     "current_state",
     "row_stepper",
     "batch_options",
+    "trial_outcomes",
+    "step_limit",
 }
 EXECUTION = {"processes", "execution", "cluster"}
 ENV = {"audit", "stateful_env", "gym_view", "plan_env", "family_env"} | EXECUTION

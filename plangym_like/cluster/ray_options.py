@@ -101,4 +101,6 @@ class RayOptions:
 
     def _recipe(self, n_workers: int) -> bytes:
         """Return the recipe for an actor with `n_workers` processes."""
-        return write_recipe(partial(self._node_env, n_workers=n_workers), self._name, self._expected)
+        return write_recipe(
+            partial(self._node_env, n_workers=n_workers), self._name, self._expected
+        )

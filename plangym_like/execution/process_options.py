@@ -185,12 +185,8 @@ class ProcessOptions:
         if self._audit != "raise" or simulator.exactness != "exact" or shown:
             return None
         if self.isolated:
-            return episode_in_copy(partial(_play_copy, simulator))
-        context = simulator.undisturbed()
-        if context is None:
-            return None
-        with context as env:
-            return play(env)
+            return episode_in_copy(partial(_play_in_copy, simulator))
+        return _played(simulator)
 
     def _method(self, index: int) -> str:
         """Return the start method of worker `index`.
@@ -274,11 +270,17 @@ def outcomes_of_trials(env: Any) -> list[TrialOutcome]:
     return list(_outcomes)
 
 
-def _play_copy(simulator: Simulator) -> ShortEpisode | None:
-    copy = simulator.second_copy()
-    if copy is None:
-        return None
-    context = copy.undisturbed()
+def _play_in_copy(simulator: Simulator) -> ShortEpisode | None:
+    """Play a short episode of `simulator` in a copy of this process."""
+    if simulator.suspect_wrappers() or simulator.snapshot != "native":
+        # It may be connected to other processes, and the connection must not be used twice.
+        copy = simulator.second_copy()
+        return None if copy is None else _played(copy)
+    return _played(simulator)
+
+
+def _played(simulator: Simulator) -> ShortEpisode | None:
+    context = simulator.undisturbed()
     if context is None:
         return None
     with context as env:

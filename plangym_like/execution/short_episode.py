@@ -221,7 +221,9 @@ def _difference_of_arrays(before: NDArray[Any], after: NDArray[Any]) -> tuple[st
     if before.dtype.kind in "fc" or after.dtype.kind in "fc":
         finite = [part[np.isfinite(part)] for part in (before, after)]
         largest = max((float(np.abs(part).max()) for part in finite if part.size), default=0.0)
-        tolerance = max(_TOLERANCES.get(each.dtype.itemsize, _TOLERANCE) for each in (before, after))
+        tolerance = max(
+            _TOLERANCES.get(each.dtype.itemsize, _TOLERANCE) for each in (before, after)
+        )
         same = np.isclose(before, after, rtol=0.0, atol=tolerance * largest, equal_nan=True)
     else:
         same = before == after

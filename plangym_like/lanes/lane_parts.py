@@ -41,7 +41,8 @@ class LaneParts:
 
     Parameters
     ----------
-    sources, num_lanes, n_workers, timeout, checkpoint_every, vectorise, start_method, preload, expected
+    sources, num_lanes, n_workers
+    timeout, checkpoint_every, vectorise, start_method, preload, expected
         See `ProcessLanes`.
     stats : LaneStats
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import os
 import signal
 import socket
@@ -78,6 +79,7 @@ def _start_copy(
 def _run(
     function: Callable[[], bytes], data_fd: int, alive_fd: int, ours: contextlib.ExitStack
 ) -> None:
+    gc.disable()  # it would write to most pages of memory, which would then be copied
     ours.close()
     atexit._clear()
     signal.signal(signal.SIGINT, signal.SIG_IGN)

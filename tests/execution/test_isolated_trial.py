@@ -60,7 +60,9 @@ def _short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("snapshot", ["auto", "replay"])
 @pytest.mark.parametrize("options", [{"step_timeout": 1}, {"isolate": True, "n_workers": 2}])
 def test_an_action_that_ends_its_process(snapshot: str, options: dict[str, Any]) -> None:
-    with pytest.raises(WorkerDiedError, match=r"Trapped could not be made.*exit status 7") as caught:
+    with pytest.raises(
+        WorkerDiedError, match=r"Trapped could not be made.*exit status 7"
+    ) as caught:
         plangym_like.make(Trapped, snapshot=snapshot, trap="exit", **options)
     assert caught.value.exitcode == 7
 

@@ -8,7 +8,7 @@ import random
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -61,7 +61,7 @@ class Slow(gymnasium.Env[Any, Any]):
 
     observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float64)
     action_space = gymnasium.spaces.Discrete(2)
-    counts: collections.Counter[str] = collections.Counter()
+    counts: ClassVar[collections.Counter[str]] = collections.Counter()
 
     def __init__(self) -> None:
         self.total = 0.0

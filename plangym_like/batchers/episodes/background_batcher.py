@@ -27,8 +27,8 @@ from plangym_like.batchers.episodes.episode_worker import (
     Progress,
     Weights,
     buffers_name,
-    first_env,
     disjoint_seeds,
+    first_env,
 )
 from plangym_like.batchers.episodes.trajectories import Trajectories
 from plangym_like.batchers.episodes.vec_env import VecEnv
