@@ -27,8 +27,9 @@ from plangym_like.processes.forked_copy import result_in_copy
 from plangym_like.processes.messages import dumps, loads
 from plangym_like.row_errors import errors_suppressed
 
-# The caller takes at most so many steps, and none after so many seconds.
-_STEPS, _SECONDS = 8, 0.05
+# The caller takes at least three steps, at most eight, and after the third none after so many
+# seconds.
+_FEWEST_STEPS, _STEPS, _SECONDS = 3, 8, 0.05
 # Of larger arrays, only so many elements are compared.
 _MOST_ELEMENTS = 1024
 # Differences between floats that do not count, relative to the largest element of the array.
@@ -67,7 +68,7 @@ def play(env: Any, most: int = _STEPS, seconds: float = _SECONDS) -> ShortEpisod
     most : int
         The maximum number of steps.
     seconds : float
-        No step begins after this time.
+        After this time, no more steps are taken than three.
     """
     episode = ShortEpisode([], hash("plangym_like"))
     with global_generators_seeded(), errors_suppressed():
@@ -75,8 +76,8 @@ def play(env: Any, most: int = _STEPS, seconds: float = _SECONDS) -> ShortEpisod
         space.seed(0)
         begun = time.perf_counter()
         episode.outcomes.append([_plain(env.reset(seed=0, options=None)[0])])
-        for _ in range(most):
-            if time.perf_counter() - begun > seconds:
+        for step in range(most):
+            if step >= _FEWEST_STEPS and time.perf_counter() - begun > seconds:
                 break
             obs, reward, terminated, truncated = tuple(env.step(space.sample()))[:4]
             episode.outcomes.append(list(map(_plain, (obs, reward, terminated, truncated))))
