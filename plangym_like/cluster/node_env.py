@@ -52,8 +52,7 @@ class NodeEnv:
             know(ids)
             with episode_given(expected):
                 self._env = construct()
-            for worker in self._env.executor:
-                worker.wait_ready()
+            self._env.executor.pool.wait_ready()
             layout = self._env.layout
             return Readiness(os.getpid(), signature(layout), layout.format.fingerprint_fields)
         except Exception as error:

@@ -97,12 +97,6 @@ class LanesPool(WorkerPool[LanesWorker]):
             return True
         return now - max(worker.started_at, worker.last_ran_at()) > limit
 
-    def wait_ready(self) -> None:
-        """Wait until all processes have made their environments; if one fails, raise its error."""
-        while not all(worker.ready for worker in self.workers):
-            self.wait(_SLEEP_SECONDS)
-            self.tend()
-
     def share(self, memory: LaneMemory) -> None:
         """Attach the processes to `memory`; if `checkpoint_every` is given, save states."""
         self.settle()

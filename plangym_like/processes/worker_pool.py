@@ -16,6 +16,8 @@ logger = logging.getLogger("plangym_like")
 
 # How long a worker may continue with an abandoned task before it is replaced.
 _GRACE_SECONDS = 1.0
+# The longest time between two checks of workers that are starting; a reply ends it earlier.
+_LOOK_SECONDS = 0.5
 
 Handle = TypeVar("Handle", bound=WorkerHandle)
 
@@ -119,6 +121,12 @@ class WorkerPool(Generic[Handle]):
             for descriptor, (mask, _) in watched.items():
                 self._poller.register(descriptor, mask)
             self._watched = watched
+
+    def wait_ready(self) -> None:
+        """Wait until all workers are ready; raise the error of one that fails, as in `tend`."""
+        while not all(worker.ready for worker in self.workers):
+            self.wait(_LOOK_SECONDS)
+            self.tend()
 
     def replace(self, worker: Handle) -> None:
         """Kill the worker's process if it still runs, and start a new one, which has no task."""
