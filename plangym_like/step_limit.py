@@ -13,16 +13,11 @@ from contextvars import ContextVar
 
 # A first step may compile code, so a trial allows more time than `step_timeout`.
 _LEAST_SECONDS, _FACTOR = 5.0, 2.0
-<<<<<<< HEAD
+# How long a constructor may take.
+CONSTRUCTOR_SECONDS = 60.0
 # The exit status of a process that exceeded the limit. Windows, where there are no workers, does
 # not have this signal.
 EXIT_CODE = -int(getattr(signal, "SIGALRM", 0))
-=======
-# How long a constructor may take.
-CONSTRUCTOR_SECONDS = 60.0
-# The exit status of a process that exceeded the limit.
-EXIT_CODE = -int(signal.SIGALRM)
->>>>>>> ca4d0d61 (Tests of changed modules in workers, of trials in isolated workers and of trials shared by lanes; constructors that hang end soon)
 
 _limit: ContextVar[float | None] = ContextVar("step_limit", default=None)
 

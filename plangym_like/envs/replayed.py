@@ -344,17 +344,10 @@ class ReplayedSimulator(GymnasiumSimulator):
         space.seed(1)
         with errors_suppressed():
             for _ in range(_SAMPLE):
-<<<<<<< HEAD
-                self.env.step(space.sample())
-        episode = proxy.trace_digest.hex() if self.trial.always else None
-        log = proxy.log
-=======
                 with time_limit():
                     self.env.step(space.sample())
-        episode = self._proxy.trace_digest.hex() if self.trial.always else None
-        # A wrapper may have reset the environment in between, so read the log only now.
-        log = self._proxy.log
->>>>>>> ca4d0d61 (Tests of changed modules in workers, of trials in isolated workers and of trials shared by lanes; constructors that hang end soon)
+        episode = proxy.trace_digest.hex() if self.trial.always else None
+        log = proxy.log
         (_, _, begun), *entries = self._logs.entries(log)
         steps = max(1, sum(tag in ACTIONS for tag, *_ in entries))
         measured = -(-(len(log) - begun) // steps)
@@ -478,17 +471,13 @@ def _play(cache: ReplayCache, start: Start, actions: list[Any]) -> list[Outcome]
 
     If infos differ, states are only approximate.
     """
-    cached, obs, _ = cache.begin(start)
+    with time_limit():
+        cached, obs, _ = cache.begin(start)
     try:
         outcomes: list[Outcome] = [(copy.deepcopy(obs),)]
         for action in actions:
-<<<<<<< HEAD
-            outcomes.append(outcome_of(cached.env.step, action, error_text=False)[:4])
-=======
-            # Infos are left out; if they differ, states are only approximate.
             with time_limit():
-                outcomes.append(outcome_of(env.step, action, error_text=False)[:4])
->>>>>>> ca4d0d61 (Tests of changed modules in workers, of trials in isolated workers and of trials shared by lanes; constructors that hang end soon)
+                outcomes.append(outcome_of(cached.env.step, action, error_text=False)[:4])
             if ends(outcomes[-1]):
                 break
     finally:

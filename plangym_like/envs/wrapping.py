@@ -17,6 +17,7 @@ from plangym_like.counts import as_count
 from plangym_like.errors import EnvApiError, InputError, SnapshotError
 from plangym_like.simulator import name_of
 from plangym_like.snapshots.known_wrappers import TRANSPARENT, chain, links
+from plangym_like.step_limit import time_limit
 
 # Arguments of ``gymnasium.make`` that add wrappers, and are not passed on to the environment.
 GYMNASIUM_OPTIONS = ("max_episode_steps", "disable_env_checker")
@@ -158,7 +159,8 @@ def first_reset(env: gymnasium.Env[Any, Any]) -> None:
         A wrapper replaces its environment when it is reset.
     """
     before = links(env)
-    env.reset(seed=0)
+    with time_limit():
+        env.reset(seed=0)
     if any(one is not other for one, other in zip(before, links(env), strict=False)):
         raise SnapshotError(
             "a wrapper replaces its environment when it is reset, so the new environment is not "
