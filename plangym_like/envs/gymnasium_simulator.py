@@ -130,3 +130,299 @@ class GymnasiumSimulator(TriedSimulator):
         self._remove_time_limit = remove_time_limit
         with time_limit(least=CONSTRUCTOR_SECONDS):
             env = self.make_env()
+        self.render_mode = self.render_mode or getattr(env, "render_mode", None)
+        try:
+            with watched_generators():
+                self._set_up(self.wrapped(env))
+                self._try_out()
+        except BaseException:
+            # Another method may be tried next, and some simulators allow only one instance.
+            close_copy(getattr(self, "env", env))
+            raise
+
+    def wrapped(self, env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
+        """Return `env`, which `make_env` returned, in the user's wrappers."""
+        if self._remove_time_limit:
+            env = without_time_limit(env)
+        for item in self._wrappers:
+            env = wrap(env, item)
+        return env
+
+    def _set_up(self, env: gymnasium.Env[Any, Any]) -> None:
+        self.env: gymnasium.Env[Any, Any] = env
+        self.base: Any = innermost(env)
+        self.action_space, self.observation_space = spaces_of(env)
+        check_reset(env)
+        self._fresh = restorer(env)
+        self._fast_forms: dict[str, FastForm | None] = {}
+        self._configured: tuple[Any, ...] = ()
+        self._recall_trial()
+        with time_limit(_CODEC_STEPS):
+            codec = self.codec = self.make_codec()
+        self._generator = random_state.GeneratorMemory(self.base)
+        self._lay_out()
+        self.columns, self.plain_infos = {}, True
+        if codec.columns is not None and is_plain(env):
+            self.columns, self.plain_infos = dict(codec.columns), False
+        self.exactness, self.exactness_note = codec.exactness, codec.exactness_note
+        if self._images:
+            shape = self.image().shape
+            self.observation_space = gymnasium.spaces.Box(
+                0, 255, shape if self.obs_type == "rgb" else shape[:2], np.uint8
+            )
+
+    def _set_frameskip(self, frameskip: int | tuple[int, int] | None) -> None:
+        if frameskip is not None:
+            self.frameskip = as_count("frameskip", frameskip)
+
+    def make_env(self) -> gymnasium.Env[Any, Any]:
+        """Return the environment without the user's wrappers."""
+        # A mode of None is not passed on, because an environment may have another default.
+        mode: dict[str, Any] = {} if self.render_mode is None else {"render_mode": self.render_mode}
+        if callable(self.name):
+            known = mode if takes(self.name, "render_mode") else {}
+            return as_env(call_source(self.name, {**known, **self.env_kwargs}), self.name)
+        return gymnasium.make(self.name, **{"disable_env_checker": True, **mode, **self.env_kwargs})
+
+    @abc.abstractmethod
+    def make_codec(self) -> Codec:
+        """Reset the environment (see `reset_once`), and return the codec for `base`."""
+
+    def reset_once(self) -> None:
+        """Reset the new chain (see `first_reset`), and remove its random generators."""
+        first_reset(self.env)
+        forget_seed(self.env)
+
+    def make_fast_form(self, kind: str) -> FastForm | None:
+        """Return the fast form if there is one and it agrees with the environment, else ``None``.
+
+        This is called when actions of dtype `kind`, a type character, first occur. Afterwards, the
+        caller restores the simulator's state.
+        """
+        return None
+
+    def make_memory(self) -> Any:
+        """Return the object that saves the state of the wrappers around `base`."""
+        return WrapperState(self.env, self.state_capacity)
+
+    def configuration(self) -> tuple[Any, ...]:
+        """Return the settings on which fast forms depend; when one changes, new forms are made."""
+        return ()
+
+    # Layout of the state
+
+    def _lay_out(self) -> None:
+        self.memory = self.make_memory()
+        self._generator_at = self.codec.nbytes
+        assert self._generator_at % 8 == 0
+        end = self._generator_at + random_state.GENERATOR_NBYTES * self.codec.saves_generator
+        self._wrappers_at = padded(end)
+        self.payload_nbytes = self._wrappers_at + padded(self.memory.nbytes)
+
+    def fingerprint_fields(self) -> Mapping[str, Any]:
+        """Return the id, arguments, wrappers, library version, and the fields of the codec."""
+        return {
+            "id": name_of(self.name),
+            "kwargs": {key: describe(value) for key, value in sorted(self.env_kwargs.items())},
+            "wrappers": self.memory.fingerprint_fields(),
+            "gymnasium": importlib.metadata.version("gymnasium"),
+            **self.codec.fingerprint_fields(),
+        }
+
+    def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
+        """Return the named fields of the codec and of the wrappers."""
+        wrappers = self.memory.view(payloads[:, self._wrappers_at :]) if self.memory.nbytes else {}
+        return {**self.codec.view(payloads), **wrappers}
+
+    def build_state(self, payload: Row, **physics: Any) -> None:
+        """Write the fields `physics` into `payload`, a copy of a state's payload.
+
+        The codec defines the fields, except ``elapsed_steps``, the step count of a time limit.
+
+        Raises
+        ------
+        InputError
+            A name is unknown, or a value does not fit.
+        """
+        steps, memory = None, self.memory
+        if memory.nbytes and memory.time_limit is not None and "elapsed_steps" in physics:
+            steps = as_count("elapsed_steps", physics.pop("elapsed_steps"), 0)
+            if steps >= 2**63:
+                raise InputError(f"elapsed_steps must be less than 2**63, got {steps}")
+        if physics or steps is None:
+            self.codec.build_state(payload[: self._generator_at], physics)
+        if steps is not None:
+            payload[self._wrappers_at :][:8].view(np.int64)[0] = steps
+
+    # Reading
+
+    def read(self, payload: Row) -> int | None:
+        """Save the base environment, its random generator and the wrappers to `payload`."""
+        codec = self.codec
+        used = codec.read(payload[: self._generator_at])
+        if codec.saves_generator:
+            self._generator.save(payload, self._generator_at)
+        if self.memory.nbytes:
+            self.memory.read(payload[self._wrappers_at :])
+        return used
+
+    # Writing
+
+    def write(self, payload: Row) -> None:
+        """Restore the base environment, its random generator and the wrappers from `payload`."""
+        codec = self.codec
+        codec.write(payload[: self._generator_at])
+        if codec.saves_generator:
+            self._generator.load(payload, self._generator_at)
+        if self.memory.nbytes:
+            self.memory.write(payload[self._wrappers_at :])
+
+    def reseed(self, seed: int) -> None:
+        """Replace the random generators of the base, and of wrappers that have their own."""
+        if self.codec.saves_generator:
+            random_state.reseed(self.base, seed)
+        self.codec.reseed(seed)
+        self.memory.reseed(seed)
+
+    def renew(self) -> None:
+        """Remove all random generators; before the first reset, also restore the wrappers."""
+        self.codec.renew()
+        forget_seed(self.env)
+        if self._fresh is not None:
+            self._fresh()
+
+    # Stepping
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset the environment and its wrappers; without a seed, keep the random generator.
+
+        If there is no generator yet, one is made now. Gymnasium would make it when it is first
+        used, possibly in a step, and then each row would get a different generator.
+        """
+        if seed is None:
+            random_state.make_generator(innermost(self.env))
+        obs, info = as_reset(self._reset_env(seed, options))
+        self._fresh = None
+        return self.observe(obs), info
+
+    def step(self, action: Any, dt: int) -> Outcome:
+        """Call ``env.step`` until ``dt * frameskip`` frames have run or the episode has ended."""
+        assert isinstance(self.frameskip, int)
+        return self.hold(action, dt * self.frameskip)
+
+    def step_env(self, action: Any) -> EnvStep:
+        """Call ``env.step`` up to `frameskip` times, and return the combined result."""
+        if self.frameskip == 1 and not self._images:
+            return self.env.step(action)
+        return super().step_env(action)
+
+    def hold(self, action: Any, count: int) -> Outcome:
+        """Call ``env.step`` `count` times, or until the episode ends; sum the rewards.
+
+        The last element of the result is the number of calls.
+        """
+        total = 0.0
+        for left in range(count - 1, -1, -1):
+            result: Any = self.env.step(owned(action) if left else action)
+            if type(result) is not tuple or len(result) != 5:
+                result = as_step(result)
+            obs, reward, terminated, truncated, info = result
+            total += float(reward) if isinstance(reward, float) else as_reward(reward)
+            if type(terminated) is not bool or type(truncated) is not bool:
+                terminated = as_flag("terminated", terminated)
+                truncated = as_flag("truncated", truncated)
+            if terminated or truncated:
+                break
+        if self._images:
+            obs = self.observe(obs)
+        return obs, total, terminated, truncated, info, count - left
+
+    @property
+    def steps_batches(self) -> bool:
+        """Whether there is a fast form that steps many rows at once."""
+        form = self._fast_form_of(np.zeros(0, self.action_space.dtype))
+        return form is not None and form.is_vectorised
+
+    def step_rows(self, rows: Rows, start: int, stop: int) -> None:
+        """Step several rows with the fast form if there is one; otherwise, step them one by one."""
+        if stop - start == 1:  # `step` is faster, and audits compare it with the fast form
+            super().step_rows(rows, start, stop)
+        else:
+            self._step_blocks(super().step_rows, rows, start, stop)
+
+    def rollout_rows(self, rows: Rows, start: int, stop: int) -> None:
+        """Like `step_rows`, but step each row through its T actions, or until its episode ends."""
+        self._step_blocks(super().rollout_rows, rows, start, stop)
+
+    def _step_blocks(
+        self, step_singly: Callable[[Rows, int, int], None], rows: Rows, start: int, stop: int
+    ) -> None:
+        form = self.fast_form_for(rows)
+        if form is None or (stop - start == 1 and not form.rolls_out_one):
+            step_singly(rows, start, stop)
+            return
+        step = form.rollout if rows.inputs.horizon else form.step
+        for first in range(start, stop, form.most):
+            last = min(first + form.most, stop)
+            rows.cursor[0] = first
+            try:
+                step(rows, first, last)
+            except NotVectorisableError:
+                step_singly(rows, first, last)
+
+    def fast_form_for(self, rows: Rows) -> FastForm | None:
+        """Return the fast form for `rows` in the current configuration, or ``None``."""
+        form = self._fast_form_of(rows.inputs.actions)
+        return form if form is not None and form.takes(rows) else None
+
+    def _fast_form_of(self, actions: Any) -> FastForm | None:
+        """Return the fast form for the dtype of `actions`, if any; make it when first needed."""
+        if self._images or not isinstance(actions, (np.ndarray, np.generic)):
+            return None
+        forms, kind = self._fast_forms, actions.dtype.char
+        then, now = self._configured, self.configuration()
+        if len(now) != len(then) or not all(map(is_, now, then)):
+            self._configured = now
+            forms.clear()
+        if kind not in forms:
+            original = np.zeros(self.payload_nbytes, np.uint8)
+            self.read(original)
+            try:
+                forms[kind] = self.make_fast_form(kind)
+            except Exception as error:
+                not_exiting(error)
+                # It was written for other shapes or values than those of this environment.
+                logger.info("%s is stepped row by row: %r", name_of(self.name), error)
+                forms[kind] = None
+            self.write(original)
+        return forms[kind]
+
+    def observe(self, obs: Any) -> Any:
+        """Return the kind of observation that `obs_type` selects: `obs` itself, or an image."""
+        if not self._images:
+            return obs
+        image = self.image()
+        return image if self.obs_type == "rgb" else (image @ _GREY).round().astype(np.uint8)
+
+    # Images
+
+    def image(self) -> NDArray[np.uint8]:
+        """Render the current state; use a second environment unless the mode is "rgb_array"."""
+        if self.render_mode == painting.MODE:
+            return np.asarray(self.env.render())
+        self._painter = self._painter or painting.make_painter(self)
+        return painting.render(self._painter, self)
+
+    def copy_state(self, other: Self) -> None:
+        """Copy the state of `other`, which differs from this simulator only in its render mode."""
+        payload = np.zeros(other.payload_nbytes, np.uint8)
+        other.read(payload)
+        self.write(payload)
+
+    def close(self) -> None:
+        """Release the simulator's resources; safe to call more than once."""
+        if self._painter is not None:
+            self._painter.close()
+        super().close()
