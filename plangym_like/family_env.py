@@ -28,6 +28,10 @@ class FamilyEnv(PlanEnv):
         Frames per action; ``None`` keeps the value registered with the id.
     autoreset, delay_setup
         As in `PlanEnv`.
+    fallback : callable, optional
+        ``fallback(simulator_class, name, **kwargs)`` makes the simulator, which may be of another
+        class if the wrappers change what rows of the family do not hold. By default, this is an
+        error.
     kwargs
         ``return_image``, ``audit``, ``audit_every`` and ``out_of_bounds``, as in `PlanEnv`, and
         arguments of the simulator: ``render_mode``, ``obs_type``, ``wrappers``,
@@ -42,15 +46,20 @@ class FamilyEnv(PlanEnv):
         frameskip: int | tuple[int, int] | None = None,
         autoreset: bool = True,
         delay_setup: bool = False,
+        *,
+        fallback: Callable[..., Simulator] | None = None,
         **kwargs: Any,
     ) -> None:
         if kwargs.get("wrappers"):
             kwargs["wrappers"] = as_wrappers(kwargs["wrappers"])  # it may be an iterator
         own = {key: kwargs[key] for key in _OWN_OPTIONS if key in kwargs}
         rest = {key: kwargs[key] for key in kwargs if key not in own}
+        make: Callable[..., Simulator] = type(self).simulator_class
+        if fallback is not None:
+            make = partial(fallback, make)
         try:
             super().__init__(
-                partial(type(self).simulator_class, name, frameskip=frameskip, **rest),
+                partial(make, name, frameskip=frameskip, **rest),
                 name=name,
                 autoreset=autoreset,
                 delay_setup=delay_setup,
@@ -62,6 +71,8 @@ class FamilyEnv(PlanEnv):
                 raise
             raise unknown from error
         env_kwargs = {"frameskip": frameskip, "autoreset": autoreset, **kwargs}
+        if fallback is not None:
+            env_kwargs["fallback"] = fallback
         self.recipe = (type(self), name, env_kwargs)
         self._arguments = {"name": name, **env_kwargs}
 

@@ -19,7 +19,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from plangym_like.audit.auditor import EVERY
 from plangym_like.call_errors import several_agents
-from plangym_like.envs.auto_snapshot import WAYS
+from plangym_like.envs.auto_snapshot import WAYS, wrapped_simulator
 from plangym_like.errors import InputError, MissingExtraError
 from plangym_like.execution.known_ids import user_families
 from plangym_like.family_env import as_wrappers
@@ -458,6 +458,9 @@ def make(
         raise InputError(f"ray must be True or False, got {ray!r}")
     if kwargs.get("wrappers"):
         kwargs["wrappers"] = as_wrappers(kwargs["wrappers"])  # it may be an iterator
+        simulator_class: Any = getattr(env_class, "simulator_class", None)
+        if snapshot == "auto" and getattr(simulator_class, "other_ways", ()):
+            kwargs["fallback"] = wrapped_simulator
     if ray:
         from plangym_like.ray_env import RayEnv
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import ale_py
@@ -31,9 +31,12 @@ from plangym_like.envs.preprocessed_atari import is_screen_unread
 from plangym_like.errors import InputError, SnapshotError
 from plangym_like.family_env import FamilyEnv
 from plangym_like.simulator import EnvStep, Outcome
+from plangym_like.snapshots.base_settings import AttributeSettings, ClassSettings, Settings
 from plangym_like.states import Row, padded
 
 _SLACK = 64
+# The attributes of a game that change in use: rows hold them, or a restore sets them.
+_CHANGING = ("frames", "image", "previous", "settled", "stale", "unread")
 
 
 class AtariCodec(Codec):
@@ -192,6 +195,10 @@ class AtariCodec(Codec):
             base.image = payload[self._image_at :].reshape(self._image_shape).copy()
         else:
             base.image = None
+
+    def settings(self) -> Sequence[Settings]:
+        base = self._base
+        return AttributeSettings(base, _CHANGING), ClassSettings(type(base))
 
     def _unpacked(self, payload: Row) -> tuple[bytes, int]:
         """Return the emulator's serialised state and the previous action that `payload` holds."""

@@ -7,9 +7,15 @@ When an environment is made, three methods are tried in this order: the environm
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from typing import Any
 
-from plangym_like.errors import PlangymError, SnapshotError, StateCapacityError
+from plangym_like.errors import (
+    ChangedSettingError,
+    PlangymError,
+    SnapshotError,
+    StateCapacityError,
+)
 from plangym_like.family_env import FamilyEnv
 from plangym_like.simulator import Simulator, name_of
 from plangym_like.snapshots.open_libraries import libraries_left_open
@@ -28,10 +34,60 @@ def auto_simulator(name: Any, **kwargs: Any) -> Simulator:
 
     If none is exact, the first method that works at all is used.
 
+    See `_tried` for arguments and errors.
+    """
+    known = _known_simulator(name, kwargs)
+    return known or _first_exact(list(WAYS), [], name, kwargs)
+
+
+def wrapped_simulator(family: Callable[..., Simulator], name: Any, **kwargs: Any) -> Simulator:
+    """Return ``family(name, **kwargs)``, the simulator of a family.
+
+    If wrappers change what rows of the family do not hold, the first other method that is exact is
+    used; see `_tried`.
+    """
+    known = _known_simulator(name, kwargs)
+    if known is not None:
+        return known
+    try:
+        return family(name, **kwargs)
+    except ChangedSettingError as error:
+        return _first_exact(["pickle", "replay"], [f"by native: {error}"], name, kwargs)
+
+
+def _known_simulator(name: Any, kwargs: dict[str, Any]) -> Simulator | None:
+    """Return a simulator made with the method that trials have chosen already, or ``None``."""
+    known = known_trials().find("auto", (name, kwargs))
+    if known is None:
+        return None
+    simulator = _make(known.way, name, kwargs)
+    simulator.snapshot_note = known.note
+    return simulator
+
+
+def _first_exact(
+    ways: list[str], reasons: list[str], name: Any, kwargs: dict[str, Any]
+) -> Simulator:
+    """Return a simulator whose method is chosen by trials; see `_tried`."""
+    simulator = _tried(ways, reasons, name, kwargs)
+    outcome = TrialOutcome("auto", simulator.snapshot_note, way=simulator.snapshot)
+    known_trials().note(outcome, (name, kwargs))
+    return simulator
+
+
+def _tried(ways: list[str], reasons: list[str], name: Any, kwargs: dict[str, Any]) -> Simulator:
+    """Return a simulator for `name`, made with the first of the methods `ways` that is exact.
+
+    If none is exact, the first method that works at all is used.
+
     Parameters
     ----------
+    ways : list of str
+        The methods to try, in this order.
     name : str or callable
         A Gymnasium id, or a callable that returns a `gymnasium.Env`.
+    reasons : list of str
+        Why other methods cannot be used.
     kwargs
         Arguments of the simulators. An option that belongs to one method is passed only to the
         simulator of that method.
@@ -41,23 +97,8 @@ def auto_simulator(name: Any, **kwargs: Any) -> Simulator:
     SnapshotError
         No method works; the message gives the reason for each.
     """
-    trials = known_trials()
-    known = trials.find("auto", (name, kwargs))
-    if known is not None:
-        simulator = _make(known.way, name, kwargs)
-        simulator.snapshot_note = known.note
-        return simulator
-    simulator = _tried(name, kwargs)
-    outcome = TrialOutcome("auto", simulator.snapshot_note, way=simulator.snapshot)
-    trials.note(outcome, (name, kwargs))
-    return simulator
-
-
-def _tried(name: Any, kwargs: dict[str, Any]) -> Simulator:
-    """Return a simulator whose method was chosen by trials; see `auto_simulator`."""
-    reasons: list[str] = []
     approximate: Simulator | None = None
-    for way in WAYS:
+    for way in ways:
         try:
             simulator = _make(way, name, kwargs)
         except (SnapshotError, StateCapacityError) as error:

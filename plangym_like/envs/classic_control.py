@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ from plangym_like.errors import InputError, SnapshotError, StateFormatError
 from plangym_like.family_env import FamilyEnv
 from plangym_like.row_errors import errors_suppressed
 from plangym_like.simulator import EnvStep, Outcome
+from plangym_like.snapshots.base_settings import AttributeSettings, ClassSettings, Settings
 from plangym_like.snapshots.configuration import qualified_name
 from plangym_like.states import Row
 
@@ -141,6 +142,12 @@ class ClassicControlCodec(Codec):
         if dynamics.hidden:
             setattr(base, dynamics.hidden, dynamics.as_hidden(hidden, flags >> 1))
 
+    def settings(self) -> Sequence[Settings]:
+        if self.exactness != "exact":
+            return ()
+        held = ("state", "steps_beyond_terminated", "last_u", "isopen")
+        return AttributeSettings(self._base, but=held), ClassSettings(type(self._base))
+
     def sample_states(self, payload: Row) -> list[Row]:
         """Return copies of `payload` with random ``x``, some of them in single precision."""
         rng = np.random.Generator(np.random.PCG64(4))
@@ -163,6 +170,7 @@ class ClassicControlSimulator(GymnasiumSimulator):
     """
 
     family = "CLAS"
+    other_ways = ("pickle", "replay")
     codec: ClassicControlCodec
 
     def make_codec(self) -> ClassicControlCodec:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from numpy.typing import NDArray
 
 from plangym_like.batches import Leaf
 from plangym_like.errors import SnapshotError
+from plangym_like.snapshots.base_settings import Settings
 from plangym_like.states import Row
 
 
@@ -79,6 +80,14 @@ class Codec(abc.ABC):
 
     def reseed(self, seed: int) -> None:
         """Replace every random generator that this codec saves with one made from `seed`."""
+
+    def settings(self) -> Sequence[Settings]:
+        """Return what steps and resets read but these bytes do not hold; a wrapper may change it.
+
+        If there are wrappers from outside Gymnasium, states with other settings are refused. The
+        result is empty if the bytes hold everything, or if it is not known what they leave out.
+        """
+        return ()
 
     def renew(self) -> None:
         """Undo changes made by trials and batches, before a reset without a current state."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import copy
 import importlib.metadata
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -33,10 +33,12 @@ from plangym_like.envs.dm_control_walker import Walker
 from plangym_like.envs.fast_form import FastForm, disagreement
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.envs.headless import draw_without_a_display
-from plangym_like.envs.mujoco_physics import PhysicsMemory, model_arrays, model_digest
+from plangym_like.envs.mujoco_physics import PhysicsMemory, model_digest
 from plangym_like.envs.mujoco_robots import ChunkStepper, Robot
+from plangym_like.envs.mujoco_settings import EditedArrays, ModelSettings, option_settings
 from plangym_like.errors import InputError
 from plangym_like.family_env import FamilyEnv
+from plangym_like.snapshots.base_settings import AttributeSettings, ClassSettings, Settings
 from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.states import Row
 
@@ -72,7 +74,9 @@ class DmControlCodec(Codec):
         self._env_kwargs = {key: env_kwargs[key] for key in env_kwargs if key not in _DRAWN}
         self.suite, self.task = base.suite_env, base.suite_env.task
         self.model, self._data = base.physics.model.ptr, base.physics.data.ptr
-        changed = self._play(env)
+        changed = self._changing = set[str]()
+        self._edits = EditedArrays(self.model, self._play(env, changed))
+        self.edited = tuple(self._edits.arrays)
         values = {name: getattr(self.task, name) for name in sorted(changed)}
         self.numbers: dict[str, slice] = {}
         end = 0
@@ -82,8 +86,8 @@ class DmControlCodec(Codec):
         notes = []
         if lost := sorted(changed - self.numbers.keys()):
             notes.append(f"the task keeps attributes that no row holds: {', '.join(lost)}")
-        arrays = model_arrays(self.model)
-        carried = {f"model.{name}": arrays[name] for name in self.edited}
+        edited = self._edits.arrays
+        carried = {f"model.{name}": array for name, array in edited.items()}
         if self._data.sensordata.size:
             carried["sensordata"] = self._data.sensordata
         self.physics = PhysicsMemory(self.model, self._data, carried)
@@ -98,29 +102,28 @@ class DmControlCodec(Codec):
         self.saves_generator = env is not base
         self.columns = None if self.saves_generator else {}
 
-    def _play(self, env: gymnasium.Env[Any, Any]) -> set[str]:
-        """Play some steps; return the names of the task's attributes that change.
+    def _play(self, env: gymnasium.Env[Any, Any], changed: set[str]) -> Iterator[None]:
+        """Play some steps; add the names of the task's attributes that change to `changed`.
 
-        The names of the model's arrays that change are stored in `edited`.
+        Yield after each reset and step.
         """
-        arrays = model_arrays(self.model)
-        before = {name: array.copy() for name, array in arrays.items()}
         remembered = dict(vars(self.task))
-        edited: set[str] = set()
-        changed: set[str] = set()
         # Sampling from the environment's own space would change its random sequence.
         actions = copy.deepcopy(self._base.action_space)
         actions.seed(0)
         for seed in range(_TRIALS):
             env.reset(seed=seed)
+            if not seed:
+                # Before any step, which a wrapper may use to change them.
+                self._before = AttributeSettings(self.suite, ("_reset_next_step", "_step_count"))
+                self._options = option_settings(self.model)
+            yield
             for _ in range(2):
                 env.step(np.clip(actions.sample(), -1, 1))
-                edited |= {name for name in arrays if (arrays[name] != before[name]).any()}
+                yield
                 now = vars(self.task)
                 changed |= {name for name in now if _differs(now[name], remembered.get(name))}
         self._base.seeded = False
-        self.edited = tuple(sorted(edited))
-        return changed
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
         """Return the task, model and versions, but no options of observations or images."""
@@ -134,6 +137,17 @@ class DmControlCodec(Codec):
             "mujoco": mujoco.__version__,
             "dm_control": importlib.metadata.version("dm_control"),
         }
+
+    def settings(self) -> Sequence[Settings]:
+        base = self._base
+        return (
+            AttributeSettings(base, ("random", "seeded")),
+            AttributeSettings(self.task, self._changing),
+            ModelSettings(self.model, without=self.edited),
+            self._before,
+            *self._options,
+            *map(ClassSettings, (type(base), type(self.task))),
+        )
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
         """Return ``qpos``, ``qvel``, ..., ``elapsed_steps`` and the task's numeric attributes.
@@ -185,7 +199,8 @@ class DmControlCodec(Codec):
         self._base.random.restart(seed)
 
     def renew(self) -> None:
-        """Ensure that the next episode begins with a fresh random generator."""
+        """Ensure that the next episode begins with a fresh model and random generator."""
+        self._edits.restore()
         self._base.seeded = False
 
 

@@ -11,7 +11,7 @@ import importlib.metadata
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from operator import is_
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import gymnasium
 import numpy as np
@@ -50,9 +50,11 @@ from plangym_like.simulator import (
     as_step,
     name_of,
 )
+from plangym_like.snapshots.base_settings import BaseSettings
 from plangym_like.snapshots.chains import innermost
 from plangym_like.snapshots.configuration import describe
 from plangym_like.snapshots.generators import watched_generators
+from plangym_like.snapshots.known_wrappers import foreign_wrappers
 from plangym_like.snapshots.open_libraries import close_copy
 from plangym_like.snapshots.restore_after_trial import restorer
 from plangym_like.snapshots.wrapper_state import WrapperState
@@ -92,7 +94,12 @@ class GymnasiumSimulator(TriedSimulator):
     """
 
     obs_types: tuple[str, ...] = ("coords", "rgb", "grayscale")
+    # The values of ``make(..., snapshot=)``, other than "native", for which the id makes the same
+    # environment.
+    other_ways: ClassVar[tuple[str, ...]] = ()
     codec: Codec
+    # The settings of the base, which foreign wrappers may change; ``None`` if there are none.
+    _settings: BaseSettings | None = None
     _painter: Self | None = None
 
     def __init__(
@@ -135,6 +142,8 @@ class GymnasiumSimulator(TriedSimulator):
             with watched_generators():
                 self._set_up(self.wrapped(env))
                 self._try_out()
+            if self._settings is not None:
+                self._settings.use()
         except BaseException:
             # Another method may be tried next, and some simulators allow only one instance.
             close_copy(getattr(self, "env", env))
@@ -159,6 +168,8 @@ class GymnasiumSimulator(TriedSimulator):
         self._recall_trial()
         with time_limit(_CODEC_STEPS):
             codec = self.codec = self.make_codec()
+        if foreign_wrappers(env) and (settings := codec.settings()):
+            self._settings = BaseSettings(settings, _remedy(self.other_ways))
         self._generator = random_state.GeneratorMemory(self.base)
         self._lay_out()
         self.columns, self.plain_infos = {}, True
@@ -257,7 +268,12 @@ class GymnasiumSimulator(TriedSimulator):
     # Reading
 
     def read(self, payload: Row) -> int | None:
-        """Save the base environment, its random generator and the wrappers to `payload`."""
+        """Save the base environment, its random generator and the wrappers to `payload`.
+
+        Raise `ChangedSettingError` if a wrapper has changed the settings of the base.
+        """
+        if self._settings is not None:
+            self._settings.check()
         codec = self.codec
         used = codec.read(payload[: self._generator_at])
         if codec.saves_generator:
@@ -269,7 +285,12 @@ class GymnasiumSimulator(TriedSimulator):
     # Writing
 
     def write(self, payload: Row) -> None:
-        """Restore the base environment, its random generator and the wrappers from `payload`."""
+        """Restore the base environment, its random generator and the wrappers from `payload`.
+
+        Raise `ChangedSettingError` if a wrapper has changed the settings of the base.
+        """
+        if self._settings is not None:
+            self._settings.check()
         codec = self.codec
         codec.write(payload[: self._generator_at])
         if codec.saves_generator:
@@ -426,3 +447,11 @@ class GymnasiumSimulator(TriedSimulator):
         if self._painter is not None:
             self._painter.close()
         super().close()
+
+
+def _remedy(other_ways: tuple[str, ...]) -> str:
+    """Return what to do about a wrapper that changes what state rows do not hold."""
+    if not other_ways:
+        return "Change it in the constructor of the wrapper, in one environment for each value"
+    ways = " or ".join(f"snapshot={way!r}" for way in other_ways)
+    return f"Make the environment with {ways}, whose rows hold it"

@@ -17,9 +17,10 @@ the same.
 from __future__ import annotations
 
 import contextlib
+import copy
 import logging
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import gymnasium
@@ -36,15 +37,21 @@ from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.envs.headless import draw_without_a_display
 from plangym_like.envs.mujoco_physics import PhysicsMemory, derived, drawn, model_digest
 from plangym_like.envs.mujoco_robots import ChunkStepper, robot_for
+from plangym_like.envs.mujoco_settings import EditedArrays, robot_settings
 from plangym_like.errors import SnapshotError
 from plangym_like.family_env import FamilyEnv
 from plangym_like.ownership import owned, owned_info
 from plangym_like.random_state import GENERATOR_NBYTES, save_generator, seeded_generator
+from plangym_like.row_errors import errors_suppressed
 from plangym_like.simulator import Outcome
+from plangym_like.snapshots.base_settings import Settings
 from plangym_like.snapshots.configuration import qualified_name
+from plangym_like.snapshots.known_wrappers import foreign_wrappers
 from plangym_like.states import HEADER_NBYTES, Row
 
 logger = logging.getLogger("plangym_like")
+# The number of episodes whose first steps show what wrappers change.
+_TRIALS = 3
 
 
 class MujocoCodec(PhysicsMemory, Codec):
@@ -59,15 +66,19 @@ class MujocoCodec(PhysicsMemory, Codec):
         The robot, reset at least once.
     images : bool
         Whether states hold the data that images are rendered from.
+    edited : EditedArrays, optional
+        The arrays of the model that wrappers change.
     """
 
-    def __init__(self, base: Any, *, images: bool) -> None:
-        self._base = base
+    def __init__(self, base: Any, *, images: bool, edited: EditedArrays | None = None) -> None:
+        self._base, self._edited = base, edited
+        edited_arrays = {} if edited is None else edited.arrays
         robot_class = robot_for(base)
         self.robot = None if robot_class is None else robot_class(base)
         carried = derived(base.data) if robot_class is None else dict(robot_class.carried(base))
         if images:
             carried = {**drawn(base.data), **carried}
+        carried = {**carried, **{f"model.{name}": edited_arrays[name] for name in edited_arrays}}
         super().__init__(base.model, base.data, carried)
         self._note_inexactness()
         if self.robot is not None:
@@ -85,6 +96,19 @@ class MujocoCodec(PhysicsMemory, Codec):
         if notes:
             self.exactness, self.exactness_note = "approximate", "; ".join(notes)
 
+    def settings(self) -> Sequence[Settings]:
+        exact = self.exactness == "exact"
+        return robot_settings(self._base, self._edited_names) if exact else ()
+
+    @property
+    def _edited_names(self) -> tuple[str, ...]:
+        return () if self._edited is None else tuple(self._edited.arrays)
+
+    def renew(self) -> None:
+        """Set the arrays that wrappers change to what they were before the first reset."""
+        if self._edited is not None:
+            self._edited.restore()
+
     def _find_columns(self) -> None:
         """Find out which infos every step returns, by taking one step and undoing it.
 
@@ -101,7 +125,7 @@ class MujocoCodec(PhysicsMemory, Codec):
     def fingerprint_fields(self) -> Mapping[str, Any]:
         return {
             "class": qualified_name(type(self._base)),
-            "model": model_digest(self._base.model),
+            "model": model_digest(self._base.model, without=self._edited_names),
             "carried": self.carried,
             "mujoco": mujoco.__version__,
         }
@@ -116,6 +140,7 @@ class MujocoSimulator(GymnasiumSimulator):
     """
 
     family = "MUJO"
+    other_ways = ("replay",)
     fewest_rows = 256  # `benchmarks/lanes.py`
     codec: MujocoCodec
     # Finalizers that free the memory used for rendering; ``None`` before the first image.
@@ -142,11 +167,29 @@ class MujocoSimulator(GymnasiumSimulator):
                 f"{type(self.base).__name__} is not a gymnasium.envs.mujoco.MujocoEnv: this family "
                 "saves only that class"
             )
-        self.reset_once()
-        codec = MujocoCodec(self.base, images=self.render_mode == "rgb_array")
+        if foreign_wrappers(self.env):
+            edited = EditedArrays(self.base.model, self._moments())
+        else:
+            edited = None
+            self.reset_once()
+        codec = MujocoCodec(self.base, images=self.render_mode == "rgb_array", edited=edited)
         # MuJoCo uses numbers in these arrays as indices without checking them.
         self.checksum = not codec.is_integration
         return codec
+
+    def _moments(self) -> Iterator[None]:
+        """Play some steps of the chain, and reset it; yield after each reset and step."""
+        self.reset_once()
+        actions = copy.deepcopy(self.env.action_space)
+        actions.seed(0)
+        for seed in range(_TRIALS):
+            self.env.reset(seed=seed)
+            yield
+            with errors_suppressed():
+                for _ in range(2):
+                    self.env.step(actions.sample())
+                    yield
+        self.reset_once()
 
     def make_fast_form(self, kind: str) -> FastForm | None:
         """Return the stepper for the robot if there is one and it agrees with the environment.

@@ -347,8 +347,15 @@ def model_digest(model: Any, without: tuple[str, ...] = ()) -> str:
         if name not in without:
             digest.update(f"{name}{array.dtype}{array.shape}".encode())
             digest.update(np.ascontiguousarray(array).tobytes())
-    digest.update(repr(model.opt).encode())
+    option = [name.removeprefix("opt.") for name in without if name.startswith("opt.")]
+    digest.update((_told_without(model.opt, option) if option else repr(model.opt)).encode())
     return digest.hexdigest()
+
+
+def _told_without(part: Any, names: list[str]) -> str:
+    """Return the members of `part`, a structure of a model, except `names`, as text."""
+    left = [name for name in dir(part) if name[0] != "_" and name not in names]
+    return repr({name: getattr(part, name) for name in left})
 
 
 def _parts(model: Any, data: Any) -> dict[str, tuple[slice, tuple[int, ...]]]:

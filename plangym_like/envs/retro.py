@@ -21,7 +21,7 @@ import importlib.metadata
 import json
 import pathlib
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -34,11 +34,17 @@ from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.envs.retro_game import PlannableRetro
 from plangym_like.errors import InputError, StateCapacityError, StateFormatError
 from plangym_like.family_env import FamilyEnv
+from plangym_like.snapshots.base_settings import AttributeSettings, ClassSettings, Settings
 from plangym_like.snapshots.configuration import describe
 from plangym_like.states import Row, padded
 
 _HEAD = struct.Struct("<qqq")
 _SLACK = 4096
+# The attributes of a game that change in use, and those that only a reset reads.
+_CHANGING = (
+    *("_asleep", "_dirt", "addresses", "em", "image", "img", "ram"),
+    *("initial_state", "statename", "movie", "movie_id", "movie_path"),
+)
 # The core of the only free game; this class was tested with it.
 _TRIED = "genesis_plus_gx_libretro.so"
 
@@ -118,6 +124,9 @@ class RetroCodec(Codec):
             "addresses": "relative",
             "stable-retro": importlib.metadata.version("stable-retro"),
         }
+
+    def settings(self) -> Sequence[Settings]:
+        return AttributeSettings(self._base, _CHANGING), ClassSettings(type(self._base))
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
         """Return the game's variables (score, lives, ...) and its screen."""

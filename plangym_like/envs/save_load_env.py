@@ -7,7 +7,8 @@ methods are tested against ``step``; a `SnapshotError` is raised if they disagre
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import gymnasium
@@ -24,8 +25,10 @@ from plangym_like.errors import PlangymError, SnapshotError, StateCapacityError,
 from plangym_like.family_env import FamilyEnv
 from plangym_like.row_errors import errors_suppressed, not_exiting
 from plangym_like.snapshots import plain_data
+from plangym_like.snapshots.base_settings import Settings
 from plangym_like.snapshots.chains import innermost
 from plangym_like.snapshots.configuration import describe, qualified_name
+from plangym_like.snapshots.differences import attributes_of, difference
 from plangym_like.snapshots.known_wrappers import TRANSPARENT, chain
 from plangym_like.snapshots.open_libraries import close_copy
 from plangym_like.snapshots.set_order import order_note
@@ -35,6 +38,8 @@ from plangym_like.states import Row, padded
 
 _METHODS = ("save_state", "load_state")
 _SLACK = 1024
+# After so many steps of an episode, it is known which attributes an environment changes itself.
+_PLAYED = 100
 
 
 class SaveLoadCodec(Codec):
@@ -111,6 +116,9 @@ class SaveLoadCodec(Codec):
             )
         self.exactness, self.exactness_note = "approximate", order_note(place, value)
 
+    def settings(self) -> Sequence[Settings]:
+        return (_LeftOut(self._base),)
+
     def read(self, payload: Row) -> None:
         saved = self._base.save_state()
         if self.example is None:
@@ -155,6 +163,51 @@ class SaveLoadCodec(Codec):
         if self._initial is not None:
             with errors_suppressed(Exception):
                 self._base.load_state(plain_data.decode(self._initial))
+
+
+class _LeftOut(Settings):
+    """Plain data in attributes of an environment that its ``load_state`` does not restore.
+
+    The constructor plays some steps without the wrappers, because data that the environment itself
+    changes is its own business. The current state stays the same.
+    """
+
+    def __init__(self, base: Any) -> None:
+        self._base = base
+        self._first, self._then = plain_data.encode(base.save_state()), self._read()
+        actions = copy.deepcopy(base.action_space)
+        actions.seed(0)
+        self._own: set[str] = set()
+        with errors_suppressed():
+            for seed in range(2):
+                base.reset(seed=seed)
+                for _ in range(_PLAYED):
+                    if any(base.step(actions.sample())[2:4]):
+                        break
+                self._own |= self._not_restored()
+        base.load_state(plain_data.decode(self._first))
+
+    def change(self, *, thorough: bool = False) -> str:
+        changed = self._not_restored() - self._own if thorough else ()
+        for name in sorted(changed):
+            then, now = plain_data.decode(self._then[name]), plain_data.decode(self._read()[name])
+            found = difference(then, now)
+            values = found[1].replace(" and ", " to ", 1) if found else "one object to another"
+            return f"{type(self._base).__name__}.{name} changed from {values}"
+        return ""
+
+    def _not_restored(self) -> set[str]:
+        """Return the names of the data that do not come back if the first state is loaded."""
+        base, saved = self._base, plain_data.encode(self._base.save_state())
+        base.load_state(plain_data.decode(self._first))
+        now = self._read()
+        base.load_state(plain_data.decode(saved))
+        return {name for name in self._then if name in now and now[name] != self._then[name]}
+
+    def _read(self) -> dict[str, bytes]:
+        found = attributes_of(self._base)
+        found.pop("_np_random", None)  # rows hold it, but not as a part of this state
+        return found
 
 
 def _is_plain_array(saved: Any) -> bool:

@@ -8,7 +8,7 @@ process generates a different one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.envs.toy_text_games import GAMES
 from plangym_like.errors import SnapshotError
 from plangym_like.family_env import FamilyEnv
+from plangym_like.snapshots.base_settings import AttributeSettings, ClassSettings, Settings
 from plangym_like.snapshots.configuration import qualified_name
 from plangym_like.states import Row, padded
 
@@ -91,6 +92,10 @@ class ToyTextCodec(Codec):
         """Restore the state in `payload`; raise `StateFormatError` if it is damaged."""
         self._game.write(self._fields(payload))
 
+    def settings(self) -> Sequence[Settings]:
+        env = self._game.env
+        return AttributeSettings(env, but=self._game.changing), ClassSettings(type(env))
+
     def renew(self) -> None:
         """Restore the state that `keep_first` kept, and with it the map of the first episode."""
         self._game.write(self._fields(self._first))
@@ -106,6 +111,7 @@ class ToyTextSimulator(GymnasiumSimulator):
     """
 
     family = "TOYT"
+    other_ways = ("pickle", "replay")
 
     def make_codec(self) -> ToyTextCodec:
         """Reset the game once, and return its codec."""

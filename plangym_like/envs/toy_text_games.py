@@ -38,6 +38,11 @@ class ToyTextGame(abc.ABC):
         table = repr((self.env.P, self.env.initial_state_distrib.tolist()))
         return hashlib.blake2b(table.encode(), digest_size=16).hexdigest()
 
+    @property
+    def changing(self) -> tuple[str, ...]:
+        """The attributes of `env` that rows hold, and that episodes change."""
+        return self.layout.names or ()
+
     @abc.abstractmethod
     def read(self, fields: np.void) -> None:
         """Write the state of `env`, without its random generator, into `fields`."""
@@ -143,6 +148,10 @@ class FrozenLake(Grid):
         self._lakes: dict[bytes, _Lake] = {env.desc.tobytes(): _Lake.of(env)}
         if self.drawn:
             self.layout = np.dtype([*Grid.layout.descr, ("desc", "u1", (env.desc.size,))])
+
+    @property
+    def changing(self) -> tuple[str, ...]:
+        return (*super().changing, *_Lake._fields) if self.drawn else super().changing
 
     def fingerprint_fields(self) -> Any:
         if not self.drawn:
@@ -255,6 +264,10 @@ class Blackjack(ToyTextGame):
             ("value", "u1"),
         ]
     )
+
+    @property
+    def changing(self) -> tuple[str, ...]:
+        return "player", "dealer", "dealer_top_card_suit", "dealer_top_card_value_str"
 
     def fingerprint_fields(self) -> Any:
         return [bool(self.env.natural), bool(self.env.sab)]

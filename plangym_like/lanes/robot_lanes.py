@@ -13,9 +13,10 @@ from plangym_like.envs.mujoco_physics import INTEGRATION, PhysicsMemory, lay_out
 from plangym_like.envs.mujoco_robots import robot_for
 from plangym_like.envs.mujoco_robots.record import Record
 from plangym_like.envs.mujoco_robots.robot import Frames, look_in
+from plangym_like.envs.mujoco_settings import robot_settings
 from plangym_like.lanes.lanes import Lanes, Which, gym_env_of, is_plan_env
 from plangym_like.lanes.plain_envs import WrapperChain, is_bare, shows_its_base, time_limit
-from plangym_like.lanes.robot_settings import RobotSettings, settings_of
+from plangym_like.lanes.robot_settings import settings_of
 from plangym_like.lanes.sequential_lanes import LiveEnv, SequentialLanes, one_by_one
 from plangym_like.lanes.step_arrays import StepArrays
 from plangym_like.row_errors import errors_suppressed
@@ -218,11 +219,11 @@ class _Body:
         self._current = live.current if isinstance(live, LiveEnv) else None
         self._ctrl, self._limit, self._parts = base.data.ctrl, limit, parts
         self._views = views
-        self._settings, self._wrappers = RobotSettings(base), WrapperChain(env)
+        self._settings, self._wrappers = robot_settings(base), WrapperChain(env)
 
     def has_changed(self) -> bool:
         """Return whether the settings of the environment or the wrappers around it have changed."""
-        return self._settings.have_changed() or self._wrappers.has_changed()
+        return any(part.change() for part in self._settings) or self._wrappers.has_changed()
 
     def note(self, when: int) -> None:
         """Record the simulation's data before a step (`when` is 0) or after it (`when` is 1)."""

@@ -1,8 +1,7 @@
-"""`RobotSettings`: the settings on which the steps of a robot's environment depend."""
+"""`settings_of`: compare the settings of several robots."""
 
 from __future__ import annotations
 
-from operator import is_, itemgetter
 from typing import Any
 
 import numpy as np
@@ -15,38 +14,6 @@ _OF_EACH = _OF_RESETS | {
     *("init_qpos", "mujoco_renderer", "observation_space", "observation_structure", "spec"),
 }
 _PLAIN = (bool, int, float, str, type(None))
-
-
-class RobotSettings:
-    """The settings of one robot, and whether they have changed since this object was made.
-
-    Parameters
-    ----------
-    base : gymnasium.envs.mujoco.MujocoEnv
-        The environment without wrappers.
-    """
-
-    def __init__(self, base: Any) -> None:
-        self._attributes = vars(base)
-        self._count = len(self._attributes)
-        self._read = itemgetter(*(name for name in self._attributes if name not in _OF_RESETS))
-        self._values = self._read(self._attributes)
-        self._option = base.model.opt
-        self._timestep = self._option.timestep
-        # A step computes with these numbers, and users may change them in place. Other initial
-        # positions are left out, because resets of Pusher change them.
-        self._arrays = base.model.body_mass, base.init_qpos[1:3]
-        self._numbers = [array.tobytes() for array in self._arrays]
-
-    def have_changed(self) -> bool:
-        """Return whether an attribute, the timestep, a mass or the initial height has changed."""
-        attributes = self._attributes
-        return (
-            len(attributes) != self._count
-            or not all(map(is_, self._read(attributes), self._values))
-            or self._option.timestep != self._timestep
-            or [array.tobytes() for array in self._arrays] != self._numbers
-        )
 
 
 def settings_of(base: Any) -> tuple[Any, ...]:

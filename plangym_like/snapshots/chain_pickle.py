@@ -44,7 +44,7 @@ from plangym_like.snapshots.impure_functions import held_objects, refuse_method_
 from plangym_like.snapshots.known_wrappers import links
 from plangym_like.snapshots.named_objects import named_objects
 from plangym_like.snapshots.reachable import reachable
-from plangym_like.snapshots.separated_memory import SeparatedMemory
+from plangym_like.snapshots.separated_memory import SeparatedMemory, is_tensor
 from plangym_like.snapshots.set_order import is_set, order_is_kept, order_note
 from plangym_like.snapshots.state_owner import StateOwner, kind_of
 
@@ -57,6 +57,8 @@ _COPYING_ITERATORS = tuple(
     for items in (table, table.keys(), table.values(), table.items())
     for turn in (iter, reversed)
 )
+# A set in modules of torch, which is only asked whether it holds a name.
+_NAMES_OF_BUFFERS = "_non_persistent_buffers_set"
 _WAY_OUT = (
     "write a Simulator for the environment (plangym_like.Simulator), or name the attributes that "
     "are its state in its class: state_attributes = ('name', ...)"
@@ -134,11 +136,20 @@ class ChainPickle(ChainState):
             raise self._refused(values, error) from error
         found = watcher.memory.pair()
         if found is not None:
-            one, other = map(kind_of, found)
+            one, other = (self._named(thing, values) for thing in found)
             raise SnapshotError(
                 f"{one} and {other} share memory, but would be separate after they were restored "
                 "from a pickle; keep only one of them"
             )
+
+    def _named(self, thing: Any, values: list[Any]) -> str:
+        """Return a phrase with the class of `thing`, and its place in `values` if it is found."""
+        for owner, value in zip(self.owners, values, strict=True):
+            for name, part in owner.items(value):
+                for place, inner in reachable(part, f"{owner.place}.{name}"):
+                    if inner is thing:
+                        return f"{place}, {kind_of(thing)},"
+        return kind_of(thing)
 
     def place_of(self, thing: Any, *, constants: bool = True) -> str | None:
         """Return the place of `thing` if it is pickled as a reference, or ``None`` if it is not.
@@ -354,12 +365,26 @@ class _Watcher(_Pickler):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.unordered_sets: list[Any] = []
+        self._never_iterated: list[Any] = []
         self.memory = SeparatedMemory()
+
+    def reducer_override(self, thing: Any) -> Any:
+        reduced = super().reducer_override(thing)
+        own = getattr(thing, "__dict__", None)
+        if type(own) is dict and _NAMES_OF_BUFFERS in own:
+            self._never_iterated.append(own[_NAMES_OF_BUFFERS])
+        if reduced is NotImplemented and is_tensor(thing):
+            # A parameter of torch is pickled as a new tensor over its memory.
+            reduced = thing.__reduce_ex__(5)
+            for part in filter(is_tensor, reduced[1]):
+                self.memory.leave_out(part)
+        return reduced
 
     def persistent_id(self, thing: Any) -> None:
         self.memory.add(thing)
         if is_set(thing) and not order_is_kept(thing):
-            self.unordered_sets.append(thing)
+            if not any(thing is one for one in self._never_iterated):
+                self.unordered_sets.append(thing)
 
 
 class _Unpickler(pickle.Unpickler):

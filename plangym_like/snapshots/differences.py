@@ -99,7 +99,18 @@ def attributes(env: gymnasium.Env[Any, Any]) -> dict[str, bytes]:
     """
     found: dict[str, bytes] = {}
     for link in links(env):
-        _gather(type(link).__name__, link, found, {id(link)}, 0)
+        own = attributes_of(link)
+        found |= {f"{type(link).__name__}.{name}": value for name, value in own.items()}
+    return found
+
+
+def attributes_of(thing: Any) -> dict[str, bytes]:
+    """Return the attributes of `thing`, and of objects in it, that are plain data, as bytes.
+
+    Keys are ``attribute``, or ``attribute.attribute`` inside objects.
+    """
+    found: dict[str, bytes] = {}
+    _gather("", thing, found, {id(thing)}, 0)
     return found
 
 
@@ -115,12 +126,12 @@ def _gather(place: str, thing: Any, found: dict[str, bytes], seen: set[int], dep
         if is_configuration(value) or is_handle(value) or id(value) in seen:
             continue
         try:
-            found[f"{place}.{name}"] = plain_data.encode(value)
+            found[f"{place}{name}"] = plain_data.encode(value)
         except SnapshotError:
             if hasattr(value, "__dict__") and depth < _DEEPEST:
                 if not isinstance(value, gymnasium.Env):
                     seen.add(id(value))
-                    _gather(f"{place}.{name}", value, found, seen, depth + 1)
+                    _gather(f"{place}{name}.", value, found, seen, depth + 1)
 
 
 def _parts_of(thing: Any) -> dict[str, Any] | None:

@@ -97,7 +97,7 @@ def changed_places(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     return [
         place
         for place, value in before.items()
-        if place in after and not _is_beginning(value, after[place])
+        if place in after and not has_only_grown(value, after[place])
     ]
 
 
@@ -217,17 +217,17 @@ def _note(place: str, value: Any, found: dict[str, Any], *, objects: bool = True
                 found[f"{name!r} in {place}"] = inner
 
 
-def _is_beginning(before: Any, after: Any) -> bool:
+def has_only_grown(before: Any, after: Any) -> bool:
     """Return whether `after` is equal to `before`, or is a container that has only grown."""
     if type(before) is not type(after):
         return False
     try:
         if isinstance(before, dict):
-            return all(k in after and _is_beginning(v, after[k]) for k, v in before.items())
+            return all(k in after and has_only_grown(v, after[k]) for k, v in before.items())
         if isinstance(before, list | deque):
             pairs = zip(before, list(after)[: len(before)], strict=False)
             return len(after) >= len(before) and all(
-                _is_beginning(one, other) for one, other in pairs
+                has_only_grown(one, other) for one, other in pairs
             )
         if isinstance(before, set):
             return bool(before <= after)

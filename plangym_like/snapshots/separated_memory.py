@@ -25,11 +25,16 @@ class SeparatedMemory:
     def __init__(self) -> None:
         # The objects are kept alive, so that no two of them have the same address.
         self._things: dict[int, Any] = {}
+        self._parts: dict[int, Any] = {}
 
     def add(self, thing: Any) -> None:
         """Add `thing`, which is in the pickle."""
-        if not isinstance(thing, _UNCHANGING):
+        if not isinstance(thing, _UNCHANGING) and id(thing) not in self._parts:
             self._things[id(thing)] = thing
+
+    def leave_out(self, part: Any) -> None:
+        """Do not add `part`, an object that only the pickle of another object contains."""
+        self._parts[id(part)] = part
 
     def pair(self) -> tuple[Any, Any] | None:
         """Return two objects that share memory now, but would not after a restore, or ``None``."""
@@ -65,7 +70,12 @@ def _memory(thing: Any) -> NDArray[Any] | None:
     if isinstance(thing, np.ndarray):
         return thing
     with errors_suppressed(Exception):
-        if hasattr(thing, "detach") and hasattr(thing, "__array__"):  # a torch tensor
+        if is_tensor(thing):
             return np.asarray(thing.detach().numpy())
         return np.frombuffer(memoryview(thing).cast("B"), np.uint8)
     return None
+
+
+def is_tensor(thing: Any) -> bool:
+    """Return whether `thing` is a tensor of torch."""
+    return hasattr(thing, "detach") and hasattr(thing, "__array__")

@@ -73,7 +73,8 @@ class StateOwner:
                 raise SnapshotError(
                     f"{self.place}.{name} was {kind_of(value)} when the environment was made, so "
                     "it is not saved, and has been replaced since; keep data that changes in "
-                    "attributes that are plain data"
+                    "attributes that are plain data, or make the environment with "
+                    "snapshot='replay'"
                 )
         names = [name for name in attributes if self._is_state(name, attributes)]
         return {name: attributes[name] for name in sorted(names)}

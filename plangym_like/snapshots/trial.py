@@ -152,6 +152,9 @@ class Trial:
         before = values_outside(self._sim.env)
         self._steps(first, self._actions)
         changed = changed_places(before, values_outside(self._sim.env))
+        if changed and self._sim.snapshot == "replay":
+            # Replay keeps copies, which may have functions with variables of their own.
+            changed = self._shared_places()
         if changed:
             raise SnapshotError(
                 f"{self._name()} cannot be saved: its steps change {' and '.join(changed[:_NAMED])}"
@@ -159,6 +162,19 @@ class Trial:
                 "of the environment"
             )
         return first
+
+    def _shared_places(self) -> list[str]:
+        """Return the places outside the attributes of a copy that steps of another copy change."""
+        other = self._make_copy()
+        if other is None:
+            return changed_places({}, {})
+        self._begin(other, 0)
+        before = values_outside(other.env)
+        self._take_other_steps(self._sim, len(self._others))
+        changed = changed_places(before, values_outside(other.env))
+        with libraries_left_open():
+            other.close()
+        return changed
 
     def _compare_with_copy(self, other: Simulator, first: _Episode) -> None:
         """Repeat the seeded episode `first` in a second copy, and compare the outcomes.

@@ -206,3 +206,45 @@ def test_an_array_of_ctypes_is_no_window() -> None:
     kind = ctypes.c_double * 123
     assert kind is names["kind"] and kind.__module__ == "OpenGL.arrays"
     assert not is_handle(kind())
+
+
+class Net(Walk):
+    """Has a network of torch, whose weights change."""
+
+    def begin(self) -> None:
+        torch = pytest.importorskip("torch")
+        self.net = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.BatchNorm1d(1))
+        for parameter in self.net.parameters():
+            torch.nn.init.constant_(parameter, 0.5)
+
+    def extra(self, action: int) -> float:
+        self.net[0].weight.data += 0.25 * action
+        return float(self.net[0].weight)
+
+
+class SharedWeight(Net):
+    """Keeps a second tensor over the memory of a parameter."""
+
+    def begin(self) -> None:
+        super().begin()
+        self.weight = self.net[0].weight.data
+
+
+def test_a_module_of_torch_is_pickled() -> None:
+    with plangym_like.make(Net, audit_every=1) as env:
+        assert (env.snapshot, env.exactness) == ("pickle", "exact")
+        plain = Net()
+        plain.reset(seed=0)
+        state = env.reset(seed=0).state
+        for action in (1, 0, 1, 1):
+            wanted = plain.step(action)[1]
+            batch = env.step_batch([action, 1 - action], state)
+            state = batch.states[0]
+            assert batch.rewards[0] == wanted
+
+
+def test_a_second_tensor_over_a_parameter_is_named() -> None:
+    parts = r"SharedWeight\.weight, .*Tensor,", r"SharedWeight\.net\..*\['weight'\], .*Parameter,"
+    with pytest.raises(SnapshotError, match=SHARING) as caught:
+        plangym_like.make(SharedWeight, snapshot="pickle")
+    assert all(re.search(part, str(caught.value)) for part in parts)

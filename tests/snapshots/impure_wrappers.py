@@ -133,7 +133,7 @@ class RandomResets(gym.Wrapper):
 
 
 REFUSED: dict[Any, str] = {
-    CounterOnTheBase: "the reward of step",
+    CounterOnTheBase: "(the reward of step|total changed)",
     SpaceSampler: r"does not repeat itself",
     NoisyView: "draw from the generator of .*observation_space",
     ClassCounter: "the class attribute ClassCounter.total",

@@ -245,3 +245,60 @@ def test_generators_of_nested_spaces_are_watched() -> None:
     assert before != between
     env.action_space["b"].feature_space.sample()
     assert own_generators(env) != between
+
+
+def counter() -> Any:
+    count = 0
+
+    def tick() -> int:
+        nonlocal count
+        count += 1
+        return count
+
+    return tick
+
+
+class OwnCounter(Walk):
+    """Counts in a closure that each reset makes anew."""
+
+    def reset(self, **kwargs: Any) -> Any:
+        self.tick = counter()
+        return super().reset(**kwargs)
+
+    def more(self) -> float:
+        return float(self.tick())
+
+
+_tick = counter()
+
+
+class SharedCounter(OwnCounter):
+    """Counts in a closure that all copies share, and makes no use of it that a step shows."""
+
+    def reset(self, **kwargs: Any) -> Any:
+        super().reset(**kwargs)
+        self.tick = _tick
+        return np.zeros(2), {}
+
+    def more(self) -> float:
+        return 0.0 * self.tick()
+
+
+@pytest.mark.parametrize("snapshot", ["auto", "replay"])
+def test_closures_that_each_copy_makes_itself_are_replayed(snapshot: str) -> None:
+    with plangym_like.make(OwnCounter, snapshot=snapshot, audit_every=1) as env:
+        assert (env.snapshot, env.exactness) == ("replay", "exact")
+        plain = OwnCounter()
+        plain.reset(seed=3)
+        state = env.reset(seed=3).state
+        for action in (0, 2, 1, 1):
+            wanted = plain.step(action)[1]
+            batch = env.step_batch([action, 2], state)
+            env.step_batch([1, 1], batch.states)
+            assert batch.rewards[0] == wanted
+            state = batch.states[0]
+
+
+def test_closures_that_copies_share_are_refused() -> None:
+    with pytest.raises(SnapshotError, match="the variable 'count' in the closure"):
+        plangym_like.make(SharedCounter, snapshot="replay")

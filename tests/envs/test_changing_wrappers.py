@@ -1,0 +1,351 @@
+"""Wrappers that change their environment: equal to Gymnasium, refused, or noticed; never silent."""
+
+import contextlib
+import importlib.util
+import warnings
+from collections.abc import Iterator, Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+import pytest
+import wrappers_that_change as changing
+from gymnasium.vector import SyncVectorEnv
+
+import plangym_like
+from plangym_like import registry
+from plangym_like.errors import ChangedSettingError, ImpureEnvironmentError, SnapshotError
+
+# A wrong result must be followed by an error within this many rows.
+ROWS = 200
+BACKENDS: dict[str, dict[str, Any]] = {
+    "serial": {},
+    "workers": {"n_workers": 2},
+    "isolated": {"n_workers": 1, "isolate": True},
+}
+
+
+class Subject(NamedTuple):
+    """An environment: the first argument of `make`, its options, and what wrappers change in it."""
+
+    source: Any
+    where: str
+    values: tuple[float, float]
+    options: Mapping[str, Any] = MappingProxyType({})
+    package: str = "gymnasium"
+
+
+SUBJECTS = {
+    "classic control": Subject("MountainCar-v0", "force", (0.0005, 0.003)),
+    "toy text": Subject("CliffWalking-v1", "P", (-5, 5)),
+    "robot's mass": Subject("HalfCheetah-v5", "model.body_mass", (1, 5), {}, "mujoco"),
+    "Atari": Subject("ALE/Pong-v5", "_frameskip", (2, 7), {"obs_type": "ram"}, "ale_py"),
+    "robot's gravity": Subject("Hopper-v5", "model.opt.gravity", (-9, -1), {}, "mujoco"),
+    "dm_control": Subject(
+        "cartpole-swingup", "physics.model.ptr.opt.gravity", (-9, -5), {}, "dm_control"
+    ),
+    "dm_control's mass": Subject(
+        "cheetah-run", "physics.model.ptr.body_mass", (1, 3), {}, "dm_control"
+    ),
+    "dm_control's task": Subject("cheetah-run", "suite_env._n_sub_steps", (2, 5), {}, "dm_control"),
+    "own methods": Subject(changing.Saving, "g", (5, 15)),
+    "own methods, object": Subject(changing.Saving, "weather.push", (0, 3)),
+    "pickle": Subject(changing.Windy, "g", (5, 15)),
+    "pickle, object": Subject(changing.Windy, "weather.push", (0, 3)),
+}
+REPLAYED = {
+    "Box2D": Subject("LunarLander-v3", "wind_power", (0, 20), {"enable_wind": True}, "Box2D"),
+    "replay": Subject(changing.Windy, "g", (5, 15), {"snapshot": "replay"}),
+    "replay, object": Subject(changing.Windy, "weather.push", (0, 3), {"snapshot": "replay"}),
+    "robot": Subject("HalfCheetah-v5", "_ctrl_cost_weight", (0.1, 1), {}, "mujoco"),
+    "robot's timestep": Subject("Hopper-v5", "model.opt.timestep", (0.002, 0.004), {}, "mujoco"),
+    "replayed robot": Subject(
+        "HalfCheetah-v5", "model.body_mass", (1, 5), {"snapshot": "replay"}, "mujoco"
+    ),
+}
+EVERY = SUBJECTS | REPLAYED | {"class": Subject("Acrobot-v1", "LINK_MASS_1", (1, 3))}
+
+
+def subject_named(name: str) -> Subject:
+    subject = EVERY[name]
+    if importlib.util.find_spec(subject.package) is None:
+        pytest.skip(f"{subject.package} is not installed")
+    return subject
+
+
+def raw_env(subject: Subject) -> Any:
+    """Return the environment as Gymnasium makes it, without a time limit."""
+    own = {key: value for key, value in subject.options.items() if key != "snapshot"}
+    if callable(subject.source):
+        return subject.source(**own)
+    if subject.package == "dm_control":
+        return plangym_like.make(subject.source).simulator.make_env()
+    if subject.package == "ale_py":
+        own["repeat_action_probability"] = 0.0
+    spec = registry.find_spec(subject.source)
+    return gymnasium.make(spec, max_episode_steps=-1, disable_env_checker=True, **own)
+
+
+def with_wrapper(kind: Any, subject: Subject) -> tuple[Any, dict[str, Any]]:
+    return kind, {"where": subject.where, "values": subject.values}
+
+
+class Steps:
+    """The results of Gymnasium alone, in two episodes."""
+
+    def __init__(self, subject: Subject, kind: Any, count: int) -> None:
+        wrapper, options = with_wrapper(kind, subject)
+        env = wrapper(raw_env(subject), **options)
+        env.action_space.seed(0)
+        self.actions = [env.action_space.sample() for _ in range(count)]
+        self.episodes = []
+        # A second episode shows what wrappers leave to it. Only in replay, each episode begins in a
+        # new copy of the environment, so values that a step has put into its objects are not left.
+        fresh = subject in REPLAYED.values() and kind in (changing.AfterStep, changing.Late)
+        for seed in (1,) if fresh else (1, 2):
+            steps = [(np.array(env.reset(seed=seed)[0]),)]
+            steps += [self._copied(env.step(action)) for action in self.actions]
+            self.episodes.append(steps)
+        env.close()
+
+    @staticmethod
+    def _copied(result: Any) -> tuple[Any, ...]:
+        return np.array(result[0]), *map(float, result[1:4])
+
+
+class Silent(AssertionError):
+    """Wrong results, and no error."""
+
+
+class Judge:
+    """Steps an environment of this package, and compares its results with those of Gymnasium."""
+
+    def __init__(self, env: Any, truth: Steps) -> None:
+        self.env, self.truth = env, truth
+        # The number of rows since the first wrong result.
+        self.rows: int | None = None
+        self.wrong = ""
+
+    def judge(self) -> None:
+        """Raise `Silent` if results are wrong and no error has been raised ROWS rows later."""
+        kept = []
+        for episode, steps in enumerate(self.truth.episodes):
+            state, obs, _ = self.env.reset(seed=1 + episode)
+            self.compare(steps[0], (np.array(obs),), f"reset {episode}")
+            for step, action in enumerate(self.truth.actions):
+                kept.append((state, episode, step))
+                # One row continues the episode, and the other one is an earlier row again.
+                earlier, *place = kept[len(kept) // 2]
+                rows = [action, self.truth.actions[place[1]]], np.stack([state, earlier])
+                result = self.env.step_batch(*rows)
+                self.compare_row(result, 0, episode, step)
+                self.compare_row(result, 1, *place)
+                state = result.states[0]
+            # The next reset continues from the end of this episode, as in Gymnasium.
+            self.env.set_state(state)
+        while self.rows is not None:
+            for earlier, episode, step in kept:
+                result = self.env.step_batch([self.truth.actions[step]], earlier)
+                self.compare_row(result, 0, episode, step)
+
+    def compare_row(self, result: Any, row: int, episode: int, step: int) -> None:
+        flags = result.terminateds[row], result.truncateds[row]
+        found = result.obs[row], float(result.rewards[row]), *map(float, flags)
+        self.compare(self.truth.episodes[episode][step + 1], found, f"{episode}, step {step}")
+
+    def compare(self, wanted: Any, found: Any, place: str) -> None:
+        same = all(map(np.array_equal, wanted, found))
+        if self.rows is None and not same:
+            self.rows, self.wrong = 0, f"episode {place}: {found} instead of {wanted}"
+        elif self.rows is not None:
+            self.rows += 1
+            if self.rows > ROWS:
+                raise Silent(self.wrong)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            yield
+        finally:
+            changing.put_back()
+
+
+def named(error: Exception, subject: Subject, kind: Any) -> bool:
+    """Return whether the message names what was changed, or the wrapper that did it."""
+    return subject.where.split(".")[-1] in str(error) or kind.__name__ in str(error)
+
+
+def outcome(name: str, kind: Any, backend: str) -> str:
+    """Return "equal", "refused" or "noticed"; fail if the result is silently wrong."""
+    subject = subject_named(name)
+    late = issubclass(kind, changing.Late)
+    with quiet():
+        truth = Steps(subject, kind, changing.LATE + 60 if late else 24)
+        changing.put_back()
+        kwargs = {"wrappers": [with_wrapper(kind, subject)], **subject.options}
+        try:
+            env = plangym_like.make(subject.source, **kwargs, **BACKENDS[backend])
+        except SnapshotError as error:
+            assert named(error, subject, kind)
+            return "refused"
+        with env:
+            if env.exactness != "exact":
+                return "declared"
+            try:
+                Judge(env, truth).judge()
+            except ChangedSettingError as error:
+                assert named(error, subject, kind)
+                return "refused"
+            except (ImpureEnvironmentError, SnapshotError):
+                return "noticed"
+    return "equal"
+
+
+KINDS = [
+    *(changing.InReset, changing.AfterReset, changing.BeforeStep, changing.AfterStep),
+    *(changing.Late, changing.ByWrapperAttribute),
+]
+# In `make test`, every kind is tried over four environments, and three kinds over all others.
+WHOLE = ("classic control", "robot's mass", "own methods", "pickle")
+THREE = (changing.InReset, changing.AfterStep, changing.Late)
+FULL = pytest.mark.full
+
+
+def cases(names: Any) -> list[Any]:
+    """Return the pairs of an environment and a kind of wrapper that are tried in one process."""
+    return [
+        pytest.param(name, kind, marks=() if name in WHOLE or kind in THREE else FULL)
+        for name in names
+        for kind in KINDS
+    ]
+
+
+def far_cases(names: Any) -> list[Any]:
+    """Return cases in workers: in `make test`, each environment and backend with one kind."""
+    return [
+        pytest.param(name, kind, backend, marks=() if (at + shift) % 6 == place else FULL)
+        for at, name in enumerate(names)
+        for place, kind in enumerate(KINDS)
+        for shift, backend in enumerate(("workers", "isolated"))
+    ]
+
+
+@pytest.mark.parametrize(("name", "kind"), cases(SUBJECTS))
+def test_a_wrapper_that_changes_its_environment_is_never_silently_wrong(
+    name: str, kind: Any
+) -> None:
+    outcome(name, kind, "serial")
+
+
+@pytest.mark.parametrize(("name", "kind", "backend"), far_cases(SUBJECTS))
+def test_nor_in_workers(name: str, kind: Any, backend: str) -> None:
+    outcome(name, kind, backend)
+
+
+# What wrappers change here is held by nothing but copies of the whole wrapper chain.
+@pytest.mark.parametrize(("name", "kind"), cases(REPLAYED))
+def test_nor_if_the_environment_is_replayed(name: str, kind: Any) -> None:
+    outcome(name, kind, "serial")
+
+
+@pytest.mark.parametrize(("name", "kind", "backend"), far_cases(REPLAYED))
+def test_nor_if_it_is_replayed_in_workers(name: str, kind: Any, backend: str) -> None:
+    outcome(name, kind, backend)
+
+
+@pytest.mark.parametrize("kind", [changing.InClass, changing.LateInClass])
+def test_attributes_of_the_class_are_settings_too(kind: Any) -> None:
+    assert outcome("class", kind, "serial") == "refused"
+
+
+@pytest.mark.parametrize("name", ["own methods", "pickle"])
+def test_methods_that_seed_the_environment_are_part_of_the_state(name: str) -> None:
+    assert outcome(name, changing.BySeeding, "serial") == "equal"
+
+
+# Environment -> the ways in which domain randomisation by its wrappers is saved, and late changes.
+SAVED = {
+    "classic control": "pickle",
+    "toy text": "pickle",
+    "robot's mass": "native",
+    "robot's gravity": "native",
+    "dm_control": "native",
+    "robot's timestep": "replay",
+    "robot": "replay",
+}
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_auto_uses_the_first_way_that_holds_what_wrappers_change(name: str) -> None:
+    subject = subject_named(name)
+    wrappers = [with_wrapper(changing.InReset, subject)]
+    with quiet(), plangym_like.make(subject.source, wrappers=wrappers) as env:
+        assert (env.snapshot, env.exactness) == (SAVED[name], "exact")
+        if env.snapshot != "native":
+            assert subject.where.split(".")[-1] in env.snapshot_note
+            with pytest.raises(ChangedSettingError, match="changed"):
+                plangym_like.make(subject.source, wrappers=wrappers, snapshot="native")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_late_change_is_an_error_before_a_wrong_result(backend: str) -> None:
+    """Whichever process steps a row, the row that changes the attribute is the first to fail."""
+    subject = SUBJECTS["classic control"]
+    wrappers = [with_wrapper(changing.Late, subject)]
+    options = {"audit": "off", **BACKENDS[backend]}
+    with plangym_like.make(subject.source, wrappers=wrappers, **options) as env:
+        state = env.reset(seed=0).state
+        for _ in range(changing.LATE):
+            state = env.step_batch([2, 2], state).states[0]
+        match = r"MountainCarEnv\.force changed from 0\.001 to 0\.00\d+, .* snapshot='pickle'"
+        with pytest.raises(ChangedSettingError, match=match):
+            env.step_batch([2, 2], state)
+
+
+def test_an_earlier_state_is_not_stepped_with_a_changed_setting() -> None:
+    """A step without states saves none, so the change shows when the next state is set."""
+    subject = SUBJECTS["classic control"]
+    wrappers = [with_wrapper(changing.Late, subject)]
+    with plangym_like.make(subject.source, wrappers=wrappers, audit="off") as env:
+        state = env.reset(seed=0).state
+        for _ in range(changing.LATE + 1):
+            env.step(2)  # as in Gymnasium
+        with pytest.raises(ChangedSettingError, match="force changed"):
+            env.step(2, state, return_state=False)
+
+
+@pytest.mark.parametrize("n_workers", [None, 2])
+@pytest.mark.parametrize("kind", [changing.InReset, changing.AfterStep, changing.Late])
+def test_vectorised_robots_equal_gymnasiums(kind: Any, n_workers: int | None) -> None:
+    subject = subject_named("robot's mass")
+    wrapper = partial(kind, where=subject.where, values=subject.values)
+
+    def build() -> Any:
+        return wrapper(gymnasium.make(subject.source))
+
+    steps = changing.LATE + 20 if kind is changing.Late else 30
+    truth = SyncVectorEnv([build for _ in range(5)])
+    wrappers = [with_wrapper(kind, subject)]
+    envs = plangym_like.make_vec(subject.source, 5, n_workers=n_workers, wrappers=wrappers)
+    with contextlib.closing(truth), contextlib.closing(envs), quiet():
+        truth.action_space.seed(0)
+        assert np.array_equal(truth.reset(seed=3)[0], envs.reset(seed=3)[0])
+        for step in range(steps):
+            actions = truth.action_space.sample()
+            for wanted, found in zip(truth.step(actions)[:4], envs.step(actions)[:4], strict=True):
+                assert np.array_equal(wanted, found), step
+        if kind is changing.Late:
+            with pytest.raises(ChangedSettingError, match="body_mass"):
+                envs.get_states()
+            return
+        states, actions = envs.get_states(), truth.action_space.sample()
+        first = envs.step(actions)
+        envs.step(actions)
+        envs.set_states(states)
+        for wanted, found in zip(first[:4], envs.step(actions)[:4], strict=True):
+            assert np.array_equal(wanted, found)
