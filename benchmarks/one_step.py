@@ -130,7 +130,7 @@ def measure(job: str, rounds: int, steps: int) -> dict[str, dict[str, float]]:
     taken: dict[str, dict[str, list[float]]] = {
         label: {"pool": [], "one state": []} for label in columns
     }
-    for step in columns.values():  # the first rows of an environment are all audited
+    for step in columns.values():  # first calls may be slower
         microseconds(step, [chance.randrange(POOL) for _ in range(400)])
     for _ in range(rounds):
         order = list(columns)
@@ -159,7 +159,8 @@ def page(figures: dict[str, dict[str, dict[str, float]]]) -> str:
             rows.append((name, f"`{call}`" + ", one row" * bool(suffix), *told))
     here = machine()
     head = ("environment", "call", "ours", "ours, 2 workers", "plangym", "raw emulator loop")
-    measured = f"Measured on {here['cores']} cores ({here['cpu']}), slices interleaved."
+    where = f"{here['cores']} cores ({here['cpu']})"
+    measured = f"Measured on {where}, slices interleaved, with audits, as in make."
     return "\n".join([f"{measured} Medians, in microseconds.", "", *table(head, rows)])
 
 

@@ -185,8 +185,9 @@ class Layout:
             The arrays would not fit into memory.
         """
         lead = (inputs.count, inputs.horizon) if inputs.horizon else (inputs.count,)
-        nbytes = states * inputs.count * self.format.state_nbytes
-        refuse_too_much(nbytes + observations * math.prod(lead) * self._obs_nbytes)
+        refuse_too_much(
+            inputs.count * self.row_nbytes(inputs.horizon, states=states, observations=observations)
+        )
         return Rows(
             inputs,
             np.empty((inputs.count, self.format.state_nbytes), np.uint8) if states else None,
@@ -207,6 +208,11 @@ class Layout:
         if self.obs_leaves is None:
             return [None] * math.prod(lead)
         return spaces.empty(self.observation_space, lead)
+
+    def row_nbytes(self, horizon: int, *, states: bool = True, observations: bool = True) -> int:
+        """Return about how many bytes the result of one row needs."""
+        nbytes = states * self.format.state_nbytes
+        return nbytes + observations * max(1, horizon) * self._obs_nbytes
 
     def result(
         self, rows: Rows, errors: Mapping[int, Exception] | None = None

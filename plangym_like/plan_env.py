@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import time
 from functools import partial
 from typing import Any, Literal, Unpack, overload
 
@@ -21,7 +20,7 @@ from plangym_like.batch_options import (
     RollSometime,
     Sometime,
 )
-from plangym_like.batches import Inputs, check_on_error, check_one_dt
+from plangym_like.batches import Inputs, check_on_error, check_one_dt, single_steps
 from plangym_like.counts import as_count
 from plangym_like.execution.executor import Executor, SubmitOptions
 from plangym_like.execution.serial_executor import SerialExecutor
@@ -39,6 +38,9 @@ from plangym_like.transitions import (
     Step,
     Transition,
 )
+
+# How audits step rows whose states and observations they need.
+_WHOLE = SubmitOptions(masked=True, audit=True)
 
 
 class PlanEnv(StatefulEnv):
@@ -219,15 +221,14 @@ class PlanEnv(StatefulEnv):
     def _step_audited(
         self, stepper: RowStepper, action: Any, state: Row, dt: int, return_state: bool
     ) -> Transition | Step:
-        given, begun = copy.deepcopy((action, state)), time.perf_counter()
-        result = self._step(stepper, action, state, dt, True)
-        assert isinstance(result, Transition)
-        seconds = time.perf_counter() - begun
+        given = copy.deepcopy((action, state))
         inputs = self._layout.check([given[0]], given[1], dt, None)
+        sample = AuditedRows(self._auditor, self._layout, inputs)
+        result = self._step(stepper, action, state, dt, True)
         # This thread holds the stepper's lock. An executor that steps rows in this process may hold
         # its own lock while it waits for the stepper's, so using it here could deadlock.
-        here = self._here(self.executor)
-        AuditedRows(self._auditor, inputs).compare_step(result, _again(here, here), seconds)
+        here = partial(self._here, self.executor)
+        sample.audited(result, lambda: _again(here(), here()))
         return result if return_state else Step(*result[1:])
 
     def as_gym(self) -> GymView:
@@ -378,22 +379,29 @@ class PlanEnv(StatefulEnv):
         return self._submit(executor, inputs, options)  # type: ignore[no-any-return]
 
     def _submit(self, executor: Executor, inputs: Inputs, options: SubmitOptions) -> Any:
-        if not self._auditor.is_due(inputs.count) or not inputs.count:
+        steps = single_steps(inputs, 0, inputs.count)
+        if not self._auditor.is_due(steps) or not inputs.count:
             return executor.submit(inputs, options)
-        sample = AuditedRows(self._auditor, inputs)
+        sample = AuditedRows(self._auditor, self._layout, inputs)
         result = executor.submit(inputs, options)
-        return sample.audited(result, _again(executor, self._here(executor)))
+        return sample.audited(result, lambda: _again(executor, self._here(executor), options))
 
     def _here(self, executor: Executor) -> Executor:
         """Return an executor that steps rows in this process, or `executor` if it is isolated."""
-        return executor if executor.isolated else SerialExecutor(self.row_stepper)
+        if executor.isolated:
+            return executor
+        self.row_stepper.for_audits()  # makes a copy the first time
+        return SerialExecutor(self.row_stepper)
 
 
-def _again(executor: Executor, here: Executor) -> Again:
-    """Return functions that step rows for audits: two with `executor`, and one with `here`."""
-    masked = SubmitOptions(masked=True, audit=True)
+def _again(executor: Executor, here: Executor, options: SubmitOptions = _WHOLE) -> Again:
+    """Return functions that step rows for audits: two with `executor`, and one with `here`.
+
+    `options` are those of the audited batch.
+    """
+    audit = options._replace(masked=True, audit=True, blocking=True)
     return Again(
-        partial(executor.submit, options=masked),
-        partial(executor.submit, options=masked._replace(blocking=False)),
-        partial(here.submit, options=masked),
+        partial(executor.submit, options=audit),
+        partial(executor.submit, options=_WHOLE),
+        partial(here.submit, options=_WHOLE),
     )

@@ -397,8 +397,8 @@ def make(
         raises `ImpureEnvironmentError`. ``"warn"`` issues one warning, and ``env.exactness``
         becomes ``"approximate"``. Environments that are approximate from the start are not audited.
     audit_every : int
-        The first 256 rows are audited, then fewer and fewer: in the long run one in `audit_every`,
-        or fewer if audits would take more than 1 % of the time. With 1, all rows are audited.
+        Audits take at most one twentieth of the steps and of the time of stepping at first; in the
+        long run, one part in `audit_every`. With 1, all rows are audited, without a limit on time.
     out_of_bounds : {"pass", "raise", "clip"}
         What to do with finite actions beyond the bounds of a `Box`: pass them to the environment
         unchanged (as in Gymnasium), raise `ActionError`, or clip them.

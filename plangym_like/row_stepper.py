@@ -71,6 +71,11 @@ class RowStepper:
                     self._audit_copy = RowStepper(copy, self.layout, self.name)
             return self._audit_copy or self
 
+    def prepare(self) -> None:
+        """Do what would otherwise slow down the first batch."""
+        with self.lock:
+            self.simulator.prepare()
+
     def run_batch(
         self, inputs: Inputs, *, states: bool, observations: bool, masked: bool
     ) -> BatchTransition | BatchStep | Rollout:

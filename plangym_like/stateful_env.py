@@ -96,6 +96,8 @@ class StatefulEnv:
         stepper = self._take_over(made) if isinstance(made, StatefulEnv) else self._wrap(made)
         try:
             self._use(stepper.layout, self._options.make(stepper))
+            if not self._options.isolated:
+                stepper.prepare()
         except BaseException:
             stepper.close()
             raise

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -13,27 +12,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like import spaces
+from plangym_like.audit import auditor as budget
 from plangym_like.audit.auditor import Auditor, Difference, Earlier
 from plangym_like.audit.continuation import (
+    SavedEpisode,
     continued_difference,
     planned,
+    saved_each_step,
     single_actions,
+    some_actions,
     uninterrupted,
 )
-from plangym_like.batches import Inputs
-from plangym_like.errors import ClosedError, WorkerError
+from plangym_like.batches import Inputs, single_steps
+from plangym_like.errors import ClosedError, StepTimeoutError, WorkerError
 from plangym_like.future import Future
+from plangym_like.layout import Layout
+from plangym_like.memory_limits import refuse_too_much
 from plangym_like.row_errors import errors_suppressed
 from plangym_like.snapshots.differences import difference, without_clock
 from plangym_like.snapshots.generators import watched_generators
-from plangym_like.transitions import BatchTransition, Rollout, Transition
+from plangym_like.transitions import BatchTransition, Transition
 
 # Errors that prevent an audit but say nothing about the environment.
 _HINDRANCES = (MemoryError, OSError, WorkerError, ClosedError)
-# Rows that an audit compares between two checks of the time.
-_PART = 64
-# The most rows that an audit steps one by one.
-_MOST_ALONE = 8
 _AGAIN = "was stepped a second time"
 _ALONE = "was stepped a second time, without the other rows of its batch"
 _LATER = "of an earlier batch was stepped again"
@@ -43,125 +44,184 @@ _BATCHED = (
     "does; or state outside the environment."
 )
 _INCOMPLETE = "Its state row does not hold everything that the next step depends on."
+# Rows that are compared at a time if all rows of a batch are audited.
+_PART = 64
 
 
 class Again(NamedTuple):
     """Functions that step rows again; failures are masked.
 
-    The results include states and observations.
-
     Attributes
     ----------
     anywhere : callable
-        ``anywhere(inputs)`` steps rows in any process, and returns their results.
-    later : callable
-        The same, but returns a `Future`.
+        ``anywhere(inputs)`` steps rows in any process. The results include what those of the
+        audited batch include.
+    whole : callable
+        The same, but the results include states and observations.
     here : callable
-        Steps rows in this process if possible, and returns their results.
+        Steps rows in this process if possible. The results include states and observations.
     """
 
     anywhere: Callable[[Inputs], Any]
-    later: Callable[[Inputs], Future[Any]]
+    whole: Callable[[Inputs], Any]
     here: Callable[[Inputs], Any]
 
 
 class AuditedRows:
-    """Rows of one batch that are audited once the batch is done.
+    """Rows of one batch that are audited once the batch is done, if the budget allows it.
 
     Parameters
     ----------
     auditor : Auditor
-        Decides how long the audit may take, and reports differences.
+        Decides whether there is an audit, and of which rows, and reports differences.
+    layout : Layout
+        The layout of the batch.
     inputs : Inputs
         The validated inputs of the whole batch, before it is stepped. The rows to audit are copied,
-        since stepping may change the inputs.
+        since the caller may change its arrays before the batch is done.
     """
 
-    def __init__(self, auditor: Auditor, inputs: Inputs) -> None:
-        self._auditor = auditor
-        self._count = inputs.count
-        self._rows = auditor.choose(inputs.count)
-        self._inputs = copy_rows(inputs, self._rows)
-        self._begun = time.perf_counter()
+    def __init__(self, auditor: Auditor, layout: Layout, inputs: Inputs) -> None:
+        self._auditor, self._layout = auditor, layout
+        self._steps = single_steps(inputs, 0, inputs.count)
+        self._size = self._steps / inputs.count
+        self._follows = auditor.follows
+        # A row and its two results.
+        nbytes = 2 * layout.row_nbytes(inputs.horizon) + layout.format.state_nbytes
+        self._rows = auditor.choose(inputs.count, self._size, nbytes)
+        if len(self._rows):
+            try:
+                refuse_too_much(len(self._rows) * nbytes)
+            except MemoryError:
+                self._rows = self._rows[:0]
+            self._inputs = copy_rows(inputs, self._rows)
+            self._plan = some_actions(inputs) if self._follows else []
+        self._begun = budget.clock()
 
-    def audited(self, result: Any, again: Again) -> Any:
-        """Audit `result` and return it; a `Future` is audited when its result is first read."""
+    def audited(self, result: Any, again: Callable[[], Again]) -> Any:
+        """Audit `result` and return it; a `Future` is audited when its result is first read.
+
+        ``again()`` returns functions that step rows.
+        """
         if isinstance(result, Future):
             result.check(partial(self.compare, again=again))
         else:
             self.compare(result, again)
         return result
 
-    def compare(self, result: Any, again: Again, seconds: float | None = None) -> None:
+    def compare(self, result: Any, again: Callable[[], Again]) -> None:
         """Step the rows again in another order, and compare the results.
 
         Parameters
         ----------
-        result : BatchTransition, BatchStep or Rollout
-            The batch's result.
-        again : Again
-            Steps rows again.
-        seconds : float, optional
-            How long the batch took; by default the time since it began.
+        result : BatchTransition, BatchStep, Rollout or Transition
+            The batch's result, or that of a single step.
+        again : callable
+            Returns functions that step rows.
 
         Raises
         ------
         ImpureEnvironmentError
             A result differs, and the audit's mode is ``"raise"``.
         """
-        begun = time.perf_counter()
-        done = [place for place, row in enumerate(self._rows) if row not in result.infos.errors]
-        order = np.array(done[::-1], np.intp)
-        compared = 0
+        auditor = self._auditor
+        if not len(self._rows):  # the call is only timed
+            auditor.earns(self._begun, self._steps, self._size)
+            return
+        errors = {} if isinstance(result, Transition) else result.infos.errors
+        if any(isinstance(error, StepTimeoutError) for error in errors.values()):
+            auditor.stop_following()
+        places = np.array([i for i, row in enumerate(self._rows) if row not in errors], np.intp)
+        if not auditor.earns(self._begun, self._steps, self._size) or not len(places):
+            return
+        begun = budget.clock()
+        compared, steps = 0, 0.0
         with errors_suppressed(*_HINDRANCES):
-            compared = self._compare_parts(result, again, order, begun)
-        taken = time.perf_counter() - begun
-        each = (begun - self._begun if seconds is None else seconds) / self._count
-        self._auditor.note(len(self._rows), compared, each, taken)
+            functions = again()  # may make a copy of the environment, as `make` does
+            begun = budget.clock()
+            if auditor.all_rows or not self._follows:
+                compared = self._compare_again(result, functions, places)
+                steps += compared * self._size
+            if self._follows and auditor.follows:
+                place = auditor.one_of(places)
+                steps += self._follow(result, functions, place)
+                compared = max(compared, 1)
+        auditor.spend(compared, steps, begun, self._size, followed=self._follows)
 
-    def _compare_parts(
-        self, result: Any, again: Again, order: NDArray[np.intp], begun: float
-    ) -> int:
-        """Compare as many rows as there is time for; return their number."""
-        compared, taken = 0, 0.0
-        if not len(order):
-            return 0
-        continues = self._auditor.continues and not self._inputs.horizon
+    def _compare_again(self, result: Any, again: Again, places: NDArray[np.intp]) -> int:
+        """Step the rows at `places` once more, and compare; return their number."""
         # Each part has rows from all over the batch, in reverse order. An executor gives the first
         # rows to one process and the last to another, so most rows now go to another process.
+        order = places[::-1]
         parts = -(-len(order) // _PART)
         for first in range(parts):
-            if self._auditor.is_out_of_time(taken):
-                return compared
             part = order[first::parts]
             inputs, rows = copy_rows(self._inputs, part), self._rows[part]
-            second = again.later(inputs)
-            twice = again.later(_taken_twice(inputs)) if continues and not first else None
-            alone: list[Earlier] = []
-            if not first:
-                # Workers step the rows of `inputs` while this process steps single rows.
-                self._compare_earlier(again)
-                alone = self._step_alone(again, order, begun)
-            self._compare_again(result, second.result(), again, inputs, rows)
-            if twice is not None:
-                self._compare_continued(second.result(), twice.result(), again, inputs, rows)
-            self._compare_alone(result, alone)
-            compared, taken = compared + len(part), time.perf_counter() - begun
-        if not self._auditor.is_out_of_time(taken):
-            if self._auditor.follows:
-                self._follow(again, order)
-        return compared
+            second = again.anywhere(inputs)
+            if found := self._first_difference(result, second, rows):
+                cause = ""
+                with watched_generators() as drawn_from, errors_suppressed(Exception):
+                    again.here(inputs)
+                    cause = drawn_from().strip()
+                self._auditor.report(found, _AGAIN, cause)
+        return len(order)
 
-    def compare_step(self, result: Transition, again: Again, seconds: float) -> None:
-        """Step the row again as a batch, and compare; then audit that batch with `compare`."""
-        batch = None
-        with errors_suppressed(*_HINDRANCES):
-            batch = again.here(self._inputs)
-        if batch is None:
-            return
-        if not batch.infos.errors and (found := self._step_difference(result, batch)):
-            self._auditor.report(Difference(0, *found), _AGAIN, "")
-        self.compare(batch, again, seconds)
+    def _follow(self, result: Any, again: Again, place: int) -> float:
+        """Step a row alone, then take more steps from it, with and without a restore at each.
+
+        Compare the results, and return the number of steps that were taken.
+        """
+        auditor, row = self._auditor, int(self._rows[place])
+        first = copy_rows(self._inputs, np.array([place], np.intp))
+        length = auditor.length(self._layout.row_nbytes(0))
+        plan = planned(single_actions(first) + self._plan, length)
+        episode = saved_each_step(again.here, first, plan)
+        if isinstance(episode.error, StepTimeoutError):
+            auditor.stop_following()
+        taken = len(episode.steps) * self._size
+        if not first.horizon:
+            self._compare_alone(result, again, row, first, episode)
+        if len(episode.steps) < 2:
+            return taken
+        live = again.whole(uninterrupted(first, episode.taken))
+        if found := continued_difference(episode, live, auditor.state_difference):
+            auditor.report(Difference(row, *found), _SAVED, _INCOMPLETE)
+        return 2 * taken
+
+    def _compare_alone(
+        self, result: Any, again: Again, row: int, first: Inputs, episode: SavedEpisode
+    ) -> None:
+        """Compare the first step of `episode` with `result`, and an earlier row with its own."""
+        if found := self._first_difference(result, episode.first, np.array([row])):
+            self._auditor.report(found, _ALONE, _BATCHED)
+        earlier = self._auditor.earlier()
+        if earlier is not None:
+            second = again.here(earlier.inputs)
+            if found := self._first_difference(earlier.result, second, np.zeros(1, np.intp)):
+                self._auditor.report(found._replace(row=earlier.row), _LATER, "")
+        if not episode.first.infos.errors:
+            self._auditor.keep(Earlier(row, first, episode.first), self._layout.row_nbytes(0))
+
+    def _first_difference(
+        self, result: Any, second: Any, rows: NDArray[np.intp]
+    ) -> Difference | None:
+        """Return the first difference between ``result[rows[i]]`` and ``second[i]``, if any."""
+        if not isinstance(result, Transition) and _equal(result, second, rows):
+            return None
+        for place, row in enumerate(rows.tolist()):
+            if (error := second.infos.errors.get(place)) is not None:
+                if not isinstance(error, _HINDRANCES):
+                    return Difference(
+                        row, "its result", f"none the second time, but the error {error!r}"
+                    )
+                continue
+            if isinstance(result, Transition):
+                found = self._step_difference(result, second)
+            else:
+                found = self._row_difference(result, second, row, place)
+            if found:
+                return Difference(row, *found)
+        return None
 
     def _step_difference(
         self, result: Transition, batch: BatchTransition
@@ -178,122 +238,6 @@ class AuditedRows:
             if found := difference(one, other, name):
                 return found
         return self._auditor.state_difference(result.state, batch.states[0])
-
-    def _compare_earlier(self, again: Again) -> None:
-        """Step a row of an earlier audit again, and compare; many rows were stepped in between."""
-        earlier = self._auditor.earlier()
-        if earlier is not None:
-            second = again.here(earlier.inputs)
-            if found := self._first_difference(earlier.result, second, np.zeros(1, np.intp)):
-                self._auditor.report(found._replace(row=earlier.row), _LATER, "")
-
-    def _step_alone(self, again: Again, order: NDArray[np.intp], begun: float) -> list[Earlier]:
-        """Step some rows again, each as a separate batch; return their inputs and results.
-
-        A single row is stepped by the environment's own ``step``, not by code for many rows.
-        """
-        alone = []
-        for place in order[:: -(-len(order) // _MOST_ALONE)]:
-            inputs = copy_rows(self._inputs, np.array([place], np.intp))
-            alone.append(Earlier(int(self._rows[place]), inputs, again.here(inputs)))
-            if self._auditor.is_out_of_time(time.perf_counter() - begun):
-                break
-        return alone
-
-    def _compare_alone(self, result: Any, alone: list[Earlier]) -> None:
-        """Compare the results of `_step_alone`; keep the first for later audits."""
-        for number, each in enumerate(alone):
-            if found := self._first_difference(result, each.result, np.array([each.row])):
-                self._auditor.report(found, _ALONE, _BATCHED)
-            if not (number or each.result.infos.errors):
-                self._auditor.keep(each)
-
-    def _follow(self, again: Again, places: NDArray[np.intp]) -> None:
-        """Take many steps from some rows, with and without a restore at each step, and compare."""
-        actions = single_actions(self._inputs)
-        episodes = []
-        for place in self._auditor.some(places):
-            first = copy_rows(self._inputs, np.array([place], np.intp))
-            begin = place * (self._inputs.horizon or 1)
-            plan = planned(actions[begin:] + actions[:begin])
-            # Workers step whole episodes while this process saves and restores.
-            live = again.later(uninterrupted(first, plan))
-            episodes.append((int(self._rows[place]), first, plan, live))
-        for row, first, plan, live in episodes:
-            found = continued_difference(
-                again.here, first, plan, live, self._auditor.state_difference
-            )
-            if found is not None:
-                self._auditor.report(Difference(row, *found), _SAVED, _INCOMPLETE)
-                return
-
-    def _compare_again(
-        self, result: Any, second: Any, again: Again, inputs: Inputs, rows: NDArray[np.intp]
-    ) -> None:
-        """Compare the results of `rows` with `second`, the results of stepping them again."""
-        if found := self._first_difference(result, second, rows):
-            cause = ""
-            with watched_generators() as drawn_from, errors_suppressed(Exception):
-                again.here(inputs)
-                cause = drawn_from().strip()
-            self._auditor.report(found, _AGAIN, cause)
-
-    def _compare_continued(
-        self,
-        first: BatchTransition,
-        twice: Rollout,
-        again: Again,
-        inputs: Inputs,
-        rows: NDArray[np.intp],
-    ) -> None:
-        """Compare two uninterrupted steps with two steps between which the state is restored.
-
-        `first` holds the results of the first steps, and `twice` those of rollouts of two steps.
-        """
-        ended = first.terminateds | first.truncateds | first.infos.failed
-        places = np.flatnonzero(~ended)
-        if not len(places):
-            return
-        begin = copy_rows(inputs, places)
-        restored = again.anywhere(replace(begin, states=first.states[places], seeds=None))
-        whole = BatchTransition(
-            twice.states[places],
-            _second_step(twice.observations, places),
-            twice.rewards[places, 1],
-            twice.terminateds[places, 1],
-            twice.truncateds[places, 1],
-            restored.infos,
-        )
-        either = twice.infos.failed[places] | restored.infos.failed
-        if found := self._first_difference(whole, restored, np.arange(len(places)), either):
-            row = int(rows[places[found.row]])
-            self._auditor.report(found._replace(row=row), _SAVED, _INCOMPLETE)
-
-    def _first_difference(
-        self,
-        result: Any,
-        second: Any,
-        rows: NDArray[np.intp],
-        left_out: NDArray[np.bool_] | None = None,
-    ) -> Difference | None:
-        """Return the first difference between ``result[rows[i]]`` and ``second[i]``, if any.
-
-        Rows for which ``left_out[i]`` is true are not compared.
-        """
-        if (left_out is None or not left_out.any()) and _equal(result, second, rows):
-            return None
-        for place, row in enumerate(rows.tolist()):
-            if left_out is not None and left_out[place]:
-                continue
-            if (error := second.infos.errors.get(place)) is not None:
-                if not isinstance(error, _HINDRANCES):
-                    return Difference(
-                        row, "its result", f"none the second time, but the error {error!r}"
-                    )
-                continue
-            if found := self._row_difference(result, second, row, place):
-                return Difference(row, *found)
-        return None
 
     def _row_difference(
         self, result: Any, second: Any, row: int, place: int
@@ -362,23 +306,3 @@ def _as_numbers(value: Any) -> Any:
         array = np.asarray(value)
         return array.astype(np.float64) if array.dtype.kind in "biuf" else array
     return value
-
-
-def _taken_twice(inputs: Inputs) -> Inputs:
-    """Return inputs for rollouts of two steps, in which each row takes its action twice."""
-    if isinstance(inputs.actions, list):
-        actions: Any = [[action, copy.deepcopy(action)] for action in inputs.actions]
-    else:
-        actions = np.repeat(inputs.actions[:, None], 2, axis=1)
-    return replace(inputs, horizon=2, actions=actions)
-
-
-def _second_step(observations: Any, rows: NDArray[np.intp]) -> Any:
-    """Return the observations of the second step, for `rows` of `observations` ``(N, 2, ...)``."""
-    if isinstance(observations, dict):
-        return {key: _second_step(part, rows) for key, part in observations.items()}
-    if isinstance(observations, tuple):
-        return tuple(_second_step(part, rows) for part in observations)
-    if isinstance(observations, list):
-        return [observations[row][1] for row in rows]
-    return observations[rows, 1]

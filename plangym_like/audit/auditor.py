@@ -7,6 +7,8 @@ side effect.
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -23,23 +25,29 @@ from plangym_like.stats import Stats
 
 MODES = ("raise", "warn", "off")
 EVERY = 500
-# The first `_FIRST` rows of a new environment are all audited. After N rows, one row in N / _FADING
-# is audited, and in the long run one in `every`, because most faults show up early.
-_FIRST, _FADING = 256, 64
-# The largest fractions of the time of batches that audits may take: in the long run, and before
-# that (`benchmarks/audit_cost.py`). Where action logs are replayed, an audit may cost much more
-# than its rows did in their batch.
-_SHARE, _EARLY_SHARE = 0.002, 0.1
-# `_EARLY_SHARE` applies once audits have taken more than this many seconds in total. A single audit
-# that takes longer is cut short.
-FREE_SECONDS = 0.5
-# The most rows of one audit, unless `every` is 1 or some of the first `_FIRST` rows are left.
-_MOST = 64
-# The number of audited rows to keep. Each audit steps one of them again.
-_KEPT = 8
-# Audits number 1, 2, 4, 8, ... take many steps from some rows. After audit `_FOLLOWED_FROM`, every
-# audit with a number divisible by `_FOLLOWED` does so too (`benchmarks/cold_sizes.py`).
-_FOLLOWED, _FOLLOWED_FROM = 8, 64
+# The share of stepping time that audits may take at first. It falls once the environment has taken
+# `_EARLY_STEPS` steps and been stepped for `_EARLY_SECONDS`, down to ``1 / every``, because most
+# faults show up early (`benchmarks/first_second.py`, `benchmarks/audit_cost.py`).
+_EARLY_SHARE, _EARLY_STEPS, _EARLY_SECONDS = 0.05, 2000, 1.0
+# The most rows of one audit, and the most bytes of their results, unless `every` is 1. One row is
+# audited whatever its size.
+_MOST, _MOST_NBYTES = 64, 64 << 20
+# Seconds that an audit, and each step of a followed row, take in addition to the environment's own
+# steps. They are measured from the first audit on.
+_AUDIT_SECONDS, _FOLLOWED_SECONDS = 5e-4, 1e-4
+# After this many rows were stepped once more, one row is followed.
+_ROWS = 8
+# For how many steps a row is followed: the first time, and later.
+_SHORT, _LONG = 4, 32
+# The time of a step is the shortest in this many timed calls, since any of them may be interrupted.
+_TIMED = 4
+# Larger rows are not kept.
+_KEPT_NBYTES = 1 << 20
+# An audit that takes this many times what was expected, and more than this many seconds, has been
+# interrupted.
+_INTERRUPTED, _UNNOTICED = 5.0, 0.02
+
+clock = time.perf_counter
 
 
 class Difference(NamedTuple):
@@ -56,6 +64,31 @@ class Earlier(NamedTuple):
     row: int
     inputs: Inputs
     result: Any
+
+
+class _Cost:
+    """The seconds that an audit takes in addition to the environment's own steps.
+
+    ``seconds`` are those of a whole audit or, for audits that follow a row, of each step.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._assumed = seconds
+        # An audit may be interrupted, so the less of two counts.
+        self._last: deque[float] = deque(maxlen=2)
+
+    @property
+    def seconds(self) -> float:
+        return min(self._last, default=self._assumed)
+
+    def measure(self, taken: float, own: float, units: float) -> float:
+        """Record that an audit took `taken` seconds, of which its steps account for `own`.
+
+        Return `taken`, but no more than an audit takes that is not interrupted.
+        """
+        usual = max(_UNNOTICED, _INTERRUPTED * (own + self.seconds * units))
+        self._last.append(max(0.0, taken - own) / units)
+        return min(taken, usual)
 
 
 class Auditor:
@@ -75,7 +108,8 @@ class Auditor:
     mode : {"raise", "warn", "off"}
         What happens when results differ.
     every : int
-        In the long run, one row in `every` is audited; 1 audits all rows, without a limit on time.
+        In the long run, audits take one step and one second in `every`; 1 audits all rows, without
+        a limit on time.
     stats : Stats
         Its ``rows_audited`` counts the audited rows.
     wrappers : sequence of str
@@ -104,92 +138,150 @@ class Auditor:
         self.stats = stats
         self._wrappers = wrappers
         self._random = np.random.default_rng(0)
-        self._first = _FIRST
-        self._seen, self._gap = 0.0, 1.0  # one row in `_gap` is audited
-        # Seconds of the shortest audit so far, separately for audits with `follows` false and true.
-        self._seconds = {False: np.inf, True: np.inf}
-        self._spent = 0.0
-        # Rows until the next audit: counted from now, and from the end of the last audit.
+        # Steps until the next call that is timed: counted from now, and from the last such call.
         self._left = self._pause = 0.0 if layout.exact and mode != "off" else np.inf
-        self._audits = 0
-        self._earlier: list[Earlier] = []
+        # Steps taken so far, and how many more steps audits may take, with all costs as steps.
+        self._steps, self._credit = 0.0, 0.0
+        self._times: deque[float] = deque(maxlen=_TIMED)
+        self._until = -np.inf
+        self._costs = {False: _Cost(_AUDIT_SECONDS), True: _Cost(_FOLLOWED_SECONDS)}
+        self._audits, self._length = 0, _SHORT
+        # Rows that were stepped once more since the last row was followed.
+        self._rows = 0
+        self._may_follow = True
+        self._earlier: Earlier | None = None
 
-    # Batches
+    # The budget
 
-    def is_due(self, count: int) -> bool:
-        """Count `count` rows that are about to be stepped; return whether to audit some of them."""
-        self._left -= count
+    def is_due(self, steps: float) -> bool:
+        """Count `steps` steps that are about to be taken; return whether to time them.
+
+        If they are timed, `choose` rows before and call `earns` after them.
+        """
+        self._left -= steps
         return self._left <= 0
 
-    def choose(self, count: int) -> NDArray[np.intp]:
-        """Randomly choose which of `count` rows to audit; return their sorted indices."""
+    def choose(self, count: int, size: float, nbytes: int) -> NDArray[np.intp]:
+        """Randomly choose which of `count` rows to audit; return their sorted indices.
+
+        A row takes `size` steps, and its audit needs `nbytes` bytes. If an audit would be too
+        expensive, choose none.
+        """
         if self._every == 1:
             return np.arange(count)
-        wanted = max(self._first, int(min(_MOST, -self._left // self._gap + 1)))
-        rows = np.arange(count)
-        if wanted < count:
-            rows = np.sort(self._random.choice(count, wanted, replace=False))
-        return rows
+        if not self._times or self._earned() < self._price(size):
+            return np.arange(0)
+        wanted = 1
+        if not self.follows:
+            affordable = (self._earned() - self._as_steps(self._costs[False].seconds)) / size
+            wanted = int(min(affordable, _MOST, _MOST_NBYTES // max(1, nbytes)))
+        if wanted >= count:
+            return np.arange(count)
+        return np.sort(self._random.choice(count, max(1, wanted), replace=False))
 
-    def earlier(self) -> Earlier | None:
-        """Return a randomly chosen row of an earlier audit, or ``None`` if none is kept."""
-        return self._earlier[self._random.integers(len(self._earlier))] if self._earlier else None
+    def earns(self, begun: float, steps: float, size: float) -> bool:
+        """Record a call of `steps` steps that began at `begun`; return whether to audit it now.
 
-    def keep(self, row: Earlier) -> None:
-        """Keep an audited row, to be stepped once more in later audits."""
-        if len(self._earlier) < _KEPT:
-            self._earlier.append(row)
-        else:
-            self._earlier[self._random.integers(_KEPT)] = row
+        A row of the call takes `size` steps.
+        """
+        now = clock()
+        # Calls may overlap; each moment counts once.
+        self._times.append((now - max(begun, self._until)) / steps)
+        self._until = now
+        # A very long call pays for one audit at most.
+        self._credit = min(self._earned(), max(_MOST, self._price(size)))
+        self._steps += self._pause - self._left
+        self._pause = self._left
+        if self._credit >= self._price(size) or self._every == 1:
+            return True
+        self._wait(size)
+        return False
 
-    def forget(self) -> None:
-        """Drop the kept rows; an edit of the environment may have changed their results."""
-        self._earlier.clear()
+    def spend(self, rows: int, steps: float, begun: float, size: float, *, followed: bool) -> None:
+        """Record an audit that began at `begun`, compared `rows` rows and took `steps` steps."""
+        self.stats.rows_audited += rows
+        if self._left == np.inf:
+            return
+        self._until = clock()
+        cost, each = self._costs[followed and self._every > 1], min(self._times)
+        taken = cost.measure(
+            self._until - begun, steps * each, max(1.0, steps) if followed else 1.0
+        )
+        self._credit -= max(steps, self._as_steps(taken))
+        self._audits += 1
+        self._rows += rows
+        if followed:
+            self._rows, self._length = 0, _LONG
+        self._wait(size)
+
+    def _earned(self) -> float:
+        """Return how many steps audits may take now."""
+        return self._credit + self._share() * (self._pause - self._left)
+
+    def _share(self) -> float:
+        """Return the share of stepping time that audits may take now."""
+        seconds = self._steps * min(self._times)
+        age = min(self._steps / _EARLY_STEPS, seconds / _EARLY_SECONDS)
+        return max(1 / self._every, _EARLY_SHARE / max(1.0, age))
+
+    def _price(self, size: float) -> float:
+        """Return what the next audit costs, in steps."""
+        more = self._as_steps(self._costs[self.follows].seconds)
+        if self.follows:
+            return 2 * self._length * size * (1 + more)
+        # As much for rows as for the rest of the audit.
+        return size + 2 * more
+
+    def _as_steps(self, seconds: float) -> float:
+        """Return how many steps take `seconds`; 0 while no step was timed."""
+        each = min(self._times, default=0.0)
+        return seconds / each if each > 0 else 0.0
+
+    def _wait(self, size: float) -> None:
+        """Decide when the next call is timed."""
+        left = (self._price(size) - self._credit) / self._share()
+        if not self._audits:  # first calls may be slower than later ones
+            left = min(left, self._steps)
+        self._left = self._pause = 0.0 if self._every == 1 else left
+
+    # Which steps to take
 
     @property
     def follows(self) -> bool:
-        """Whether this audit also takes many steps from some rows."""
-        number = self._audits + 1
-        if number & (number - 1) == 0:
-            return True
-        return number % _FOLLOWED == 0 and number > _FOLLOWED_FROM
-
-    def some(self, rows: NDArray[np.intp]) -> list[int]:
-        """Return two of `rows`, chosen at random, or all if there are fewer."""
-        count = min(len(rows), 2)
-        return [int(row) for row in self._random.choice(rows, count, replace=False)]
-
-    def is_out_of_time(self, seconds: float) -> bool:
-        """Return whether an audit that has taken `seconds` should skip the rest of its rows."""
-        return seconds > FREE_SECONDS and self._every > 1
+        """Whether the next audit follows one row, rather than stepping several once."""
+        return self._may_follow and self._rows >= _ROWS
 
     @property
-    def continues(self) -> bool:
-        """Whether this audit (every second one) also compares steps with and without a restore."""
-        return self._audits % 2 == 0
+    def all_rows(self) -> bool:
+        """Whether every audit steps all rows of its batch."""
+        return self._every == 1
 
-    def note(self, rows: int, compared: int, each: float, seconds: float) -> None:
-        """Record an audit for which `rows` rows were chosen; decide when the next one is due.
+    def length(self, obs_nbytes: int) -> int:
+        """Return for how many steps to follow a row whose observations have `obs_nbytes` bytes."""
+        return max(2, min(self._length, _MOST_NBYTES // max(1, obs_nbytes)))
 
-        The audit took `seconds`, and compared `compared` rows. In the batch itself, each row took
-        `each` seconds.
-        """
-        self.stats.rows_audited += compared
-        if self._left == np.inf:
-            return
-        followed = self.follows
-        self._audits += 1
-        self._seen += self._pause - self._left
-        self._first = max(0, self._first - rows)
-        cheapest = self._seconds[followed] = min(self._seconds[followed], seconds)
-        self._spent += seconds
-        self._gap = min(self._every, max(1.0, self._seen / _FADING))
-        self._pause = 0.0 if self._first else self._gap
-        if self._gap == self._every > 1:
-            self._pause = max(self._gap, cheapest / (_SHARE * max(each, 1e-9)))
-        elif self._spent > FREE_SECONDS and self._every > 1:
-            self._pause = max(self._pause, seconds / (_EARLY_SHARE * max(each, 1e-9)))
-        self._left = self._pause
+    def stop_following(self) -> None:
+        """Follow no more rows, because an action has hung: a later step might hang as well."""
+        self._may_follow = False
+
+    def one_of(self, rows: NDArray[np.intp]) -> int:
+        """Return one of `rows`, chosen at random."""
+        return int(self._random.choice(rows))
+
+    def earlier(self) -> Earlier | None:
+        """Return the row of an earlier audit, or ``None`` if none is kept."""
+        return self._earlier
+
+    def keep(self, row: Earlier, nbytes: int) -> None:
+        """Keep an audited row, to be stepped once more in a later audit."""
+        if nbytes <= _KEPT_NBYTES:
+            self._earlier = row
+
+    def forget(self) -> None:
+        """Drop the kept row; an edit of the environment may have changed its result."""
+        self._earlier = None
+
+    # Differences
 
     def state_difference(self, one: Row, other: Row) -> tuple[str, str] | None:
         """Return a field that differs between two rows, and both values.

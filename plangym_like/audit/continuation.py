@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,15 +17,36 @@ import numpy as np
 from plangym_like import spaces
 from plangym_like.batches import Inputs
 from plangym_like.errors import StateCapacityError, WorkerError
-from plangym_like.future import Future
 from plangym_like.snapshots.differences import difference, without_clock
 from plangym_like.states import Row
-from plangym_like.transitions import STEP_COUNTS
+from plangym_like.transitions import STEP_COUNTS, BatchTransition, Rollout
 
-_STEPS = 32
 # How many actions to try at a step, since some may not be legal.
 _TRIES = 4
+# The most actions of a batch that are taken from a row that is followed.
+_ACTIONS = 32
 _FIELDS = (("observations", "obs"), ("rewards",) * 2, ("terminateds",) * 2, ("truncateds",) * 2)
+
+
+@dataclass(slots=True)
+class SavedEpisode:
+    """An episode whose state was saved and restored at each step.
+
+    Attributes
+    ----------
+    taken, steps : list
+        The actions taken, without those that raised an error, and the results, of which only the
+        first and the last have states.
+    first : BatchTransition or None
+        The result of the first action, even if it raised an error.
+    error : Exception or None
+        The error that ended the episode.
+    """
+
+    taken: list[Any] = field(default_factory=list)
+    steps: list[BatchTransition] = field(default_factory=list)
+    first: Any = None
+    error: Exception | None = None
 
 
 def single_actions(inputs: Inputs) -> list[Any]:
@@ -35,9 +56,18 @@ def single_actions(inputs: Inputs) -> list[Any]:
     return [action for plan in inputs.actions for action in plan]
 
 
-def planned(actions: list[Any]) -> list[Any]:
-    """Return `_STEPS` actions, which repeat `actions` in a cycle."""
-    return [actions[number % len(actions)] for number in range(_STEPS)]
+def some_actions(inputs: Inputs) -> list[Any]:
+    """Return copies of some actions of a batch, from all over it."""
+    rows = np.arange(0, inputs.count, -(-inputs.count // _ACTIONS))
+    chosen = [inputs.actions[row] for row in rows]
+    if inputs.horizon:
+        chosen = [action for plan in chosen for action in plan[:_ACTIONS]]
+    return copy.deepcopy(chosen[:_ACTIONS])
+
+
+def planned(actions: list[Any], length: int) -> list[Any]:
+    """Return `length` actions, which repeat `actions` in a cycle."""
+    return [actions[number % len(actions)] for number in range(length)]
 
 
 def uninterrupted(first: Inputs, plan: list[Any]) -> Inputs:
@@ -46,16 +76,8 @@ def uninterrupted(first: Inputs, plan: list[Any]) -> Inputs:
     return replace(first, horizon=len(plan), actions=actions, last_infos=True)
 
 
-def continued_difference(
-    again: Callable[[Inputs], Any],
-    first: Inputs,
-    plan: list[Any],
-    future: Future[Any],
-    state_difference: Callable[[Row, Row], tuple[str, str] | None],
-) -> tuple[str, str] | None:
-    """Compare an episode that is saved and restored at each step with an uninterrupted one.
-
-    Return the first difference, and both values; ``None`` if the episodes are equal.
+def saved_each_step(again: Callable[[Inputs], Any], first: Inputs, plan: list[Any]) -> SavedEpisode:
+    """Take steps from row `first`, and save and restore the state at each step.
 
     Parameters
     ----------
@@ -63,19 +85,46 @@ def continued_difference(
         Steps rows, and returns their results, states and observations. The exceptions of failed
         rows are part of the result (``infos.errors``).
     first : Inputs
-        One row. Both episodes begin in its state; its actions are ignored.
+        One row. The episode begins in its state; its actions are ignored.
     plan : list
-        Actions to take in turn. If a step raises an error, the next action is tried instead.
-    future : Future of Rollout
-        The result of ``uninterrupted(first, plan)``.
-    state_difference : callable
-        Compares two state rows.
+        Actions to take in turn. If a step raises an error, the next action is tried instead, unless
+        the error is that of a worker.
     """
-    taken, steps, all_legal = _saved_each_step(again, first, plan)
-    if len(taken) < 2:
-        return None
-    # An episode that ends early stays in its last state for the rest of the plan.
-    live = future.result() if all_legal else again(uninterrupted(first, taken))
+    episode = SavedEpisode()
+    current, number = replace(first, horizon=0), 0
+    while len(episode.taken) < len(plan):
+        for _ in range(_TRIES):
+            action = plan[number % len(plan)]
+            number += 1
+            step = again(replace(current, actions=_batch([copy.deepcopy(action)])))
+            episode.error = step.infos.errors.get(0)
+            episode.first = episode.first or step
+            if episode.error is None or isinstance(episode.error, WorkerError):
+                break
+        if episode.error is not None:
+            break
+        episode.taken.append(action)
+        if len(episode.steps) > 1:
+            # Large states would take much memory.
+            episode.steps[-1] = episode.steps[-1]._replace(states=step.states[:0])
+        episode.steps.append(step)
+        if step.terminateds[0] or step.truncateds[0]:
+            break
+        current = replace(current, states=step.states, seeds=None)
+    return episode
+
+
+def continued_difference(
+    episode: SavedEpisode,
+    live: Rollout,
+    state_difference: Callable[[Row, Row], tuple[str, str] | None],
+) -> tuple[str, str] | None:
+    """Compare `episode` with `live`, the rollout of the same actions without any restore.
+
+    Return the first difference, and both values; ``None`` if the episodes are equal. An episode
+    that ended early stays in its last state for the rest of the rollout.
+    """
+    steps = episode.steps
     if (error := live.infos.errors.get(0)) is not None:
         if isinstance(error, (WorkerError, StateCapacityError)):
             return None
@@ -97,38 +146,6 @@ def continued_difference(
                 return found
     found = state_difference(live.states[0], steps[-1].states[0])
     return None if found is None else (f"{found[0]} {later}", found[1])
-
-
-def _saved_each_step(
-    again: Callable[[Inputs], Any], first: Inputs, plan: list[Any]
-) -> tuple[list[Any], list[Any], bool]:
-    """Take steps from row `first`, and save and restore the state at each step.
-
-    Returns
-    -------
-    taken, steps : list
-        The actions taken, without those that raised an error, and the results.
-    all_legal : bool
-        Whether every action that was tried was legal.
-    """
-    taken: list[Any] = []
-    steps: list[Any] = []
-    current, number = replace(first, horizon=0), 0
-    while len(taken) < _STEPS:
-        for _ in range(_TRIES):
-            action = plan[number % len(plan)]
-            number += 1
-            step = again(replace(current, actions=_batch([copy.deepcopy(action)])))
-            if not step.infos.errors:
-                break
-        else:
-            break
-        taken.append(action)
-        steps.append(step)
-        if step.terminateds[0] or step.truncateds[0]:
-            break
-        current = replace(current, states=step.states, seeds=None)
-    return taken, steps, number == len(taken)
 
 
 def _batch(actions: list[Any], *, plan: bool = False) -> Any:

@@ -2,8 +2,9 @@
 
 Each figure is the median of several measurements. The columns are measured in turn, under the same
 load. The line "gymnasium" is for the environment that gymnasium.make returns, stepped in a plain
-loop without saving or restoring states. The last lines divide the CPU time of one state, and of one
-row of a batch, into parts; both are measured without workers.
+loop without saving or restoring states. Audits are on, as in `make`, unless ``--set audit=off`` is
+given; the line "audits" says how many rows they stepped a second time. The last lines divide the
+CPU time of one state, and of one row of a batch, into parts; both are measured without workers.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from plangym_like.cli.arguments import (
     make_env,
     whole,
 )
+from plangym_like.execution.process_executor import ProcessExecutor
 from plangym_like.plan_env import PlanEnv
 from plangym_like.planners.action_sets import ActionSampler
 from plangym_like.states import Row
@@ -40,6 +42,7 @@ from plangym_like.states import Row
 _POOL = 256  # states to step
 _SLICES = 5
 _CALLS = 200
+_START_SECONDS = 60.0
 
 
 def add_to(commands: Any) -> None:
@@ -87,6 +90,7 @@ def run(chosen: argparse.Namespace) -> int:
             envs[name] = stack.enter_context(env)
         states = pool_of_states(envs["serial"], chosen.seed)
         rates = _rates(envs, states, chosen)
+        audited = {name: (env.stats.rows_audited, env.stats.rows) for name, env in envs.items()}
         parts = parts_of(envs["serial"], states)
     raw = _gymnasium_rate(chosen.id, dict(chosen.set), chosen.seconds)
     if chosen.json:
@@ -95,10 +99,14 @@ def run(chosen: argparse.Namespace) -> int:
             "states_per_second": rates,
             "gymnasium_steps_per_second": raw,
             "microseconds": parts,
+            "rows_audited": {name: count for name, (count, _) in audited.items()},
+            "rows": {name: count for name, (_, count) in audited.items()},
         }
         print(json.dumps(result))
         return OK
     _print_table(chosen.id, rates, raw, parts)
+    shares = (f"{100 * few / many:.1f} % ({name})" for name, (few, many) in audited.items())
+    print(f"audits: rows that were stepped a second time: {', '.join(shares)}")
     return OK
 
 
@@ -125,14 +133,23 @@ def _rates(
         rows = states[rng.integers(0, _POOL, size)]
         actions = ActionSampler(envs["serial"], "bench")(rng, size)
         calls = {name: partial(env.step_batch, actions, rows) for name, env in envs.items()}
-        for call in calls.values():  # warm-up: workers start, and all first rows are audited
-            _rate(call, chosen.seconds / _SLICES)
+        for name, call in calls.items():
+            _warm_up(envs[name], call, chosen.seconds / _SLICES)
         slices: dict[str, list[float]] = {name: [] for name in calls}
         for _ in range(_SLICES):
             for name, call in calls.items():
                 slices[name].append(size * _rate(call, chosen.seconds / _SLICES))
         rates[str(size)] = {name: statistics.median(taken) for name, taken in slices.items()}
     return rates
+
+
+def _warm_up(env: PlanEnv, call: Callable[[], Any], seconds: float) -> None:
+    """Call `call` until all workers are ready, and then for `seconds`."""
+    until = time.perf_counter() + _START_SECONDS
+    workers = env.executor.workers if isinstance(env.executor, ProcessExecutor) else ()
+    while not all(worker.ready for worker in workers) and time.perf_counter() < until:
+        call()
+    _rate(call, seconds)
 
 
 def _rate(call: Callable[[], Any], seconds: float) -> float:

@@ -34,6 +34,11 @@ class BatchMemory:
         self.arrays: dict[str, Memory] = {}
         self.private: set[str] = set()
         try:
+            self._check(sizes)
+        except MemoryError:
+            self._drop_idle()
+            self._check(sizes)
+        try:
             for region in REGIONS:
                 if sizes[region]:
                     self._take(region, sizes[region])
@@ -41,21 +46,31 @@ class BatchMemory:
             self.release()
             raise
 
+    def _check(self, sizes: Mapping[str, int]) -> None:
+        """Raise `MemoryError` if all new blocks and copies together would not fit into memory."""
+        nbytes = 0
+        for region, size in sizes.items():
+            pool = self._pools[region]
+            nbytes += 0 if pool.has(size) else size
+            nbytes += 0 if region == "inputs" or pool.may_lend() else size
+        refuse_too_much(nbytes)
+
+    def _drop_idle(self) -> None:
+        for pool in self._pools.values():
+            pool.drop_idle()
+
     def _take(self, region: str, nbytes: int) -> None:
         pool = self._pools[region]
         try:
             block = pool.take(nbytes)
         except (MemoryError, WorkerError):
-            for each in self._pools.values():
-                each.drop_idle()
+            self._drop_idle()
             block = pool.take(nbytes)
         self.blocks[region] = block
         if region != "inputs" and pool.may_lend():
             self.arrays[region] = pool.lend(block)
         else:
             self.private.add(region)
-            if region != "inputs":
-                refuse_too_much(nbytes)
             self.arrays[region] = block.array()
 
     def results(self) -> dict[str, Memory]:

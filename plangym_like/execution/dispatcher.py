@@ -72,7 +72,10 @@ class Dispatcher:
     ) -> None:
         self._pool, self._batch, self._step_here = pool, batch, step_here
         self._costs = BatchCosts(costs, batch.rows.inputs)
-        self._faults = RowFaults(pool.policy, pool.step_timeout, masked=batch.masked)
+        # Audits cost little time, so they do not wait twice for a row that hangs.
+        self._faults = RowFaults(
+            pool.policy, pool.step_timeout, masked=batch.masked, tries_again=not batch.audit
+        )
         # Identifies the batch in `RowWorker.owner`. The dispatcher itself would make a reference
         # cycle through pool and workers.
         self.owner = object()
@@ -113,8 +116,10 @@ class Dispatcher:
         here = here and self._step_here is not None
         count = self._probe() if here else self.count
         workers = [worker for worker in self._pool.workers if worker.free]
-        if self._batch.audit and count < len(workers):
-            workers.reverse()  # the first workers have probably stepped these rows before
+        if self._batch.audit and count < len(workers) and not self._batch.rows.inputs.horizon:
+            # The first workers have probably stepped these rows before. Rollouts stay with them, so
+            # that they are compared with single steps of other workers.
+            workers.reverse()
         self._batch.begin(len(self._pool.workers), self._costs.seconds_per_row)
         if not (workers or here):
             self._pending.append((0, count))

@@ -30,6 +30,8 @@ class RowFaults:
         Seconds that a row may take.
     masked : bool
         Whether to continue after a row that fails.
+    tries_again : bool
+        Whether a row that exceeds the step timeout is tried once more.
 
     Attributes
     ----------
@@ -39,8 +41,16 @@ class RowFaults:
         Rows to be tried again, each in a worker that steps no other row.
     """
 
-    def __init__(self, policy: RetryPolicy, step_timeout: float | None, *, masked: bool) -> None:
+    def __init__(
+        self,
+        policy: RetryPolicy,
+        step_timeout: float | None,
+        *,
+        masked: bool,
+        tries_again: bool = True,
+    ) -> None:
         self._policy, self._step_timeout, self._masked = policy, step_timeout, masked
+        self._tries_again = tries_again
         self.errors: dict[int, Exception] = {}
         self.suspects: deque[int] = deque()
         self._deaths: Counter[int] = Counter()
@@ -108,9 +118,9 @@ class RowFaults:
     def note_timeout(self, row: int, *, tried: Collection[int]) -> None:
         """Record that `row` exceeded the step timeout: try it again alone, or mark it as failed.
 
-        It is tried again only once. `tried` is as in `note_death`.
+        It is tried again at most once. `tried` is as in `note_death`.
         """
-        if row not in self._slow:
+        if self._tries_again and row not in self._slow:
             self._slow.add(row)
             self._suspect(row, tried)
             return

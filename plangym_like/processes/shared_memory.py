@@ -160,13 +160,20 @@ class BlockPool:
 
     def take(self, nbytes: int) -> SharedBlock:
         """Return a block of at least `nbytes` that is not much larger."""
-        self._collect()
-        fitting = [block for block in self._idle if nbytes <= block.nbytes <= 2 * nbytes + _PAGE]
+        fitting = self._fitting(nbytes)
         if fitting:
             block = min(fitting, key=lambda block: block.nbytes)
             self._idle.remove(block)
             return block
         return SharedBlock(nbytes)
+
+    def has(self, nbytes: int) -> bool:
+        """Return whether `take` would return an unused block, rather than a new one."""
+        return bool(self._fitting(nbytes))
+
+    def _fitting(self, nbytes: int) -> list[SharedBlock]:
+        self._collect()
+        return [block for block in self._idle if nbytes <= block.nbytes <= 2 * nbytes + _PAGE]
 
     def may_lend(self) -> bool:
         """Return whether one more block may be lent."""

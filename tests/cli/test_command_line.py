@@ -265,7 +265,12 @@ def test_bench(capsys: pytest.CaptureFixture[str]) -> None:
     assert result["gymnasium_steps_per_second"] > 0
     assert 0 < parts["of_it_in_simulator"] <= parts["row_of_batch"]
     assert main(["bench", "CartPole-v1", "--seconds", "0.05", "--batches", "4"]) == 0
-    assert "states per second (times serial)" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "states per second (times serial)" in shown
+    assert re.search(
+        r"^audits: rows that were stepped a second time: [\d.]+ % \(serial\)", shown, re.M
+    )
+    assert set(result["rows_audited"]) == set(result["rows"]) == {"serial", "1 worker"}
 
 
 def test_lists(capsys: pytest.CaptureFixture[str]) -> None:

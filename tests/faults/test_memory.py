@@ -206,11 +206,18 @@ class Large(gymnasium.Env[Any, Any]):
         self.count = int.from_bytes(data, "little")
 
 
-@pytest.mark.parametrize("options", [{}, {"n_workers": 2}, {"n_workers": 2, "isolate": True}])
-def test_a_batch_of_300_megabytes_in_a_cgroup_of_250(
-    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The kernel would kill this process; a cgroup that only files tell of does not."""
+class LargeStates(Large):
+    """Has states of one megabyte, too."""
+
+    def save_state(self) -> bytes:
+        return super().save_state() + bytes(1 << 20)
+
+    def load_state(self, data: bytes) -> None:
+        super().load_state(data[:8])
+
+
+def limited_by_files(tmp_path: Path) -> Path:
+    """Return a folder like /proc, which tells of a cgroup with 150 free megabytes."""
     proc, group = tmp_path / "proc", tmp_path / "cgroup" / "job"
     (proc / "self").mkdir(parents=True)
     group.mkdir(parents=True)
@@ -220,6 +227,30 @@ def test_a_batch_of_300_megabytes_in_a_cgroup_of_250(
     (proc / "self/mountinfo").write_text(mount)
     (group / "memory.max").write_text(f"{250 << 20}\n")
     (group / "memory.current").write_text(f"{100 << 20}\n")
+    return proc
+
+
+@pytest.mark.parametrize("options", [{}, {"n_workers": 2}, {"n_workers": 2, "isolate": True}])
+def test_states_and_observations_are_counted_together(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with sending(plangym_like.make(LargeStates, audit="off", **options)) as env:
+        state = env.reset(seed=0).state
+        monkeypatch.setattr(memory_limits, "_PROC", limited_by_files(tmp_path))
+        for count in (20, 100, 20):
+            if count == 100:
+                with pytest.raises(MemoryError, match="cgroup"):
+                    env.step_batch(np.zeros(count, int), state)
+            else:
+                assert (env.step_batch(np.zeros(count, int), state).obs == 1).all()
+
+
+@pytest.mark.parametrize("options", [{}, {"n_workers": 2}, {"n_workers": 2, "isolate": True}])
+def test_a_batch_of_300_megabytes_in_a_cgroup_of_250(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel would kill this process; a cgroup that only files tell of does not."""
+    proc = limited_by_files(tmp_path)
     with sending(plangym_like.make(Large, **options)) as env:
         state = env.reset(seed=0).state
         monkeypatch.setattr(memory_limits, "_PROC", proc)

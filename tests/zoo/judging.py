@@ -85,7 +85,8 @@ def _judge(build: Callable[[], Any], env: Any, rows: int) -> Verdict:
     repeats = _differences(*truths) is None
     states, own = _walk(env, plan)
     wrong = _differences(truths[0], own) if repeats else None
-    wrong = wrong or _step_rows(env, states, truths[0] if repeats else own, rows)
+    later = _step_rows(env, states, truths[0] if repeats else own, rows)
+    wrong = wrong or later
     if wrong is None:
         return Verdict("right", "")
     if env.exactness != "exact":
@@ -107,9 +108,13 @@ def _walk(env: Any, plan: list[Any]) -> tuple[list[Any], list[Played]]:
 
 
 def _step_rows(env: Any, states: list[Any], expected: list[Played], rows: int) -> str | None:
-    """Step the moments of an episode again, in random order; return the first difference."""
+    """Step the moments of an episode again, in random order; return the first difference.
+
+    Audits may notice it later than the row that differs, so the other rows are stepped, too.
+    """
     random = np.random.default_rng(2)
     count = len(expected)
+    wrong = None
     for _ in range(0, rows, BATCH):
         order = random.integers(0, count, BATCH)
         actions = [expected[index].action for index in order]
@@ -126,9 +131,11 @@ def _step_rows(env: Any, states: list[Any], expected: list[Played], rows: int) -
                 bool(batch.truncateds[row]),
                 batch.infos[row],
             )
-            if found := _difference(env.observation_space, expected[index], got):
-                return f"step {index + 1}: {found}"
-    return None
+            if wrong is None and (
+                found := _difference(env.observation_space, expected[index], got)
+            ):
+                wrong = f"step {index + 1}: {found}"
+    return wrong
 
 
 def _differences(ones: list[Played], others: list[Played]) -> str | None:

@@ -29,7 +29,7 @@ EXECUTORS: dict[str, dict[str, Any]] = {
 }
 # In the usual run, rows are stepped in this process, and by workers of these two kinds in turn.
 # `pytest -m full` steps all rows with every executor.
-FEW_ROWS = {"serial": 400, "2 workers": 300, "isolated": 200}
+FEW_ROWS = {"serial": 1000, "2 workers": 800, "isolated": 800}
 IN_TURN = ("2 workers", "isolated")
 # Environments with which nothing is wrong.
 RIGHT = ("Walk", "OwnRandom", "OwnLegacyRandom", "Orders", "Namespace", "SavesItself", "Lock")

@@ -1,0 +1,174 @@
+"""The budget of audits: in steps, in time and in memory, whatever a step costs."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hostile_envs import SavesItself, Walk
+
+import plangym_like
+from plangym_like.audit import auditor
+from plangym_like.audit.audited_rows import AuditedRows
+
+
+class Timed(Walk):
+    """Counts the steps of all copies; each takes `seconds` on the clock that it keeps."""
+
+    length = 10_000
+    now, seconds, steps = 0.0, 0.0, 0
+    pauses: ClassVar[list[float]] = []
+
+    def step(self, action: Any) -> Any:
+        Timed.steps += 1
+        Timed.now += Timed.seconds + sum(Timed.pauses)
+        Timed.pauses.clear()
+        return super().step(action)
+
+
+@pytest.fixture(params=[1e-6, 1e-3, 10.0])
+def seconds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> float:
+    """How long a step takes; audits read the clock of `Timed`."""
+    monkeypatch.setattr(auditor, "clock", lambda: Timed.now)
+    monkeypatch.setattr(Timed, "seconds", request.param)
+    return float(request.param)
+
+
+def single_steps(env: Any, count: int) -> int:
+    """Take single steps from given states; return how many steps that took, with audits."""
+    state, begun = env.reset(seed=0).state, Timed.steps
+    for number in range(count):
+        state = env.step(number % 3, state).state
+    return Timed.steps - begun
+
+
+def batches(env: Any, count: int) -> int:
+    """Step batches of 64 rows; return how many steps that took, with audits."""
+    state, begun = env.reset(seed=0).state, Timed.steps
+    for _ in range(count):
+        env.step_batch(np.arange(64) % 3, state)
+    return Timed.steps - begun
+
+
+def test_the_first_steps_are_audited_for_a_twentieth_of_their_number(seconds: float) -> None:
+    with plangym_like.make(Timed, snapshot="pickle") as env:
+        assert single_steps(env, 1000) <= 1050
+        # An audit takes half a millisecond, besides its steps.
+        assert (env.stats.rows_audited > 0) == (seconds > 1e-6)
+    with plangym_like.make(Timed, snapshot="pickle") as env:
+        assert batches(env, 20) <= 1280 * 1.05
+        assert (env.stats.rows_audited > 0) == (seconds > 1e-6)
+
+
+def test_in_the_long_run_audits_take_one_step_in_500(seconds: float) -> None:
+    with plangym_like.make(Timed, snapshot="pickle") as env:
+        batches(env, 5)
+        env._auditor._steps = 1e9  # it has been stepped for long
+        batches(env, 1)
+        assert batches(env, 60) <= 60 * 64 * 1.002 + 64
+
+
+def test_an_audit_that_costs_much_delays_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auditor, "clock", lambda: Timed.now)
+    monkeypatch.setattr(Timed, "seconds", 1e-3)
+    compare = AuditedRows._compare_again
+
+    def slowly(self: Any, *args: Any) -> Any:
+        Timed.now += 0.1
+        return compare(self, *args)
+
+    monkeypatch.setattr(AuditedRows, "_compare_again", slowly)
+    with plangym_like.make(Timed, snapshot="pickle") as env:
+        begun = Timed.now
+        steps = batches(env, 60)
+        # The first audits are not known to cost so much.
+        assert Timed.now - begun <= 60 * 64 * 1e-3 * 1.05 + 0.25
+        assert steps > 60 * 64
+
+
+def test_a_pause_in_a_call_buys_no_audits(seconds: float) -> None:
+    with plangym_like.make(Timed, snapshot="pickle") as env:
+        Timed.pauses.append(1e6)
+        assert batches(env, 20) <= 1280 * 1.05
+
+
+def test_a_pause_in_an_audit_does_not_end_audits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auditor, "clock", lambda: Timed.now)
+    monkeypatch.setattr(Timed, "seconds", 1e-3)
+    compare = AuditedRows._compare_again
+
+    def paused(self: Any, *args: Any) -> Any:
+        Timed.now += 1e6
+        monkeypatch.setattr(AuditedRows, "_compare_again", compare)
+        return compare(self, *args)
+
+    with plangym_like.make(Timed, snapshot="pickle") as env:
+        batches(env, 20)
+        before = env.stats.rows_audited
+        monkeypatch.setattr(AuditedRows, "_compare_again", paused)
+        batches(env, 100)
+        assert env.stats.rows_audited > before + 8
+
+
+class Heavy(SavesItself):
+    """Has observations and states of a quarter of a megabyte."""
+
+    observation_space = spaces.Box(0, 1, (1 << 18,), np.uint8)
+
+    def observe(self) -> Any:
+        return np.full(1 << 18, self.time % 2, np.uint8)
+
+    def save_state(self) -> bytes:
+        return bytes(1 << 18) + super().save_state()
+
+    def load_state(self, data: bytes) -> None:
+        super().load_state(data[1 << 18 :])
+
+
+def test_audits_need_the_memory_of_a_few_rows(
+    monkeypatch: pytest.MonkeyPatch, unhurried_audits: None
+) -> None:
+    monkeypatch.setattr(auditor, "_MOST_NBYTES", 1 << 20)
+    peaks = {}
+    for audit in ("off", "raise"):
+        with plangym_like.make(Heavy, audit=audit) as env:
+            state = env.reset(seed=0).state
+            tracemalloc.start()
+            try:
+                for _ in range(40):
+                    env.step_batch(np.arange(32) % 3, np.stack([state] * 32))
+                peaks[audit] = tracemalloc.get_traced_memory()[1]
+            finally:
+                tracemalloc.stop()
+            if audit == "raise":
+                assert env.stats.rows_audited > 8
+    # A row and its result take 768 kB.
+    assert peaks["raise"] <= peaks["off"] + (8 << 20)
+
+
+class Hangs(Walk):
+    """Hangs in one action, late in an episode."""
+
+    def step(self, action: Any) -> Any:
+        if int(action) == 2 and self.time >= 45:
+            time.sleep(1000)
+        return super().step(action)
+
+
+@pytest.mark.parametrize("late", [45, 41])
+def test_audits_do_not_repeat_what_timed_out(late: int) -> None:
+    options: Any = {"n_workers": 2, "step_timeout": 1, "audit_every": 1}
+    with plangym_like.make(Hangs, **options) as env:
+        state = env.reset(seed=0).state
+        for _ in range(late):
+            state = env.step(1, state).state
+        for _ in range(1 if late == 45 else 8):
+            result = env.step_batch([0, 1, 2, 0, 1, 0, 1, 0], state, on_error="mask")
+        assert result.infos.failed.sum() == (late == 45)
+        # The row and its second try; or the first step of an audit that hangs.
+        assert env.stats.timeouts == (2 if late == 45 else 1)
+        assert env.stats.rows_audited >= 7
