@@ -459,7 +459,8 @@ def make(
     if kwargs.get("wrappers"):
         kwargs["wrappers"] = as_wrappers(kwargs["wrappers"])  # it may be an iterator
         simulator_class: Any = getattr(env_class, "simulator_class", None)
-        if snapshot == "auto" and getattr(simulator_class, "other_ways", ()):
+        other_ways: Any = getattr(simulator_class, "other_ways", None)
+        if snapshot == "auto" and other_ways:
             kwargs["fallback"] = wrapped_simulator
     if ray:
         from plangym_like.ray_env import RayEnv
