@@ -398,9 +398,8 @@ class ReplayedSimulator(GymnasiumSimulator):
         return difference(one, other) is not None
 
     def renew(self) -> None:
-        """Remove all random generators; before the first reset, return to the first copy."""
-        if self._fresh is not None:
-            self._proxy.show_first()
+        """Return to the first copy, which has never been reset unless it is the only one."""
+        self._proxy.show_first()
         super().renew()
         self._proxy.accept_changes()
 
