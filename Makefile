@@ -3,6 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 BENCH_BIN := .venv-bench/bin
 RESULTS_BIN := .venv-results/bin
+LOWEST_BIN := .venv-lowest/bin
 PIP_INSTALL := pip install --quiet --disable-pip-version-check --editable
 
 DEMO_ENV ?= ALE/MsPacman-v5
@@ -11,7 +12,7 @@ DEMO_DIR ?= demo
 SOAK_MINUTES ?= 30
 PYTHONS ?= python3.11 python3.12 python3.13
 
-.PHONY: help demo learn results test test-all lint faults soak fault-table docs table bench site-test release-check clean
+.PHONY: help demo learn results test test-all lint faults soak fault-table docs table bench test-lowest site-test release-check clean
 .DELETE_ON_ERROR:
 # Thousands of processes would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -32,6 +33,7 @@ help:
 	@echo "make table  restore each family a thousand times, check everything installed, write docs/support.md"
 	@echo "make bench  compare this package with other libraries and redraw the published figures"
 	@echo "make test-all  make test with each of $(PYTHONS) that is installed"
+	@echo "make test-lowest  run every test with the oldest versions that setup.cfg allows (installs 6 GB)"
 	@echo "make release-check  build wheel and sdist, and test the wheel with each extra alone"
 	@echo "make clean  remove what the other targets made"
 
@@ -99,12 +101,16 @@ test-all:
 		|| exit 1; \
 	done
 
+# lowest.txt is for Python 3.11; some old releases have no wheels for newer interpreters.
+test-lowest: .venv-lowest/.lowest
+	$(LOWEST_BIN)/python -m pytest --quiet --numprocesses 3 --dist loadgroup --no-loadscope-reorder
+
 release-check: .venv/.test
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check build twine wheel
 	$(BIN)/python benchmarks/release_check.py
 
 clean:
-	rm -rf .venv .venv-bench .venv-results dist demo learn build docs/_build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-bench .venv-results .venv-lowest dist demo learn build docs/_build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp per target in the virtual environment: installing again waits for a change of the metadata.
@@ -112,6 +118,9 @@ clean:
 .venv/.site: EXTRAS := site
 .venv/.test: EXTRAS := dev,docs,atari,classic-control,box2d,mujoco,dm-control,retro,viz,torch
 .venv-bench/.bench: EXTRAS := bench,atari,classic-control,viz,mujoco,dm-control,ray
+
+.venv-lowest/.lowest: EXTRAS := test,atari,classic-control,box2d,mujoco,dm-control,retro,viz,torch
+.venv-lowest/.created: PYTHON := python3.11
 
 .venv/.%: setup.cfg pyproject.toml .venv/.created
 	@echo "installing plangym_like[$(EXTRAS)] into .venv"
@@ -123,6 +132,11 @@ clean:
 	@$(BENCH_BIN)/python -m $(PIP_INSTALL) '.[$(EXTRAS)]'
 	@touch $@
 
+.venv-lowest/.lowest: setup.cfg pyproject.toml lowest.txt .venv-lowest/.created
+	@echo "installing plangym_like[$(EXTRAS)] into .venv-lowest, in the versions of lowest.txt"
+	@$(LOWEST_BIN)/python -m $(PIP_INSTALL) '.[$(EXTRAS)]' --constraint lowest.txt
+	@touch $@
+
 # With the libraries that are compared in speed; gymcts asks for an older matplotlib, which its search does not need.
 .venv-results/.results: setup.cfg pyproject.toml .venv-results/.created
 	@echo "installing plangym_like and two libraries to compare with into .venv-results"
@@ -131,7 +145,7 @@ clean:
 	@$(RESULTS_BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps gymcts==1.5.1
 	@touch $@
 
-.venv/.created .venv-bench/.created .venv-results/.created:
+.venv/.created .venv-bench/.created .venv-results/.created .venv-lowest/.created:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "plangym_like needs Python >= 3.11; name one: make PYTHON=/path/to/python3.11 ..." >&2; exit 1; }
 	$(PYTHON) -m venv --clear $(@D)

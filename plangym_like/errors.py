@@ -342,7 +342,7 @@ class WorkerDiedError(WorkerError):
 
 
 class WorkerStartError(WorkerError):
-    """Child processes repeatedly died before they were ready."""
+    """Child processes repeatedly died before they were ready, or a cluster cannot be joined."""
 
 
 class PoisonInputError(WorkerError):

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from playground import AlwaysSend, CounterEnv, Meeting
 from small_envs import Nested
+from suite import newer_id
 
 import plangym_like
 from plangym_like.audit import auditor
@@ -81,6 +82,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     items.sort(key=_is_on_cluster)
     _leave_out_much_the_same(items)
+    _skip_examples_of_newer_ids(items)
     for item in items:
         group = item.nodeid.partition("::")[0]
         if _is_on_cluster(item):
@@ -104,6 +106,13 @@ def _leave_out_much_the_same(items: list[pytest.Item]) -> None:
         for number, item in enumerate(group):
             if number % every != kept:
                 item.add_marker(pytest.mark.full)
+
+
+def _skip_examples_of_newer_ids(items: list[pytest.Item]) -> None:
+    for item in items:
+        if isinstance(item, pytest.DoctestItem) and (name := newer_id(item.dtest.docstring or "")):
+            reason = f"Gymnasium {gymnasium.__version__} has no {name}"
+            item.add_marker(pytest.mark.skip(reason=reason))
 
 
 def _backend(item: pytest.Item) -> str | None:

@@ -11,6 +11,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from suite import TAXI
 
 import plangym_like
 from plangym_like.errors import (
@@ -178,7 +179,7 @@ def test_a_type_error_of_the_environment_itself_is_raised_unchanged() -> None:
     [
         ({}, {"sutton_barto_reward": True}, "kwargs is {'sutton_barto_reward': True} in the row"),
         ({}, {"name": "Acrobot-v1"}, "id is 'Acrobot-v1' in the row and 'CartPole-v1' here$"),
-        ({}, {"name": "Taxi-v4"}, "it is of the family TOYT, but the environment is of CLAS$"),
+        ({}, {"name": TAXI}, "it is of the family TOYT, but the environment is of CLAS$"),
         (
             {"name": "ALE/MsPacman-v5"},
             {"name": "ALE/Pong-v5"},

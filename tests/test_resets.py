@@ -11,6 +11,7 @@ import pytest
 from comparing import content
 from gymnasium import spaces
 from gymnasium.wrappers import NormalizeObservation
+from suite import TAXI
 
 import plangym_like
 from plangym_like import PickledEnv
@@ -90,7 +91,7 @@ FAMILIES: dict[str, tuple[Any, dict[str, Any]]] = {
     "CartPole": ("CartPole-v1", {}),
     "Pendulum": ("Pendulum-v1", {}),
     "Blackjack": ("Blackjack-v1", {}),
-    "Taxi": ("Taxi-v4", {}),
+    "Taxi": (TAXI, {}),
     "FrozenLake": ("FrozenLake-v1", {"is_slippery": True}),
     "own": (Dealer, {"snapshot": "native"}),
     "pickle": (Dealer, {"snapshot": "pickle"}),

@@ -10,6 +10,7 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 from hypothesis import given
 from hypothesis import strategies as st
+from suite import is_at_least
 
 from plangym_like.errors import ActionError, InputError, ObservationError
 from plangym_like.spaces import (
@@ -29,10 +30,12 @@ NEST = spaces.Dict(
     b=spaces.Tuple((spaces.Discrete(4, start=-2), BOX)),
     a=spaces.Dict(x=spaces.MultiBinary(3), y=spaces.MultiDiscrete([2, 3])),
 )
+# Gymnasium 1.1 has no other type for this space.
+OF_INT32: dict[str, Any] = {"dtype": np.int32} if is_at_least("gymnasium", "1.2.1") else {}
 SPACES: list[spaces.Space[Any]] = [
     spaces.Discrete(5),
     spaces.Discrete(3, start=-1),
-    spaces.Discrete(3, start=10, dtype=np.int32),
+    spaces.Discrete(3, start=10, **OF_INT32),
     BOX,
     spaces.Box(-np.inf, np.inf, (), np.float64),
     spaces.Box(0, 255, (4, 5, 3), np.uint8),
@@ -171,7 +174,7 @@ PAIR = spaces.Tuple((spaces.Discrete(3), FLOATS))
         (spaces.Discrete(4), 1.0, "float"),
         (spaces.Discrete(4), [1], r"shape \(1,\)"),
         (spaces.Discrete(4), None, "None"),
-        (spaces.Discrete(4, dtype=np.int8), 300, "holds 300"),
+        (spaces.MultiDiscrete([4, 4], dtype=np.int8), [300, 0], "holds 300"),
         (spaces.MultiBinary(2), [0, 256], "holds 256"),
         (spaces.Box(0, 1, (2,), bool), [0, 2], "holds 2"),
     ],

@@ -7,7 +7,7 @@ import os
 import threading
 from typing import Any
 
-from plangym_like.errors import InputError
+from plangym_like.errors import InputError, WorkerStartError
 from plangym_like.extras import needs_extra
 
 # Turn off Ray's output, telemetry and warnings; variables that are already set are not changed.
@@ -74,7 +74,16 @@ class RaySession:
             self.started = True
             options["include_dashboard"] = False
             options["object_store_memory"] = object_store_memory or _store_nbytes()
-        ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
+        try:
+            ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
+        except (ConnectionError, ray.exceptions.RayError) as error:
+            raise WorkerStartError(
+                f"this program cannot join the Ray cluster at {options['address']}: "
+                f"{str(error).splitlines()[0]}. Is Ray running there, in the same version as here? "
+                "If it was started with a token (as Ray 2.60 does), copy ~/.ray/auth_token from "
+                "its first machine to this one, and set RAY_AUTH_MODE=token before the program "
+                "starts"
+            ) from error
 
     def leave(self) -> None:
         """Remove one user; after the last, close the connection if this session made it."""
@@ -104,6 +113,8 @@ def join(address: str | None, object_store_memory: int | None = None) -> RaySess
     ------
     InputError
         The program is connected to another cluster.
+    WorkerStartError
+        The cluster cannot be joined, for example because it requires a token.
     """
     global _current
     with _lock:

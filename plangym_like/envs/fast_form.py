@@ -12,6 +12,7 @@ from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
 from plangym_like.batches import Inputs, Rows
+from plangym_like.ownership import owned
 from plangym_like.row_errors import not_exiting
 from plangym_like.simulator import Outcome, Simulator
 from plangym_like.states import HEADER_NBYTES, Row
@@ -144,7 +145,7 @@ def disagreement(
         if starts is not None:
             sim.write(starts[index])
         sim.save(states[0, index])
-        outcomes.append(sim.step(action.copy(), 1))
+        outcomes.append(owned(sim.step(action.copy(), 1)))
         sim.save(states[1, index])
         if not plays_on and (outcomes[-1][2] or outcomes[-1][3]):
             sim.env.reset()

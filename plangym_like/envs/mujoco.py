@@ -35,7 +35,7 @@ from plangym_like.envs.codec import Codec
 from plangym_like.envs.fast_form import FastForm, disagreement, trial_actions
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.envs.headless import draw_without_a_display
-from plangym_like.envs.mujoco_physics import PhysicsMemory, derived, drawn, model_digest
+from plangym_like.envs.mujoco_physics import PhysicsMemory, copy_data, derived, drawn, model_digest
 from plangym_like.envs.mujoco_robots import ChunkStepper, robot_for
 from plangym_like.envs.mujoco_settings import EditedArrays, robot_settings
 from plangym_like.errors import SnapshotError
@@ -258,7 +258,7 @@ class MujocoSimulator(GymnasiumSimulator):
     def copy_state(self, other: Self) -> None:
         """Copy the data of `other`, and compute the data that images are rendered from."""
         model, data = self.base.model, self.base.data
-        mujoco.mj_copyData(data, model, other.base.data)
+        copy_data(model, other.base.data, data)
         mujoco.mj_forward(model, data)
 
     def _viewers(self) -> list[Any]:

@@ -330,6 +330,16 @@ def _address(array: NDArray[Any]) -> int:
     return int(array.__array_interface__["data"][0])
 
 
+def copy_data(model: Any, source: Any, target: Any) -> None:
+    """Copy the data of a simulation of `model`; before MuJoCo 3.3, only its integration state."""
+    if hasattr(mujoco, "mj_copyData"):
+        mujoco.mj_copyData(target, model, source)
+        return
+    state = np.empty(mujoco.mj_stateSize(model, INTEGRATION))
+    mujoco.mj_getState(model, source, state, INTEGRATION)
+    mujoco.mj_setState(model, target, state, INTEGRATION)
+
+
 def model_arrays(model: Any) -> dict[str, NDArray[Any]]:
     """Return the arrays of `model`, except textures."""
     arrays = {name: getattr(model, name) for name in dir(model) if not name.startswith("_")}

@@ -195,17 +195,17 @@ class Taxi(Grid):
     columns: ClassVar = {"prob": ((), np.float64), "action_mask": ((6,), np.int8)}
 
     def fingerprint_fields(self) -> Any:
-        env = self.env
+        # No passenger is fickle before Gymnasium 1.2, and the probability is always 0.3 before 1.3.
         return [
             super().fingerprint_fields(),
-            bool(env.fickle_passenger),
-            repr(env.fickle_probability),
+            bool(getattr(self.env, "fickle_passenger", False)),
+            repr(getattr(self.env, "fickle_probability", 0.3)),
         ]
 
     def read(self, fields: np.void) -> None:
         super().read(fields)
         fields["taxi_orientation"] = self.env.taxi_orientation
-        fields["fickle_step"] = self.env.fickle_step
+        fields["fickle_step"] = getattr(self.env, "fickle_step", False)
 
     def write(self, fields: np.void) -> None:
         if not (0 <= fields["s"] < 500 and 0 <= fields["taxi_orientation"] < 4):

@@ -41,6 +41,9 @@ class StatefulVectorEnv(VectorEnv[Any, Any, Any]):
         # Whether an environment whose episode ends is reset in the same step.
         self._resets_at_once = False
 
+    def __del__(self) -> None:
+        """Do nothing. Before Gymnasium 1.3, the base class closes environments given to others."""
+
     def _begin(self) -> None:
         """Prepare for a call; raise `ClosedError` if the environments have been closed."""
         if self.closed:

@@ -13,6 +13,8 @@ import types
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from plangym_like.snapshots.configuration import function_inside
+
 
 def name_of(kind: type) -> tuple[str, str]:
     """Return the module and the name of a class."""
@@ -57,7 +59,6 @@ def _used_by(thing: type | types.FunctionType) -> Iterator[type | types.Function
             with contextlib.suppress(ValueError):
                 values.append(cell.cell_contents)
     for value in values:
-        function = getattr(value, "__func__", value)
-        function = getattr(function, "fget", function)
+        function = function_inside(value)
         if isinstance(function, type | types.FunctionType):
             yield function

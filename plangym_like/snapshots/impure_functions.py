@@ -19,7 +19,12 @@ import numpy as np
 
 from plangym_like.errors import SnapshotError
 from plangym_like.row_errors import errors_suppressed, not_exiting
-from plangym_like.snapshots.configuration import FUNCTIONS, is_configuration, is_ordinary
+from plangym_like.snapshots.configuration import (
+    FUNCTIONS,
+    function_inside,
+    is_configuration,
+    is_ordinary,
+)
 from plangym_like.snapshots.known_wrappers import TRANSPARENT, is_known, links
 from plangym_like.snapshots.state_owner import kind_of
 
@@ -118,7 +123,7 @@ def _look_into_class(kind: type, found: dict[str, Any], seen: set[int]) -> None:
         if name.startswith("__") and name.endswith("__") and name != "__init__":
             if not isinstance(value, types.FunctionType):
                 continue
-        inner = getattr(value, "__func__", None) or getattr(value, "fget", None) or value
+        inner = function_inside(value)
         if isinstance(inner, FUNCTIONS):
             _look_into_function(f"{kind.__name__}.{name}", inner, found, seen)
         else:

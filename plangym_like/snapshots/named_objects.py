@@ -15,7 +15,13 @@ from typing import Any
 
 import gymnasium
 
-from plangym_like.snapshots.configuration import LOCKS, is_configuration, is_handle, own_pickling
+from plangym_like.snapshots.configuration import (
+    LOCKS,
+    function_inside,
+    is_configuration,
+    is_handle,
+    own_pickling,
+)
 from plangym_like.snapshots.impure_functions import named_values
 from plangym_like.snapshots.known_wrappers import links
 from plangym_like.snapshots.reachable import reachable
@@ -42,7 +48,7 @@ def named_objects(env: gymnasium.Env[Any, Any]) -> Iterator[tuple[str, Any]]:
         seen.add(id(thing))
         for name, named in named_values(thing):
             for place, value in reachable(named, name, into_objects=False):
-                inner = getattr(value, "__func__", None) or getattr(value, "fget", None) or value
+                inner = function_inside(value)
                 if isinstance(inner, type | types.FunctionType):
                     pending.append(inner)
                 elif id(value) not in found and _may_be_compared(value):

@@ -7,6 +7,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from suite import TAXI
 
 import plangym_like
 from plangym_like.batchers import episodes, workspaces
@@ -15,7 +16,7 @@ from plangym_like.batchers.rollout import BaseActorModule, evaluate, multi, same
 from plangym_like.batchers.start_states import StartStates
 from plangym_like.errors import InputError, SnapshotError, StateMismatchError
 
-IDS = pytest.mark.parametrize("env_id", ["CartPole-v1", "Taxi-v4", "Pendulum-v1"])
+IDS = pytest.mark.parametrize("env_id", ["CartPole-v1", TAXI, "Pendulum-v1"])
 COUNT = 4
 
 

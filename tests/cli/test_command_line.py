@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from suite import TAXI
 
 import plangym_like
 from plangym_like import planners
@@ -277,7 +278,7 @@ def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
     ids = told(capsys, "list")
     assert "ALE/MsPacman-v5" in ids["atari"]
     assert ("walker-walk" in ids["dm_control"]) == (find_spec("dm_control") is not None)
-    assert "CartPole-v1" in ids["classic_control"] and "Taxi-v4" in ids["toy_text"]
+    assert "CartPole-v1" in ids["classic_control"] and TAXI in ids["toy_text"]
     assert len(set().union(*ids.values())) == sum(map(len, ids.values()))
     assert main(["list", "classic-control"]) == 0
     assert capsys.readouterr().out.splitlines() == ids["classic_control"]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from suite import TAXI
 
 import plangym_like
 from plangym_like.planners import Plan
@@ -56,17 +57,17 @@ def interrupted(folder: Path, *arguments: str, again: bool = False) -> tuple[int
 @pytest.mark.parametrize("workers", [[], ["--workers", "2"]])
 def test_what_was_found_is_written(tmp_path: Path, workers: list[str]) -> None:
     options = ["--planner", "go-explore", "--option", "cell_of=mine:cells", *workers]
-    status, shown, errors = interrupted(tmp_path, "Taxi-v4", *options, "--json")
+    status, shown, errors = interrupted(tmp_path, TAXI, *options, "--json")
     assert status == 130 and errors.count("\n") == 1 and "Press Ctrl-C again" in errors
     found: dict[str, Any] = json.loads(shown)
     assert found["interrupted"] and found["score"] == found["replayed_score"]
-    with plangym_like.make("Taxi-v4") as env:
+    with plangym_like.make(TAXI) as env:
         assert Plan.load(tmp_path / "out" / "plan.json").replay(env) == found["score"]
 
 
 def test_an_episode_is_written(tmp_path: Path) -> None:
     options = ["--planner", "go-explore", "--option", "cell_of=mine:cells", "--steps", "99"]
-    status, shown, _ = interrupted(tmp_path, "Taxi-v4", *options, "--budget", "3000")
+    status, shown, _ = interrupted(tmp_path, TAXI, *options, "--budget", "3000")
     assert status == 130
     assert "in closed loop, not to the end of the episode" in shown and "99 actions" not in shown
 
@@ -78,5 +79,5 @@ def test_while_an_environment_is_made(tmp_path: Path) -> None:
 
 def test_the_second_one_ends_at_once(tmp_path: Path) -> None:
     options = ["--planner", "go-explore", "--option", "cell_of=mine:slow"]
-    status, shown, errors = interrupted(tmp_path, "Taxi-v4", *options, again=True)
+    status, shown, errors = interrupted(tmp_path, TAXI, *options, again=True)
     assert (status, shown, errors) == (130, "", "plangym-like: interrupted\n")

@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,6 +26,31 @@ def _release_check() -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def test_the_oldest_versions_are_those_that_are_installed_for_their_tests() -> None:
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    extras = config["options.extras_require"]
+    texts = [config["options"]["install_requires"]]
+    # Those of torchrl and jax say in setup.cfg what they were tried with.
+    texts += [extras[name] for name in {*_release_check().CODE} - {"", "all", "torchrl", "jax"}]
+    lines = [line for text in texts for line in text.splitlines() if line and line[0] != "#"]
+    oldest: dict[str, list[Version]] = {}
+    for requirement in map(Requirement, lines):
+        bounds = [each for each in requirement.specifier if each.operator in (">=", "==")]
+        assert len(bounds) == 1, requirement
+        oldest.setdefault(canonicalize_name(requirement.name), []).append(
+            Version(bounds[0].version)
+        )
+    pins = (ROOT / "lowest.txt").read_text(encoding="utf-8").splitlines()
+    pinned = {
+        canonicalize_name(name): Version(version)
+        for name, _, version in (line.partition("==") for line in pins if line[0] != "#")
+    }
+    assert {name: max(versions) for name, versions in oldest.items()} == {
+        name: version for name, version in pinned.items() if name in oldest
+    }
 
 
 def test_every_extra_is_tried() -> None:

@@ -1,5 +1,6 @@
 """What a user's type checker says of code that uses this package."""
 
+import importlib.util
 import os
 import re
 import shutil
@@ -56,8 +57,9 @@ TOOLS = {
 
 @pytest.mark.parametrize("tool", TOOLS)
 def test_type_checkers_know_what_calls_return(tool: str, tmp_path: Path) -> None:
-    if tool == "pyright" and shutil.which(tool) is None:
-        pytest.skip("pyright is not installed")
+    there = shutil.which(tool) if tool == "pyright" else importlib.util.find_spec(tool)
+    if not there:
+        pytest.skip(f"{tool} is not installed")
     scripts = {"user": USER}
     for document in ("README.md", "docs/quickstart.md"):
         fences = FENCE.findall((ROOT / document).read_text(encoding="utf-8"))

@@ -6,7 +6,9 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import pytest
 from gymnasium import wrappers
+from suite import needs
 
 
 class Counting(gym.Wrapper):
@@ -147,7 +149,7 @@ CHAINS: dict[str, tuple[str, list[Any]]] = {
             )
         ],
     ),
-    "repeat": ("CartPole-v1", [(wrappers.RepeatAction, {"num_repeats": 2})]),
+    "repeat": ("CartPole-v1", [(getattr(wrappers, "RepeatAction", None), {"num_repeats": 2})]),
     "functions": (
         "Pendulum-v1",
         [
@@ -178,3 +180,5 @@ CHAINS: dict[str, tuple[str, list[Any]]] = {
         [(wrappers.FrameStackObservation, {"stack_size": 2}), Counting, Tracking, Blender, Moody],
     ),
 }
+_NEWER = {"repeat": needs("gymnasium", "1.3")}
+CHAIN_NAMES = [pytest.param(name, marks=_NEWER.get(name, ())) for name in CHAINS]

@@ -12,6 +12,7 @@ from comparing import assert_same, reached
 from conftest import BACKENDS, make_on
 from gymnasium.wrappers import StickyAction
 from small_envs import Levers, Nested
+from suite import ROBOTS
 
 import plangym_like
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
@@ -35,11 +36,7 @@ if importlib.util.find_spec("Box2D"):
     IDS += ["BipedalWalker-v3", "BipedalWalkerHardcore-v3", "CarRacing-v3"]
     IDS += ["LunarLanderContinuous-v3"]
 if importlib.util.find_spec("mujoco"):
-    IDS += sorted(
-        name
-        for name, spec in gymnasium.registry.items()
-        if str(spec.entry_point).startswith("gymnasium.envs.mujoco.") and name != "Pusher-v4"
-    )
+    IDS += ROBOTS
 
 
 def drawn(space: Any, rng: np.random.Generator, kind: str, lead: tuple[int, ...] = ()) -> Any:

@@ -17,6 +17,7 @@ pytest.importorskip("mujoco", reason="MuJoCo is not installed: pip install 'plan
 import mujoco
 from gymnasium.envs.mujoco.ant_v5 import AntEnv
 from gymnasium.wrappers import NormalizeObservation, TimeAwareObservation
+from suite import ROBOTS
 
 import plangym_like
 from plangym_like.envs.mujoco import MujocoCodec, MujocoEnv, MujocoSimulator
@@ -27,11 +28,6 @@ from plangym_like.states import HEADER_NBYTES
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is out of date")
 
-IDS = sorted(
-    name
-    for name, spec in gymnasium.registry.items()
-    if str(spec.entry_point).startswith("gymnasium.envs.mujoco.") and name != "Pusher-v4"
-)
 # One of each kind of memory: none beside the integration state, a body's place, all bodies' places.
 SAMPLE = ["HalfCheetah-v5", "Ant-v5", "Humanoid-v5", "Reacher-v4"]
 ENDING = ["Hopper-v5", "InvertedDoublePendulum-v5", "Walker2d-v4", "Ant-v4"]
@@ -67,13 +63,13 @@ def reached(env: Any, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_all_robots_are_here() -> None:
-    assert len(IDS) == 21
+    assert len(ROBOTS) == 21
 
 
 # The future
 
 
-@pytest.mark.parametrize("name", IDS)
+@pytest.mark.parametrize("name", ROBOTS)
 def test_goes_on_from_a_restored_state(name: str) -> None:
     sim = MujocoSimulator(name)
     for seed in range(2):
@@ -81,14 +77,14 @@ def test_goes_on_from_a_restored_state(name: str) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", IDS)
+@pytest.mark.parametrize("name", ROBOTS)
 def test_goes_on_from_fifty_restored_states(name: str) -> None:
     sim = MujocoSimulator(name, remove_time_limit=False)
     for seed in range(50):
         assert_goes_on(sim, seed=seed, steps=20, ends=seed % 2 == 0)
 
 
-@pytest.mark.parametrize("name", IDS)
+@pytest.mark.parametrize("name", ROBOTS)
 def test_equals_gymnasium(name: str) -> None:
     sim = MujocoSimulator(name, remove_time_limit=False)
     assert_equals_gymnasium(sim, lambda: gymnasium.make(name), seed=3, steps=60)
@@ -109,7 +105,7 @@ def test_the_first_reward_needs_what_is_carried(
 # Chunks
 
 
-@pytest.mark.parametrize("name", IDS)
+@pytest.mark.parametrize("name", ROBOTS)
 def test_chunks_are_stepped_at_once_and_are_what_single_steps_are(name: str) -> None:
     with plangym_like.make(name) as fast, Slow(name).env as slow:
         states, actions = reached(slow, 40, seed=5)
@@ -300,7 +296,7 @@ def test_the_random_generator_is_part_of_the_state(env: Any) -> None:
     assert_same(env.reset().obs, first)
 
 
-@pytest.mark.parametrize("name", IDS)
+@pytest.mark.parametrize("name", ROBOTS)
 def test_the_quick_step_from_a_given_state_equals_the_simulators_step(name: str) -> None:
     with plangym_like.make(name) as quick, plangym_like.make(name) as slow:
         slow.simulator.step_row = lambda row, action, dt: None

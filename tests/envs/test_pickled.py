@@ -17,6 +17,7 @@ from continuation import (
     saved,
 )
 from dungeon import CHAINS, Diary, Dungeon
+from suite import TAXI
 
 import plangym_like
 from plangym_like.envs.pickled import PickledEnv, PickledSimulator
@@ -37,7 +38,7 @@ def test_a_restored_environment_goes_on_as_if_nothing_had_happened(chain: str) -
 
 
 @pytest.mark.parametrize(
-    "name", ["CartPole-v1", "Acrobot-v1", "MountainCarContinuous-v0", "Taxi-v4", "Blackjack-v1"]
+    "name", ["CartPole-v1", "Acrobot-v1", "MountainCarContinuous-v0", TAXI, "Blackjack-v1"]
 )
 def test_gymnasiums_own_environments_go_on(name: str) -> None:
     sim = PickledSimulator(name)

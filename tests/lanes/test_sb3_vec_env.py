@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -12,6 +13,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
+from gymnasium.vector import VectorEnv
 from small_envs import Nested
 
 from plangym_like import make_vec
@@ -46,6 +48,17 @@ def test_steps_are_those_of_its_own(count: int) -> None:
             np.testing.assert_equal(their_info, our_info)
         cut += sum(info["TimeLimit.truncated"] for info in other[3])
     assert cut
+
+
+def test_they_stay_open_where_gymnasium_closes_what_is_collected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # As Gymnasium 1.1 and 1.2 define it.
+    monkeypatch.setattr(VectorEnv, "__del__", lambda self: self.close(), raising=False)
+    ours = make_vec("CartPole-v1", 2).as_sb3()
+    gc.collect()
+    assert ours.reset().shape == (2, 4)
+    assert ours.step(np.array([0, 1]))[0].shape == (2, 4)
 
 
 def test_dict_spaces() -> None:

@@ -8,6 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from suite import CLIFF, TAXI
 
 import plangym_like
 from plangym_like.errors import InputError
@@ -34,12 +35,12 @@ def _optimum(env: Any, start: int) -> float:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_optimum_of_taxi(seed: int) -> None:
-    with plangym_like.make("Taxi-v4") as env:
+    with plangym_like.make(TAXI) as env:
         state, obs, _ = env.reset(seed=seed)
         plan = BeamSearch(env, width=256, key="obs").plan(state, budget=20_000, seed=0)
         assert plan.ended
         assert plan.score == plan.replay(env)
-        assert plan.score == _optimum(gymnasium.make("Taxi-v4"), int(obs))
+        assert plan.score == _optimum(gymnasium.make(TAXI), int(obs))
 
 
 @pytest.mark.parametrize(
@@ -47,7 +48,7 @@ def test_the_optimum_of_taxi(seed: int) -> None:
     [
         ("FrozenLake-v1", {"is_slippery": False}, 6, 1.0),
         ("FrozenLake-v1", {"is_slippery": False, "map_name": "8x8"}, 14, 1.0),
-        ("CliffWalking-v1", {}, 13, -13.0),
+        (CLIFF, {}, 13, -13.0),
     ],
 )
 def test_the_shortest_ways(name: str, options: dict[str, Any], length: int, score: float) -> None:
@@ -138,7 +139,7 @@ def test_a_state_that_was_left_out_of_the_beam_may_enter_it_later() -> None:
 
 
 def test_the_heuristic_breaks_ties() -> None:
-    with plangym_like.make("CliffWalking-v1") as env:
+    with plangym_like.make(CLIFF) as env:
         env.reset(seed=0)
         up = BeamSearch(env, 1, depth=3, heuristic=lambda obs, infos, states: -obs, key="obs")
         plan = up.plan(budget=12, seed=0)

@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from suite import TAXI
 
 import plangym_like
 from plangym_like.errors import InputError
@@ -66,7 +67,7 @@ def test_the_optimum_of_frozen_lake(planner: Any, key: str, map_name: str, steps
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 3])
 def test_the_optimum_of_taxi(seed: int) -> None:
-    with plangym_like.make("Taxi-v4") as env:
+    with plangym_like.make(TAXI) as env:
         state, obs, _ = env.reset(seed=seed)
         plan = AStar(env, key="obs").plan(state, budget=10_000)
         assert plan.info["optimal"]
@@ -76,7 +77,7 @@ def test_the_optimum_of_taxi(seed: int) -> None:
 
 
 def test_a_heuristic_saves_expansions_and_keeps_the_optimum() -> None:
-    with plangym_like.make("Taxi-v4") as env:
+    with plangym_like.make(TAXI) as env:
         state, _, _ = env.reset(seed=0)
         simulator = env.gym_env.unwrapped
 
@@ -216,7 +217,7 @@ def _fewest_steps_to_door(env: Any) -> int:
 
 
 def test_in_closed_loop_an_optimal_plan_is_searched_for_once() -> None:
-    with plangym_like.make("Taxi-v4") as env:
+    with plangym_like.make(TAXI) as env:
         state, _, _ = env.reset(seed=0)
         planner = AStar(env, key="obs")
         plan = planner.plan(state, budget=10_000)
@@ -234,7 +235,7 @@ def test_in_closed_loop_an_optimal_plan_is_searched_for_once() -> None:
 def test_the_plan_is_the_same_for_any_number_of_workers() -> None:
     plans = []
     for n_workers in (None, 1, 2):
-        with plangym_like.make("Taxi-v4", n_workers=n_workers) as env:
+        with plangym_like.make(TAXI, n_workers=n_workers) as env:
             env.reset(seed=2)
             plans.append(AStar(env, key="obs").plan(budget=3000))
     assert np.array_equal(plans[0].actions, plans[1].actions)
@@ -273,7 +274,7 @@ def test_options_that_are_refused(planner: Any, options: dict[str, Any], words: 
     ],
 )
 def test_functions_whose_results_are_refused(options: dict[str, Any], words: str) -> None:
-    with plangym_like.make("Taxi-v4") as env:
+    with plangym_like.make(TAXI) as env:
         state, _, _ = env.reset(seed=0)
         with pytest.raises(InputError, match=words):
             AStar(env, **{"key": "obs", **options}).plan(state, budget=10_000)

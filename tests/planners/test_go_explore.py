@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from suite import CLIFF
 
 import plangym_like
 from plangym_like.errors import InputError
@@ -29,7 +30,7 @@ def _numbers(obs: Any, infos: BatchInfo) -> list[Any]:
 
 @pytest.fixture
 def cliff() -> Iterator[Any]:
-    with plangym_like.make("CliffWalking-v1") as env:
+    with plangym_like.make(CLIFF) as env:
         env.reset(seed=0)
         yield env
 
@@ -116,12 +117,12 @@ def test_a_row_whose_cell_is_none_is_not_kept(cliff: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
-        ("CliffWalking-v1", {"cell_of": 3}, "cell_of must be a function"),
-        ("CliffWalking-v1", {"cell_of": ScreenCells()}, "ScreenCells needs screens"),
-        ("CliffWalking-v1", {"repeat": 1.5}, "repeat must be a finite number from 0 to 1"),
-        ("CliffWalking-v1", {"repeat": "often"}, "repeat must be a finite number from 0 to 1"),
-        ("CliffWalking-v1", {"batch": 0}, "batch must be a whole number"),
-        ("CliffWalking-v1", {"steps": 0}, "steps must be a whole number"),
+        (CLIFF, {"cell_of": 3}, "cell_of must be a function"),
+        (CLIFF, {"cell_of": ScreenCells()}, "ScreenCells needs screens"),
+        (CLIFF, {"repeat": 1.5}, "repeat must be a finite number from 0 to 1"),
+        (CLIFF, {"repeat": "often"}, "repeat must be a finite number from 0 to 1"),
+        (CLIFF, {"batch": 0}, "batch must be a whole number"),
+        (CLIFF, {"steps": 0}, "steps must be a whole number"),
         ("HalfCheetah-v5", {}, r"no cells for these observations; give it your own cell_of"),
     ],
 )

@@ -12,6 +12,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from suite import TAXI
 
 import plangym_like
 from plangym_like import planners
@@ -168,7 +169,7 @@ def test_planning_does_not_change_the_current_state(cartpole: Any) -> None:
     assert np.array_equal(cartpole.get_state(), before)
 
 
-@pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1", "Taxi-v4", "HalfCheetah-v5"])
+@pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1", TAXI, "HalfCheetah-v5"])
 def test_a_replay_arrives_at_the_same_score(name: str) -> None:
     with plangym_like.make(name) as env:
         env.reset(seed=2)
@@ -424,7 +425,7 @@ def test_progress_ends_a_search(name: str) -> None:
         if calls >= 3:
             raise StopIteration
 
-    with plangym_like.make("Pendulum-v1" if name in CONTINUOUS else "Taxi-v4") as env:
+    with plangym_like.make("Pendulum-v1" if name in CONTINUOUS else TAXI) as env:
         env.reset(seed=0)
         planner = {**FINITE, **CONTINUOUS}[name](env)
         plan = planner.plan(budget=10**9, seed=0, progress=end)

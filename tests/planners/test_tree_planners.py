@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from small_envs import BanditTree
+from suite import TAXI
 
 import plangym_like
 from plangym_like.errors import InputError
@@ -48,7 +49,7 @@ def test_the_same_seed_gives_the_same_plan_for_any_number_of_workers(
     maker: Maker, options: dict[str, Any]
 ) -> None:
     found = []
-    name = BanditTree if options else "Taxi-v4"
+    name = BanditTree if options else TAXI
     chance = {"outcomes": 4} if maker is UCT else {"stochastic": True}
     for n_workers in (None, 2):
         with plangym_like.make(name, n_workers=n_workers, **options) as env:

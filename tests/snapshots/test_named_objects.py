@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import types
 from typing import Any, ClassVar
 
 import gymnasium
@@ -98,6 +99,24 @@ class Sentinel(Late):
         return found
 
 
+class Lazy(types.ModuleType):
+    """As some packages do, it imports a module for each name that it does not have."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("__func__", "fget"):
+            raise RecursionError(f"{name} was imported")
+        raise AttributeError(name)
+
+
+PACKAGE: Any = types.ModuleType("package")
+PACKAGE.lazy = Lazy("lazy")
+
+
+class NamesLazyModule(Global):
+    def value(self) -> float:
+        return super().value() if PACKAGE.lazy.__name__ == "lazy" else 0.0
+
+
 class ClassAttribute(Late):
     home: ClassVar[Tile] = Tile("home")
 
@@ -136,7 +155,16 @@ class FromTheStart(Late):
         return float(is_floor(self.tile))
 
 
-KINDS = [Global, InContainers, Frozen, Sentinel, ClassAttribute, Default, FromTheStart]
+KINDS = [
+    Global,
+    NamesLazyModule,
+    InContainers,
+    Frozen,
+    Sentinel,
+    ClassAttribute,
+    Default,
+    FromTheStart,
+]
 
 
 @pytest.mark.parametrize("n_workers", [None, 2])

@@ -15,7 +15,7 @@ from continuation import (
     saved,
 )
 from gymnasium import wrappers
-from remembering_wrappers import CHAINS, Blender, Counting, Moody
+from remembering_wrappers import CHAIN_NAMES, CHAINS, Blender, Counting, Moody
 
 import plangym_like
 from plangym_like.envs.wrapping import without_time_limit
@@ -27,7 +27,7 @@ from plangym_like.snapshots.wrapper_state import WrapperState
 pytestmark = pytest.mark.filterwarnings("ignore:.*already returned terminated")
 
 
-@pytest.mark.parametrize("chain", CHAINS)
+@pytest.mark.parametrize("chain", CHAIN_NAMES)
 def test_a_restored_chain_goes_on_as_if_nothing_had_happened(chain: str) -> None:
     name, made = CHAINS[chain]
     sim = PlainSimulator(name, wrappers=made)
@@ -36,7 +36,7 @@ def test_a_restored_chain_goes_on_as_if_nothing_had_happened(chain: str) -> None
     sim.close()
 
 
-@pytest.mark.parametrize("chain", CHAINS)
+@pytest.mark.parametrize("chain", CHAIN_NAMES)
 def test_a_chain_plays_seeded_episodes_as_gymnasium_does(chain: str) -> None:
     name, made = CHAINS[chain]
 
@@ -50,7 +50,7 @@ def test_a_chain_plays_seeded_episodes_as_gymnasium_does(chain: str) -> None:
     assert_equals_gymnasium(sim, make, seed=3)
 
 
-@pytest.mark.parametrize("chain", CHAINS)
+@pytest.mark.parametrize("chain", CHAIN_NAMES)
 def test_a_row_of_one_simulator_goes_on_in_another(chain: str) -> None:
     name, made = CHAINS[chain]
     one, other = (PlainSimulator(name, wrappers=made) for _ in range(2))
