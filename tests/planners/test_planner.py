@@ -316,7 +316,7 @@ def test_an_episode_ends_in_the_middle_of_a_search(cartpole: Any) -> None:
     "seed", [np.random.RandomState(3), np.random.RandomState(3)._bit_generator]
 )
 def test_play_refuses_seeds_that_cannot_spawn_others(cartpole: Any, seed: Any) -> None:
-    with pytest.raises(InputError, match="play spawns a seed for each search"):
+    with pytest.raises(InputError, match="play spawns a seed for each search|got RandomState"):
         play(RandomShooting(cartpole), 2, budget=300, seed=seed)
 
 
