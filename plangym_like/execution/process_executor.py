@@ -24,6 +24,7 @@ from plangym_like.execution.dispatcher import Dispatcher, StepHere
 from plangym_like.execution.executor import SubmitOptions
 from plangym_like.execution.placement import REGIONS
 from plangym_like.execution.row_pool import RowPool
+from plangym_like.execution.serial_executor import SerialExecutor
 from plangym_like.execution.shared_batch import SharedBatch
 from plangym_like.execution.short_episode import ShortEpisode
 from plangym_like.fork_safety import forget_after_fork
@@ -85,6 +86,8 @@ class ProcessExecutor:
         self._costs = CostModel()
         self.pool = RowPool(self._processes, step_timeout, start_timeout, stats, expected)
         self.workers, self.tally = self.pool.workers, self.pool.tally
+        # Steps the batches that are not worth sending.
+        self._here = None if stepper is None else SerialExecutor(stepper, self.tally)
         self._pools = {region: BlockPool() for region in REGIONS}
         # Audits are small: in the batches' own pools, their blocks would displace larger ones.
         # Their results are copied, because some are kept for long.
@@ -120,11 +123,8 @@ class ProcessExecutor:
         Several batches may be pending. Free workers get rows of the oldest batch first.
         """
         blocking = options.blocking
-        if inputs.count == 1 and blocking and self._stepper is not None and not self._closed:
-            # A single row is never worth sending. The time for which another thread steps rows here
-            # must not count.
-            with self._stepper.lock:
-                return self._run_here(inputs, options)
+        if inputs.count == 1 and blocking and self._here is not None and not self._closed:
+            return self._run_here(inputs, options)  # a single row is never worth sending
         with self.lock:
             self.ensure_open()
             stays = self._stays_here(inputs, options)
@@ -243,24 +243,17 @@ class ProcessExecutor:
         self.pool.wait_for_rows(min(seconds, dispatcher.max_sleep()), dispatcher.watched())
 
     def _run_here(self, inputs: Inputs, options: SubmitOptions) -> Any:
-        states, observations, is_audit = options.states, options.observations, options.audit
-        stepper, tally = self._stepper, self.tally
-        if not inputs.verified:
-            self.layout.verify(inputs)
-            inputs.verified = True
-        if not is_audit:
-            tally.begin(inputs.count)
-        if stepper is None:  # the batch is empty
-            empty = self.layout.allocate(inputs, states=states, observations=observations)
+        if self._here is None:  # the batch is empty
+            self.tally.begin(0)
+            empty = self.layout.allocate(
+                inputs, states=options.states, observations=options.observations
+            )
             return self.layout.result(empty)
-        begun = time.perf_counter()
-        result = stepper.run_batch(
-            inputs, states=states, observations=observations, masked=options.masked
-        )
-        seconds = time.perf_counter() - begun
-        tally.seconds_here += seconds
-        if seconds > MESSAGE_SECONDS or tally.batches % _NOTED == 1:
-            if inputs.count and not is_audit:
+        before = self.tally.seconds_here
+        result = self._here.step(inputs, options)
+        seconds = self.tally.seconds_here - before  # 0 for audits, which are not recorded
+        if seconds > MESSAGE_SECONDS or self.tally.batches % _NOTED == 1:
+            if inputs.count and seconds > 0:
                 self._costs.note_here(inputs.count, steps_of(inputs), seconds=seconds)
         return result
 

@@ -21,26 +21,33 @@ class SerialExecutor:
     ----------
     stepper : RowStepper
         Steps the rows.
+    stats : Stats, optional
+        The counters to update.
     """
 
     n_workers: int | None = None
     isolated = False
 
-    def __init__(self, stepper: RowStepper) -> None:
+    def __init__(self, stepper: RowStepper, stats: Stats | None = None) -> None:
         self._stepper = stepper
-        self.stats = Stats()
+        self.stats = Stats() if stats is None else stats
 
     def submit(self, inputs: Inputs, options: SubmitOptions) -> Any:
         """Step a batch; see `Executor.submit`."""
+        if options.blocking:
+            return self.step(inputs, options)
         if not inputs.verified:
             self._stepper.layout.verify(inputs)
+            inputs.verified = True
+        return Future.of(partial(self.step, inputs, options))
+
+    def step(self, inputs: Inputs, options: SubmitOptions) -> Any:
+        """Step a batch and return its result, whatever ``options.blocking`` is."""
+        if not inputs.verified:
+            self._stepper.layout.verify(inputs)
+            inputs.verified = True
         if not options.audit:
             self.stats.begin(inputs.count)
-        if options.blocking:
-            return self._run(inputs, options)
-        return Future.of(partial(self._run, inputs, options))
-
-    def _run(self, inputs: Inputs, options: SubmitOptions) -> Any:
         stepper = self._stepper.for_audits() if options.audit else self._stepper
         begun = time.perf_counter()
         result = stepper.run_batch(
