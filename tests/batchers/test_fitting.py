@@ -13,7 +13,7 @@ from gymnasium import spaces
 from plangym_like.batchers.engine.tensor_fitting import as_actions
 from plangym_like.batchers.rollout import evaluate, multi, same
 from plangym_like.batchers.workspaces import ParallelGymAgent, Workspace
-from plangym_like.errors import ActionError, InputError
+from plangym_like.errors import ActionError, EnvApiError, InputError, RewardError
 from plangym_like.lanes.fitting import as_fitting
 from plangym_like.lanes.make_lanes import make_lanes
 from plangym_like.lanes.step_arrays import StepArrays
@@ -122,23 +122,32 @@ def test_it_is_so_wherever_lanes_are_stepped(at: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "message"),
+    ("answer", "error", "message"),
     [
-        ({"reward": None}, "reward"),
-        ({"reward": np.ones(1)}, r"reward must have the shape \(\)"),
-        ({"reward": np.ones(2)}, r"reward must have the shape \(\)"),
-        ({"reward": "3"}, "reward"),
-        ({"terminated": None}, "terminated"),
-        ({"truncated": "no"}, "truncated"),
-        ({"truncated": np.array([False])}, "truncated"),
+        ({"reward": None}, RewardError, "the reward None, which is not a number"),
+        ({"reward": np.ones(2)}, RewardError, r"a reward of shape \(2,\)"),
+        ({"reward": "3"}, RewardError, "the reward '3', which is not a number"),
+        ({"truncated": "no"}, EnvApiError, "a str as truncated"),
     ],
 )
-def test_rewards_and_flags_are_single_ones(answer: dict[str, Any], message: str) -> None:
+def test_rewards_and_flags_are_single_ones(
+    answer: dict[str, Any], error: type[Exception], message: str
+) -> None:
     lanes = make_lanes([Says(IMAGE, ZEROS, ZEROS, **answer)])
     obs = lanes.start()
     results = np.zeros(1, np.float32), np.zeros(1, bool), np.zeros(1, bool)
-    with pytest.raises(InputError, match=f"lane 0's {message}"):
+    with pytest.raises(error, match=message) as caught:
         lanes.step(np.zeros(1, np.int64), StepArrays(obs, *results))
+    assert caught.value.__notes__ == ["raised while lane 0 was stepped"]
+
+
+def test_one_element_is_one_number_and_none_is_false() -> None:
+    answers = {"reward": np.ones(1), "terminated": None, "truncated": np.array([True])}
+    lanes = make_lanes([Says(IMAGE, ZEROS, ZEROS, **answers)])
+    obs = lanes.start()
+    results = np.zeros(1, np.float32), np.ones(1, bool), np.zeros(1, bool)
+    lanes.step(np.zeros(1, np.int64), StepArrays(obs, *results))
+    assert [array.item() for array in results] == [1, False, True]
 
 
 def test_what_is_the_same_number_fits() -> None:

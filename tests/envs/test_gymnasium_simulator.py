@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from comparing import assert_same
 from conftest import BACKENDS, make_on
 from gymnasium import spaces
 from gymnasium.wrappers import PassiveEnvChecker, TimeLimit
@@ -533,10 +534,23 @@ def test_a_wrapper_that_replaces_its_environment_is_refused(snapshot: str) -> No
         plangym_like.make("Pendulum-v1", wrappers=[Replacing], snapshot=snapshot)
 
 
-@pytest.mark.parametrize("kind", [Replacing, Forgetting])
-def test_a_wrapper_that_does_not_reset_its_environment_cannot_be_replayed(kind: Any) -> None:
-    with pytest.raises(SnapshotError, match="reset, but not the environment inside"):
-        plangym_like.make("Pendulum-v1", wrappers=[kind], snapshot="replay")
+def test_a_wrapper_that_replaces_its_environment_is_replayed_with_it() -> None:
+    alone = Replacing(gymnasium.make("Pendulum-v1").unwrapped)
+    with plangym_like.make("Pendulum-v1", wrappers=[Replacing], snapshot="replay") as env:
+        assert env.exactness == "exact"
+        state, obs, _ = env.reset(seed=0)
+        assert_same(obs, alone.reset(seed=0)[0])
+        for _ in range(3):
+            states, obs, *_ = env.step_batch([[1.0], [0.5]], state)
+            assert_same(obs[1], alone.step(np.array([0.5]))[0])
+            state = states[1]
+
+
+def test_a_wrapper_that_forgets_to_reset_its_environment_fails_as_in_gymnasium() -> None:
+    with plangym_like.make("Pendulum-v1", wrappers=[Forgetting], snapshot="replay") as env:
+        env.reset(seed=0)
+        with pytest.raises(gymnasium.error.ResetNeeded):
+            env.step([0.5])
 
 
 # Options of reset
