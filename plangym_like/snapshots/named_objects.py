@@ -33,12 +33,13 @@ _NEVER = (type, gymnasium.Env, random.Random, *LOCKS)
 def named_objects(env: gymnasium.Env[Any, Any]) -> Iterator[tuple[str, Any]]:
     """Yield place and value of each object that code of a wrapper chain refers to by name.
 
-    Only code in the packages of the chain's classes, except Gymnasium, is searched. Each object is
-    an instance of `object` itself or of a class written in Python, and may be in a container. The
-    places are the same in every process.
+    Only code in the packages of the chain's classes, and of the environments that they are derived
+    from, is searched, except Gymnasium. Each object is an instance of `object` itself or of a class
+    written in Python, and may be in a container. The places are the same in every process.
     """
     pending: list[Any] = [type(link) for link in links(env)]
-    packages = {_package(kind) for kind in pending} - {"gymnasium"}
+    bases = [base for kind in pending for base in kind.__mro__ if issubclass(base, gymnasium.Env)]
+    packages = {_package(kind) for kind in (*pending, *bases)} - {"gymnasium"}
     seen: set[int] = set()
     found: set[int] = set()
     while pending:

@@ -133,6 +133,68 @@ def test_a_class_in_a_test_file_that_pytest_imports_by_its_path(tmp_path: Path) 
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+GRID = """
+import gymnasium
+
+class Tile:
+    def __init__(self, colour):
+        self.colour = colour
+
+WALL, FLOOR = Tile("grey"), object()
+
+class Base(gymnasium.Env):
+    action_space = gymnasium.spaces.Discrete(3)
+    observation_space = gymnasium.spaces.Box(-1e9, 1e9, (1,))
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.tiles = [(FLOOR, WALL)[kind] for kind in self.np_random.integers(0, 2, 8)]
+        self.tiles[7] = Tile("grey")
+        self.place = 0
+        return [self.place], {}
+
+    def step(self, action):
+        self.place = (self.place + action) % 8
+        tile = self.tiles[self.place]
+        reward = 2.0 * (tile is WALL) + (tile is FLOOR)
+        return [self.place], reward, False, False, {}
+"""
+USE_GRID = """
+import plangym_like
+
+class Mine(Base):
+    pass
+
+mine = Mine()
+mine.reset(seed=1)
+actions = [1, 2, 0, 1, 1, 2, 1, 1, 2, 1, 2, 2] * 5
+expected = [mine.step(action)[1] for action in actions]
+assert set(expected) == {0.0, 1.0, 2.0}
+for options in ({}, {"n_workers": 2}, {"n_workers": 2, "isolate": True}):
+    with plangym_like.make(Mine, **options) as env:
+        assert env.snapshot == "pickle", env.snapshot_note
+        states = env.reset(seed=1).state
+        found = []
+        for action in actions:
+            batch = env.step_batch([action] * 6, states)
+            assert len(set(batch.rewards)) == 1
+            found.append(batch.rewards[0])
+            states = batch.states
+        assert found == expected, options
+print("done")
+"""
+
+
+@pytest.mark.parametrize("module", ["__main__", "grid"])
+def test_a_global_that_only_a_base_class_compares_is_the_same_object(
+    module: str, tmp_path: Path
+) -> None:
+    (tmp_path / "grid.py").write_text(GRID)
+    script = (GRID if module == "__main__" else "from grid import Base\n") + USE_GRID
+    done = run_script(script, path=tmp_path / "script.py")
+    assert done.stdout == "done\n", done.stderr
+
+
 GLOBALS = {
     "lock": ("threading.Lock()", "_thread.lock"),
     "connection": ('sqlite3.connect(":memory:")', "sqlite3.Connection"),
