@@ -42,7 +42,6 @@ from plangym_like.states import Row
 _POOL = 256  # states to step
 _SLICES = 5
 _CALLS = 200
-_START_SECONDS = 60.0
 
 
 def add_to(commands: Any) -> None:
@@ -105,8 +104,8 @@ def run(chosen: argparse.Namespace) -> int:
         print(json.dumps(result))
         return OK
     _print_table(chosen.id, rates, raw, parts)
-    shares = (f"{100 * few / many:.1f} % ({name})" for name, (few, many) in audited.items())
-    print(f"audits: rows that were stepped a second time: {', '.join(shares)}")
+    told = (f"{few:,} of {many:,} ({name})" for name, (few, many) in audited.items())
+    print(f"audits: rows that were stepped a second time: {', '.join(told)}")
     return OK
 
 
@@ -144,11 +143,10 @@ def _rates(
 
 
 def _warm_up(env: PlanEnv, call: Callable[[], Any], seconds: float) -> None:
-    """Call `call` until all workers are ready, and then for `seconds`."""
-    until = time.perf_counter() + _START_SECONDS
-    workers = env.executor.workers if isinstance(env.executor, ProcessExecutor) else ()
-    while not all(worker.ready for worker in workers) and time.perf_counter() < until:
-        call()
+    """Wait until all workers are ready; then call `call` repeatedly for `seconds`."""
+    if isinstance(env.executor, ProcessExecutor):
+        with env.executor.lock:
+            env.executor.pool.wait_ready()
     _rate(call, seconds)
 
 

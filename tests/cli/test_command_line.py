@@ -19,7 +19,7 @@ from suite import TAXI
 
 import plangym_like
 from plangym_like import planners
-from plangym_like.cli import main
+from plangym_like.cli import bench, main
 from plangym_like.cli.planner_classes import kebab, planner_classes
 from plangym_like.planners import Plan, Planner, Search
 
@@ -269,9 +269,18 @@ def test_bench(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     assert "states per second (times serial)" in shown
     assert re.search(
-        r"^audits: rows that were stepped a second time: [\d.]+ % \(serial\)", shown, re.M
+        r"^audits: rows that were stepped a second time: [\d,]+ of [\d,]+ \(serial\)", shown, re.M
     )
     assert set(result["rows_audited"]) == set(result["rows"]) == {"serial", "1 worker"}
+
+
+def test_bench_measures_once_all_workers_are_ready() -> None:
+    """Batches that are stepped faster in this process do not wait for workers."""
+    ready = []
+    with plangym_like.make("CartPole-v1", n_workers=3) as env:
+        workers = env.executor.workers
+        bench._warm_up(env, lambda: ready.append([worker.ready for worker in workers]), 1e-9)
+    assert ready == [[True, True]]
 
 
 def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
