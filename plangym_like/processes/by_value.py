@@ -6,7 +6,9 @@ import functools
 import io
 import os
 import sys
+import threading
 import types
+from collections import Counter
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -14,6 +16,20 @@ import cloudpickle  # type: ignore[import-untyped]
 # The names of modules whose classes and functions were pickled by value because other processes
 # cannot import them, as they appear in pickled data.
 modules_sent: set[bytes] = set()
+
+# By the name of a module that is registered with cloudpickle for now: how many picklers need this.
+_users: Counter[str] = Counter()
+_lock = threading.Lock()
+
+
+def _renew_lock() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+# In a forked copy of the process, a lock that another thread held would stay locked for ever.
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]
@@ -33,14 +49,17 @@ class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]
     def __init__(self, file: Any, protocol: int | None = None) -> None:
         super().__init__(file, protocol)
         self._importable: dict[str, bool] = {}
-        self._registered: list[types.ModuleType] = []
+        self._registered: dict[str, types.ModuleType] = {}
 
     def dump(self, thing: Any) -> Any:
         try:
             return super().dump(thing)
         finally:
-            for module in self._registered:
-                cloudpickle.unregister_pickle_by_value(module)
+            with _lock:
+                for name, module in self._registered.items():
+                    _users[name] -= 1
+                    if not _users[name]:
+                        cloudpickle.unregister_pickle_by_value(module)
             self._registered.clear()
 
     def reducer_override(self, thing: Any) -> Any:
@@ -60,13 +79,17 @@ class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]
     def _register_module_of(self, thing: type | types.FunctionType) -> None:
         """Let cloudpickle send `thing` by value if other processes cannot import its module."""
         name = thing.__module__
-        if self._can_import(name):
+        if name in self._registered or self._can_import(name):
             return
         module = sys.modules[name]
-        if name not in cloudpickle.list_registry_pickle_by_value():
-            cloudpickle.register_pickle_by_value(module)
-            self._registered.append(module)
-        modules_sent.add(name.encode())
+        with _lock:
+            if _users[name] or name not in cloudpickle.list_registry_pickle_by_value():
+                cloudpickle.register_pickle_by_value(module)
+                self._registered[name] = module
+                _users[name] += 1
+        # The text as pickle writes it: after its length, unless that needs more than one byte.
+        text = name.encode()
+        modules_sent.add(bytes([len(text)]) + text if len(text) < 256 else text)
 
     def _can_import(self, name: Any) -> bool:
         if not isinstance(name, str):
