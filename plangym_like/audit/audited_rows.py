@@ -136,17 +136,19 @@ class AuditedRows:
             return
         begun = budget.clock()
         compared, steps = 0, 0.0
+        # Another batch may have followed a row meanwhile, or an action may have hung.
+        follows = self._follows and auditor.follows
         with errors_suppressed(*_HINDRANCES):
             functions = again()  # may make a copy of the environment, as `make` does
             begun = budget.clock()
-            if auditor.all_rows or not self._follows:
+            if auditor.all_rows or not follows:
                 compared = self._compare_again(result, functions, places)
                 steps += compared * self._size
-            if self._follows and auditor.follows:
+            if follows:
                 place = auditor.one_of(places)
                 steps += self._follow(result, functions, place)
                 compared = max(compared, 1)
-        auditor.spend(compared, steps, begun, self._size, followed=self._follows)
+        auditor.spend(compared, steps, begun, self._size, followed=follows)
 
     def _compare_again(self, result: Any, again: Again, places: NDArray[np.intp]) -> int:
         """Step the rows at `places` once more, and compare; return their number."""

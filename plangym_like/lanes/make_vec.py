@@ -140,18 +140,7 @@ def make_vec(
     """
     for name in _ELSEWHERE.keys() & kwargs.keys():
         raise InputError(f"make_vec has no argument {name}: {_ELSEWHERE[name]}")
-    if isinstance(source, str) or callable(source):
-        sources, count = [source], as_count("num_envs", 1 if num_envs is None else num_envs)
-    elif not isinstance(source, Iterable):
-        raise InputError(
-            "source must be an id, a callable that returns a new environment, or a list of these, "
-            f"got {source!r}{several_agents(source)}"
-        )
-    else:
-        sources = list(source)
-        count = as_count("num_envs", len(sources) if num_envs is None else num_envs)
-        if len(sources) != count:
-            raise InputError(f"num_envs is {count}, but source has {len(sources)} entries")
+    sources, count = _sources_of(source, num_envs)
     check_replacing(timeout, checkpoint_every)
     check_start_method(start_method)
     workers = min(count, as_count("n_workers", 1 if n_workers is None else n_workers))
@@ -162,28 +151,18 @@ def make_vec(
         env_factory(each, **{**_left_out(spec), **kwargs})
         for each, spec in zip(sources, specs, strict=True)
     ]
-    alike = all(each is sources[0] for each in sources)
-    form: dict[str, Any] = {"vectorise": vectorise, "fewest": _FEWEST_AT_ONCE}
-    lanes: Lanes
+    if all(each is sources[0] for each in sources):
+        del factories[1:]
     try:
-        with trials_shared():
-            if workers > 1 and _is_worth_messages(factories[0], count, vectorise=vectorise):
-                sample = sample_of(factories[0])
-                episode = sample_episode(sample)
-                lanes = ProcessLanes(
-                    factories[0] if alike else factories,
-                    count,
-                    workers,
-                    timeout=timeout,
-                    checkpoint_every=checkpoint_every,
-                    vectorise=vectorise,
-                    start_method=start_method,
-                    expected=None if episode is None else (sample, episode),
-                )
-            elif alike:
-                lanes = lanes_from(factories[0], count, **form)
-            else:
-                lanes = make_lanes([factory() for factory in factories], **form)
+        lanes = _make_lanes(
+            factories,
+            count,
+            workers,
+            vectorise=vectorise,
+            timeout=timeout,
+            checkpoint_every=checkpoint_every,
+            start_method=start_method,
+        )
     except SnapshotError as error:
         if isinstance(source, str):
             error.add_note(
@@ -209,6 +188,53 @@ def make_vec(
     if isinstance(source, str):
         envs.spec = specs[0]
     return envs
+
+
+def _sources_of(source: Any, num_envs: Any) -> tuple[list[Any], int]:
+    """Return the entries of `source`, or the only one, and how many environments to make."""
+    if isinstance(source, str) or callable(source):
+        return [source], as_count("num_envs", 1 if num_envs is None else num_envs)
+    if not isinstance(source, Iterable):
+        raise InputError(
+            "source must be an id, a callable that returns a new environment, or a list of these, "
+            f"got {source!r}{several_agents(source)}"
+        )
+    sources = list(source)
+    count = as_count("num_envs", len(sources) if num_envs is None else num_envs)
+    if len(sources) != count:
+        raise InputError(f"num_envs is {count}, but source has {len(sources)} entries")
+    return sources, count
+
+
+def _make_lanes(
+    factories: list[Callable[[], Any]],
+    count: int,
+    workers: int,
+    *,
+    vectorise: bool,
+    **in_processes: Any,
+) -> Lanes:
+    """Make `count` environments, with one factory for each or one for all of them.
+
+    `in_processes` are options of `ProcessLanes`, which is used if it is worth it.
+    """
+    form: dict[str, Any] = {"vectorise": vectorise, "fewest": _FEWEST_AT_ONCE}
+    is_one = len(factories) == 1
+    with trials_shared():
+        if workers > 1 and _is_worth_messages(factories[0], count, vectorise=vectorise):
+            sample = sample_of(factories[0])
+            episode = sample_episode(sample)
+            return ProcessLanes(
+                factories[0] if is_one else factories,
+                count,
+                workers,
+                vectorise=vectorise,
+                expected=None if episode is None else (sample, episode),
+                **in_processes,
+            )
+        if is_one:
+            return lanes_from(factories[0], count, **form)
+        return make_lanes([factory() for factory in factories], **form)
 
 
 def _is_worth_messages(factory: Callable[[], Any], num_envs: int, *, vectorise: bool) -> bool:

@@ -16,7 +16,6 @@ from plangym_like.envs.mujoco_robots.robot import Frames, look_in
 from plangym_like.envs.mujoco_settings import robot_settings
 from plangym_like.lanes.lanes import Lanes, Which, gym_env_of, is_plan_env
 from plangym_like.lanes.plain_envs import WrapperChain, is_bare, shows_its_base, time_limit
-from plangym_like.lanes.robot_settings import settings_of
 from plangym_like.lanes.sequential_lanes import LiveEnv, SequentialLanes, one_by_one
 from plangym_like.lanes.step_arrays import StepArrays
 from plangym_like.row_errors import errors_suppressed
@@ -25,6 +24,13 @@ from plangym_like.states import Row
 # How many of the first steps the environments take themselves, to check the computed results.
 _TRIED = 2
 _PYTHONS = (bool, int, float)
+# Attributes that resets change, and that steps do not read.
+_OF_RESETS = frozenset(("_np_random", "_np_random_seed", "cylinder_pos", "goal", "goal_pos"))
+# Attributes that may differ between robots with the same settings.
+_OF_EACH = _OF_RESETS | {
+    *("_ezpickle_args", "_ezpickle_kwargs", "action_space", "data", "metadata", "model"),
+    *("init_qpos", "mujoco_renderer", "observation_space", "observation_structure", "spec"),
+}
 
 
 class RobotLanes(SequentialLanes):
@@ -267,8 +273,26 @@ def has_robot_form(envs: Sequence[Any]) -> bool:
     bases: list[Any] = [env.unwrapped for env in gym_envs]
     if robot_for(bases[0]) is None or not all(map(is_bare, gym_envs)):
         return False
-    first = settings_of(bases[0])
-    return all(settings_of(base) == first for base in bases[1:])
+    first = _settings_of(bases[0])
+    return all(_settings_of(base) == first for base in bases[1:])
+
+
+def _settings_of(base: Any) -> tuple[Any, ...]:
+    """Return all settings that affect a robot's results, in a form that can be compared."""
+    values = {name: _comparable(each) for name, each in vars(base).items() if name not in _OF_EACH}
+    return type(base), base.dt, base.model.nq, base.model.nbody, values
+
+
+def _comparable(value: Any) -> Any:
+    """Return a comparable form of `value`; values with equal forms affect a robot equally."""
+    if type(value) in (*_PYTHONS, str, type(None)):
+        return type(value), value
+    if isinstance(value, (tuple, list)):
+        return tuple(map(_comparable, value))
+    if isinstance(value, (np.ndarray, np.generic)) and not value.dtype.hasobject:
+        return value.dtype.str, value.shape, value.tobytes()
+    # Other values may have any effect (a function may replace a method), so they are never equal.
+    return object()
 
 
 def _same_bytes(one: NDArray[Any], other: NDArray[Any]) -> bool:

@@ -81,7 +81,7 @@ class SharedBlock:
 
     def _map(self) -> None:
         """Map the file; keep the descriptor that the mapping has anyway, and close the other."""
-        inode = os.fstat(self.fd).st_ino
+        file = os.fstat(self.fd)
         # Duplicated and closed in one operation, which Ctrl-C cannot interrupt.
         opened, closing = itertools.tee(map(os.dup, (self.fd,)))
         [(likely, _)] = zip(opened, map(os.close, closing), strict=True)
@@ -89,7 +89,7 @@ class SharedBlock:
         # unless another thread has opened a file meanwhile.
         self.memory = mmap.mmap(self.fd, self.nbytes)
         with contextlib.suppress(OSError):
-            if os.fstat(likely).st_ino == inode:
+            if os.path.samestat(os.fstat(likely), file):
                 self._finalizer()
                 self.fd = likely
 
