@@ -43,12 +43,7 @@ from plangym_like.snapshots.chains import chain, innermost, links
 from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.current_env_proxy import CurrentEnvProxy
 from plangym_like.snapshots.differences import attributes, difference, differing_attributes
-from plangym_like.snapshots.known_wrappers import (
-    describe_wrappers,
-    foreign_wrappers,
-    has_foreign_code,
-    is_known,
-)
+from plangym_like.snapshots.known_wrappers import describe_wrappers, has_foreign_code
 from plangym_like.snapshots.open_libraries import close_copy
 from plangym_like.snapshots.outcomes import Outcome, ends, outcome_of
 from plangym_like.snapshots.replay_cache import DIGEST_NBYTES, ReplayCache
@@ -367,20 +362,16 @@ class ReplayedSimulator(GymnasiumSimulator):
     def _find_carried(self) -> CarriedState:
         """Return what reads and writes the state that a chain takes over from an episode."""
         first = self._proxy.env
-        if all(is_known(link) for link in chain(first)) and not foreign_wrappers(first):
-            # Gymnasium's wrappers make no objects in a reset.
-            carried = CarriedState(first, None)
-            if carried.is_empty:
-                return carried
-        used = first if self._proxy.cache.single else self._copy()
-        carried = CarriedState(first, None if used is first else used)
+        carried = CarriedState(first)
+        if carried.is_empty:
+            return carried
+        if self._proxy.cache.single:
+            return CarriedState(first, first)
+        used = self._copy()
         try:
-            used.reset(seed=1)
-            carried.adapt(used, lambda: used.reset(seed=1))
+            return CarriedState(first, used)
         finally:
-            if used is not first:
-                close_copy(used)
-        return carried
+            close_copy(used)
 
     def _needs_seeds(self) -> bool:
         """Return whether an episode can be repeated only from a seed.

@@ -5,34 +5,31 @@ does not replace: the statistics of normalisers, counters of episodes, random ge
 wrappers, and settings of the environment that a wrapper has changed. So each log begins with these
 values, and they are written into the new chain before it is reset.
 
-The environment inside the wrappers begins each episode as new. Only those of its attributes are
-taken over that its own class sets in no method but the constructor, so that somebody else has
-changed them, and only numbers, text, ``None`` and tuples of them.
+The environment inside the wrappers begins each episode as new. Only if there is code from outside
+Gymnasium around it, numbers, text, ``None`` and tuples of them in its attributes are taken over,
+and only those that the environment does not change itself in a reset and a few steps.
 """
 
 from __future__ import annotations
 
-import dis
-import functools
-import types
-from collections.abc import Callable, Iterable, Iterator
+import copy
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import gymnasium
-import numpy as np
 
 from plangym_like.errors import SnapshotError, StateFormatError
-from plangym_like.row_errors import not_exiting
+from plangym_like.row_errors import errors_suppressed
 from plangym_like.snapshots import plain_data
 from plangym_like.snapshots.chain_state import ChainState
 from plangym_like.snapshots.chains import innermost, links
 from plangym_like.snapshots.configuration import qualified_name
-from plangym_like.snapshots.in_place import put
 from plangym_like.snapshots.known_wrappers import foreign_wrappers, is_known
 from plangym_like.snapshots.reachable import ATOMS
-from plangym_like.snapshots.state_owner import CONSTANT, StateOwner
+from plangym_like.snapshots.state_owner import CONSTANT, StateOwner, put
 from plangym_like.snapshots.wrapper_state import WrapperState
 from plangym_like.states import padded
+from plangym_like.step_limit import time_limit
 
 # The attributes of Gymnasium's wrappers that each reset replaces.
 _RESET = frozenset(
@@ -42,7 +39,8 @@ _RESET = frozenset(
         "repeats_taken",
     ]
 )
-_ATOMS = (type(None), bool, int, float, complex, str, bytes, np.generic)
+# Steps after which it is known which attributes an environment changes itself.
+_PLAYED = 12
 
 _Env = gymnasium.Env[Any, Any]
 # The values of an object's attributes, and the names of those that it has lost.
@@ -92,8 +90,9 @@ class CarriedState:
     ----------
     first : gymnasium.Env
         A chain that has never been reset.
-    second : gymnasium.Env or None
-        Another such chain, if there can be two.
+    used : gymnasium.Env, optional
+        Another such chain, or `first` if there can be only one. The constructor resets and steps
+        it, to find out what resets replace. Without it, only `is_empty` may be read.
 
     Attributes
     ----------
@@ -105,46 +104,41 @@ class CarriedState:
     Raises
     ------
     SnapshotError
-        A wrapper holds state that cannot be kept in a row; the message names the attribute.
+        A wrapper makes an object in its first reset and keeps it in later ones, or holds state that
+        cannot be kept in a row; the message names the attribute.
     """
 
-    def __init__(self, first: _Env, second: _Env | None) -> None:
+    def __init__(self, first: _Env, used: _Env | None = None) -> None:
         self._first = _Owners(first)
         self._places = dict(self._first._references)
-        self._settings: dict[str, bytes] = {}
-        if foreign_wrappers(first):
-            self._settings = _settings_of(innermost(first))
-        self.is_empty = not any(found for _, found in self._first.states()) and not self._settings
+        foreign = bool(foreign_wrappers(first))
+        self.is_empty = not foreign and not any(found for _, found in self._first.states())
+        self.nbytes = 0
         # The encoded attributes that all new chains have in common, by owner.
         self._new: dict[str, dict[str, bytes]] = {}
-        if second is not None:
-            other = _encoded(_Owners(second))
+        # The attributes of the environment that it does not change itself, if wrappers may.
+        self._settings: dict[str, bytes | None] = {}
+        if used is None:
+            return
+        if used is not first:
+            other = _encoded(_Owners(used))
             for place, found in _encoded(self._first).items():
                 there = other.get(place, {})
                 self._new[place] = {k: data for k, data in found.items() if there.get(k) == data}
-        self.nbytes = 0
+        if foreign:
+            self._settings = _settings_of(innermost(first), innermost(used))
+            if used is first:
+                # Its settings are never new again, so each log holds all of them.
+                self._settings = dict.fromkeys(self._settings)
+        self._find_objects(used)
 
-    def adapt(self, used: _Env, reset_again: Callable[[], object]) -> None:
-        """Learn from `used`, a chain that has been reset, which objects the first reset makes.
-
-        Parameters
-        ----------
-        used : gymnasium.Env
-        reset_again : callable
-            Resets `used` once more; called only if the first reset made objects.
-
-        Raises
-        ------
-        SnapshotError
-            A wrapper makes an object in its first reset and keeps it in later ones, or holds state
-            that cannot be kept in a row.
-        """
+    def _find_objects(self, used: _Env) -> None:
+        """Learn which objects the first reset of wrappers makes."""
+        used.reset(seed=1)
         owners = _Owners(used)
-        self.is_empty = self.is_empty and not any(found for _, found in owners.states())
         for place, thing in owners._references.items():
             self._places.setdefault(place, thing)
-        if not self.is_empty:
-            self.nbytes = padded(owners._needed(len(self.read(used) or b"")))
+        self.nbytes = padded(owners._needed(len(self.read(used) or b"")))
         made = {
             place: owner.locate()
             for place, owner in owners.named.items()
@@ -152,7 +146,7 @@ class CarriedState:
         }
         if not made:
             return
-        reset_again()
+        used.reset(seed=1)
         after = _Owners(used)
         for place, thing in made.items():
             owner = after.named.get(place)
@@ -189,23 +183,25 @@ class CarriedState:
             lost = [name for name in new if name not in found]
             if kept or lost:
                 parts[place] = kept, lost
-        settings = self._changed_settings(env, changed)
-        if not parts and not settings:
+        attributes = vars(innermost(env))
+        settings = {
+            name: attributes[name]
+            for name, new in self._settings.items()
+            if name in attributes and _atom(attributes[name]) not in (None, new)
+        }
+        outside = _values_of(links(env), changed)
+        if not parts and not settings and not outside:
             return None
-        known = self._known(owners)
         try:
-            return plain_data.encode((parts, settings), known)
+            return plain_data.encode((parts, settings, outside), self._known(owners))
         except Exception as error:
-            not_exiting(error)
-            for place, (kept, _) in parts.items():
-                for name, value in kept.items():
-                    _check(owners, f"{place}.{name}", value, known)
-            raise
+            values = [owner.read() for owner in owners.owners]
+            raise owners._refused(values, error) from error
 
     def write(self, env: _Env, data: bytes) -> set[tuple[int, str]]:
         """Write `data`, which `read` returned, into `env`, a chain that has not been reset.
 
-        Return those attributes in `changed` that were written.
+        Return the attributes in it that code outside the chain has changed.
 
         Raises
         ------
@@ -214,45 +210,20 @@ class CarriedState:
         """
         owners = _Owners(env)
         try:
-            parts, settings = plain_data.decode(data, self._known(owners))
+            parts, settings, outside = plain_data.decode(data, self._known(owners))
             for place, (kept, lost) in parts.items():
                 # An object that is missing here is made by the reset.
                 if place in owners.named:
                     _write(owners.named[place], kept, lost)
+            vars(innermost(env)).update(settings)
             found = links(env)
-            for at, name, value, _ in settings:
+            for at, name, value in outside:
                 put(found[at], name, value)
-            return {(at, name) for at, name, _, is_outside in settings if is_outside}
+            return {(at, name) for at, name, _ in outside}
         except (TypeError, ValueError, AttributeError, LookupError) as error:
             raise StateFormatError(
                 f"a state row does not belong to this chain of wrappers: {error}"
             ) from error
-
-    def _changed_settings(
-        self, env: _Env, changed: list[tuple[int, str]]
-    ) -> list[tuple[int, str, Any, bool]]:
-        """Return link, name and value of each changed setting, and whether it is in `changed`."""
-        found = links(env)
-        base = len(found) - 1
-        attributes = vars(found[-1])
-        names = [
-            (base, name)
-            for name, data in self._settings.items()
-            if name in attributes and _data_of(attributes[name]) != data
-        ]
-        kept = []
-        for at, name in dict.fromkeys([*changed, *names]):
-            if name not in vars(found[at]):
-                continue
-            value = vars(found[at])[name]
-            if _data_of(value) is None:
-                raise SnapshotError(
-                    f"{type(found[at]).__name__}.{name} cannot be taken over into the next "
-                    f"episode: somebody changed it to an object of class "
-                    f"{qualified_name(type(value))}, which is not plain data; set it in each reset"
-                )
-            kept.append((at, name, value, (at, name) in changed))
-        return kept
 
     def _known(self, owners: _Owners) -> list[Any]:
         """Return the objects that are encoded as references, the same ones for all chains."""
@@ -270,14 +241,6 @@ def _encoded(owners: _Owners) -> dict[str, dict[str, bytes]]:
     }
 
 
-def _check(owners: _Owners, place: str, value: Any, known: list[Any]) -> None:
-    try:
-        plain_data.encode(value, known)
-    except Exception as error:
-        not_exiting(error)
-        raise owners._unsaveable(place, value, error) from error
-
-
 def _write(owner: StateOwner, kept: dict[str, Any], lost: list[str]) -> None:
     thing = owner.locate()
     for name in lost:
@@ -290,55 +253,55 @@ def _write(owner: StateOwner, kept: dict[str, Any], lost: list[str]) -> None:
             put(thing, name, value)
 
 
-def _settings_of(base: Any) -> dict[str, bytes]:
-    """Return the encoded attributes of `base` that only other code than its own can change."""
-    kind: Any = type(base)
-    own = _assigned(kind)
-    found = {}
-    for name, value in vars(base).items():
-        if name not in CONSTANT and name not in own and _is_atom(value):
-            data = _data_of(value)
-            if data is not None:
-                found[name] = data
-    return found
+def _values_of(found: list[Any], changed: list[tuple[int, str]]) -> list[tuple[int, str, Any]]:
+    """Return link, name and value of each attribute that code outside the chain has changed."""
+    values = [(at, name, vars(found[at])[name]) for at, name in changed if name in vars(found[at])]
+    for at, name, value in values:
+        if _data_of(value) is None:
+            raise SnapshotError(
+                f"{type(found[at]).__name__}.{name} cannot be taken over into the next episode: it "
+                f"was set from outside, and is an object of class {qualified_name(type(value))}, "
+                "which is not plain data; set it in reset of a wrapper"
+            )
+    return values
 
 
-@functools.cache
-def _assigned(kind: type) -> frozenset[str]:
-    """Return the names that the methods of `kind`, except its constructor, assign on any object."""
-    found = {"_np_random", "_np_random_seed"}
-    for cls in kind.__mro__:
-        for name, member in vars(cls).items():
-            if name != "__init__":
-                for code in _codes_of(member):
-                    found |= {
-                        step.argval
-                        for step in dis.get_instructions(code)
-                        if step.opname in ("STORE_ATTR", "DELETE_ATTR")
-                    }
-    return frozenset(found)
+def _settings_of(new: Any, used: Any) -> dict[str, bytes | None]:
+    """Return the encoded attributes of `new` that an environment does not change itself.
+
+    `used` is another new environment, or the same one; it is reset and stepped without wrappers. An
+    attribute that differs between the two, such as the number of a connection, is left out.
+    """
+    before = _atoms_of(new)
+    actions = copy.deepcopy(used.action_space)
+    actions.seed(0)
+    with errors_suppressed(), time_limit(_PLAYED):
+        used.reset(seed=0)
+        for _ in range(_PLAYED):
+            if any(used.step(actions.sample())[2:4]):
+                break
+    after = _atoms_of(used)
+    return {name: data for name, data in before.items() if after.get(name) == data}
 
 
-def _codes_of(member: Any) -> Iterator[types.CodeType]:
-    """Yield the code objects of a member of a class, and those inside them."""
-    if isinstance(member, property):
-        todo = [part for part in (member.fget, member.fset, member.fdel) if part is not None]
-    else:
-        todo = [getattr(member, "__func__", member)]
-    codes = [getattr(function, "__code__", None) for function in todo]
-    while codes:
-        code = codes.pop()
-        if isinstance(code, types.CodeType):
-            yield code
-            codes += [part for part in code.co_consts if isinstance(part, types.CodeType)]
+def _atoms_of(env: Any) -> dict[str, bytes]:
+    """Return the numbers and text in attributes of `env` and its class, encoded, by name."""
+    found: dict[str, Any] = {}
+    for attributes in (*map(vars, reversed(type(env).__mro__)), vars(env)):
+        found.update(attributes)
+    encoded = ((k, _atom(v)) for k, v in found.items() if k not in CONSTANT and k[:2] != "__")
+    return {name: data for name, data in encoded if data is not None}
+
+
+def _atom(value: Any) -> bytes | None:
+    """Return `value`, encoded, if it is a number, text, ``None`` or a tuple of them."""
+    return _data_of(value) if _is_atom(value) else None
 
 
 def _is_atom(value: Any) -> bool:
-    return all(map(_is_atom, value)) if type(value) is tuple else isinstance(value, _ATOMS)
-
-
-def _is_new(data: bytes | None, value: Any) -> bool:
-    return data is not None and data == _data_of(value)
+    if type(value) is tuple:
+        return all(map(_is_atom, value))
+    return isinstance(value, ATOMS) and not isinstance(value, bytearray)
 
 
 def _data_of(value: Any) -> bytes | None:

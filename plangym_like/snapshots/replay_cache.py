@@ -32,10 +32,9 @@ from plangym_like.snapshots.action_log import (
 )
 from plangym_like.snapshots.chains import chain, innermost, links
 from plangym_like.snapshots.configuration import qualified_name
-from plangym_like.snapshots.in_place import put
 from plangym_like.snapshots.open_libraries import close_copy, libraries_left_open
 from plangym_like.snapshots.reachable import reachable
-from plangym_like.snapshots.state_owner import CONSTANT
+from plangym_like.snapshots.state_owner import CONSTANT, put
 
 DIGEST_NBYTES = 8
 # A copy that was not used in the last ``_UNUSED_RESTORES * capacity`` restores is evicted first.

@@ -10,6 +10,7 @@ from changing_wrappers import (
     BY_NAME,
     SEEDED_ONLY,
     BySeedMethod,
+    EveryThirdEpisode,
     HoldsAnArray,
     InPlace,
 )
@@ -55,10 +56,21 @@ class Machine(EzPickle, gymnasium.Env):
         return np.array([self.at, self.speed]), self.at + 0.1 * self.power, False, False, {}
 
 
+class WithDefault(Machine):
+    """Its power is an attribute of the class."""
+
+    power = 5.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.power
+
+
 LANDER = ("LunarLander-v3", {"enable_wind": True}, "wind_power")
 CASES: dict[str, tuple[Any, dict[str, Any], Any]] = {
     **{f"{kind.__name__}-lander": (*LANDER[:2], (kind, {"name": LANDER[2]})) for kind in BY_NAME},
     **{f"{kind.__name__}-machine": (Machine, {}, (kind, {"name": "power"})) for kind in BY_NAME},
+    "EveryThirdEpisode-default": (WithDefault, {}, (EveryThirdEpisode, {"name": "power"})),
     "InPlace-machine": (Machine, {}, (InPlace, {"path": "model.masses"})),
     "HoldsAnArray-machine": (Machine, {}, (HoldsAnArray, {"path": "model.masses"})),
     "BySeedMethod-machine": (Machine, {}, BySeedMethod),
@@ -231,6 +243,38 @@ class LazyDice(gymnasium.Wrapper):
 def test_an_object_that_only_the_first_reset_makes_is_refused_by_name() -> None:
     with pytest.raises(SnapshotError, match=r"LazyDice\.model cannot be saved.*constructor"):
         plangym_like.make(Machine, wrappers=[LazyDice], snapshot="replay")
+
+
+class Connected(Machine):
+    """Holds numbers that are its own, as of connections to a server in C, and counts episodes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.connection, self.second, self.episodes = id(self.model), None, 0
+
+    def reset(self, **kwargs: Any) -> Any:
+        self.episodes += 1
+        if self.second is None:
+            self.second = id(self.model)
+        return super().reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        if {self.connection, self.second} != {id(self.model)}:
+            raise RuntimeError("this is the connection of another copy")
+        return super().step(action)
+
+
+@pytest.mark.parametrize("wrappers", [[], [BySeedMethod]], ids=["bare", "wrapped"])
+def test_what_the_environment_sets_itself_begins_anew_in_each_episode(wrappers: Any) -> None:
+    with plangym_like.make(Connected, wrappers=wrappers) as env:
+        first = env.reset(seed=3).state
+        for seed in (1, 2):
+            env.reset(seed=seed)
+            env.step(1)
+        again = env.reset(seed=3)
+        assert_same(again.state, first)
+        assert env.gym_env.unwrapped.episodes == 1
+        env.step_batch([0, 1, 2], again.state)
 
 
 # Changes from outside
