@@ -25,7 +25,7 @@
     +-- RowExitError (RuntimeError)        a row raised SystemExit, KeyboardInterrupt or the like
     +-- WorkerError (RuntimeError)         a failure of a child process
     |   +-- WorkerDiedError                a child process has ended
-    |   +-- WorkerStartError               child processes die repeatedly before they are ready
+    |   +-- WorkerStartError               workers cannot be started, or a cluster cannot be joined
     |   +-- PoisonInputError               one row kills every worker that steps it
     |   +-- StepTimeoutError (TimeoutError)  rows that exceeded ``step_timeout``
     |   +-- WorkerTimeoutError (TimeoutError)  a busy child process makes no progress
@@ -342,7 +342,11 @@ class WorkerDiedError(WorkerError):
 
 
 class WorkerStartError(WorkerError):
-    """Child processes repeatedly died before they were ready, or a cluster cannot be joined."""
+    """Workers cannot be started, or a cluster cannot be joined.
+
+    The platform is not Linux, a worker imports a module that starts workers, or child processes
+    repeatedly died or hung before they were ready.
+    """
 
 
 class PoisonInputError(WorkerError):

@@ -382,8 +382,9 @@ def make(
         Make simulators and processes on first use.
     snapshot : {"auto", "native", "pickle", "replay"}
         How states are saved. ``"auto"`` uses the method of the environment's family. If there is no
-        family, the methods are tried in turn when the environment is made, and the first exact one
-        is used. ``env.snapshot`` is the method in use, and ``env.snapshot_note`` the reason for it.
+        family, or if wrappers change what its rows do not hold, the methods are tried in turn when
+        the environment is made, and the first exact one is used. ``env.snapshot`` is the method in
+        use, and ``env.snapshot_note`` the reason for it.
     isolate : bool
         Step no batches in this process, so that no simulator can crash or hang it.
     step_timeout : float, optional
@@ -397,8 +398,8 @@ def make(
         raises `ImpureEnvironmentError`. ``"warn"`` issues one warning, and ``env.exactness``
         becomes ``"approximate"``. Environments that are approximate from the start are not audited.
     audit_every : int
-        Audits take at most one twentieth of the steps and of the time of stepping at first; in the
-        long run, one part in `audit_every`. With 1, all rows are audited, without a limit on time.
+        Audits take at most one part in `audit_every` of the steps, and of the time of stepping, in
+        the long run, and one twentieth at first. With 1, all rows are audited, whatever it costs.
     out_of_bounds : {"pass", "raise", "clip"}
         What to do with finite actions beyond the bounds of a `Box`: pass them to the environment
         unchanged (as in Gymnasium), raise `ActionError`, or clip them.
@@ -430,6 +431,11 @@ def make(
         The environment cannot be saved exactly.
     MissingExtraError
         The environment needs a package that is not installed; the message says how to install it.
+    WorkerStartError
+        Workers are wanted, but the platform is not Linux, or this process is a worker that is
+        importing a module.
+    StepTimeoutError, WorkerDiedError
+        An isolated worker has tried the environment out, and an action hangs or ends the process.
 
     Examples
     --------
