@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
@@ -51,6 +52,19 @@ def test_the_oldest_versions_are_those_that_are_installed_for_their_tests() -> N
     assert {name: max(versions) for name, versions in oldest.items()} == {
         name: version for name, version in pinned.items() if name in oldest
     }
+
+
+def test_interpreters_and_releases_that_are_refused() -> None:
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    interpreters = SpecifierSet(config["options"]["python_requires"])
+    versions = ["3.10", "3.11", "3.12", "3.13", "3.14"]
+    assert list(interpreters.filter(versions)) == versions[1:]
+    extras = config["options.extras_require"]
+    for name in ("mujoco", "dm-control"):
+        [mujoco] = [line for line in extras[name].splitlines() if line.startswith("mujoco ")]
+        # It computes wrong accelerations.
+        assert "4.0.0" not in Requirement(mujoco).specifier
 
 
 def test_every_extra_is_tried() -> None:
