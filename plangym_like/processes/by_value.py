@@ -48,7 +48,7 @@ class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]
 
     def __init__(self, file: Any, protocol: int | None = None) -> None:
         super().__init__(file, protocol)
-        self._importable: dict[str, bool] = {}
+        self._importable = _known_modules()
         self._registered: dict[str, types.ModuleType] = {}
 
     def dump(self, thing: Any) -> Any:
@@ -94,9 +94,11 @@ class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]
     def _can_import(self, name: Any) -> bool:
         if not isinstance(name, str):
             return True
-        if name not in self._importable:
-            self._importable[name] = _can_be_imported(name)
-        return self._importable[name]
+        module = sys.modules.get(name)
+        known = self._importable.get(name)
+        if known is None or known[0] is not module:
+            known = self._importable[name] = module, _can_be_imported(name)
+        return known[1]
 
     def _is_nowhere(self, function: Any) -> bool:
         if function.__module__ == "__main__" or not self._can_import(function.__module__):
@@ -112,6 +114,25 @@ def pickle_by_value(value: Any) -> bytes:
     stream = io.BytesIO()
     ByValuePickler(stream, 5).dump(value)
     return stream.getvalue()
+
+
+# Modules by name, and whether other processes can import them. Looking for a module's file takes
+# longer than pickling most things. The first entry is `sys.path` and the directory.
+_Modules = dict[str, tuple[types.ModuleType | None, bool]]
+_known: tuple[Any, _Modules] = (), {}
+
+
+def _known_modules() -> _Modules:
+    """Return what is known about modules with the current path and directory."""
+    global _known
+    try:
+        directory = os.getcwd()
+    except OSError:  # it was deleted
+        directory = ""
+    where = directory, *map(str, sys.path)
+    if where != _known[0]:
+        _known = where, {}
+    return _known[1]
 
 
 def _can_be_imported(name: str) -> bool:

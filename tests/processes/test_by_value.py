@@ -351,6 +351,30 @@ def test_names_of_modules_are_found_as_a_whole(nowhere: Any) -> None:
     assert messages.dumps([nowhere()]) != pickle.dumps([nowhere()], 5)
 
 
+def test_files_of_modules_are_looked_for_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked = []
+    find = by_value._find_spec
+
+    def noted(name: str, path: Any) -> Any:
+        asked.append(name)
+        return find(name, path)
+
+    monkeypatch.setattr(by_value, "_find_spec", noted)
+    monkeypatch.syspath_prepend(str(tmp_path))  # so that nothing is known
+    for _ in range(3):
+        by_value.pickle_by_value(Path)
+    assert asked.count(Path.__module__) == 1
+    monkeypatch.chdir(tmp_path)
+    by_value.pickle_by_value(Path)
+    assert asked.count(Path.__module__) == 2
+    # Another module of the same name.
+    monkeypatch.setitem(sys.modules, Path.__module__, types.ModuleType(Path.__module__))
+    by_value.pickle_by_value(Path)
+    assert asked.count(Path.__module__) == 3
+
+
 def test_modules_that_workers_import_are_not_sent() -> None:
     before = set(by_value.modules_sent)
     data = by_value.pickle_by_value(
