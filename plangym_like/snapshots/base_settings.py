@@ -12,7 +12,7 @@ import copy
 import marshal
 from collections.abc import Collection, Sequence
 from operator import is_, itemgetter
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -31,7 +31,15 @@ _GENERATOR = ("_np_random", "_np_random_seed")
 
 
 class Settings(abc.ABC):
-    """The settings in one object, as they were when this was made."""
+    """The settings in one object, as they were when this was made.
+
+    Attributes
+    ----------
+    remedy : str
+        What to do about a changed setting; ``""`` if another way of saving states may hold it.
+    """
+
+    remedy: ClassVar[str] = ""
 
     @abc.abstractmethod
     def change(self, *, thorough: bool = False) -> str:
@@ -134,6 +142,11 @@ class ClassSettings(Settings):
     `gymnasium.Env` and its bases are left out, and so are classes of this package.
     """
 
+    remedy = (
+        "Copies of the environment share their class, so no way of saving states holds it; change "
+        "an attribute of the environment itself instead"
+    )
+
     def __init__(self, kind: type) -> None:
         kinds = [each for each in kind.__mro__ if each not in gymnasium.Env.__mro__]
         kinds = [each for each in kinds if not each.__module__.startswith("plangym_like.")]
@@ -145,7 +158,9 @@ class ClassSettings(Settings):
                 continue
             for name in {**then, **now}:
                 one, other = then.get(name, _MISSING), now.get(name, _MISSING)
-                if one is not other and not name.startswith("__"):
+                if one is other or name.startswith("__"):
+                    continue
+                if not (isinstance(one, ATOMS) and difference(one, other) is None):
                     return f"{kind.__name__}.{name} changed from {_shown(one)} to {_shown(other)}"
         return ""
 
@@ -180,7 +195,8 @@ class BaseSettings:
         thorough = self._checks % self.every == 0
         for part in self._parts:
             if change := part.change(thorough=thorough):
-                raise ChangedSettingError(f"{change}, which no state row holds. {self._remedy}")
+                remedy = part.remedy or self._remedy
+                raise ChangedSettingError(f"{change}, which no state row holds. {remedy}")
 
 
 def _is_array(value: Any) -> bool:

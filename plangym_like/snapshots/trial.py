@@ -231,6 +231,10 @@ class Trial:
         self, first: _Episode, simulator: Simulator, start: int, other: Simulator | None
     ) -> None:
         simulator.write(first.rows[start])
+        if other is not None:
+            # A reset may change the class, which both copies share.
+            with errors_suppressed(), time_limit():
+                other.reset(1)
         again = _Episode(simulator, [first.outcomes[0]])
         again.record()
         if simulator is self._sim:

@@ -1,6 +1,8 @@
-"""Wrappers that change the environment inside them, each in one way.
+"""Wrappers that change the environment inside them, each in one way, and environments for them.
 
-They change the attribute `name` of the environment, a number between `low` and `high`.
+``where`` names what is changed, as a path from the environment: ``"force"``, or
+``"model.opt.timestep"``. Arrays are changed in place. ``values`` are the smallest and the largest
+new value.
 """
 
 from operator import attrgetter
@@ -8,95 +10,114 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.envs.classic_control import PendulumEnv
+
+LATE = 150
 
 
 class Changing(gymnasium.Wrapper):
-    """Draws values for an attribute of the environment."""
+    """Counts steps, and can change what ``where`` names; it does so nowhere."""
 
-    def __init__(self, env: Any, name: str, low: float = 0.0, high: float = 20.0) -> None:
+    def __init__(self, env: Any, where: str, values: tuple[float, float]) -> None:
         super().__init__(env)
-        self.name, self.low, self.high = name, low, high
+        self.where, self.values, self.steps = where, values, 0
 
-    def put(self, share: float) -> None:
-        setattr(self.unwrapped, self.name, self.low + float(share) * (self.high - self.low))
+    def reset(self, **kwargs: Any) -> Any:
+        self.steps = 0
+        return self.env.reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        return self.env.step(action)
+
+    def change(self, share: float) -> None:
+        """Set the new value; `share` is between 0 and 1."""
+        low, high = self.values
+        self.put(*self.place(), low + (high - low) * float(share))
+
+    def place(self) -> tuple[Any, str]:
+        """Return the object that has the attribute, and the attribute's name."""
+        path, _, last = self.where.rpartition(".")
+        return attrgetter(path)(self.unwrapped) if path else self.unwrapped, last
+
+    def put(self, thing: Any, name: str, value: float) -> None:
+        old = getattr(thing, name)
+        if isinstance(old, dict):
+            # The rewards of a table of transitions.
+            for each in (pair for actions in old.values() for pair in actions.values()):
+                each[:] = [(one, place, value, ended) for one, place, _, ended in each]
+        elif isinstance(old, np.ndarray):
+            old[...] = value
+        else:
+            setattr(thing, name, type(old)(value))
 
 
 class BeforeReset(Changing):
-    """Domain randomisation: another value in each episode, set before the inner reset."""
+    """Domain randomisation: draws the value from the seed of each episode."""
 
     def reset(self, *, seed: Any = None, options: Any = None) -> Any:
-        self.put(np.random.default_rng(seed).random())
-        return self.env.reset(seed=seed, options=options)
+        self.change(np.random.default_rng(seed).random())
+        return super().reset(seed=seed, options=options)
 
 
 class AfterReset(Changing):
-    """Sets the value after the inner reset, from the environment's own generator."""
+    """Draws the value from the environment's own generator, after the inner reset."""
 
     def reset(self, **kwargs: Any) -> Any:
-        result = self.env.reset(**kwargs)
-        self.put(self.np_random.random())
+        result = super().reset(**kwargs)
+        self.change(self.np_random.random())
         return result
 
 
 class BeforeStep(Changing):
-    """Changes the value before each inner step, as the number of steps says."""
-
-    steps = 0
-
-    def reset(self, **kwargs: Any) -> Any:
-        self.steps = 0
-        return self.env.reset(**kwargs)
-
     def step(self, action: Any) -> Any:
-        self.steps += 1
-        self.put(self.steps % 7 / 7)
-        return self.env.step(action)
+        self.change(self.steps % 7 / 7)
+        return super().step(action)
 
 
 class AfterStep(Changing):
-    """Changes the value after each inner step, as the observation says."""
-
     def step(self, action: Any) -> Any:
-        result = self.env.step(action)
-        self.put(abs(float(np.ravel(result[0])[0])) % 1)
+        result = super().step(action)
+        self.change(self.steps % 7 / 7)
         return result
 
 
 class Late(Changing):
-    """Changes the value once, at the thirtieth step of an episode."""
+    """Changes the value once, by default long after every trial."""
 
-    steps = 0
-
-    def reset(self, **kwargs: Any) -> Any:
-        self.steps = 0
-        return self.env.reset(**kwargs)
+    def __init__(self, env: Any, where: str, values: tuple[float, float], late: int = LATE) -> None:
+        super().__init__(env, where, values)
+        self.late = late
 
     def step(self, action: Any) -> Any:
-        self.steps += 1
-        if self.steps == 30:
-            self.put(0.9)
-        return self.env.step(action)
+        if self.steps == self.late:
+            self.change(0.75)
+        return super().step(action)
 
 
-class BySetWrapperAttr(Changing):
-    """Sets the value with Gymnasium's method, before the inner reset."""
+class BySetWrapperAttr(BeforeReset):
+    """Sets the attribute with Gymnasium's method for it."""
 
-    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
-        value = float(np.random.default_rng(seed).uniform(self.low, self.high))
-        self.env.set_wrapper_attr(self.name, value)
-        return self.env.reset(seed=seed, options=options)
+    def put(self, thing: Any, name: str, value: float) -> None:
+        if thing is not self.unwrapped or not isinstance(getattr(thing, name), int | float):
+            super().put(thing, name, value)
+        else:
+            self.env.set_wrapper_attr(name, type(getattr(thing, name))(value))
 
 
 class KeepsTheBase(Changing):
-    """Holds the environment itself since it was made."""
+    """Holds the environment itself since it was made, and changes it as the reward says."""
 
-    def __init__(self, env: Any, name: str, **kwargs: Any) -> None:
-        super().__init__(env, name, **kwargs)
+    def __init__(self, env: Any, where: str, values: tuple[float, float]) -> None:
+        super().__init__(env, where, values)
         self.game = env.unwrapped
 
+    def place(self) -> tuple[Any, str]:
+        return self.game, self.where
+
     def step(self, action: Any) -> Any:
-        result = self.env.step(action)
-        setattr(self.game, self.name, self.low + 0.1 * abs(float(result[1])) % 1)
+        result = super().step(action)
+        self.change(abs(float(result[1])) % 1)
         return result
 
 
@@ -107,31 +128,32 @@ class EveryThirdEpisode(Changing):
 
     def reset(self, **kwargs: Any) -> Any:
         if self.episodes % 3 == 0:
-            self.put(self.episodes % 10 / 10)
+            self.change(self.episodes % 10 / 10)
         self.episodes += 1
-        return self.env.reset(**kwargs)
+        return super().reset(**kwargs)
 
 
 class Compounding(Changing):
     """Makes the value a little smaller in each episode."""
 
     def reset(self, **kwargs: Any) -> Any:
-        setattr(self.unwrapped, self.name, 0.7 * getattr(self.unwrapped, self.name))
-        return self.env.reset(**kwargs)
+        thing, name = self.place()
+        self.put(thing, name, 0.7 * getattr(thing, name))
+        return super().reset(**kwargs)
 
 
 class OwnGenerator(Changing):
     """Draws from a generator of its own, which begins differently in every copy."""
 
-    def __init__(self, env: Any, name: str, **kwargs: Any) -> None:
-        super().__init__(env, name, **kwargs)
+    def __init__(self, env: Any, where: str, values: tuple[float, float]) -> None:
+        super().__init__(env, where, values)
         self.dice = np.random.default_rng()
 
     def reset(self, *, seed: Any = None, options: Any = None) -> Any:
         if seed is not None:
             self.dice = np.random.default_rng(seed)
-        self.put(self.dice.random())
-        return self.env.reset(seed=seed, options=options)
+        self.change(self.dice.random())
+        return super().reset(seed=seed, options=options)
 
 
 class InPlace(gymnasium.Wrapper):
@@ -178,11 +200,78 @@ class BySeedMethod(gymnasium.Wrapper):
         return result
 
 
-# The kinds that take the name of an attribute, and those that take the path of an array.
-BY_NAME = (
-    *(BeforeReset, AfterReset, BeforeStep, AfterStep, Late, BySetWrapperAttr, KeepsTheBase),
-    *(EveryThirdEpisode, Compounding, OwnGenerator),
-)
-BY_PATH = (InPlace, HoldsAnArray)
-# The kinds whose unseeded resets draw from the operating system.
-SEEDED_ONLY = (BeforeReset, BySetWrapperAttr, InPlace)
+class InClass(BeforeReset):
+    """Sets the value in the class of the environment."""
+
+    def put(self, thing: Any, name: str, value: float) -> None:
+        put_in_class(type(thing), name, value)
+
+
+class LateInClass(Late):
+    def put(self, thing: Any, name: str, value: float) -> None:
+        put_in_class(type(thing), name, value)
+
+
+# What the classes had before; tests put it back.
+IN_CLASSES: dict[tuple[type, str], Any] = {}
+
+
+def put_in_class(kind: type, name: str, value: float) -> None:
+    owner = next(each for each in kind.__mro__ if name in vars(each))
+    IN_CLASSES.setdefault((owner, name), vars(owner)[name])
+    setattr(owner, name, value)
+
+
+def put_back() -> None:
+    """Give all classes their own values again."""
+    while IN_CLASSES:
+        (owner, name), value = IN_CLASSES.popitem()
+        setattr(owner, name, value)
+
+
+class BySeeding(Changing):
+    """Calls a method of the environment that seeds a generator, in every second step."""
+
+    def step(self, action: Any) -> Any:
+        if self.steps % 2:
+            self.unwrapped.seed_wind(self.steps)
+        return super().step(action)
+
+
+class Weather:
+    def __init__(self) -> None:
+        self.push = np.ones(1)
+
+
+class Windy(PendulumEnv):
+    """A pendulum with a wind that a generator of its own draws."""
+
+    top_speed = 8.0  # an attribute of the class
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.weather = Weather()
+        self.wind = np.random.default_rng(0)
+
+    def seed_wind(self, seed: int) -> None:
+        self.wind = np.random.default_rng(seed)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        self.wind = np.random.default_rng(seed)
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> Any:
+        obs, reward, *rest = super().step(action + self.weather.push * self.wind.normal(0, 0.1))
+        return obs, float(reward) * self.top_speed, *rest
+
+
+class Saving(Windy):
+    """Saves its own state, which leaves out what only wrappers change."""
+
+    def save_state(self) -> Any:
+        return {"state": self.state, "wind": self.wind.bit_generator.state}
+
+    def load_state(self, saved: Any) -> None:
+        self.state = saved["state"].copy()
+        self.wind.bit_generator.state = saved["wind"]
+        self.last_u = None

@@ -8,10 +8,10 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import changing_wrappers as changing
 import gymnasium
 import numpy as np
 import pytest
-import wrappers_that_change as changing
 from gymnasium.vector import SyncVectorEnv
 
 import plangym_like
@@ -207,12 +207,12 @@ def outcome(name: str, kind: Any, backend: str) -> str:
 
 
 KINDS = [
-    *(changing.InReset, changing.AfterReset, changing.BeforeStep, changing.AfterStep),
-    *(changing.Late, changing.ByWrapperAttribute),
+    *(changing.BeforeReset, changing.AfterReset, changing.BeforeStep, changing.AfterStep),
+    *(changing.Late, changing.BySetWrapperAttr),
 ]
 # In `make test`, every kind is tried over four environments, and three kinds over all others.
 WHOLE = ("classic control", "robot's mass", "own methods", "pickle")
-THREE = (changing.InReset, changing.AfterStep, changing.Late)
+THREE = (changing.BeforeReset, changing.AfterStep, changing.Late)
 FULL = pytest.mark.full
 
 
@@ -283,7 +283,7 @@ SAVED = {
 @pytest.mark.parametrize("name", SAVED)
 def test_auto_uses_the_first_way_that_holds_what_wrappers_change(name: str) -> None:
     subject = subject_named(name)
-    wrappers = [with_wrapper(changing.InReset, subject)]
+    wrappers = [with_wrapper(changing.BeforeReset, subject)]
     with quiet(), plangym_like.make(subject.source, wrappers=wrappers) as env:
         assert (env.snapshot, env.exactness) == (SAVED[name], "exact")
         if env.snapshot != "native":
@@ -320,7 +320,7 @@ def test_an_earlier_state_is_not_stepped_with_a_changed_setting() -> None:
 
 
 @pytest.mark.parametrize("n_workers", [None, 2])
-@pytest.mark.parametrize("kind", [changing.InReset, changing.AfterStep, changing.Late])
+@pytest.mark.parametrize("kind", [changing.BeforeReset, changing.AfterStep, changing.Late])
 def test_vectorised_robots_equal_gymnasiums(kind: Any, n_workers: int | None) -> None:
     subject = subject_named("robot's mass")
     wrapper = partial(kind, where=subject.where, values=subject.values)

@@ -3,17 +3,10 @@
 from functools import partial
 from typing import Any
 
+import changing_wrappers as changing
 import gymnasium
 import numpy as np
 import pytest
-from changing_wrappers import (
-    BY_NAME,
-    SEEDED_ONLY,
-    BySeedMethod,
-    EveryThirdEpisode,
-    HoldsAnArray,
-    InPlace,
-)
 from comparing import assert_same
 from conftest import sending
 from gymnasium.utils import EzPickle
@@ -66,14 +59,29 @@ class WithDefault(Machine):
         del self.power
 
 
-LANDER = ("LunarLander-v3", {"enable_wind": True}, "wind_power")
+LANDER = "LunarLander-v3", {"enable_wind": True}
+# Every kind of wrapper that sets a number.
+KINDS: tuple[Any, ...] = (
+    *(changing.BeforeReset, changing.AfterReset, changing.BeforeStep, changing.AfterStep),
+    *(changing.Late, changing.BySetWrapperAttr, changing.KeepsTheBase, changing.Compounding),
+    *(changing.EveryThirdEpisode, changing.OwnGenerator),
+)
+# The kinds whose unseeded resets draw from the operating system.
+SEEDED_ONLY = ("BeforeReset", "BySetWrapperAttr", "InPlace")
+
+
+def wrapper_of(kind: Any, where: str) -> tuple[Any, dict[str, Any]]:
+    options = {"where": where, "values": (0.0, 20.0)}
+    return kind, options | ({"late": 30} if kind is changing.Late else {})
+
+
 CASES: dict[str, tuple[Any, dict[str, Any], Any]] = {
-    **{f"{kind.__name__}-lander": (*LANDER[:2], (kind, {"name": LANDER[2]})) for kind in BY_NAME},
-    **{f"{kind.__name__}-machine": (Machine, {}, (kind, {"name": "power"})) for kind in BY_NAME},
-    "EveryThirdEpisode-default": (WithDefault, {}, (EveryThirdEpisode, {"name": "power"})),
-    "InPlace-machine": (Machine, {}, (InPlace, {"path": "model.masses"})),
-    "HoldsAnArray-machine": (Machine, {}, (HoldsAnArray, {"path": "model.masses"})),
-    "BySeedMethod-machine": (Machine, {}, BySeedMethod),
+    **{f"{kind.__name__}-lander": (*LANDER, wrapper_of(kind, "wind_power")) for kind in KINDS},
+    **{f"{kind.__name__}-machine": (Machine, {}, wrapper_of(kind, "power")) for kind in KINDS},
+    "Compounding-default": (WithDefault, {}, wrapper_of(changing.Compounding, "power")),
+    "InPlace-machine": (Machine, {}, (changing.InPlace, {"path": "model.masses"})),
+    "HoldsAnArray-machine": (Machine, {}, (changing.HoldsAnArray, {"path": "model.masses"})),
+    "BySeedMethod-machine": (Machine, {}, changing.BySeedMethod),
 }
 IN_WORKERS = ["BeforeReset-lander", "EveryThirdEpisode-machine", "HoldsAnArray-machine"]
 STEPS = 45
@@ -96,8 +104,7 @@ def seeds_of(case: str) -> tuple[int | None, ...]:
     """Return the seeds of a few episodes; an array may be changed only within an episode."""
     if case.startswith(("HoldsAnArray", "BySeedMethod")):
         return (4,)
-    drawn = tuple(kind.__name__ for kind in SEEDED_ONLY)
-    return tuple(s for s in SEEDS if s is not None) if case.startswith(drawn) else SEEDS
+    return tuple(s for s in SEEDS if s is not None) if case.startswith(SEEDED_ONLY) else SEEDS
 
 
 def actions_of(env: Any, count: int, seed: int = 0) -> list[int]:
@@ -264,7 +271,7 @@ class Connected(Machine):
         return super().step(action)
 
 
-@pytest.mark.parametrize("wrappers", [[], [BySeedMethod]], ids=["bare", "wrapped"])
+@pytest.mark.parametrize("wrappers", [[], [changing.BySeedMethod]], ids=["bare", "wrapped"])
 def test_what_the_environment_sets_itself_begins_anew_in_each_episode(wrappers: Any) -> None:
     with plangym_like.make(Connected, wrappers=wrappers) as env:
         first = env.reset(seed=3).state

@@ -302,3 +302,24 @@ def test_closures_that_each_copy_makes_itself_are_replayed(snapshot: str) -> Non
 def test_closures_that_copies_share_are_refused() -> None:
     with pytest.raises(SnapshotError, match="the variable 'count' in the closure"):
         plangym_like.make(SharedCounter, snapshot="replay")
+
+
+class DrawnGain(Walk):
+    """Each reset draws a number that all copies share."""
+
+    gain = 1.0
+
+    def reset(self, **kwargs: Any) -> Any:
+        result = super().reset(**kwargs)
+        DrawnGain.gain = float(self.np_random.random())
+        return result
+
+    def more(self) -> float:
+        return self.gain
+
+
+@pytest.mark.parametrize("snapshot", ["pickle", "replay"])
+def test_what_a_reset_sets_in_the_class_is_refused(snapshot: str) -> None:
+    with pytest.raises(SnapshotError, match="does not repeat itself") as caught:
+        plangym_like.make(DrawnGain, snapshot=snapshot)
+    assert "Proxy" not in str(caught.value)
