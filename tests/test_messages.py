@@ -62,9 +62,13 @@ def test_a_misspelled_option_of_a_class_without_a_constructor(n_workers: int | N
         plangym_like.make(Plain, n_workers, wrappers=[], n_worker=2)
 
 
-@pytest.mark.parametrize("option", ["replay_capacity", "live_prefixes", "allow_pickle"])
-def test_an_option_of_other_environments(option: str) -> None:
-    with pytest.raises(InputError, match=f"nor CartPoleEnv has an option '{option}'; other env"):
+@pytest.mark.parametrize(
+    ("option", "snapshot"),
+    [("replay_capacity", "replay"), ("live_prefixes", "replay"), ("allow_pickle", "pickle")],
+)
+def test_an_option_of_another_way_to_save_states(option: str, snapshot: str) -> None:
+    words = f"nor CartPoleEnv has an option '{option}'; it belongs to snapshot='{snapshot}'"
+    with pytest.raises(InputError, match=words):
         plangym_like.make("CartPole-v1", **{option: 2})
 
 
