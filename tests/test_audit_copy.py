@@ -64,7 +64,7 @@ def test_an_attribute_that_a_wrapper_changes_late_is_noticed_in_one_process() ->
     with plangym_like.make("Pendulum-v1", wrappers=[HeavierLater]) as env:
         env.reset(seed=0)
         with pytest.raises(
-            ChangedSettingError, match=r"PendulumEnv\.g changed from 10\.0 to 13\.0"
+            ChangedSettingError, match=r"PendulumEnv\.g changed from 10"
         ):
             for _ in range(40):
                 env.step([1.0], return_state=True)
