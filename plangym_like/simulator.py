@@ -410,10 +410,11 @@ class Simulator(abc.ABC):
             row[16:24].view(np.uint64)[0] = used
             row[HEADER_NBYTES + used :] = 0
 
-    def undisturbed(self) -> AbstractContextManager[gymnasium.Env[Any, Any]] | None:
-        """Return a context in which `env` may be used like a new one; its end restores the state.
+    def undisturbed(self) -> AbstractContextManager[None] | None:
+        """Return a context in which this may be used like a new simulator.
 
-        Return ``None`` if this is not supported.
+        Its end restores the state, the generators and the wrappers. Return ``None`` if this is not
+        supported.
         """
         return None
 

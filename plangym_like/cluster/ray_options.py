@@ -81,7 +81,8 @@ class RayOptions:
 
     def make(self, stepper: RowStepper) -> RayExecutor:
         """Connect to the cluster and start actors, without waiting until they are ready."""
-        self._expected = self._local.episode_of(stepper)
+        expected = self._local.expected_of(stepper)
+        self._expected = None if expected is None else expected.result()
         with episode_given(self._expected):
             return self._make(stepper)
 

@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Self
 
-import gymnasium
 import numpy as np
 
 from plangym_like.envs.codec import Codec
@@ -106,18 +105,15 @@ class TriedSimulator(Simulator):
         forget_seed(self.env)
 
     @contextlib.contextmanager
-    def undisturbed(self) -> Iterator[gymnasium.Env[Any, Any]]:
-        """Return a context in which `env` may be used like a new one; its end restores the state.
-
-        At the beginning, wrappers and generators are as before the first reset.
-        """
+    def undisturbed(self) -> Iterator[None]:
+        """Return a context in which this may be used like a new simulator."""
         original = np.zeros(self.payload_nbytes, np.uint8)
         self.read(original)
         fresh = self._fresh
         self.renew()
         self._fresh = None
         try:
-            yield self.env
+            yield
         finally:
             self._end_trial(original, fresh)
 

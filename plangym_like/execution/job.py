@@ -16,7 +16,7 @@ from plangym_like.errors import StateMismatchError
 from plangym_like.execution.batch_costs import BatchCosts
 from plangym_like.execution.costs import CostModel
 from plangym_like.execution.placement import Memory, Shape, place, signature
-from plangym_like.execution.short_episode import ShortEpisode, compare
+from plangym_like.execution.short_episode import ShortEpisode, compare_rows
 from plangym_like.layout import Layout
 from plangym_like.processes.messages import dumps
 from plangym_like.processes.remote_errors import pack_exception
@@ -244,17 +244,19 @@ def progress_slot(slots: Memory, worker: int) -> NDArray[np.int64]:
     return slots[worker * nbytes : (worker + 1) * nbytes].view(np.int64)
 
 
-def greet(env: HostedEnv, expected: ShortEpisode | None = None) -> bool:
-    """Make the environment, unless it exists already; compare it with the caller's.
+def compare_with_caller(env: HostedEnv, expected: ShortEpisode) -> None:
+    """Repeat the steps `expected` of the caller's environment.
 
     Raises
     ------
     DifferentWorkerError
-        The environment does not repeat `expected`, a short episode of the caller's environment.
+        The results differ.
     """
+    stepper = env.row_stepper
+    compare_rows(stepper.simulator, stepper.layout, expected)
+
+
+def greet(env: HostedEnv) -> bool:
+    """Make the environment, unless it exists already."""
     env.setup()
-    context = None if expected is None else env.row_stepper.simulator.undisturbed()
-    if expected is not None and context is not None:
-        with context as gym_env:
-            compare(gym_env, expected)
     return True

@@ -21,11 +21,12 @@ from plangym_like.errors import (
 from plangym_like.execution.known_ids import KnownIds, know, known_ids
 from plangym_like.execution.process_executor import ProcessExecutor
 from plangym_like.execution.short_episode import (
+    ExpectedEpisode,
     ShortEpisode,
-    episode_in_copy,
     given_episode,
-    play,
+    play_rows,
 )
+from plangym_like.layout import Layout
 from plangym_like.processes import fork_server
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.remote_errors import is_remote, portable_result
@@ -170,23 +171,26 @@ class ProcessOptions:
         while self._early:
             self._early.pop().close(0.0)
 
-    def episode_of(self, stepper: RowStepper) -> ShortEpisode | None:
+    def expected_of(self, stepper: RowStepper) -> ExpectedEpisode | None:
         """Return a short episode of the caller's environment, which workers have to repeat.
 
         If batches are isolated, a copy of this process plays it. Return ``None`` if workers are not
-        compared: the environment is approximate, or is not audited with ``audit="raise"``, or the
-        copy failed.
+        compared: the environment is approximate, or is not audited with ``audit="raise"``.
         """
         given = given_episode()
         if given is not None:
-            return given[0]
-        simulator = stepper.simulator
+            return ExpectedEpisode(given)
+        simulator, layout = stepper.simulator, stepper.layout
         shown = getattr(simulator, "render_mode", None) == "human"
         if self._audit != "raise" or simulator.exactness != "exact" or shown:
             return None
         if self.isolated:
-            return episode_in_copy(partial(_play_in_copy, simulator))
-        return _played(simulator)
+            return ExpectedEpisode.in_copy(partial(_play_in_copy, simulator, layout))
+        context = simulator.undisturbed()
+        if context is None:
+            return None
+        with context:
+            return ExpectedEpisode(play_rows(simulator, layout))
 
     def _method(self, index: int) -> str:
         """Return the start method of worker `index`.
@@ -216,6 +220,8 @@ class ProcessOptions:
         workers = self._early[:count]
         del self._early[:count]
         self._drop_early()
+        # Forked workers have what this process has.
+        compares = self._start_method != "fork" or given_episode() is not None
         try:
             while len(workers) < count:
                 workers.append(self._launch(len(workers)))
@@ -225,7 +231,7 @@ class ProcessOptions:
                 None if self.isolated else stepper,
                 step_timeout=self._step_timeout,
                 start_timeout=start_timeout,
-                expected=self.episode_of(stepper) if workers else None,
+                expected=self.expected_of(stepper) if compares and count else None,
             )
         except BaseException:
             for worker in workers:
@@ -270,21 +276,13 @@ def outcomes_of_trials(env: Any) -> list[TrialOutcome]:
     return list(_outcomes)
 
 
-def _play_in_copy(simulator: Simulator) -> ShortEpisode | None:
-    """Play a short episode of `simulator` in a copy of this process."""
-    if simulator.suspect_wrappers() or simulator.snapshot != "native":
-        # It may be connected to other processes, and the connection must not be used twice.
-        copy = simulator.second_copy()
-        return None if copy is None else _played(copy)
-    return _played(simulator)
-
-
-def _played(simulator: Simulator) -> ShortEpisode | None:
-    context = simulator.undisturbed()
-    if context is None:
-        return None
-    with context as env:
-        return play(env)
+def _play_in_copy(simulator: Simulator, layout: Layout) -> ShortEpisode | None:
+    """Play a short episode in a copy of the process that made `simulator`."""
+    if not simulator.suspect_wrappers() and simulator.snapshot == "native":
+        return play_rows(simulator, layout)
+    # It may be connected to other processes, and the connection must not be used twice.
+    copy = simulator.second_copy()
+    return None if copy is None else play_rows(copy, layout)
 
 
 def headless(env_kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -16,11 +16,12 @@ from plangym_like.execution.job import (
     REACH,
     Job,
     Report,
+    compare_with_caller,
     greet,
     progress_slot,
     run_job,
 )
-from plangym_like.execution.short_episode import ShortEpisode
+from plangym_like.execution.short_episode import ExpectedEpisode
 from plangym_like.future import Future
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.remote_errors import portable_result
@@ -41,8 +42,8 @@ class RowWorker(WorkerHandle):
         The worker's index in the pool, and the number of its progress slot.
     slots : SharedBlock
         The progress slots of all workers.
-    expected : ShortEpisode, optional
-        The results with which those of each new process are compared.
+    expected : ExpectedEpisode, optional
+        A short episode of the caller, which each new process has to repeat.
 
     Attributes
     ----------
@@ -60,9 +61,10 @@ class RowWorker(WorkerHandle):
         process: ExternalProcess,
         index: int,
         slots: SharedBlock,
-        expected: ShortEpisode | None = None,
+        expected: ExpectedEpisode | None = None,
     ) -> None:
-        super().__init__(process, index, partial(greet, expected=expected))
+        super().__init__(process, index, greet)
+        self._expected = expected
         self._slots = slots
         self.slot = progress_slot(slots.array(), index)
         self.start = self.stop = self.most = 0
@@ -74,6 +76,32 @@ class RowWorker(WorkerHandle):
         self.progress_at = 0.0
         self._progress = (-1, -1)
         self._owner: Any = None
+
+    def _greet(self) -> None:
+        super()._greet()
+        self._is_compared = False
+
+    def become_ready(self) -> bool:
+        """Return whether the worker has become ready since the last call.
+
+        It is ready once it has made its environment and has repeated the caller's episode. If a
+        copy of this process has to play this episode, it does so while the worker starts.
+        """
+        if self._expected is not None:
+            self._expected.begin()
+        if not super().become_ready():
+            return False
+        expected = None
+        if self._expected is not None and not self._is_compared:
+            expected = self._expected.result()
+        self._is_compared = True
+        if expected is None:
+            return True
+        self._greeting = self.process.apply(
+            partial(compare_with_caller, expected=expected), patient=True
+        )
+        self.started_at = time.monotonic()
+        return False
 
     @property
     def owner(self) -> Any:

@@ -2,7 +2,8 @@
 
 Workers import modules anew. If the program has changed a module after importing it (a patched
 method, a class attribute, ``config.SCALE = 3``), workers do not have the change. So the caller
-plays a short episode, and each worker repeats it before it is used.
+takes a few steps, and each worker repeats them before it is used: from the same state row, which
+also holds what a constructor has drawn, or, if there are no rows, from a seeded reset.
 
 The comparison leaves out infos, which may hold times and process ids. Floats may differ a little,
 because numerical libraries use one thread in workers and several in the caller.
@@ -17,144 +18,215 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
-from typing import Any, NamedTuple, cast
+from functools import partial
+from itertools import zip_longest
+from typing import Any, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from plangym_like.errors import DifferentWorkerError
-from plangym_like.processes.forked_copy import result_in_copy
+from plangym_like.execution.placement import signature
+from plangym_like.layout import Layout
+from plangym_like.processes.forked_copy import ForkedCopy
 from plangym_like.processes.messages import dumps, loads
 from plangym_like.row_errors import errors_suppressed
+from plangym_like.simulator import Simulator
+from plangym_like.states import Row
 
-# The caller takes at least three steps, at most eight, and after the third none after so many
-# seconds.
+# At least three steps are taken, at most eight, and after the third none after so many seconds.
 _FEWEST_STEPS, _STEPS, _SECONDS = 3, 8, 0.05
 # Of larger arrays, only so many elements are compared.
 _MOST_ELEMENTS = 1024
-# Differences between floats that do not count, relative to the largest element of the array.
+# Differences between floats that do not count, relative to the largest element of the array, by
+# the size of a float in bytes.
 _TOLERANCES = {2: 1e-2, 4: 1e-5}
 _TOLERANCE = 1e-6
-# How long a copy of this process may take to make and play an environment.
+# How long a copy of this process may take to make and step environments.
 _COPY_SECONDS = 5.0
 _FIELDS = ("observation", "reward", "terminated", "truncated")
 
 
 class ShortEpisode(NamedTuple):
-    """The results of a short episode with seed 0.
+    """The results of a few steps.
 
     Attributes
     ----------
-    outcomes : list of list
-        For the reset, the observation; for each step, the observation, reward and flags.
-    text_hash : int
-        The hash of a text, which differs between processes that hash strings differently.
+    outcomes : list
+        The observation, reward and flags of each step. Before them is the observation of the reset,
+        or an empty list if the steps begin in `start`.
+    start : array ``(payload_nbytes,) uint8`` or None
+        The payload of the state row that the steps begin in; ``None`` for a reset with seed 0.
+    signature : int
+        The signature of the layout of these rows.
     """
 
     outcomes: list[list[Any]]
-    text_hash: int
+    start: Row | None = None
+    signature: int = 0
 
 
-def play(env: Any, most: int = _STEPS, seconds: float = _SECONDS) -> ShortEpisode:
-    """Play a short episode with seed 0 in `env`, and return its results.
+def play(env: Any) -> ShortEpisode:
+    """Take a few steps in `env`, like a `gymnasium.Env`, after a reset with seed 0.
 
-    The episode ends early if the environment raises an exception. The global random generators are
-    the same at the end as at the beginning.
-
-    Parameters
-    ----------
-    env : object
-        Has ``reset``, ``step`` and ``action_space`` like a `gymnasium.Env`.
-    most : int
-        The maximum number of steps.
-    seconds : float
-        After this time, no more steps are taken than three.
+    The episode ends early if the environment raises an exception.
     """
-    episode = ShortEpisode([], hash("plangym_like"))
+    outcomes: list[list[Any]] = []
     with global_generators_seeded(), errors_suppressed():
-        space = copy.deepcopy(env.action_space)
-        space.seed(0)
-        begun = time.perf_counter()
-        episode.outcomes.append([_plain(env.reset(seed=0, options=None)[0])])
-        for step in range(most):
-            if step >= _FEWEST_STEPS and time.perf_counter() - begun > seconds:
-                break
-            obs, reward, terminated, truncated = tuple(env.step(space.sample()))[:4]
-            episode.outcomes.append(list(map(_plain, (obs, reward, terminated, truncated))))
-            if terminated or truncated:
-                break
-    return episode
+        outcomes.append([_leaves(env.reset(seed=0, options=None)[0])])
+        _take_steps(env.step, env.action_space, outcomes)
+    return ShortEpisode(outcomes)
 
 
-def compare(env: Any, expected: ShortEpisode) -> None:
-    """Repeat the episode `expected` of the caller in `env`, in a worker.
+def play_rows(simulator: Simulator, layout: Layout) -> ShortEpisode:
+    """Take a few steps in `simulator` from a new state; its current state is lost."""
+    start = None
+    outcomes: list[list[Any]] = [[]]
+    with global_generators_seeded(), errors_suppressed():
+        simulator.reset(0)
+        row = np.zeros(simulator.payload_nbytes, np.uint8)
+        simulator.read(row)
+        start = row
+        _take_steps(partial(simulator.step, dt=1), simulator.action_space, outcomes)
+    return ShortEpisode(outcomes, start, signature(layout))
+
+
+def compare_rows(simulator: Simulator, layout: Layout, expected: ShortEpisode) -> None:
+    """Repeat the steps of `play_rows` in another process.
+
+    Nothing is compared if `simulator` has rows of another layout; batches raise an error then.
 
     Raises
     ------
     DifferentWorkerError
         The results differ.
     """
-    found = play(env, len(expected.outcomes) - 1, float("inf"))
+    if expected.start is None or expected.signature != signature(layout):
+        return
+    outcomes: list[list[Any]] = [[]]
+    with global_generators_seeded(), errors_suppressed():
+        simulator.write(expected.start)
+        _take_steps(partial(simulator.step, dt=1), simulator.action_space, outcomes)
+    check(expected, ShortEpisode(outcomes))
+
+
+def _take_steps(step: Callable[[Any], Any], space: Any, outcomes: list[list[Any]]) -> None:
+    """Step with random actions, and append the results to `outcomes`.
+
+    The actions are those with which a trial begins (see `plangym_like.snapshots.trial`).
+    """
+    space = copy.deepcopy(space)
+    space.seed(0)
+    begun = time.perf_counter()
+    for number in range(_STEPS):
+        if number >= _FEWEST_STEPS and time.perf_counter() - begun > _SECONDS:
+            break
+        outcome = tuple(step(space.sample()))[:4]
+        outcomes.append([_leaves(value) for value in outcome])
+        if outcome[2] or outcome[3]:
+            break
+
+
+def check(expected: ShortEpisode, found: ShortEpisode) -> None:
+    """Compare the results of a worker, `found`, with those of the caller.
+
+    Raises
+    ------
+    DifferentWorkerError
+        They differ.
+    """
     difference = first_difference(expected, found)
-    if difference is not None:
-        raise _error(*difference, hashes_differ=expected.text_hash != found.text_hash)
-
-
-def first_difference(one: ShortEpisode, other: ShortEpisode) -> tuple[str, str, str] | None:
-    """Return where two episodes first differ, and both values there; ``None`` if nowhere."""
-    for step, outcomes in enumerate(zip(one.outcomes, other.outcomes, strict=False)):
-        when = f"of step {step}" if step else "of the reset"
-        for name, before, after in zip(_FIELDS, *outcomes, strict=False):
-            if (values := _difference(before, after)) is not None:
-                return f"the {name} {when}", *values
-    return None
-
-
-def _error(place: str, before: str, after: str, *, hashes_differ: bool) -> DifferentWorkerError:
-    hashes = (
-        " Otherwise, the environment may depend on the order of a set of strings, which differs "
-        "between processes unless the variable PYTHONHASHSEED is set."
-    )
-    return DifferentWorkerError(
-        "the environment gives other results in a worker than in the process that made it: in a "
-        f"short episode with seed 0, {place} is {after} in the worker, but {before} in that "
-        "process. Probably the program has changed an imported module after the import: it patched "
-        "a method, or set a class attribute or a variable of a module. Workers import modules "
-        "anew. Make such changes inside the function that makes the environment, or use "
-        f"start_method='fork', which copies the process{'.' + hashes if hashes_differ else ''}",
+    if difference is None:
+        return
+    place, before, after = difference
+    raise DifferentWorkerError(
+        "the environment gives other results in a worker than in the process that made it: after "
+        f"the same actions, {place} is {after} in the worker, but {before} in that process. "
+        "Probably the program has changed an imported module after the import: it patched a "
+        "method, or set a class attribute or a variable of a module. Workers import modules anew. "
+        "Make such changes inside the function that makes the environment, or use "
+        "start_method='fork', which copies the process. Otherwise, the environment may depend on "
+        "the order of a set of strings, which differs between processes unless the variable "
+        "PYTHONHASHSEED is set",
         0,
         place,
         f"{before} and {after}",
     )
 
 
-def episode_in_copy(
-    make_episode: Callable[[], ShortEpisode | None], seconds: float = _COPY_SECONDS
-) -> ShortEpisode | None:
-    """Return ``make_episode()``, called in a forked copy of this process.
+def first_difference(one: ShortEpisode, other: ShortEpisode) -> tuple[str, str, str] | None:
+    """Return where two episodes first differ, and both values there; ``None`` if nowhere.
 
-    So no environment can harm this process. The copy is not used once JAX is imported, because
-    JAX's threads make such copies hang. Return ``None`` if there is no result.
+    Steps that only one of them has are left out.
     """
-    if "jax" in sys.modules:
-        return None
-    found = result_in_copy(lambda: dumps(make_episode()), seconds)
-    return None if found is None else cast(ShortEpisode | None, loads(found))
+    for step, outcomes in enumerate(zip(one.outcomes, other.outcomes, strict=False)):
+        when = f"of step {step}" if step else "of the reset"
+        for name, before, after in zip(_FIELDS, *outcomes, strict=False):
+            for pair in zip_longest(before, after, fillvalue="nothing"):
+                if (values := _difference(*pair)) is not None:
+                    return f"the {name} {when}", *values
+    return None
 
 
-# The results that a process uses instead of its own: on a node of a cluster, those of the driver.
-_given: ContextVar[tuple[ShortEpisode | None] | None] = ContextVar("given", default=None)
+class ExpectedEpisode:
+    """The short episode that workers have to repeat.
+
+    Parameters
+    ----------
+    episode : ShortEpisode, optional
+    """
+
+    def __init__(self, episode: ShortEpisode | None = None) -> None:
+        self._episode = episode
+        self._start_copy: Callable[[], ForkedCopy] | None = None
+        self._copy: ForkedCopy | None = None
+
+    @classmethod
+    def in_copy(
+        cls, make_episode: Callable[[], ShortEpisode | None], seconds: float = _COPY_SECONDS
+    ) -> Self:
+        """Let a forked copy of this process call `make_episode`, so that it harms nothing here.
+
+        There is no episode if this takes more than `seconds`, or once JAX is imported, because
+        JAX's threads make such copies hang.
+        """
+        expected = cls()
+        expected._start_copy = partial(ForkedCopy, lambda: dumps(make_episode()), seconds)
+        return expected
+
+    def begin(self) -> None:
+        """Start the copy, unless it was started before; `result` does this too."""
+        start, self._start_copy = self._start_copy, None
+        if start is not None and "jax" not in sys.modules:
+            self._copy = start()
+
+    def result(self) -> ShortEpisode | None:
+        """Return the episode, or ``None`` if there is none; wait until the copy has played it."""
+        self.begin()
+        if self._copy is not None:
+            found = self._copy.result()
+            self._episode = None if found is None else loads(found)
+            self._copy = None
+        return self._episode
+
+    def close(self) -> None:
+        """End the copy; may be called repeatedly."""
+        if self._copy is not None:
+            self._copy.close()
 
 
-def given_episode() -> tuple[ShortEpisode | None] | None:
-    """Return the argument of the enclosing `episode_given` in a tuple, or ``None`` if none."""
+# The episode that is used instead of this process's own: on a node of a cluster, the driver's.
+_given: ContextVar[ShortEpisode | None] = ContextVar("given_episode", default=None)
+
+
+def given_episode() -> ShortEpisode | None:
+    """Return the argument of the enclosing `episode_given`, or ``None`` if there is none."""
     return _given.get()
 
 
 @contextlib.contextmanager
 def episode_given(expected: ShortEpisode | None) -> Iterator[None]:
-    """During the block, let workers be compared with `expected`, not with this process."""
-    token = _given.set((expected,))
+    """During the block, compare workers with `expected`, not with this process, if it is given."""
+    token = _given.set(expected)
     try:
         yield
     finally:
@@ -180,45 +252,32 @@ def global_generators_seeded() -> Iterator[None]:
             torch.set_rng_state(torch_state)
 
 
-def _plain(value: Any) -> Any:
-    """Return a copy of `value` that can be sent and compared; other objects become ``None``."""
+def _leaves(value: Any) -> list[Any]:
+    """Return copies of the texts and arrays in `value` that can be sent; leave out other objects.
+
+    Keys of dicts are among them, so that other keys are a difference.
+    """
     if isinstance(value, (str, bytes)):
-        return value
+        return [value]
     if isinstance(value, Mapping):
-        return {key: _plain(part) for key, part in value.items()}
+        keys = sorted(value, key=str)
+        return [leaf for key in keys for leaf in (str(key), *_leaves(value[key]))]
     if isinstance(value, (tuple, list)):
-        return [_plain(part) for part in value]
+        return [leaf for part in value for leaf in _leaves(part)]
     if not isinstance(value, (np.ndarray, np.generic, bool, int, float)):
-        return None
+        return []
     array = np.asarray(value)
     if array.dtype.kind not in "biufc":
-        return None
-    apart = -(-array.size // _MOST_ELEMENTS)
-    return array.shape, array.reshape(-1)[:: max(1, apart)].copy()
+        return []
+    apart = max(1, -(-array.size // _MOST_ELEMENTS))
+    return [f"of shape {array.shape}", array.reshape(-1)[::apart].copy()]
 
 
 def _difference(before: Any, after: Any) -> tuple[str, str] | None:
-    """Return two different parts of the same place as text, or ``None`` if there are none."""
-    if isinstance(before, tuple) and isinstance(after, tuple):
-        if before[0] != after[0]:
-            return f"of shape {before[0]}", f"of shape {after[0]}"
-        return _difference_of_arrays(before[1], after[1])
-    if type(before) is not type(after):
-        return _shown(before), _shown(after)
-    if isinstance(before, dict):
-        if before.keys() != after.keys():
-            return f"with keys {list(before)}", f"with keys {list(after)}"
-        pairs = [(before[key], after[key]) for key in before]
-    elif isinstance(before, list):
-        if len(before) != len(after):
-            return f"of length {len(before)}", f"of length {len(after)}"
-        pairs = list(zip(before, after, strict=True))
-    else:
-        return None if before == after else (repr(before), repr(after))
-    return next((found for pair in pairs if (found := _difference(*pair)) is not None), None)
-
-
-def _difference_of_arrays(before: NDArray[Any], after: NDArray[Any]) -> tuple[str, str] | None:
+    """Return two leaves as texts if they differ, otherwise ``None``."""
+    if not (isinstance(before, np.ndarray) and isinstance(after, np.ndarray)):
+        one, other = str(before), str(after)
+        return None if one == other else (one, other)
     if before.dtype.kind in "fc" or after.dtype.kind in "fc":
         finite = [part[np.isfinite(part)] for part in (before, after)]
         largest = max((float(np.abs(part).max()) for part in finite if part.size), default=0.0)
@@ -232,7 +291,3 @@ def _difference_of_arrays(before: NDArray[Any], after: NDArray[Any]) -> tuple[st
         return None
     place = int(np.argmin(same))
     return str(before[place]), str(after[place])
-
-
-def _shown(value: Any) -> str:
-    return "a number" if isinstance(value, tuple) else type(value).__name__

@@ -223,7 +223,8 @@ def _make_lanes(
     with trials_shared():
         if workers > 1 and _is_worth_messages(factories[0], count, vectorise=vectorise):
             sample = sample_of(factories[0])
-            episode = sample_episode(sample)
+            forked = in_processes["start_method"] == "fork"
+            episode = None if forked else sample_episode(sample)
             return ProcessLanes(
                 factories[0] if is_one else factories,
                 count,

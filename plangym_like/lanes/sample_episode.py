@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import gymnasium
-
 from plangym_like.execution.short_episode import (
     ShortEpisode,
-    compare,
+    check,
     first_difference,
     global_generators_seeded,
     play,
 )
 from plangym_like.lanes.lanes import gym_env_of, is_plan_env
 from plangym_like.lanes.make_lanes import EnvSource, make_envs
+from plangym_like.processes.messages import dumps, loads
 
 # A function that returns a new environment, and a function that closes it.
 Sample = Callable[[], tuple[Any, Callable[[], Any]]]
@@ -39,45 +37,39 @@ def sample_episode(sample: Sample) -> ShortEpisode | None:
     Return ``None`` if there is nothing to compare: a second environment gives other results, or the
     environment is approximate.
     """
-    episode, is_exact = _played(sample)
-    if is_exact is False:
+    episode = _played(sample)
+    again = None if episode is None else _played(sample)
+    if episode is None or again is None or len(again.outcomes) != len(episode.outcomes):
         return None
-    if is_exact is None:
-        again, _ = _played(sample)
-        if len(again.outcomes) != len(episode.outcomes) or first_difference(episode, again):
-            return None
-    return episode
-
-
-def _played(sample: Sample) -> tuple[ShortEpisode, bool | None]:
-    """Return the episode, and whether states are exact; ``None`` if there are no states."""
-    with global_generators_seeded():
-        env, close = sample()
-        try:
-            return play(gym_env_of(env)), env.exactness == "exact" if is_plan_env(env) else None
-        finally:
-            close()
+    return None if first_difference(episode, again) else episode
 
 
 def compare_sample(sample: Sample, expected: ShortEpisode) -> None:
     """In a worker, make an environment, and repeat the episode `expected` of the caller in it.
 
+    If the results differ, compare a second environment, because the first one that a process makes
+    may be different. Objects that `sample` holds, which may be environments, are not used: they are
+    copied first.
+
     Raises
     ------
     DifferentWorkerError
-        The results differ.
+        The results of both environments differ.
     """
+    sample = loads(dumps(sample))
+    found = _played(sample)
+    if found is not None and first_difference(expected, found):
+        found = _played(sample)
+    if found is not None:
+        check(expected, found)
+
+
+def _played(sample: Sample) -> ShortEpisode | None:
+    """Return a short episode of a new environment, or ``None`` if it is approximate."""
     with global_generators_seeded():
         env, close = sample()
         try:
-            compare(gym_env_of(env), expected)
+            is_exact = not is_plan_env(env) or env.exactness == "exact"
+            return play(gym_env_of(env)) if is_exact else None
         finally:
             close()
-
-
-def may_be_changed(source: EnvSource) -> bool:
-    """Return whether this program may have changed the module of an id, which it has imported."""
-    spec = gymnasium.registry.get(source) if isinstance(source, str) else None
-    if spec is None or not isinstance(spec.entry_point, str):
-        return True
-    return spec.entry_point.partition(":")[0] in sys.modules

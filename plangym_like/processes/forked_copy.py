@@ -1,4 +1,4 @@
-"""Run a function in a short-lived copy of this process.
+"""`ForkedCopy`: runs a function in a short-lived copy of this process.
 
 The copy has everything that this process has in memory, and nothing that it does affects this
 process. Locks that other threads hold are never released in the copy, and so it may hang; it is
@@ -18,28 +18,56 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 
+from plangym_like.fork_safety import forget_after_fork
 from plangym_like.processes import parent_death
 from plangym_like.processes.child_process import ChildProcess, flush_outputs, open_pidfd
-from plangym_like.processes.launching import launch_by
+from plangym_like.processes.launching import Launched, launch_by
 
 
-def result_in_copy(function: Callable[[], bytes], seconds: float) -> bytes | None:
-    """Return ``function()``, called in a forked copy of this process.
+class ForkedCopy:
+    """Calls a function in a forked copy of this process, in the background.
 
-    Return ``None`` if the copy could not be made, if the function raised an exception, or if there
-    was no result after `seconds` seconds.
+    Parameters
+    ----------
+    function : callable
+    seconds : float
+        How long the copy may take.
     """
-    if not hasattr(os, "fork"):
-        return None
-    try:
-        launched = launch_by(partial(_start_copy, function))
-    except OSError:  # there is no memory for the copy, for example
-        return None
-    try:
-        return _read(launched.connection, time.monotonic() + seconds)
-    finally:
-        launched.process.end()
-        launched.close()
+
+    def __init__(self, function: Callable[[], bytes], seconds: float) -> None:
+        self._until = time.monotonic() + seconds
+        self._launched: Launched | None = None
+        if hasattr(os, "fork"):
+            with contextlib.suppress(OSError):  # there is no memory for the copy, for example
+                self._launched = launch_by(partial(_start_copy, function))
+        forget_after_fork(self)
+
+    def result(self) -> bytes | None:
+        """Wait for the result of the function, and end the copy.
+
+        Return ``None`` if the copy could not be made, if the function raised an exception, if it
+        took too long, or if this method or `close` was called before.
+        """
+        launched = self._launched
+        if launched is None:
+            return None
+        try:
+            return _read(launched.connection, self._until)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End the copy; may be called repeatedly."""
+        launched, self._launched = self._launched, None
+        if launched is not None:
+            launched.process.end()
+            launched.close()
+
+    def forget(self) -> None:
+        """In a forked child process, leave the copy to the process that made it."""
+        launched, self._launched = self._launched, None
+        if launched is not None:
+            launched.close()
 
 
 def _read(connection: socket.socket, until: float) -> bytes | None:

@@ -17,7 +17,9 @@ from gymnasium.envs.mujoco.hopper_v5 import HopperEnv
 
 import plangym_like
 from plangym_like.errors import DifferentWorkerError, WorkerStartError
+from plangym_like.lanes import make_vec
 from plangym_like.lanes.make_lanes import lanes_from
+from plangym_like.lanes.sample_episode import compare_sample, sample_episode, sample_of
 
 
 @pytest.fixture
@@ -102,6 +104,62 @@ def test_environments_that_differ_anyway_are_no_error(how: str) -> None:
     envs.reset(seed=0)
     assert envs.step(np.zeros(4, int))[0].shape == (4, 1)
     envs.close()
+
+
+class FirstOfItsProcess(Slow):
+    """The first environment that a process makes differs from later ones."""
+
+    made: ClassVar[list[int]] = []
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made.append(1)
+        self.change = float(len(self.made) == 1)
+
+    def step(self, action: Any) -> Any:
+        obs, *outcome = super().step(action)
+        return obs + self.change, *outcome
+
+
+@pytest.mark.parametrize(
+    ("source", "arguments"),
+    [(FirstOfItsProcess, {}), ("FrozenLake-v1", {"desc": None, "vectorise": False})],
+)
+def test_environments_that_a_process_makes_later_are_compared(
+    monkeypatch: pytest.MonkeyPatch, source: Any, arguments: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(make_vec, "_MESSAGES_SECONDS", 0.0)
+    envs = plangym_like.make_vec(source, 4, n_workers=2, **arguments)
+    assert len(envs.pids) == 1
+    envs.reset(seed=0)
+    envs.step(np.zeros(4, int))
+    envs.close()
+
+
+class OneUse(Slow):
+    """Cannot be used once it is closed, and counts its resets."""
+
+    closed = False
+    count = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        assert not self.closed
+        self.count += 1
+        return super().reset(seed=seed)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_environments_that_a_worker_was_given_are_not_used() -> None:
+    given = OneUse()
+    sample = sample_of(partial(gymnasium.Wrapper, given))
+    expected = sample_episode(sample_of(partial(gymnasium.Wrapper, OneUse())))
+    assert expected is None  # a second environment is the same object, which is closed
+    expected = sample_episode(sample_of(OneUse))
+    assert expected is not None
+    compare_sample(sample, expected)
+    assert (given.count, given.closed) == (0, False)
 
 
 @pytest.mark.parametrize("snapshot", ["auto", "pickle", "replay"])

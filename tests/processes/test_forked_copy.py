@@ -11,7 +11,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from plangym_like.processes.forked_copy import result_in_copy
+from plangym_like.processes.forked_copy import ForkedCopy
+
+
+def result_in_copy(function: Callable[[], bytes], seconds: float) -> bytes | None:
+    return ForkedCopy(function, seconds).result()
 
 
 def test_the_copy_has_the_memory_of_this_process_and_changes_nothing() -> None:
@@ -63,4 +67,19 @@ def test_a_copy_that_hangs_is_killed(tmp_path: Path) -> None:
     while not list(tmp_path.iterdir()):
         assert result_in_copy(hang, seconds) is None
         seconds *= 2
+    assert not any(psutil.pid_exists(int(path.name)) for path in tmp_path.iterdir())
+
+
+def test_a_copy_that_is_closed_early_is_killed(tmp_path: Path) -> None:
+    def hang() -> bytes:
+        (tmp_path / str(os.getpid())).touch()
+        while True:
+            time.sleep(1)
+
+    copy = ForkedCopy(hang, 60)
+    while not list(tmp_path.iterdir()):
+        time.sleep(0.01)
+    copy.close()
+    copy.close()
+    assert copy.result() is None
     assert not any(psutil.pid_exists(int(path.name)) for path in tmp_path.iterdir())

@@ -47,7 +47,7 @@ class ProcessWorkers(Workers):
             preload = (*_PRELOAD, *options.preload)
             if start_method in FORK_SERVERS:
                 fork_server.warm_up(preload, FORK_SERVERS[start_method])
-            make_object = ObjectMaker(options)
+            make_object = ObjectMaker(options, compares=start_method != "fork")
             for number in range(self.num_workers):
                 groups = options.groups_of(number, self.num_workers)
                 process = ExternalProcess(

@@ -14,7 +14,7 @@ import torch
 from plangym_like.batchers.engine.group_context import GroupContext
 from plangym_like.batchers.engine.tensor_tree import tensor_over
 from plangym_like.execution.known_ids import know, known_ids
-from plangym_like.execution.short_episode import ShortEpisode, episode_in_copy
+from plangym_like.execution.short_episode import ExpectedEpisode, ShortEpisode
 from plangym_like.future import Future
 from plangym_like.lanes.sample_episode import Sample, compare_sample, sample_episode
 from plangym_like.lanes.shared_arrays import SharedArrays
@@ -152,15 +152,17 @@ class ObjectMaker:
     Parameters
     ----------
     options : PoolOptions
+    compares : bool
+        Whether to compare the short episodes.
     """
 
-    def __init__(self, options: PoolOptions) -> None:
+    def __init__(self, options: PoolOptions, *, compares: bool = True) -> None:
         self._make_object, self._sample = options.make_object, options.sample
         self._ids, self._precision = known_ids(), torch.get_float32_matmul_precision()
         self._expected: ShortEpisode | None = None
-        if options.sample is not None:
+        if compares and options.sample is not None:
             play = partial(sample_episode, options.sample)
-            self._expected = episode_in_copy(play, _COPY_SECONDS)
+            self._expected = ExpectedEpisode.in_copy(play, _COPY_SECONDS).result()
         self._is_prepared = False
 
     def __call__(self, context: GroupContext) -> Any:

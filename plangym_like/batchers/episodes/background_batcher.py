@@ -107,7 +107,7 @@ class BackgroundBatcher(Closable):
             timeout=timeout,
             name=type(self).__name__,
             preload=("plangym_like.batchers.episodes.episode_worker",),
-            sample=partial(first_env, plan),
+            sample=partial(first_env, create_env, plan.env_args, plan.seeds[0]),
         )
         self._in_process = n_threads == 0
         self._failure: BaseException | None = None

@@ -38,15 +38,17 @@ class EpisodePlan:
     endless: bool
 
 
-def first_env(plan: EpisodePlan) -> tuple[Any, Callable[[], Any]]:
-    """Return a new environment of the first group, and a function that closes the group's.
+def first_env(
+    create_env: Callable[..., VecEnv], env_args: Mapping[str, Any], seed: int
+) -> tuple[Any, Callable[[], Any]]:
+    """Return the first environment of a new group, and a function that closes the group's.
 
     Raises
     ------
     TypeError
         The groups are not `GymEnv`s.
     """
-    group = plan.create_env(**{**plan.env_args, "seed": plan.seeds[0]})
+    group = create_env(**{**env_args, "seed": seed})
     if not isinstance(group, GymEnv):
         raise TypeError(f"a {type(group).__name__} has no Gymnasium environments")
     return group.first_env, group.close

@@ -15,7 +15,7 @@ from plangym_like.batchers.rollout.delivery import Delivery
 from plangym_like.batchers.rollout.fragment import Fragment
 from plangym_like.batchers.rollout.rollout_iterator import RolloutIterator
 from plangym_like.batchers.rollout.rollout_worker import ACTOR, BUFFERS, RolloutPlan, RolloutWorker
-from plangym_like.lanes.sample_episode import may_be_changed, sample_of
+from plangym_like.lanes.sample_episode import sample_of
 from plangym_like.processes.interrupts import interrupts_deferred
 
 
@@ -50,7 +50,7 @@ class PooledRollout(RolloutIterator):
             timeout=timeout,
             name="rollout",
             preload=("plangym_like.batchers.rollout.rollout_worker",),
-            sample=sample_of(plan.factory) if may_be_changed(plan.factory) else None,
+            sample=sample_of(plan.factory),
         )
         self._workers.share(ACTOR, self._actor)
         self._begun = self._workers.submit(0, "describe")
