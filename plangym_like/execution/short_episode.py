@@ -77,36 +77,22 @@ def play(env: Any) -> ShortEpisode:
     return ShortEpisode(outcomes)
 
 
-def play_rows(simulator: Simulator, layout: Layout) -> ShortEpisode:
-    """Take a few steps in `simulator` from a new state; its current state is lost."""
-    start = None
+def play_rows(simulator: Simulator, layout: Layout, start: Row | None = None) -> ShortEpisode:
+    """Take a few steps in `simulator` from the payload `start`; its current state is lost.
+
+    By default, the steps begin after a reset with seed 0.
+    """
     outcomes: list[list[Any]] = [[]]
     with global_generators_seeded(), errors_suppressed():
-        simulator.reset(0)
-        row = np.zeros(simulator.payload_nbytes, np.uint8)
-        simulator.read(row)
-        start = row
+        if start is None:
+            simulator.reset(0)
+            row = np.zeros(simulator.payload_nbytes, np.uint8)
+            simulator.read(row)
+            start = row
+        else:
+            simulator.write(start)
         _take_steps(partial(simulator.step, dt=1), simulator.action_space, outcomes)
     return ShortEpisode(outcomes, start, signature(layout))
-
-
-def compare_rows(simulator: Simulator, layout: Layout, expected: ShortEpisode) -> None:
-    """Repeat the steps of `play_rows` in another process.
-
-    Nothing is compared if `simulator` has rows of another layout; batches raise an error then.
-
-    Raises
-    ------
-    DifferentWorkerError
-        The results differ.
-    """
-    if expected.start is None or expected.signature != signature(layout):
-        return
-    outcomes: list[list[Any]] = [[]]
-    with global_generators_seeded(), errors_suppressed():
-        simulator.write(expected.start)
-        _take_steps(partial(simulator.step, dt=1), simulator.action_space, outcomes)
-    check(expected, ShortEpisode(outcomes))
 
 
 def _take_steps(step: Callable[[Any], Any], space: Any, outcomes: list[list[Any]]) -> None:
