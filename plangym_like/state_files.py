@@ -92,14 +92,16 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     try:
         # While it is written, only the owner may read what replaces a file of restricted access.
         mode = 0o666 if present is None else 0o600
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        # Without O_BINARY, Windows would change bytes that look like ends of lines.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
         with open(os.open(partial, flags, mode), "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())  # otherwise a power failure may leave an empty file
         if present is not None:
-            with contextlib.suppress(PermissionError):
-                os.chown(partial, present.st_uid, present.st_gid)
+            if hasattr(os, "chown"):  # Windows does not have it
+                with contextlib.suppress(PermissionError):
+                    os.chown(partial, present.st_uid, present.st_gid)
             os.chmod(partial, stat.S_IMODE(present.st_mode))
         os.replace(partial, target)
     finally:

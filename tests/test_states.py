@@ -476,6 +476,17 @@ def test_a_replaced_file_keeps_its_permissions(file):
         assert file.stat().st_mode & 0o7777 == mode
 
 
+def test_a_file_is_opened_as_binary_on_windows(file, monkeypatch):
+    """Linux has no O_BINARY; the number here is that of a flag that changes nothing."""
+    flags, open_fd = [], os.open
+    monkeypatch.setattr(os, "O_BINARY", 0o100000, raising=False)
+    monkeypatch.setattr(
+        os, "open", lambda path, flag, *mode: flags.append(flag) or open_fd(path, flag, *mode)
+    )
+    state_files.write(file, [b"one\n"])
+    assert [flag & 0o100000 for flag in flags] == [0o100000]
+
+
 def test_a_replaced_file_is_never_open_to_others(file, monkeypatch):
     file.chmod(0o600)
     seen, synced = [], []

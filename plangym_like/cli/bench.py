@@ -37,6 +37,7 @@ from plangym_like.cli.arguments import (
 from plangym_like.execution.process_executor import ProcessExecutor
 from plangym_like.plan_env import PlanEnv
 from plangym_like.planners.action_sets import ActionSampler
+from plangym_like.processes.start_checks import platform_has_workers
 from plangym_like.states import Row
 
 _POOL = 256  # states to step
@@ -62,9 +63,9 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--workers",
         type=counts,
-        default=(cores,),
+        default=(cores,) if platform_has_workers() else (),
         help="numbers of workers, separated by commas, in addition to none "
-        f"({cores}, the cores of this machine)",
+        f"({cores}, the cores of this machine; none if it has no Linux)",
     )
     parser.add_argument(
         "--seconds", type=duration, default=1.0, help="how long to measure each figure (1)"

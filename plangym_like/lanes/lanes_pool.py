@@ -34,7 +34,6 @@ _SLEEP_SECONDS, _AWAY_SECONDS = 0.5, 1.0
 # there are saved states, because continuing from these states may kill the processes.
 _ATTEMPTS = 3
 
-
 # How long a process that uses the processor may take to make its environments: it may be importing
 # modules on a busy machine. One that does nothing is late after `start_timeout` seconds.
 _BUSY_START_SECONDS = 60.0
@@ -70,6 +69,8 @@ class LanesPool(WorkerPool[LanesWorker]):
         Attributes to set in the environments of new processes, with one value per lane.
     """
 
+    _limit_name = "timeout"
+
     def __init__(
         self,
         workers: Sequence[LanesWorker],
@@ -88,8 +89,6 @@ class LanesPool(WorkerPool[LanesWorker]):
         self._running = False
         self._waits_to_sleep = 0
         self._looked_at = time.monotonic()
-
-    _limit_name = "timeout"
 
     def _is_late(self, worker: LanesWorker, limit: float) -> bool:
         now = time.monotonic()

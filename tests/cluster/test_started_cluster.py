@@ -60,7 +60,10 @@ def _node(environ: dict[str, str], log: Path, *options: str) -> Iterator[Path]:
         _wait(node, log, "Ray runtime started")
         yield log
     finally:
-        started = [psutil.Process(node.pid), *psutil.Process(node.pid).children(recursive=True)]
+        started = []
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended by itself
+            process = psutil.Process(node.pid)
+            started = [process, *process.children(recursive=True)]
         for process in started:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()

@@ -23,6 +23,7 @@ _HIDDEN: dict[ModuleType, tuple[str, ...]] = {
     os: (
         *("O_ASYNC", "O_DIRECTORY", "O_NOFOLLOW", "O_CLOEXEC", "O_NONBLOCK", "O_TMPFILE"),
         *("P_PID", "WEXITED", "WNOHANG", "WNOWAIT", "CLD_EXITED", "MFD_CLOEXEC"),
+        *("chown", "fchmod", "fchown", "getgid", "getloadavg", "lchown", "nice", "statvfs"),
         *("eventfd", "fork", "forkpty", "getpgid", "getuid", "geteuid", "killpg", "memfd_create"),
         *("openpty", "pidfd_open", "posix_fallocate", "posix_fadvise", "pread", "preadv", "pwrite"),
         *("pwritev", "register_at_fork", "sched_getaffinity", "sched_setaffinity", "sched_yield"),

@@ -17,11 +17,14 @@ from hosted import script_environ
 HERE = Path(__file__).parent
 
 IN_ONE_PROCESS = """
+import contextlib
 import hashlib
+import io
 import gymnasium
 import numpy as np
 import plangym_like
 from plangym_like import planners
+from plangym_like.cli import main
 
 class Walk(gymnasium.Env):
     observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float64)
@@ -69,7 +72,8 @@ with plangym_like.make("CartPole-v1") as env:
         plan = planner.plan(state, budget=2000, seed=0)
         print(type(planner).__name__, plan.score, plan.replay(env))
     batch = env.step_batch([0, 1, 0], state)
-    env.save_states("rows.npy", batch.states)
+    for _ in range(2):  # the second file replaces the first
+        env.save_states("rows.npy", batch.states)
     show("file", env.load_states("rows.npy"))
     archive = plangym_like.StateArchive(env, directory=".")
     nodes = archive.add(batch.states, parents=archive.add(state[None]), actions=[0, 1, 0])
@@ -81,6 +85,16 @@ for name in ("CartPole-v1", "FrozenLake-v1", Walk):
         for _ in range(20):
             obs, rewards, *rest = envs.step(np.array([0, 1, 1]))
         show("make_vec", obs, rewards)
+for line in (
+    "plan CartPole-v1 --budget 1e3 --out plan --json",
+    "info CartPole-v1",
+    "list planners",
+    "check FrozenLake-v1 --states 4 --steps 3",
+    "bench CartPole-v1 --seconds 0.01 --batches 4",
+):
+    with contextlib.redirect_stdout(io.StringIO()):
+        code = main(line.split())
+    print(line, code)
 """
 
 ATARI = """
