@@ -26,9 +26,9 @@ class Trapped(gymnasium.Env[Any, Any]):
     observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float64)
     action_space = gymnasium.spaces.Discrete(2)
 
-    def __init__(self, trap: str) -> None:
+    def __init__(self, trap: str, caller: int = 0) -> None:
         self.trap = trap
-        while trap == "constructor" and os.getpid() != CALLER:
+        while trap == "constructor" and os.getpid() != caller:
             time.sleep(0.1)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
@@ -47,9 +47,6 @@ class Trapped(gymnasium.Env[Any, Any]):
         if self.trap == "clock":
             self.count += time.perf_counter_ns()
         return np.array([self.count]), 1.0, False, False, {}
-
-
-CALLER = os.getpid()
 
 
 @pytest.fixture(autouse=True)
@@ -76,7 +73,9 @@ def test_an_action_or_a_reset_that_hangs(snapshot: str, trap: str) -> None:
 
 def test_a_constructor_that_hangs() -> None:
     with pytest.raises(WorkerTimeoutError, match=r"Trapped could not be made.*start_timeout=2 "):
-        plangym_like.make(Trapped, trap="constructor", isolate=True, start_timeout=2)
+        plangym_like.make(
+            Trapped, trap="constructor", caller=os.getpid(), isolate=True, start_timeout=2
+        )
 
 
 def test_a_wrapper_is_tried_in_a_worker_too() -> None:
