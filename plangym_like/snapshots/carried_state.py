@@ -116,8 +116,10 @@ class CarriedState:
         self.nbytes = 0
         # The encoded attributes that all new chains have in common, by owner.
         self._new: dict[str, dict[str, bytes]] = {}
-        # The attributes of the environment that it does not change itself, if wrappers may.
-        self._settings: dict[str, bytes | None] = {}
+        # Numbers and text of a new environment; the names of attributes that it sets itself, or
+        # ``None`` if no wrapper may change it.
+        self._settings: dict[str, bytes] = {}
+        self._own: frozenset[str] | None = None
         if used is None:
             return
         if used is not first:
@@ -126,10 +128,9 @@ class CarriedState:
                 there = other.get(place, {})
                 self._new[place] = {k: data for k, data in found.items() if there.get(k) == data}
         if foreign:
-            self._settings = _settings_of(innermost(first), innermost(used))
-            if used is first:
-                # Its settings are never new again, so each log holds all of them.
-                self._settings = dict.fromkeys(self._settings)
+            # The settings of an only copy are never new again, so each log holds all of them.
+            self._settings = {} if used is first else _atoms_of(innermost(first))
+            self._own = _own_names(innermost(first), innermost(used))
         self._find_objects(used)
 
     def _find_objects(self, used: _Env) -> None:
@@ -183,12 +184,7 @@ class CarriedState:
             lost = [name for name in new if name not in found]
             if kept or lost:
                 parts[place] = kept, lost
-        attributes = vars(innermost(env))
-        settings = {
-            name: attributes[name]
-            for name, new in self._settings.items()
-            if name in attributes and _atom(attributes[name]) not in (None, new)
-        }
+        settings = self._changed_settings(vars(innermost(env)))
         outside = _values_of(links(env), changed)
         if not parts and not settings and not outside:
             return None
@@ -224,6 +220,18 @@ class CarriedState:
             raise StateFormatError(
                 f"a state row does not belong to this chain of wrappers: {error}"
             ) from error
+
+    def _changed_settings(self, attributes: dict[str, Any]) -> dict[str, Any]:
+        """Return those of the environment's `attributes` that wrappers have changed."""
+        if self._own is None:
+            return {}
+        return {
+            name: value
+            for name, value in attributes.items()
+            if name not in self._own
+            and name not in CONSTANT
+            and _atom(value) not in (None, self._settings.get(name))
+        }
 
     def _known(self, owners: _Owners) -> list[Any]:
         """Return the objects that are encoded as references, the same ones for all chains."""
@@ -266,11 +274,11 @@ def _values_of(found: list[Any], changed: list[tuple[int, str]]) -> list[tuple[i
     return values
 
 
-def _settings_of(new: Any, used: Any) -> dict[str, bytes | None]:
-    """Return the encoded attributes of `new` that an environment does not change itself.
+def _own_names(new: Any, used: Any) -> frozenset[str]:
+    """Return the names of the attributes that an environment sets itself.
 
     `used` is another new environment, or the same one; it is reset and stepped without wrappers. An
-    attribute that differs between the two, such as the number of a connection, is left out.
+    attribute that differs between the two, such as the number of a connection, is counted too.
     """
     before = _atoms_of(new)
     actions = copy.deepcopy(used.action_space)
@@ -281,7 +289,7 @@ def _settings_of(new: Any, used: Any) -> dict[str, bytes | None]:
             if any(used.step(actions.sample())[2:4]):
                 break
     after = _atoms_of(used)
-    return {name: data for name, data in before.items() if after.get(name) == data}
+    return frozenset(k for k in {**before, **after} if before.get(k) != after.get(k))
 
 
 def _atoms_of(env: Any) -> dict[str, bytes]:

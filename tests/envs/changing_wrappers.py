@@ -156,6 +156,16 @@ class OwnGenerator(Changing):
         return super().reset(seed=seed, options=options)
 
 
+class CountsOnTheBase(gymnasium.Wrapper):
+    """Counts all steps in a new attribute of the environment."""
+
+    def step(self, action: Any) -> Any:
+        obs, reward, *rest = self.env.step(action)
+        base: Any = self.unwrapped
+        base.total = getattr(base, "total", 0) + 1
+        return obs, float(reward) + base.total, *rest
+
+
 class InPlace(gymnasium.Wrapper):
     """Multiplies an array that the environment holds at `path`, in each episode and step."""
 

@@ -81,6 +81,7 @@ CASES: dict[str, tuple[Any, dict[str, Any], Any]] = {
     "Compounding-default": (WithDefault, {}, wrapper_of(changing.Compounding, "power")),
     "InPlace-machine": (Machine, {}, (changing.InPlace, {"path": "model.masses"})),
     "HoldsAnArray-machine": (Machine, {}, (changing.HoldsAnArray, {"path": "model.masses"})),
+    "CountsOnTheBase-machine": (Machine, {}, changing.CountsOnTheBase),
     "BySeedMethod-machine": (Machine, {}, changing.BySeedMethod),
 }
 IN_WORKERS = ["BeforeReset-lander", "EveryThirdEpisode-machine", "HoldsAnArray-machine"]
