@@ -5,9 +5,10 @@ does not replace: the statistics of normalisers, counters of episodes, random ge
 wrappers, and settings of the environment that a wrapper has changed. So each log begins with these
 values, and they are written into the new chain before it is reset.
 
-The environment inside the wrappers begins each episode as new. Only if there is code from outside
-Gymnasium around it, numbers, text, ``None`` and tuples of them in its attributes are taken over,
-and only those that the environment does not change itself in a reset and a few steps.
+The environment inside the wrappers begins each episode as new, unless wrappers from outside
+Gymnasium may have changed it. Then a number, a text, ``None`` or a tuple of them in one of its
+attributes is taken over, if the environment alone does not set this attribute in a reset and a
+dozen steps.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _RESET = frozenset(
         "repeats_taken",
     ]
 )
-# Steps after which it is known which attributes an environment changes itself.
+# After so many steps, it is known which attributes an environment sets itself.
 _PLAYED = 12
 
 _Env = gymnasium.Env[Any, Any]
