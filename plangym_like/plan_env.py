@@ -23,6 +23,8 @@ from plangym_like.batch_options import (
 from plangym_like.batches import Inputs, check_on_error, check_one_dt, single_steps
 from plangym_like.counts import as_count
 from plangym_like.execution.executor import Executor, SubmitOptions
+from plangym_like.execution.job import outside_cause
+from plangym_like.execution.process_executor import ProcessExecutor
 from plangym_like.execution.serial_executor import SerialExecutor
 from plangym_like.future import Future
 from plangym_like.gym_view import GymView
@@ -228,7 +230,7 @@ class PlanEnv(StatefulEnv):
         # This thread holds the stepper's lock. An executor that steps rows in this process may hold
         # its own lock while it waits for the stepper's, so using it here could deadlock.
         here = partial(self._here, self.executor)
-        sample.audited(result, lambda: _again(here(), here()))
+        sample.audited(result, lambda: self._again(here(), here()))
         return result if return_state else Step(*result[1:])
 
     def as_gym(self) -> GymView:
@@ -384,7 +386,7 @@ class PlanEnv(StatefulEnv):
             return executor.submit(inputs, options)
         sample = AuditedRows(self._auditor, self._layout, inputs)
         result = executor.submit(inputs, options)
-        return sample.audited(result, lambda: _again(executor, self._here(executor), options))
+        return sample.audited(result, lambda: self._again(executor, self._here(executor), options))
 
     def _here(self, executor: Executor) -> Executor:
         """Return an executor that steps rows in this process, or `executor` if it is isolated."""
@@ -393,15 +395,21 @@ class PlanEnv(StatefulEnv):
         self.row_stepper.for_audits()  # makes a copy the first time
         return SerialExecutor(self.row_stepper)
 
+    def _again(self, executor: Executor, here: Executor, options: SubmitOptions = _WHOLE) -> Again:
+        """Return functions that step rows for audits: two with `executor`, and one with `here`.
 
-def _again(executor: Executor, here: Executor, options: SubmitOptions = _WHOLE) -> Again:
-    """Return functions that step rows for audits: two with `executor`, and one with `here`.
+        `options` are those of the audited batch.
+        """
+        audit = options._replace(masked=True, audit=True, blocking=True)
+        return Again(
+            partial(executor.submit, options=audit),
+            partial(executor.submit, options=_WHOLE),
+            partial(here.submit, options=_WHOLE),
+            self._outside_cause,
+        )
 
-    `options` are those of the audited batch.
-    """
-    audit = options._replace(masked=True, audit=True, blocking=True)
-    return Again(
-        partial(executor.submit, options=audit),
-        partial(executor.submit, options=_WHOLE),
-        partial(here.submit, options=_WHOLE),
-    )
+    def _outside_cause(self, inputs: Inputs) -> str:
+        executor = self.executor
+        if executor.isolated and isinstance(executor, ProcessExecutor):
+            return str(executor.call(outside_cause, inputs))
+        return "" if executor.isolated else self.row_stepper.outside_cause(inputs)

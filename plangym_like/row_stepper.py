@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import warnings
 from typing import Any, NoReturn
@@ -68,6 +69,7 @@ class RowStepper:
                 self._has_tried_to_copy = True
                 copy = self.simulator.copy_for_audits()
                 if copy is not None:
+                    copy.outside = self.simulator.outside
                     self._audit_copy = RowStepper(copy, self.layout, self.name)
             return self._audit_copy or self
 
@@ -77,17 +79,24 @@ class RowStepper:
             self.simulator.prepare()
 
     def run_batch(
-        self, inputs: Inputs, *, states: bool, observations: bool, masked: bool
+        self,
+        inputs: Inputs,
+        *,
+        states: bool,
+        observations: bool,
+        masked: bool,
+        audit: bool = False,
     ) -> BatchTransition | BatchStep | Rollout:
         """Step all rows of a checked batch, and return its result.
 
-        `states` and `observations` say what the result includes; `masked` is as in `run_rows`.
+        `states` and `observations` say what the result includes; `masked` and `audit` are as in
+        `run_rows`.
         """
         layout = self.layout
         failure = None
         if inputs.count == 1 and not inputs.horizon and "rgb" not in layout.columns:
             try:
-                return self._run_one(inputs, states)
+                return self._run_one(inputs, states, audit)
             except Exception as error:
                 if not masked:
                     raise
@@ -95,9 +104,10 @@ class RowStepper:
         rows = layout.allocate(inputs, states=states, observations=observations)
         if failure is not None:
             return layout.result(rows, {0: failure})
-        return layout.result(rows, self.run_rows(rows, 0, inputs.count, masked=masked))
+        errors = self.run_rows(rows, 0, inputs.count, masked=masked, audit=audit)
+        return layout.result(rows, errors)
 
-    def _run_one(self, inputs: Inputs, states: bool) -> BatchTransition | BatchStep:
+    def _run_one(self, inputs: Inputs, states: bool, audit: bool) -> BatchTransition | BatchStep:
         """Step a batch of one row without allocating arrays for its results first."""
         with self.lock:
             if self.refusal is not None:
@@ -105,7 +115,10 @@ class RowStepper:
             with not_in_use(self.current.in_use):
                 if self.current.row is None:
                     self.current.set_aside()
-                return self._result_of_one(inputs, states)
+                if not audit:
+                    return self._result_of_one(inputs, states)
+                with self._as_made():
+                    return self._result_of_one(inputs, states)
 
     def _result_of_one(self, inputs: Inputs, states: bool) -> BatchTransition | BatchStep:
         # A separate method keeps `_run_one` short, for the same reason as `_run_range`.
@@ -129,22 +142,55 @@ class RowStepper:
         return sim.step_from(state, action, dt, seed=seed, read=read)
 
     def run_rows(
-        self, rows: Rows, start: int, stop: int, *, masked: bool = False
+        self, rows: Rows, start: int, stop: int, *, masked: bool = False, audit: bool = False
     ) -> dict[int, Exception] | None:
         """Step the rows ``start:stop`` of a checked batch, and write their results into `rows`.
 
         If `masked` is true, all rows are stepped, and the exceptions of failed rows are returned
-        by row index. Otherwise the first exception is raised.
+        by row index. Otherwise the first exception is raised. If `audit` is true, values of classes
+        and modules are as they were when the environment was made; see `OutsideValues`.
         """
         if masked:
-            return self._run_rows_apart(rows, start, stop)
+            return self._run_rows_apart(rows, start, stop, audit)
         with self.lock:
             self.ensure_usable()
             with not_in_use(self.current.in_use):
                 self.current.set_aside()
-                if start < stop:
+                if start < stop and audit:
+                    with self._as_made():
+                        self._run_range(rows, start, stop)
+                elif start < stop:
                     self._run_range(rows, start, stop)
         return None
+
+    def _as_made(self) -> contextlib.AbstractContextManager[Any]:
+        outside = self._outside
+        return contextlib.nullcontext() if outside is None else outside.as_before()
+
+    @property
+    def _outside(self) -> Any:
+        # A replayed environment keeps live copies, which may hold objects of a cache.
+        return None if self.simulator.snapshot == "replay" else self.simulator.outside
+
+    def outside_cause(self, inputs: Inputs) -> str:
+        """Return a sentence that names the class attributes and globals that `inputs` depend on.
+
+        If the steps do not show which values they depend on, the sentence names those that have
+        changed since the environment was made. It is empty if there are none.
+        """
+        outside = self._outside
+        if outside is None:
+            return ""
+
+        def run() -> Any:
+            rows = self.layout.allocate(inputs, states=False, observations=True)
+            if self.run_rows(rows, 0, inputs.count, masked=True):
+                return None
+            parts = rows.observations, rows.rewards, rows.terminateds, rows.truncateds
+            return owned((*parts, rows.columns, rows.infos))
+
+        with self.lock:
+            return outside.cause(run) or outside.suspicion()
 
     def _run_range(self, rows: Rows, start: int, stop: int) -> None:
         # A separate method keeps `run_rows` short. Without free memory, CPython before 3.14 hangs
@@ -177,10 +223,12 @@ class RowStepper:
         sim.put_outcome(rows, index, outcome)
         return True
 
-    def _run_rows_apart(self, rows: Rows, start: int, stop: int) -> dict[int, Exception]:
+    def _run_rows_apart(
+        self, rows: Rows, start: int, stop: int, audit: bool
+    ) -> dict[int, Exception]:
         failure = None
         try:
-            self.run_rows(rows, start, stop)
+            self.run_rows(rows, start, stop, audit=audit)
         except Exception as error:
             failure = not_exiting(error)
         if failure is None:
@@ -191,8 +239,8 @@ class RowStepper:
             return {start: failure}
         # A family may step many rows at once, and finish none of them if one raises.
         middle = (start + stop) // 2
-        lower = self._run_rows_apart(rows, start, middle)
-        return lower | self._run_rows_apart(rows, middle, stop)
+        lower = self._run_rows_apart(rows, start, middle, audit)
+        return lower | self._run_rows_apart(rows, middle, stop, audit)
 
     def view(self, rows: Row, *, single: bool) -> dict[str, NDArray[Any]]:
         """Return the named fields of checked rows ``(N, state_nbytes)``, read-only.

@@ -206,6 +206,8 @@ class Simulator(abc.ABC):
     shown_attributes: ClassVar[tuple[str, ...]] = ()
     fewest_rows: ClassVar[int] = 8
     step_row_moves: ClassVar[bool] = False
+    # An `OutsideValues`, which watches values of classes and modules; ``None`` if nothing does.
+    outside: Any = None
 
     env: gymnasium.Env[Any, Any]
     observation_space: Space[Any]

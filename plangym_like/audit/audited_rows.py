@@ -60,11 +60,15 @@ class Again(NamedTuple):
         The same, but the results include states and observations.
     here : callable
         Steps rows in this process if possible. The results include states and observations.
+    outside_cause : callable
+        ``outside_cause(inputs)`` returns a sentence that names the class attributes and globals on
+        which the rows depend, or ``""``.
     """
 
     anywhere: Callable[[Inputs], Any]
     whole: Callable[[Inputs], Any]
     here: Callable[[Inputs], Any]
+    outside_cause: Callable[[Inputs], str]
 
 
 class AuditedRows:
@@ -161,10 +165,8 @@ class AuditedRows:
             inputs, rows = copy_rows(self._inputs, part), self._rows[part]
             second = again.anywhere(inputs)
             if found := self._first_difference(result, second, rows):
-                cause = ""
-                with watched_generators() as drawn_from, errors_suppressed(Exception):
-                    again.here(inputs)
-                    cause = drawn_from().strip()
+                at = int(np.flatnonzero(self._rows == found.row)[0])
+                cause = _cause(again, copy_rows(self._inputs, np.array([at], np.intp)))
                 self._auditor.report(found, _AGAIN, cause)
         return len(order)
 
@@ -187,7 +189,7 @@ class AuditedRows:
             return taken
         live = again.whole(uninterrupted(first, episode.taken))
         if found := continued_difference(episode, live, auditor.state_difference):
-            auditor.report(Difference(row, *found), _SAVED, _INCOMPLETE)
+            auditor.report(Difference(row, *found), _SAVED, _cause(again, first) or _INCOMPLETE)
         return 2 * taken
 
     def _compare_alone(
@@ -195,12 +197,13 @@ class AuditedRows:
     ) -> None:
         """Compare the first step of `episode` with `result`, and an earlier row with its own."""
         if found := self._first_difference(result, episode.first, np.array([row])):
-            self._auditor.report(found, _ALONE, _BATCHED)
+            self._auditor.report(found, _ALONE, _cause(again, first) or _BATCHED)
         earlier = self._auditor.earlier()
         if earlier is not None:
             second = again.here(earlier.inputs)
             if found := self._first_difference(earlier.result, second, np.zeros(1, np.intp)):
-                self._auditor.report(found._replace(row=earlier.row), _LATER, "")
+                cause = _cause(again, earlier.inputs)
+                self._auditor.report(found._replace(row=earlier.row), _LATER, cause)
         if not episode.first.infos.errors:
             self._auditor.keep(Earlier(row, first, episode.first), self._layout.row_nbytes(0))
 
@@ -260,6 +263,15 @@ class AuditedRows:
             if found is not None:
                 return found
         return None
+
+
+def _cause(again: Again, inputs: Inputs) -> str:
+    """Return a sentence that says why the rows `inputs` do not repeat, or ``""`` if unknown."""
+    cause = ""
+    with watched_generators() as drawn_from, errors_suppressed(Exception):
+        again.here(inputs)
+        cause = drawn_from().strip() or again.outside_cause(inputs)
+    return cause
 
 
 def copy_rows(inputs: Inputs, rows: NDArray[np.intp]) -> Inputs:

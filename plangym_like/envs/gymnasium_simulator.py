@@ -162,6 +162,7 @@ class GymnasiumSimulator(TriedSimulator):
         self.base: Any = innermost(env)
         self.action_space, self.observation_space = spaces_of(env)
         check_reset(env)
+        self._watch_outside()
         self._fresh = restorer(env)
         self._fast_forms: dict[str, FastForm | None] = {}
         self._configured: tuple[Any, ...] = ()

@@ -16,6 +16,7 @@ from plangym_like.simulator import Simulator
 from plangym_like.snapshots.configuration import qualified_name
 from plangym_like.snapshots.known_wrappers import foreign_wrappers, has_foreign_code, links
 from plangym_like.snapshots.open_libraries import libraries_left_open
+from plangym_like.snapshots.outside_values import OutsideValues
 from plangym_like.snapshots.trial import Trial, TrialRule
 from plangym_like.states import Row
 from plangym_like.trial_outcomes import TrialOutcome, known_trials
@@ -52,6 +53,8 @@ class TriedSimulator(Simulator):
         if self._is_copy:
             return
         if self._known is not None:
+            # Only the trial has shown whether the first reset and steps can be undone.
+            self._watch_outside()
             if self._known.note:
                 self._note_inexact(self._known.note)
         elif self._needs_trial():
@@ -61,6 +64,11 @@ class TriedSimulator(Simulator):
         if self.memory.unordered:
             self._note_inexact(self.memory.unordered)
         self.memory.strict = not self.memory.unordered
+
+    def _watch_outside(self) -> None:
+        """Copy the values of classes and modules on which the steps may depend."""
+        if not self._is_copy and has_foreign_code(self.env):
+            self.outside = OutsideValues(self.env)
 
     @property
     def _kind(self) -> str:
@@ -86,6 +94,9 @@ class TriedSimulator(Simulator):
             if self.exactness == "exact":
                 with errors_suppressed(Exception):
                     self._end_trial(original, fresh)
+                if self.outside is not None:
+                    # Another way to save states begins with the same values.
+                    self.outside.restore()
                 raise
             note = str(error)
         self._end_trial(original, fresh)

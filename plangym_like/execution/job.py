@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.batches import Rows
+from plangym_like.batches import Inputs, Rows
 from plangym_like.errors import StateMismatchError
 from plangym_like.execution.batch_costs import BatchCosts
 from plangym_like.execution.costs import CostModel
@@ -73,6 +73,8 @@ class Job(NamedTuple):
         Whether to step one row at a time.
     masked : bool
         Whether to continue after a row that raises.
+    audit : bool
+        Whether the rows are stepped for an audit; see `RowStepper.run_rows`.
     actions : sequence or None
         The actions of the rows, if they are objects.
     """
@@ -88,6 +90,7 @@ class Job(NamedTuple):
     dropped: Sequence[int]
     careful: bool
     masked: bool
+    audit: bool
     actions: Sequence[Any] | None
 
 
@@ -149,7 +152,7 @@ def run_job(env: HostedEnv, job: Job, fds: Sequence[int] = ()) -> Report:
         stop = at + 1 if job.careful else at + costs.portion(at, limit)
         slot[REACH] = stop
         started = time.perf_counter()
-        errors |= stepper.run_rows(rows, at, stop, masked=job.masked) or {}
+        errors |= stepper.run_rows(rows, at, stop, masked=job.masked, audit=job.audit) or {}
         costs.note_portion(at, stop, seconds=time.perf_counter() - started)
         slot[DONE] = at = stop
     costs.note_end()
@@ -242,6 +245,11 @@ def progress_slot(slots: Memory, worker: int) -> NDArray[np.int64]:
     """Return the progress slot of one worker, ``(SLOT_WORDS,) int64``."""
     nbytes = 8 * SLOT_WORDS
     return slots[worker * nbytes : (worker + 1) * nbytes].view(np.int64)
+
+
+def outside_cause(env: HostedEnv, inputs: Inputs) -> str:
+    """Return what `RowStepper.outside_cause` says about rows in a worker."""
+    return env.row_stepper.outside_cause(inputs)
 
 
 def compare_with_caller(env: HostedEnv, expected: ShortEpisode) -> None:

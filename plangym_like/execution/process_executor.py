@@ -175,7 +175,8 @@ class ProcessExecutor:
     def _step_here(self, batch: SharedBatch) -> StepHere | None:
         if self._stepper is None:
             return None
-        return partial(self._stepper.run_rows, batch.rows, masked=batch.masked)
+        step = self._stepper.run_rows
+        return partial(step, batch.rows, masked=batch.masked, audit=batch.audit)
 
     @property
     def _num_helpers(self) -> int:

@@ -55,6 +55,7 @@ class SerialExecutor:
             states=options.states,
             observations=options.observations,
             masked=options.masked,
+            audit=options.audit,
         )
         if not options.audit:
             self.stats.seconds_here += time.perf_counter() - begun

@@ -124,6 +124,7 @@ class SharedBatch:
             dropped=tuple(number for number in dropped if number in worker.known),
             careful=careful,
             masked=self.masked,
+            audit=self.audit,
             actions=actions,
         )
         worker.send(owner, make_job, list(blocks.values()), start, now, most)

@@ -35,6 +35,7 @@ from plangym_like.snapshots.impure_functions import changed_places, values_outsi
 from plangym_like.snapshots.known_wrappers import chain, is_known, links
 from plangym_like.snapshots.open_libraries import libraries_left_open
 from plangym_like.snapshots.outcomes import Outcome, compare_outcomes, ends, outcome_of
+from plangym_like.snapshots.outside_values import OutsideValues
 from plangym_like.states import Row
 from plangym_like.step_limit import time_limit
 
@@ -140,6 +141,7 @@ class Trial:
                     self._compare_with_copy(self._copy, first)
                 self._compare_restored(first)
                 self._compare_unseeded()
+                self._compare_outside()
             finally:
                 if self._copy is not None and getattr(self._copy, "render_mode", None) is None:
                     # Some libraries close all windows of a process when the first one is closed.
@@ -264,6 +266,39 @@ class Trial:
         self._steps(again, actions, stepped_between=None if self._copy is None else self._sim)
         self._compare(first, again, 0)
 
+    def _compare_outside(self) -> None:
+        """Step another episode with values of classes and modules as they were when it was made."""
+        outside = self._sim.outside
+        if outside is None or not outside.have_changed():
+            return
+        row = self._begin(self._sim, _RESETS).rows[0]
+        if cause := self._outside_cause(row, self._others):
+            raise SnapshotError(f"{self._name()} does not repeat itself: {cause}")
+        if self._played(row, self._others) is not None:
+            with outside.as_before():
+                fails = self._played(row, self._others) is None
+            if fails:  # some code, such as a registration, must run only once
+                self._sim.outside = OutsideValues(self._sim.env)
+
+    def _outside_cause(self, row: Row, actions: Sequence[Any]) -> str:
+        """Return a sentence that names values of classes and modules that steps depend on."""
+        outside = self._sim.outside
+        return "" if outside is None else outside.cause(lambda: self._played(row, actions))
+
+    def _played(self, row: Row, actions: Sequence[Any]) -> list[Outcome] | None:
+        """Return the outcomes of `actions` in state `row`; ``None`` if the first step fails."""
+        episode = _Episode(self._sim)
+        try:
+            self._sim.forget()
+            self._sim.write(row)
+            self._steps(episode, actions)
+        except Exception as error:
+            not_exiting(error)
+            return None
+        finally:
+            self._sim.forget()
+        return None if any(len(outcome) == 1 for outcome in episode.outcomes) else episode.outcomes
+
     # Playing
 
     def _begin(self, simulator: Simulator, seed: int | None) -> _Episode:
@@ -353,9 +388,13 @@ class Trial:
     def _refusal(
         self, place: str, step: int, values: str, row: Row | None = None, start: int = 0
     ) -> SnapshotError:
+        remedy = ""
+        if row is not None:
+            remedy = self._outside_cause(row, self._actions[start:])
+        remedy = remedy or self._rule.remedy
         return SnapshotError(
             f"{self._name()} does not repeat itself: the {place} of step {step} was {values} the "
-            f"second time. {draws_note(self._drawn)}{self._cause(row, start)}{self._rule.remedy}"
+            f"second time. {draws_note(self._drawn)}{self._cause(row, start)}{remedy}"
         )
 
     def _refusal_of_draw(self, generator: str, step: int | None) -> SnapshotError:

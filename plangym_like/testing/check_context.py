@@ -124,6 +124,26 @@ class CheckContext:
             return ". All attributes were restored, so the cause lies outside of them"
         return f". Different from a copy that was never restored: {', '.join(names[:_NAMED])}"
 
+    def outside_cause(self) -> str:
+        """Return a sentence that names the class attributes and globals that the steps depend on.
+
+        The sentence is empty if there are none.
+        """
+        env = self.used()
+        outside = env.simulator.outside
+        if outside is None:
+            return ""
+
+        def run() -> Any:
+            played = play(env, self.seed + _EPISODES, 4 * self.steps, save=False)
+            return [played.opening, [step.outcome for step in played.steps]]
+
+        try:
+            return str(outside.cause(run))
+        except Exception as error:
+            not_exiting(error)
+            return ""
+
     def close(self) -> None:
         """Close every copy."""
         for env in self._made:

@@ -93,7 +93,7 @@ def check_env(
                 if run(context):
                     report.passed.append(check)
             except DifferenceFound as failed:
-                report.failed.append(FailedCheck(check, *failed.args))
+                report.failed.append(FailedCheck(check, *failed.args, context.outside_cause()))
                 break
             except InputError:
                 raise

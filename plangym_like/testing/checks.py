@@ -106,6 +106,9 @@ def past(context: CheckContext) -> bool:
                 raise DifferenceFound(
                     1, found[0], f"{found[1]} (in a copy that has just been made)"
                 )
+    if context.outside_cause():
+        how = "with classes and modules as they were when the environment was made"
+        raise DifferenceFound(None, "an episode", f"it gives other results {how}")
     return True
 
 

@@ -105,6 +105,9 @@ class FailedCheck:
         What differs: ``reward``, ``observation[3]``, ``info['lives']``, ``next state``, ...
     detail : str
         The two values, and the cause if it is known.
+    cause : str
+        A sentence that names the values of classes and modules on which the steps depend; empty if
+        there are none.
 
     Examples
     --------
@@ -119,10 +122,13 @@ class FailedCheck:
     step: int | None
     field: str
     detail: str
+    cause: str = ""
 
     @property
     def advice(self) -> str:
         """What the user can do to make the check pass."""
+        if self.cause:
+            return self.cause
         return DESCRIPTIONS[self.check][1]
 
     def __str__(self) -> str:
