@@ -178,6 +178,23 @@ class OutsideValues:
         ]
         return _sentence([self._phrase(place) for place in found or changed])
 
+    def caches(self, run: Callable[[], Any]) -> str:
+        """Return a sentence that names the dicts and sets that `run` fills and depends on.
+
+        They may have been full already when the values were copied. `run` is as in `cause`.
+        """
+        result = run()
+        found = []
+        for place in list(self._before)[:_MOST_PLACES]:
+            value = place.read()
+            if result is not None and isinstance(value, dict | set) and value:
+                with self._replaced({place: type(value)()}):
+                    other = run()
+                    filled = bool(place.read())
+                if filled and self._differ(result, other):
+                    found.append(f"{place.name} is filled by steps")
+        return _sentence(found) if found else ""
+
     def _result(self, run: Callable[[], Any], values: Mapping[Place, Any]) -> Any:
         with self._replaced(values):
             return run()

@@ -124,10 +124,11 @@ class CheckContext:
             return ". All attributes were restored, so the cause lies outside of them"
         return f". Different from a copy that was never restored: {', '.join(names[:_NAMED])}"
 
-    def outside_cause(self) -> str:
+    def outside_cause(self, *, failed: bool = False) -> str:
         """Return a sentence that names the class attributes and globals that the steps depend on.
 
-        The sentence is empty if there are none.
+        The sentence is empty if there are none. After a check has `failed`, caches that were full
+        when the environment was made are found too.
         """
         env = self.used()
         outside = env.simulator.outside
@@ -139,7 +140,7 @@ class CheckContext:
             return [played.opening, [step.outcome for step in played.steps]]
 
         try:
-            return str(outside.cause(run))
+            return str(outside.cause(run) or (outside.caches(run) if failed else ""))
         except Exception as error:
             not_exiting(error)
             return ""

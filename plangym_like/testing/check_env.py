@@ -93,7 +93,9 @@ def check_env(
                 if run(context):
                     report.passed.append(check)
             except DifferenceFound as failed:
-                report.failed.append(FailedCheck(check, *failed.args, context.outside_cause()))
+                report.failed.append(
+                    FailedCheck(check, *failed.args, context.outside_cause(failed=True))
+                )
                 break
             except InputError:
                 raise
