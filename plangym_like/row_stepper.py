@@ -190,7 +190,7 @@ class RowStepper:
             return owned((*parts, rows.columns, rows.infos))
 
         with self.lock:
-            return outside.cause(run) or outside.suspicion()
+            return str(outside.cause(run) or outside.suspicion())
 
     def _run_range(self, rows: Rows, start: int, stop: int) -> None:
         # A separate method keeps `run_rows` short. Without free memory, CPython before 3.14 hangs

@@ -94,7 +94,7 @@ def check_env(
                     report.passed.append(check)
             except DifferenceFound as failed:
                 report.failed.append(
-                    FailedCheck(check, *failed.args, context.outside_cause(failed=True))
+                    FailedCheck(check, *failed.args, cause=context.outside_cause(failed=True))
                 )
                 break
             except InputError:
