@@ -93,9 +93,9 @@ def check_env(
                 if run(context):
                     report.passed.append(check)
             except DifferenceFound as failed:
-                report.failed.append(
-                    FailedCheck(check, *failed.args, cause=context.outside_cause(failed=True))
-                )
+                cause = context.outside_cause(failed=True)
+                step, field, detail = failed.args
+                report.failed.append(FailedCheck(check, step, field, detail, cause))
                 break
             except InputError:
                 raise
