@@ -15,6 +15,7 @@ import functools
 import reprlib
 import sys
 import sysconfig
+import threading
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -40,6 +41,9 @@ _NAMED, _TRIED = 3, 50
 _LIBRARIES = ("gymnasium", "plangym_like", "numpy")
 _SITE_PACKAGES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 _ADVICE = "keep it in an attribute of the environment, so that it is part of the state"
+# Held while values are replaced: if two threads did so at once, one would put the copies of the
+# other back for good.
+_replacing = threading.RLock()
 _repr = reprlib.Repr()
 _repr.maxdict = _repr.maxlist = _repr.maxset = _repr.maxtuple = _repr.maxdeque = 3
 _repr.maxlevel, _repr.maxstring, _repr.maxother = 3, 40, 60
@@ -206,23 +210,30 @@ class OutsideValues:
     @contextlib.contextmanager
     def _replaced(self, values: Mapping[Place, Any]) -> Iterator[None]:
         """Put copies of `values` in their places; put all values back at the end."""
-        kept = [(place, place.read()) for place in self._all_places()] if values else []
-        try:
-            for place, value in values.items():
-                if isinstance(value, _CACHES) and value is place.read():
-                    continue  # its content cannot be copied
-                with contextlib.suppress(_Unfit):
-                    place.write(_copy(value))
+        if not values:
             yield
-        finally:
-            for place, value in kept:
-                if place.read() is not value:
-                    place.write(value)
-            if kept:
-                known = {(id(place.owner), place.key) for place, _ in kept}
-                for place in self._all_places():
-                    if (id(place.owner), place.key) not in known:
-                        place.write(_ABSENT)
+            return
+        with _replacing:
+            kept = [(place, place.read()) for place in self._all_places()]
+            try:
+                for place, value in values.items():
+                    if isinstance(value, _CACHES) and value is place.read():
+                        continue  # its content cannot be copied
+                    with contextlib.suppress(_Unfit):
+                        place.write(_copy(value))
+                yield
+            finally:
+                self._put_back(kept)
+
+    def _put_back(self, kept: list[tuple[Place, Any]]) -> None:
+        """Put all values back, and remove attributes that the steps have added."""
+        for place, value in kept:
+            if place.read() is not value:
+                place.write(value)
+        known = {(id(place.owner), place.key) for place, _ in kept}
+        for place in self._all_places():
+            if (id(place.owner), place.key) not in known:
+                place.write(_ABSENT)
 
     def _all_places(self) -> dict[Place, None]:
         """Return the places of all copied values, and of attributes that were added since."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -145,3 +146,28 @@ def test_a_result_that_does_not_repeat_names_nothing() -> None:
     assert outside.cause(lambda: next(numbers)) == ""
     assert outside.cause(lambda: None) == ""
     assert outside.cause(lambda: len(caching_envs.CACHE)).startswith("CACHE (a global")
+
+
+def test_two_threads_put_back_what_the_program_has() -> None:
+    one = OutsideValues(Memo())
+    caching_envs.MEMO[3] = 1.0
+    other = OutsideValues(Memo())
+    caching_envs.MEMO[3] = 7.0
+    mine = caching_envs.MEMO
+    replaced, inside, left = threading.Event(), threading.Event(), threading.Event()
+
+    def second() -> None:
+        replaced.wait()
+        with other.as_before():
+            inside.set()
+            left.wait()
+
+    thread = threading.Thread(target=second)
+    thread.start()
+    with one.as_before():
+        replaced.set()
+        assert not inside.wait(0.3)  # the other thread waits until the values are back
+        assert caching_envs.MEMO == {}
+    left.set()
+    thread.join()
+    assert caching_envs.MEMO is mine and mine == {3: 7.0}
