@@ -87,7 +87,7 @@ class TriedSimulator(Simulator):
         fresh, self._fresh = self._fresh, None
         original = np.zeros(self.payload_nbytes, np.uint8)
         self.read(original)
-        trial = Trial(self, self.second_copy, rule)
+        trial = Trial(self, self._used_copy, rule)
         try:
             note = trial.run()
         except SnapshotError as error:
@@ -143,8 +143,14 @@ class TriedSimulator(Simulator):
         if links(other.env)[-1] is links(self.env)[-1]:
             # The callable returns the same object each time.
             return None
-        other._fresh = None
         return other
+
+    def _used_copy(self) -> Self | None:
+        """Return a second copy that continues from its constructor's resets, unlike a new one."""
+        copy = self.second_copy()
+        if copy is not None:
+            copy._fresh = None
+        return copy
 
     def _reset_env(self, seed: int | None, options: dict[str, Any] | None) -> Any:
         """Reset the environment and its wrappers.
@@ -212,7 +218,7 @@ class TriedSimulator(Simulator):
         """
         if self._is_copy or self.snapshot == "replay" or not has_foreign_code(self.env):
             return None
-        copy = self.second_copy()
+        copy = self._used_copy()
         if copy is not None and copy.payload_nbytes != self.payload_nbytes:
             with libraries_left_open():
                 copy.close()

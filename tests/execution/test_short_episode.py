@@ -15,6 +15,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from gymnasium.envs.mujoco.hopper_v5 import HopperEnv
 
 import plangym_like
@@ -97,6 +98,58 @@ def test_forked_workers_have_the_changes(workers: dict[str, Any]) -> None:
     with plangym_like.make("Hopper-v5") as serial:
         expected = serial.step_batch([np.zeros(3)], serial.reset(seed=0).state).rewards
     assert (rewards == expected[0]).all()
+
+
+class CountsEpisodes(gymnasium.Wrapper):
+    """Keeps a count and a generator over resets, as curricula and normalisers do."""
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        self.episodes, self.rng, self.bonus = 0, np.random.default_rng(0), 0.0
+
+    def reset(self, **kwargs: Any) -> Any:
+        self.episodes += 1
+        self.bonus = self.episodes + self.rng.normal()
+        return self.env.reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        obs, reward, *rest = self.env.step(action)
+        return obs, float(reward) + self.bonus, *rest
+
+
+class CountingEnv(CartPoleEnv):
+    """Written in Python, and saved by pickle."""
+
+    episodes = 0
+
+    def reset(self, **kwargs: Any) -> Any:
+        self.episodes += 1
+        return super().reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        obs, reward, *rest = super().step(action)
+        return obs, reward / self.episodes, *rest
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize(
+    ("source", "options"),
+    [
+        pytest.param("FrozenLake-v1", {"wrappers": [CountsEpisodes]}, id="native"),
+        pytest.param("Pendulum-v1", {"wrappers": [CountsEpisodes]}, id="dense"),
+        pytest.param("InvertedPendulum-v5", {"wrappers": [CountsEpisodes]}, id="robot"),
+        pytest.param(CountingEnv, {"snapshot": "pickle"}, id="pickle"),
+        pytest.param(CountingEnv, {"snapshot": "replay"}, id="replay"),
+    ],
+)
+def test_what_counts_episodes_is_the_same_in_workers(
+    workers: dict[str, Any], source: Any, options: dict[str, Any]
+) -> None:
+    with plangym_like.make(source, **options) as serial:
+        action = serial.action_space.sample()
+        expected = serial.step_batch([action], serial.reset(seed=0).state).rewards[0]
+    with plangym_like.make(source, **options, **workers) as env:
+        assert (use_workers(env, action).rewards == expected).all()
 
 
 @pytest.mark.parametrize("workers", WORKERS)
