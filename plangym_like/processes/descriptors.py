@@ -24,10 +24,16 @@ def none_are_left(error: OSError) -> str | None:
         number = len(os.listdir("/proc/self/fd"))
     except OSError:  # this needs a descriptor too
         number = soft
+    most = min(hard, 65536) if hard != resource.RLIM_INFINITY else 65536
+    raised = (
+        f"with `ulimit -n {most}` in the shell, or with "
+        "resource.setrlimit(resource.RLIMIT_NOFILE, ...) in the program"
+        if most > soft
+        else "only an administrator can do this, because the hard limit is not higher"
+    )
     return (
         f"this process has {number} open files, and its limit is {soft} (`ulimit -n`). Each worker "
         "needs 3, and each environment with workers about 12 more, or up to 25 while its results "
-        "are kept. Close environments that are not needed any more, or raise the limit: with "
-        f"`ulimit -n {min(hard, 65536) if hard > 0 else 65536}` in the shell, or with "
-        "resource.setrlimit(resource.RLIMIT_NOFILE, ...) in the program"
+        "are kept. Close environments that are not needed any more, or raise the limit: "
+        f"{raised}"
     )

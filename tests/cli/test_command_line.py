@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import termios
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -252,6 +253,13 @@ def test_info(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     assert re.search(r"^saved by +pickle \(.+\)$", shown, re.MULTILINE)
     assert re.search(r"^bytes of a state +[\d,]+$", shown, re.MULTILINE)
+
+
+def test_bench_notices_that_workers_are_ready_while_it_steps_single_rows_itself() -> None:
+    with plangym_like.make("CartPole-v1", n_workers=2) as env:
+        step_one_row = partial(env.step_batch, [0], env.reset(seed=0).state)
+        bench._warm_up(env, step_one_row, 0.0)
+        assert all(worker.ready for worker in env.executor.workers)
 
 
 def test_bench(capsys: pytest.CaptureFixture[str]) -> None:
