@@ -63,9 +63,7 @@ def test_a_cache_of_the_class_is_noticed_in_one_process() -> None:
 def test_an_attribute_that_a_wrapper_changes_late_is_noticed_in_one_process() -> None:
     with plangym_like.make("Pendulum-v1", wrappers=[HeavierLater]) as env:
         env.reset(seed=0)
-        with pytest.raises(
-            ChangedSettingError, match=r"PendulumEnv\.g changed from 10"
-        ):
+        with pytest.raises(ChangedSettingError, match=r"PendulumEnv\.g changed from 10"):
             for _ in range(40):
                 env.step([1.0], return_state=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -49,6 +50,8 @@ START_SECONDS = 60.0
 # How long a worker polls for the next batch before it sleeps; most searches submit their next batch
 # within this time (`benchmarks/never_slower.py`).
 _LINGER_SECONDS = 5e-3
+# How often a worker that is killed while it tries out the environment is started.
+_TRIALS = 3
 
 
 class ProcessOptions:
@@ -133,15 +136,19 @@ class ProcessOptions:
             raise
 
     def _run_trials(self) -> list[TrialOutcome]:
-        worker = self._launch(0)
-        self._early.append(worker)
-        limit = self._start_timeout
-        try:
-            return portable_result(worker.apply(outcomes_of_trials), limit)  # type: ignore[no-any-return]
-        except (TimeoutError, WorkerDiedError) as error:
-            if is_remote(error):
-                raise
-            raise self._failed_trial(worker, error, limit) from error
+        limit, tries = self._start_timeout, 0
+        while True:
+            tries += 1
+            worker = self._launch(0)
+            self._early.append(worker)
+            try:
+                return portable_result(worker.apply(outcomes_of_trials), limit)  # type: ignore[no-any-return]
+            except (TimeoutError, WorkerDiedError) as error:
+                if is_remote(error):
+                    raise
+                if tries == _TRIALS or not _was_killed(error):
+                    raise self._failed_trial(worker, error, limit) from error
+                self._drop_early()
 
     def _failed_trial(
         self, worker: ExternalProcess, error: Exception, limit: float | None
@@ -274,6 +281,12 @@ _outcomes: list[TrialOutcome] = []
 def outcomes_of_trials(env: Any) -> list[TrialOutcome]:
     """Return the outcomes of the trials of `env`, which `make_hosted` made in this process."""
     return list(_outcomes)
+
+
+def _was_killed(error: Exception) -> bool:
+    """Return whether a worker died of what others may have done, rather than its environment."""
+    killed = (None, -signal.SIGKILL, -signal.SIGTERM)
+    return isinstance(error, WorkerDiedError) and error.exitcode in killed
 
 
 def _play_in_copy(simulator: Simulator, layout: Layout) -> ShortEpisode | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -116,3 +118,29 @@ def test_a_refusal_of_the_worker_is_raised() -> None:
 
     with pytest.raises(EnvApiError, match="4 parts"):
         plangym_like.make(Old, trap="", isolate=True)
+
+
+class Killed(Trapped):
+    """Its first so many workers are killed, as by the kernel when memory is short."""
+
+    def __init__(self, folder: str, times: int, caller: int) -> None:
+        super().__init__("none")
+        if os.getpid() != caller and len(os.listdir(folder)) < times:
+            (Path(folder) / str(os.getpid())).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_worker_that_is_killed_while_it_tries_out_the_environment_is_replaced(
+    tmp_path: Path,
+) -> None:
+    options = {"folder": str(tmp_path), "times": 2, "caller": os.getpid()}
+    with plangym_like.make(Killed, **options, isolate=True) as env:
+        assert env.step_batch([0], env.reset(seed=0).state).rewards == 1
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_an_environment_whose_trial_is_always_killed_is_an_error(tmp_path: Path) -> None:
+    options = {"folder": str(tmp_path), "times": 99, "caller": os.getpid()}
+    with pytest.raises(WorkerDiedError, match="tries it out"):
+        plangym_like.make(Killed, **options, isolate=True)
+    assert len(list(tmp_path.iterdir())) == 3
