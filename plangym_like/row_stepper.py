@@ -115,10 +115,12 @@ class RowStepper:
             with not_in_use(self.current.in_use):
                 if self.current.row is None:
                     self.current.set_aside()
-                if not audit:
-                    return self._result_of_one(inputs, states)
-                with self._as_made():
-                    return self._result_of_one(inputs, states)
+                step = self._result_as_made if audit else self._result_of_one
+                return step(inputs, states)
+
+    def _result_as_made(self, inputs: Inputs, states: bool) -> BatchTransition | BatchStep:
+        with self._as_made():
+            return self._result_of_one(inputs, states)
 
     def _result_of_one(self, inputs: Inputs, states: bool) -> BatchTransition | BatchStep:
         # A separate method keeps `_run_one` short, for the same reason as `_run_range`.

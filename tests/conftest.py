@@ -205,9 +205,7 @@ def sending(env: Any) -> Any:
         env.executor._stepper = None
     elif isinstance(env, plangym_like.ParallelEnv):
         env.batch_env._costs = AlwaysSend()
-        for worker in env.batch_env.workers:
-            worker.process.call("setup")()
-            worker.become_ready()
+        env.batch_env.pool.wait_ready()
     return env
 
 

@@ -175,10 +175,7 @@ class Worker:
             content = loads(message.payload)
             message = message._replace(payload=memoryview(b""))
             if message.kind == ACCESS:
-                value = getattr(self._hosted, content)
-                if callable(value):
-                    return True, getattr(type(self._hosted), "remote_calls", {}).get(content)
-                return False, value
+                return self._access(content)
             target, arguments, options = content
             if isinstance(target, str):
                 return getattr(self._hosted, target)(*arguments, **options)
@@ -188,6 +185,13 @@ class Worker:
         if descriptors:
             return target(self._hosted, *arguments, fds=descriptors)
         return target(self._hosted, *arguments)
+
+    def _access(self, name: str) -> tuple[bool, Any]:
+        """Return False and the attribute `name`; for a method, True and what replaces it."""
+        value = getattr(self._hosted, name)
+        if callable(value):
+            return True, getattr(type(self._hosted), "remote_calls", {}).get(name)
+        return False, value
 
     def _send(self, kind: int, request: int, payload: bytes) -> None:
         for data in frame(kind, request, payload):

@@ -286,7 +286,10 @@ class Trial:
         return "" if outside is None else outside.cause(lambda: self._played(row, actions))
 
     def _played(self, row: Row, actions: Sequence[Any]) -> list[Outcome] | None:
-        """Return the outcomes of `actions` in state `row`; ``None`` if the first step fails."""
+        """Return the outcomes of `actions` in state `row`; ``None`` if one of the steps fails.
+
+        Infos are left out: if only they differ, states are approximate.
+        """
         episode = _Episode(self._sim)
         try:
             self._sim.forget()
@@ -297,7 +300,9 @@ class Trial:
             return None
         finally:
             self._sim.forget()
-        return None if any(len(outcome) == 1 for outcome in episode.outcomes) else episode.outcomes
+        if any(len(outcome) == 1 for outcome in episode.outcomes):
+            return None
+        return [outcome[:4] for outcome in episode.outcomes]
 
     # Playing
 

@@ -350,7 +350,5 @@ def sending(env: Any) -> Any:
     """Return a `ParallelEnv` or `BatchEnv`, its workers ready and sent a share of every batch."""
     batch_env = env.batch_env
     batch_env._costs = AlwaysSend()
-    for worker in batch_env.workers:
-        worker.process.call("setup")(60)
-        worker.become_ready()
+    batch_env.pool.wait_ready()
     return env

@@ -24,7 +24,7 @@ from plangym_like.lanes.tree import take, with_axes
 Call = Future[Any] | concurrent.futures.Future[Any]
 
 # How long a copy of the caller may take to make and play environments.
-_COPY_SECONDS = 2.0
+_COPY_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
