@@ -30,7 +30,7 @@ class HeavierLater(gymnasium.Wrapper):
 
 
 class Remembering(gymnasium.Env[Any, Any]):
-    """Rewards the action that was first taken at the same time of any episode."""
+    """From step 100 on, rewards the action that was first taken at the same time of any episode."""
 
     action_space = gymnasium.spaces.Discrete(3)
     observation_space = gymnasium.spaces.Discrete(1_000)
@@ -47,13 +47,13 @@ class Remembering(gymnasium.Env[Any, Any]):
     def step(self, action: int) -> Any:
         self.time += 1
         self.seen = float(action)
-        return self.time, self.at(self.time), False, False, {}
+        return self.time, self.at(self.time) if self.time > 100 else 0.0, False, False, {}
 
 
 def test_a_cache_of_the_class_is_noticed_in_one_process() -> None:
     with plangym_like.make(Remembering, snapshot="pickle", audit_every=1) as env:
         env.reset(seed=0)
-        for _ in range(20):  # `make` takes fewer steps
+        for _ in range(120):  # `make` takes fewer steps in an episode
             env.step(0)
         state = env.get_state()
         with pytest.raises(ImpureEnvironmentError, match="rewards? differed"):
