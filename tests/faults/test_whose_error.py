@@ -282,17 +282,18 @@ def trap(action):
         for _ in range(1000000):
             pass
 
-env = CounterEnv("toy", trap=trap)
+env = CounterEnv("toy", trap=trap, audit_every=1)
 state = env.reset(seed=1).state
 steps.clear()
 try:
-    env.step_batch(np.arange(10), state)
+    for _ in range(6):
+        env.step_batch(np.arange(10), state)
 except TimeoutError as error:
     print(error)
 """
 
 
-@pytest.mark.parametrize("number", [5, 15, 45])
+@pytest.mark.parametrize("number", [5, 15, 90])  # in a row, in a repeated row, in a followed row
 def test_what_a_signal_handler_raises_in_an_audit_is_raised(number: int) -> None:
     result = run_script(IN_AN_AUDIT.format(number=number))
     assert (result.stdout, result.stderr) == ("late\n", "")
