@@ -247,12 +247,12 @@ class ChangedSettingError(SnapshotError):
     ...     def step(self, action):
     ...         self.unwrapped.force = 0.002 if self.unwrapped.state[0] > 0 else 0.001
     ...         return self.env.step(action)
-    >>> env = plangym_like.make("MountainCar-v0", wrappers=[Wind])
-    >>> env.reset(seed=0)
+    >>> env = plangym_like.make("MountainCar-v0", wrappers=[Wind], snapshot="native")
+    >>> state, obs, info = env.reset(seed=0)
     >>> env.step(1, env.make_state(x=[0.1, 0]))
     Traceback (most recent call last):
         ...
-    plangym_like.errors.ChangedSettingError: MountainCarEnv.force changed from 0.001 to 0.002 ...
+    plangym_like.errors.ChangedSettingError: MountainCarEnv.force changed from 0.001 to 0.002, which ...
     """
 
 
