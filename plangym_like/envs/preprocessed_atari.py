@@ -27,7 +27,7 @@ from gymnasium.wrappers import (
 )
 
 from plangym_like.envs.screen_resizer import ScreenResizer
-from plangym_like.snapshots.known_wrappers import chain
+from plangym_like.snapshots.chains import chain
 
 # Results of `source_digest` with Gymnasium 1.4.0 and ale-py 0.12.1. With other sources, every
 # screen is drawn.

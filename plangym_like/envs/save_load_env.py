@@ -26,10 +26,10 @@ from plangym_like.family_env import FamilyEnv
 from plangym_like.row_errors import errors_suppressed, not_exiting
 from plangym_like.snapshots import plain_data
 from plangym_like.snapshots.base_settings import Settings
-from plangym_like.snapshots.chains import innermost
+from plangym_like.snapshots.chains import chain, innermost
 from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.differences import attributes_of, difference
-from plangym_like.snapshots.known_wrappers import TRANSPARENT, chain
+from plangym_like.snapshots.known_wrappers import TRANSPARENT
 from plangym_like.snapshots.open_libraries import close_copy
 from plangym_like.snapshots.set_order import order_note
 from plangym_like.snapshots.state_owner import kind_of

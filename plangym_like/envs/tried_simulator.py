@@ -13,8 +13,9 @@ from plangym_like.envs.wrapping import forget_seed
 from plangym_like.errors import SnapshotError
 from plangym_like.row_errors import errors_suppressed, not_exiting
 from plangym_like.simulator import Simulator
+from plangym_like.snapshots.chains import links
 from plangym_like.snapshots.configuration import qualified_name
-from plangym_like.snapshots.known_wrappers import foreign_wrappers, has_foreign_code, links
+from plangym_like.snapshots.known_wrappers import foreign_wrappers, has_foreign_code
 from plangym_like.snapshots.open_libraries import libraries_left_open
 from plangym_like.snapshots.outside_values import OutsideValues
 from plangym_like.snapshots.trial import Trial, TrialRule

@@ -16,7 +16,8 @@ from plangym_like.call_errors import misfit, several_agents, unknown_option
 from plangym_like.counts import as_count
 from plangym_like.errors import EnvApiError, InputError, SnapshotError
 from plangym_like.simulator import name_of
-from plangym_like.snapshots.known_wrappers import TRANSPARENT, chain, links
+from plangym_like.snapshots.chains import chain, links
+from plangym_like.snapshots.known_wrappers import TRANSPARENT
 from plangym_like.step_limit import time_limit
 
 # Arguments of ``gymnasium.make`` that add wrappers, and are not passed on to the environment.

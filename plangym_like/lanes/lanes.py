@@ -20,7 +20,7 @@ from plangym_like.lanes.step_arrays import Flags, StepArrays
 from plangym_like.lanes.tree import layout_of, layout_of_space, take, tree_map, zeros
 from plangym_like.ownership import owned, owned_info
 from plangym_like.plan_env import PlanEnv
-from plangym_like.snapshots.known_wrappers import links
+from plangym_like.snapshots.chains import links
 from plangym_like.states import Row, StateFormat
 
 # The lanes that a call concerns; ``None`` for all.

@@ -9,7 +9,7 @@ from gymnasium.wrappers import TimeLimit
 
 from plangym_like.envs.wrapping import is_plain
 from plangym_like.lanes.lanes import gym_env_of, is_plan_env
-from plangym_like.snapshots.known_wrappers import chain, links
+from plangym_like.snapshots.chains import chain, links
 
 
 def shows_its_base(env: Any) -> bool:

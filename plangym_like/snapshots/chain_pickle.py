@@ -29,6 +29,7 @@ from plangym_like.ownership import releases
 from plangym_like.row_errors import errors_suppressed, not_exiting
 from plangym_like.snapshots.array_layout import ArrayLayout, OverlapError, refuse_hidden_memory
 from plangym_like.snapshots.chain_state import ChainState
+from plangym_like.snapshots.chains import links
 from plangym_like.snapshots.class_names import can_be_imported, classes_named, name_of
 from plangym_like.snapshots.configuration import (
     LOCKS,
@@ -41,7 +42,6 @@ from plangym_like.snapshots.configuration import (
     qualified_name,
 )
 from plangym_like.snapshots.impure_functions import held_objects, refuse_method_of_data
-from plangym_like.snapshots.known_wrappers import links
 from plangym_like.snapshots.named_objects import named_objects
 from plangym_like.snapshots.reachable import reachable
 from plangym_like.snapshots.separated_memory import SeparatedMemory, is_tensor

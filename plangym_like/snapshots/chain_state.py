@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from plangym_like.errors import SnapshotError, StateFormatError
 from plangym_like.row_errors import not_exiting
+from plangym_like.snapshots.chains import links
 from plangym_like.snapshots.configuration import qualified_name
 from plangym_like.snapshots.known_wrappers import (
     describe_wrappers,
     impossible,
     is_known,
-    links,
     state_names,
 )
 from plangym_like.snapshots.state_owner import CONSTANT, StateOwner, always, restart_generators

@@ -15,6 +15,7 @@ from plangym_like.errors import SnapshotError
 from plangym_like.ownership import check_info
 from plangym_like.row_errors import errors_suppressed, not_exiting
 from plangym_like.snapshots import plain_data
+from plangym_like.snapshots.chains import links
 from plangym_like.snapshots.configuration import (
     FUNCTIONS,
     is_configuration,
@@ -23,7 +24,7 @@ from plangym_like.snapshots.configuration import (
     name_of_key,
     qualified_name,
 )
-from plangym_like.snapshots.known_wrappers import TRANSPARENT, links
+from plangym_like.snapshots.known_wrappers import TRANSPARENT
 from plangym_like.snapshots.reachable import ATOMS
 from plangym_like.snapshots.state_owner import CONSTANT
 

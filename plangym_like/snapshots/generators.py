@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from plangym_like.snapshots.known_wrappers import links
+from plangym_like.snapshots.chains import links
 
 # Attributes in which a space holds other spaces.
 _NESTED = ("spaces", "feature_space", "node_space", "edge_space")

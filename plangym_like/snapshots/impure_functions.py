@@ -19,13 +19,14 @@ import numpy as np
 
 from plangym_like.errors import SnapshotError
 from plangym_like.row_errors import errors_suppressed, not_exiting
+from plangym_like.snapshots.chains import links
 from plangym_like.snapshots.configuration import (
     FUNCTIONS,
     function_inside,
     is_configuration,
     is_ordinary,
 )
-from plangym_like.snapshots.known_wrappers import TRANSPARENT, is_known, links
+from plangym_like.snapshots.known_wrappers import TRANSPARENT, is_known
 from plangym_like.snapshots.state_owner import kind_of
 
 _GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)

@@ -9,9 +9,7 @@ from typing import Any
 import gymnasium
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker
 
-from plangym_like.snapshots.chains import chain as chain
-from plangym_like.snapshots.chains import innermost as innermost
-from plangym_like.snapshots.chains import links as links
+from plangym_like.snapshots.chains import chain, innermost, links
 from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.current_env_proxy import CurrentEnvProxy
 from plangym_like.snapshots.state_owner import CONSTANT

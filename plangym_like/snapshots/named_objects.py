@@ -15,6 +15,7 @@ from typing import Any
 
 import gymnasium
 
+from plangym_like.snapshots.chains import links
 from plangym_like.snapshots.configuration import (
     LOCKS,
     function_inside,
@@ -23,7 +24,6 @@ from plangym_like.snapshots.configuration import (
     own_pickling,
 )
 from plangym_like.snapshots.impure_functions import named_values
-from plangym_like.snapshots.known_wrappers import links
 from plangym_like.snapshots.reachable import reachable
 
 _IN_PYTHON = 1 << 9  # the flag of classes that are made by a class statement

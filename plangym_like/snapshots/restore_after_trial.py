@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 from plangym_like.ownership import releases
 from plangym_like.row_errors import not_exiting
 from plangym_like.snapshots.array_layout import copies
+from plangym_like.snapshots.chains import links
 from plangym_like.snapshots.configuration import FUNCTIONS, is_configuration, is_ordinary
 from plangym_like.snapshots.impure_functions import held_objects
-from plangym_like.snapshots.known_wrappers import TRANSPARENT, links
+from plangym_like.snapshots.known_wrappers import TRANSPARENT
 from plangym_like.snapshots.named_objects import named_objects
 from plangym_like.snapshots.reachable import reachable
 from plangym_like.snapshots.state_owner import CONSTANT, StateOwner, always

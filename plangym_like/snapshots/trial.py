@@ -22,6 +22,7 @@ from plangym_like.errors import SnapshotError, StateCapacityError
 from plangym_like.ownership import owned
 from plangym_like.row_errors import errors_suppressed, not_exiting
 from plangym_like.simulator import Simulator
+from plangym_like.snapshots.chains import chain, links
 from plangym_like.snapshots.configuration import qualified_name
 from plangym_like.snapshots.differences import attributes, differing_attributes, without_clock
 from plangym_like.snapshots.generators import (
@@ -32,7 +33,7 @@ from plangym_like.snapshots.generators import (
     stir_global_generators,
 )
 from plangym_like.snapshots.impure_functions import changed_places, values_outside
-from plangym_like.snapshots.known_wrappers import chain, is_known, links
+from plangym_like.snapshots.known_wrappers import is_known
 from plangym_like.snapshots.open_libraries import libraries_left_open
 from plangym_like.snapshots.outcomes import Outcome, compare_outcomes, ends, outcome_of
 from plangym_like.snapshots.outside_values import OutsideValues

@@ -32,6 +32,7 @@ from plangym_like import spaces
 from plangym_like.errors import SnapshotError, StateCapacityError, StateFormatError
 from plangym_like.snapshots import plain_data
 from plangym_like.snapshots.chain_state import ChainState, columns_of
+from plangym_like.snapshots.chains import links
 from plangym_like.snapshots.configuration import (
     is_configuration,
     is_handle,
@@ -39,7 +40,6 @@ from plangym_like.snapshots.configuration import (
     own_pickling,
 )
 from plangym_like.snapshots.impure_functions import held_objects, refuse_method_of_data
-from plangym_like.snapshots.known_wrappers import links
 from plangym_like.snapshots.reachable import reachable
 from plangym_like.snapshots.set_order import order_note
 from plangym_like.snapshots.state_owner import CONSTANT, StateOwner, always, kind_of

@@ -13,7 +13,7 @@ import pytest
 import plangym_like
 from plangym_like.envs.pickled import PickledSimulator
 from plangym_like.errors import SnapshotError
-from plangym_like.snapshots.known_wrappers import links
+from plangym_like.snapshots.chains import links
 from plangym_like.snapshots.named_objects import named_objects
 from plangym_like.snapshots.restore_after_trial import restorer
 

@@ -15,7 +15,7 @@ from plangym_like.compat.plangym import window
 from plangym_like.compat.plangym.making import HOOKS, is_ours, make_core, writes_hooks
 from plangym_like.compat.plangym.plan_env import PlanEnv, as_steps, columns_of, without_states
 from plangym_like.envs.wrapping import WrapperLike
-from plangym_like.snapshots.known_wrappers import links
+from plangym_like.snapshots.chains import links
 from plangym_like.spaces import take
 
 
