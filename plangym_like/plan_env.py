@@ -410,6 +410,8 @@ class PlanEnv(StatefulEnv):
 
     def _outside_cause(self, inputs: Inputs) -> str:
         executor = self.executor
-        if executor.isolated and isinstance(executor, ProcessExecutor):
+        if not executor.isolated:
+            return self.row_stepper.outside_cause(inputs)
+        if isinstance(executor, ProcessExecutor) and executor.workers:
             return str(executor.call(outside_cause, inputs))
-        return "" if executor.isolated else self.row_stepper.outside_cause(inputs)
+        return ""  # all workers are on other machines

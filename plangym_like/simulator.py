@@ -451,10 +451,6 @@ class Simulator(abc.ABC):
         """Return the names of the wrappers that may have state outside the saved rows."""
         return self.wrapper_names()
 
-    def second_copy(self) -> Simulator | None:
-        """Return a simulator made with the same arguments, or ``None`` if this is impossible."""
-        return None
-
     def copy_for_audits(self) -> Simulator | None:
         """Return a copy in which audits step rows, or ``None`` if audits use this simulator."""
         return None

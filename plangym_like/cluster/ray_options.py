@@ -81,8 +81,7 @@ class RayOptions:
 
     def make(self, stepper: RowStepper) -> RayExecutor:
         """Connect to the cluster and start actors, without waiting until they are ready."""
-        expected = self._local.expected_of(stepper)
-        self._expected = None if expected is None else expected.result()
+        self._expected = self._local.expected_of(stepper)
         with episode_given(self._expected):
             return self._make(stepper)
 

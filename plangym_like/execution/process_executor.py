@@ -26,7 +26,7 @@ from plangym_like.execution.placement import REGIONS
 from plangym_like.execution.row_pool import RowPool
 from plangym_like.execution.serial_executor import SerialExecutor
 from plangym_like.execution.shared_batch import SharedBatch
-from plangym_like.execution.short_episode import ExpectedEpisode
+from plangym_like.execution.short_episode import ShortEpisode
 from plangym_like.fork_safety import forget_after_fork
 from plangym_like.future import Future
 from plangym_like.layout import Layout
@@ -64,7 +64,7 @@ class ProcessExecutor:
         Seconds that a worker may take to make its environment before it is replaced.
     stats : Stats, optional
         The counters to update.
-    expected : ExpectedEpisode, optional
+    expected : ShortEpisode, optional
         A short episode of the caller's environment. A worker that gives other results is not used;
         the next batch raises `DifferentWorkerError`.
     """
@@ -78,7 +78,7 @@ class ProcessExecutor:
         step_timeout: float | None = None,
         start_timeout: float | None = None,
         stats: Stats | None = None,
-        expected: ExpectedEpisode | None = None,
+        expected: ShortEpisode | None = None,
     ) -> None:
         self._processes = list(workers)
         self.layout = layout

@@ -22,19 +22,17 @@ from plangym_like.errors import (
 from plangym_like.execution.known_ids import KnownIds, know, known_ids
 from plangym_like.execution.process_executor import ProcessExecutor
 from plangym_like.execution.short_episode import (
-    ExpectedEpisode,
     ShortEpisode,
     given_episode,
     play_rows,
 )
-from plangym_like.layout import Layout
 from plangym_like.processes import fork_server
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.remote_errors import is_remote, portable_result
 from plangym_like.processes.start_checks import check_can_start
 from plangym_like.processes.start_methods import FORK_SERVERS
 from plangym_like.row_stepper import RowStepper
-from plangym_like.simulator import Simulator, name_of
+from plangym_like.simulator import name_of
 from plangym_like.trial_outcomes import (
     KnownTrials,
     TrialOutcome,
@@ -178,26 +176,25 @@ class ProcessOptions:
         while self._early:
             self._early.pop().close(0.0)
 
-    def expected_of(self, stepper: RowStepper) -> ExpectedEpisode | None:
+    def expected_of(self, stepper: RowStepper) -> ShortEpisode | None:
         """Return a short episode of the caller's environment, which workers have to repeat.
 
-        If batches are isolated, a copy of this process plays it. Return ``None`` if workers are not
-        compared: the environment is approximate, or is not audited with ``audit="raise"``.
+        The caller plays it even if batches are isolated: a worker has taken the same steps in the
+        trial. Return ``None`` if workers are not compared: the environment is approximate, or is
+        not audited with ``audit="raise"``.
         """
         given = given_episode()
         if given is not None:
-            return ExpectedEpisode(given)
+            return given
         simulator, layout = stepper.simulator, stepper.layout
         shown = getattr(simulator, "render_mode", None) == "human"
         if self._audit != "raise" or simulator.exactness != "exact" or shown:
             return None
-        if self.isolated:
-            return ExpectedEpisode.in_copy(partial(_play_in_copy, simulator, layout))
         context = simulator.undisturbed()
         if context is None:
             return None
         with context:
-            return ExpectedEpisode(play_rows(simulator, layout))
+            return play_rows(simulator, layout)
 
     def _method(self, index: int) -> str:
         """Return the start method of worker `index`.
@@ -287,15 +284,6 @@ def _was_killed(error: Exception) -> bool:
     """Return whether a worker died of what others may have done, rather than its environment."""
     killed = (None, -signal.SIGKILL, -signal.SIGTERM)
     return isinstance(error, WorkerDiedError) and error.exitcode in killed
-
-
-def _play_in_copy(simulator: Simulator, layout: Layout) -> ShortEpisode | None:
-    """Play a short episode in a copy of the process that made `simulator`."""
-    if not simulator.suspect_wrappers() and simulator.snapshot == "native":
-        return play_rows(simulator, layout)
-    # It may be connected to other processes, and the connection must not be used twice.
-    copy = simulator.second_copy()
-    return None if copy is None else play_rows(copy, layout)
 
 
 def headless(env_kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from plangym_like.execution.batch_memory import BatchMemory
 from plangym_like.execution.job import SLOT_WORDS, Report
 from plangym_like.execution.row_worker import RowWorker
-from plangym_like.execution.short_episode import ExpectedEpisode
+from plangym_like.execution.short_episode import ShortEpisode
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.shared_memory import SharedBlock
 from plangym_like.processes.worker_pool import WorkerPool
@@ -29,7 +29,7 @@ class RowPool(WorkerPool[RowWorker]):
         As in `ProcessExecutor`.
     stats : Stats, optional
         The counters to update.
-    expected : ExpectedEpisode, optional
+    expected : ShortEpisode, optional
         As in `RowWorker`.
 
     Attributes
@@ -46,7 +46,7 @@ class RowPool(WorkerPool[RowWorker]):
         step_timeout: float | None,
         start_timeout: float | None,
         stats: Stats | None = None,
-        expected: ExpectedEpisode | None = None,
+        expected: ShortEpisode | None = None,
     ) -> None:
         self.step_timeout = step_timeout
         self._expected = expected
@@ -122,8 +122,6 @@ class RowPool(WorkerPool[RowWorker]):
             if worker.busy:
                 worker.end_at(0)
         super().close(seconds)
-        if self._expected is not None:
-            self._expected.close()
         while self._leftover:
             self._leftover.pop()[0].release()
         self._slots.close()

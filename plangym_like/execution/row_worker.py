@@ -21,7 +21,7 @@ from plangym_like.execution.job import (
     progress_slot,
     run_job,
 )
-from plangym_like.execution.short_episode import ExpectedEpisode
+from plangym_like.execution.short_episode import ShortEpisode
 from plangym_like.future import Future
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.remote_errors import portable_result
@@ -42,7 +42,7 @@ class RowWorker(WorkerHandle):
         The worker's index in the pool, and the number of its progress slot.
     slots : SharedBlock
         The progress slots of all workers.
-    expected : ExpectedEpisode, optional
+    expected : ShortEpisode, optional
         A short episode of the caller, which each new process has to repeat.
 
     Attributes
@@ -61,7 +61,7 @@ class RowWorker(WorkerHandle):
         process: ExternalProcess,
         index: int,
         slots: SharedBlock,
-        expected: ExpectedEpisode | None = None,
+        expected: ShortEpisode | None = None,
     ) -> None:
         super().__init__(process, index, greet)
         self._expected = expected
@@ -84,22 +84,15 @@ class RowWorker(WorkerHandle):
     def become_ready(self) -> bool:
         """Return whether the worker has become ready since the last call.
 
-        It is ready once it has made its environment and has repeated the caller's episode. If a
-        copy of this process has to play this episode, it does so while the worker starts.
+        It is ready once it has made its environment and has repeated the caller's episode.
         """
-        if self._expected is not None:
-            self._expected.begin()
         if not super().become_ready():
             return False
-        expected = None
-        if self._expected is not None and not self._is_compared:
-            expected = self._expected.result()
-        self._is_compared = True
-        if expected is None:
+        if self._expected is None or self._is_compared:
             return True
-        self._greeting = self.process.apply(
-            partial(compare_with_caller, expected=expected), patient=True
-        )
+        self._is_compared = True
+        compare = partial(compare_with_caller, expected=self._expected)
+        self._greeting = self.process.apply(compare, patient=True)
         self.started_at = time.monotonic()
         return False
 

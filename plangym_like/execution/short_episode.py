@@ -20,15 +20,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from functools import partial
 from itertools import zip_longest
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from plangym_like.errors import DifferentWorkerError
 from plangym_like.execution.placement import signature
 from plangym_like.layout import Layout
-from plangym_like.processes.forked_copy import ForkedCopy
-from plangym_like.processes.messages import dumps, loads
 from plangym_like.row_errors import errors_suppressed
 from plangym_like.simulator import Simulator
 from plangym_like.states import Row
@@ -41,8 +39,6 @@ _MOST_ELEMENTS = 1024
 # the size of a float in bytes.
 _TOLERANCES = {2: 1e-2, 4: 1e-5}
 _TOLERANCE = 1e-6
-# How long a copy of this process may take to make and step environments.
-_COPY_SECONDS = 5.0
 _FIELDS = ("observation", "reward", "terminated", "truncated")
 
 
@@ -139,65 +135,20 @@ def check(expected: ShortEpisode, found: ShortEpisode) -> None:
     )
 
 
-def first_difference(one: ShortEpisode, other: ShortEpisode) -> tuple[str, str, str] | None:
+def first_difference(
+    one: ShortEpisode, other: ShortEpisode, *, exact: bool = False
+) -> tuple[str, str, str] | None:
     """Return where two episodes first differ, and both values there; ``None`` if nowhere.
 
-    Steps that only one of them has are left out.
+    Steps that only one of them has are left out. If `exact` is false, floats may differ a little.
     """
     for step, outcomes in enumerate(zip(one.outcomes, other.outcomes, strict=False)):
         when = f"of step {step}" if step else "of the reset"
         for name, before, after in zip(_FIELDS, *outcomes, strict=False):
             for pair in zip_longest(before, after, fillvalue="nothing"):
-                if (values := _difference(*pair)) is not None:
+                if (values := _difference(*pair, exact=exact)) is not None:
                     return f"the {name} {when}", *values
     return None
-
-
-class ExpectedEpisode:
-    """The short episode that workers have to repeat.
-
-    Parameters
-    ----------
-    episode : ShortEpisode, optional
-    """
-
-    def __init__(self, episode: ShortEpisode | None = None) -> None:
-        self._episode = episode
-        self._start_copy: Callable[[], ForkedCopy] | None = None
-        self._copy: ForkedCopy | None = None
-
-    @classmethod
-    def in_copy(
-        cls, make_episode: Callable[[], ShortEpisode | None], seconds: float = _COPY_SECONDS
-    ) -> Self:
-        """Let a forked copy of this process call `make_episode`, so that it harms nothing here.
-
-        There is no episode if this takes more than `seconds`, or once JAX is imported, because
-        JAX's threads make such copies hang.
-        """
-        expected = cls()
-        expected._start_copy = partial(ForkedCopy, lambda: dumps(make_episode()), seconds)
-        return expected
-
-    def begin(self) -> None:
-        """Start the copy, unless it was started before; `result` does this too."""
-        start, self._start_copy = self._start_copy, None
-        if start is not None and "jax" not in sys.modules:
-            self._copy = start()
-
-    def result(self) -> ShortEpisode | None:
-        """Return the episode, or ``None`` if there is none; wait until the copy has played it."""
-        self.begin()
-        if self._copy is not None:
-            found = self._copy.result()
-            self._episode = None if found is None else loads(found)
-            self._copy = None
-        return self._episode
-
-    def close(self) -> None:
-        """End the copy; may be called repeatedly."""
-        if self._copy is not None:
-            self._copy.close()
 
 
 # The episode that is used instead of this process's own: on a node of a cluster, the driver's.
@@ -259,7 +210,7 @@ def _leaves(value: Any) -> list[Any]:
     return [f"of shape {array.shape}", array.reshape(-1)[::apart].copy()]
 
 
-def _difference(before: Any, after: Any) -> tuple[str, str] | None:
+def _difference(before: Any, after: Any, *, exact: bool) -> tuple[str, str] | None:
     """Return two leaves as texts if they differ, otherwise ``None``."""
     if not (isinstance(before, np.ndarray) and isinstance(after, np.ndarray)):
         one, other = str(before), str(after)
@@ -267,10 +218,9 @@ def _difference(before: Any, after: Any) -> tuple[str, str] | None:
     if before.dtype.kind in "fc" or after.dtype.kind in "fc":
         finite = [part[np.isfinite(part)] for part in (before, after)]
         largest = max((float(np.abs(part).max()) for part in finite if part.size), default=0.0)
-        tolerance = max(
-            _TOLERANCES.get(each.dtype.itemsize, _TOLERANCE) for each in (before, after)
-        )
-        same = np.isclose(before, after, rtol=0.0, atol=tolerance * largest, equal_nan=True)
+        tolerances = [_TOLERANCES.get(part.dtype.itemsize, _TOLERANCE) for part in (before, after)]
+        tolerance = 0.0 if exact else max(tolerances) * largest
+        same = np.isclose(before, after, rtol=0.0, atol=tolerance, equal_nan=True)
     else:
         same = before == after
     if same.all():

@@ -16,6 +16,7 @@ from plangym_like.execution.short_episode import (
 from plangym_like.lanes.lanes import gym_env_of, is_plan_env
 from plangym_like.lanes.make_lanes import EnvSource, make_envs
 from plangym_like.processes.messages import dumps, loads
+from plangym_like.row_errors import not_exiting
 
 # A function that returns a new environment, and a function that closes it.
 Sample = Callable[[], tuple[Any, Callable[[], Any]]]
@@ -34,14 +35,18 @@ def _make_one(source: EnvSource) -> tuple[Any, Callable[[], Any]]:
 def sample_episode(sample: Sample) -> ShortEpisode | None:
     """Play a short episode in a new environment, and return its results.
 
-    Return ``None`` if there is nothing to compare: a second environment gives other results, or the
-    environment is approximate.
+    Return ``None`` if there is nothing to compare: a second environment gives other results, the
+    environment is approximate, or it cannot be made here.
     """
-    episode = _played(sample)
-    again = None if episode is None else _played(sample)
+    try:
+        episode = _played(sample)
+        again = None if episode is None else _played(sample)
+    except BaseException as error:  # raised again when the workers make their environments
+        not_exiting(error)
+        return None
     if episode is None or again is None or len(again.outcomes) != len(episode.outcomes):
         return None
-    return None if first_difference(episode, again) else episode
+    return None if first_difference(episode, again, exact=True) else episode
 
 
 def compare_sample(sample: Sample, expected: ShortEpisode) -> None:

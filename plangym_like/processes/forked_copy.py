@@ -7,7 +7,6 @@ killed after a time limit.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import gc
 import os
@@ -109,7 +108,6 @@ def _run(
 ) -> None:
     gc.disable()  # it would write to most pages of memory, which would then be copied
     ours.close()
-    atexit._clear()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     parent_death.tie_to(alive_fd)

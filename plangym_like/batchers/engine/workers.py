@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import abc
 import concurrent.futures
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -14,11 +14,13 @@ import torch
 from plangym_like.batchers.engine.group_context import GroupContext
 from plangym_like.batchers.engine.tensor_tree import tensor_over
 from plangym_like.execution.known_ids import know, known_ids
-from plangym_like.execution.short_episode import ExpectedEpisode, ShortEpisode
+from plangym_like.execution.short_episode import ShortEpisode
 from plangym_like.future import Future
 from plangym_like.lanes.sample_episode import Sample, compare_sample, sample_episode
 from plangym_like.lanes.shared_arrays import SharedArrays
 from plangym_like.lanes.tree import take, with_axes
+from plangym_like.processes.forked_copy import ForkedCopy
+from plangym_like.processes.messages import dumps, loads
 
 # The future of a method call.
 Call = Future[Any] | concurrent.futures.Future[Any]
@@ -161,8 +163,7 @@ class ObjectMaker:
         self._ids, self._precision = known_ids(), torch.get_float32_matmul_precision()
         self._expected: ShortEpisode | None = None
         if compares and options.sample is not None:
-            play = partial(sample_episode, options.sample)
-            self._expected = ExpectedEpisode.in_copy(play, _COPY_SECONDS).result()
+            self._expected = _episode_of_copy(options.sample)
         self._is_prepared = False
 
     def __call__(self, context: GroupContext) -> Any:
@@ -174,3 +175,14 @@ class ObjectMaker:
                 compare_sample(self._sample, self._expected)
             self._is_prepared = True
         return self._make_object(context)
+
+
+def _episode_of_copy(sample: Sample) -> ShortEpisode | None:
+    """Return `sample_episode`, played in a copy of this process, or ``None`` if this fails.
+
+    It is not tried once JAX is imported, because JAX's threads make such copies hang.
+    """
+    if "jax" in sys.modules:
+        return None
+    found = ForkedCopy(lambda: dumps(sample_episode(sample)), _COPY_SECONDS).result()
+    return None if found is None else loads(found)
