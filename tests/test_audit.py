@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
 import signal
 import threading
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 import gymnasium
@@ -46,6 +50,26 @@ class CountsAtLast(Counts):
     """Does so in the last ten steps of an episode."""
 
     begins = 60
+
+
+class LateInSecond(Walk):
+    """Made by a second worker, which waits for the file `go`, it gives other rewards late."""
+
+    begins = 30
+    process: ClassVar[str] = ""
+
+    def __init__(self, folder: Path, caller: int) -> None:
+        super().__init__()
+        if os.getpid() != caller and not LateInSecond.process:
+            LateInSecond.process = "second"
+            with contextlib.suppress(FileExistsError):
+                (folder / "first").touch(exist_ok=False)
+                LateInSecond.process = "first"
+            while LateInSecond.process == "second" and not (folder / "go").exists():
+                time.sleep(0.01)
+
+    def extra(self, action: int) -> float:
+        return float(LateInSecond.process == "second")
 
 
 class Fails(Walk):
@@ -225,6 +249,20 @@ class StaleInfo(StaleSum):
 
     def tell(self) -> dict[str, Any]:
         return {"total": self.total}
+
+
+def test_audits_of_isolated_rows_wait_for_a_second_worker(tmp_path: Path) -> None:
+    kind = partial(LateInSecond, tmp_path, os.getpid())
+    with plangym_like.make(kind, n_workers=2, isolate=True, start_method="spawn") as env:
+        actions, states = walk(env, 69)
+        for _ in range(60):
+            env.step_batch(actions, states)
+        assert env.stats.rows_audited == 0
+        (tmp_path / "go").touch()
+        env.batch_env.pool.wait_ready()
+        with pytest.raises(ImpureEnvironmentError) as told:
+            until_noticed(lambda: env.step_batch(actions, states), 69)
+    assert told.value.field.startswith("rewards") and told.value.index >= 29
 
 
 def test_what_matters_some_steps_later_is_noticed(backend: str) -> None:

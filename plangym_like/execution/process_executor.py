@@ -114,6 +114,17 @@ class ProcessExecutor:
         """Whether only other processes step rows."""
         return self._stepper is None
 
+    @property
+    def can_audit(self) -> bool:
+        """Whether an audit can step a row in another process than the batch did.
+
+        While the second of several isolated workers starts, it cannot. An audit would then find
+        little, and what audits may take at first would be spent.
+        """
+        if not self.isolated or len(self.workers) < 2:
+            return True
+        return sum(worker.ready for worker in self.workers) >= 2
+
     def submit(self, inputs: Inputs, options: SubmitOptions) -> Any:
         """Step a batch of checked inputs; return its result, or a `Future` of it.
 

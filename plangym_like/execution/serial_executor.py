@@ -27,6 +27,7 @@ class SerialExecutor:
 
     n_workers: int | None = None
     isolated = False
+    can_audit = True
 
     def __init__(self, stepper: RowStepper, stats: Stats | None = None) -> None:
         self._stepper = stepper
