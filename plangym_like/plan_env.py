@@ -382,7 +382,8 @@ class PlanEnv(StatefulEnv):
 
     def _submit(self, executor: Executor, inputs: Inputs, options: SubmitOptions) -> Any:
         steps = single_steps(inputs, 0, inputs.count)
-        if not (inputs.count and executor.can_audit and self._auditor.is_due(steps)):
+        waits = not (executor.can_audit or self._auditor.all_rows)
+        if waits or not inputs.count or not self._auditor.is_due(steps):
             return executor.submit(inputs, options)
         sample = AuditedRows(self._auditor, self._layout, inputs)
         result = executor.submit(inputs, options)

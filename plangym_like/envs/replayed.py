@@ -171,8 +171,8 @@ class ReplayCodec(Codec):
         steps, _ = self._counts(log)
         if steps > self._steps:
             return StateCapacityError(
-                f"a state row has room for {self._steps} steps since the reset, but {steps} "
-                f"were taken; make the environment with replay_capacity={2 * steps}"
+                f"a state row is sure to have room for {self._steps} steps since the reset, but "
+                f"{steps} were taken; make the environment with replay_capacity={2 * steps}"
             )
         (_, start, begun), *_ = self._logs.entries(log)
         carried = len(start.carried or b"")

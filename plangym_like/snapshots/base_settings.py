@@ -12,13 +12,14 @@ import copy
 import marshal
 from collections.abc import Collection, Sequence
 from operator import is_, itemgetter
+from types import FunctionType, MethodType
 from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
 
 from plangym_like.errors import ChangedSettingError
-from plangym_like.snapshots.configuration import is_handle
+from plangym_like.snapshots.configuration import is_handle, qualified_name
 from plangym_like.snapshots.differences import difference
 from plangym_like.snapshots.impure_functions import has_only_grown
 from plangym_like.snapshots.reachable import ATOMS
@@ -214,4 +215,6 @@ def _content(value: Any) -> bytes | None:
 def _shown(value: Any) -> str:
     if value is _MISSING:
         return "nothing"
+    if isinstance(value, (FunctionType, MethodType, type)):
+        return qualified_name(value)
     return repr(value) if isinstance(value, (*ATOMS, tuple)) else kind_of(value)
