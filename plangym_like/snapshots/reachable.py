@@ -58,17 +58,18 @@ def reachable(
 
 def _parts(place: str, thing: Any, into_objects: bool) -> Iterator[tuple[str, Any]]:
     """Yield the place and the value of everything directly inside `thing`."""
+    # Containers are copied first, because another thread may change them meanwhile.
     if isinstance(thing, dict):
-        for at, (key, item) in enumerate(thing.items()):
+        for at, (key, item) in enumerate(list(thing.items())):
             if not _is_atom(key):
                 yield f"{place}.keys[{at}]", key
             if not _is_atom(item):
                 yield f"{place}[{name_of_key(key, at)}]", item
     elif isinstance(thing, set | frozenset | weakref.WeakSet):
-        items = sorted((i for i in thing if not _is_atom(i)), key=lambda i: repr(describe(i)))
+        items = sorted((i for i in list(thing) if not _is_atom(i)), key=lambda i: repr(describe(i)))
         yield from ((f"{place}.items[{at}]", item) for at, item in enumerate(items))
     elif isinstance(thing, list | tuple | deque):
-        for at, item in enumerate(thing):
+        for at, item in enumerate(list(thing)):
             if not _is_atom(item):
                 yield f"{place}[{at}]", item
     elif into_objects and isinstance(thing, types.MethodType):
@@ -76,7 +77,7 @@ def _parts(place: str, thing: Any, into_objects: bool) -> Iterator[tuple[str, An
     elif into_objects and not is_configuration(thing) and not is_handle(thing):
         own = getattr(thing, "__dict__", None)
         # If a class defines ``__getattr__``, its objects may return any value for ``__dict__``.
-        for name, value in own.items() if type(own) is dict else ():
+        for name, value in list(own.items()) if type(own) is dict else ():
             yield f"{place}.{name}", value
 
 

@@ -2,6 +2,8 @@
 
 import enum
 import functools
+import sys
+import threading
 import weakref
 from collections import deque
 from typing import Any
@@ -94,3 +96,25 @@ def test_attributes_that_are_made_up_and_weak_proxies_are_not_walked() -> None:
     assert _names(root) == ["root", "root['made up']"]
     del thing
     assert _names(root) == ["root", "root['made up']"]
+
+
+def test_a_container_that_another_thread_changes() -> None:
+    shared: dict[object, object] = {number: [] for number in range(10_000)}
+    over = threading.Event()
+
+    def change() -> None:
+        while not over.is_set():
+            shared["more"] = []
+            del shared["more"]
+
+    thread = threading.Thread(target=change)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    thread.start()
+    try:
+        for _ in range(20):
+            assert len(_names(shared)) > 1000
+    finally:
+        over.set()
+        thread.join()
+        sys.setswitchinterval(before)
