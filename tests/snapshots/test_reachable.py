@@ -103,9 +103,8 @@ def test_a_container_that_another_thread_changes() -> None:
     over = threading.Event()
 
     def change() -> None:
-        while not over.is_set():
-            shared["more"] = []
-            del shared["more"]
+        while not over.is_set() and len(shared) < 1_000_000:
+            shared[len(shared)] = []
 
     thread = threading.Thread(target=change)
     before = sys.getswitchinterval()
