@@ -117,7 +117,7 @@ clean:
 .venv/.demo: EXTRAS := atari,classic-control,viz
 .venv/.site: EXTRAS := site
 .venv/.test: EXTRAS := dev,docs,atari,classic-control,box2d,mujoco,dm-control,retro,viz,torch
-.venv-bench/.bench: EXTRAS := bench,atari,classic-control,viz,mujoco,dm-control,ray
+.venv-bench/.bench: EXTRAS := bench,atari,classic-control,box2d,viz,mujoco,dm-control,ray
 
 .venv-lowest/.lowest: EXTRAS := test,atari,classic-control,box2d,mujoco,dm-control,retro,viz,torch
 .venv-lowest/.created: PYTHON := python3.11

@@ -545,6 +545,7 @@ def test_audits_do_not_take_the_memory_of_batches() -> None:
     actions = np.zeros(300, np.int64)
     options: Any = {"n_workers": 2, "isolate": True, "audit_every": 50}
     with plangym_like.make("CartPole-v1", **options) as env:
+        env.batch_env.pool.wait_ready()
         state = env.reset(seed=0).state
         for _ in range(3):
             env.step_batch(actions, state)
