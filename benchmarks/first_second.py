@@ -118,8 +118,8 @@ def main() -> None:
     measured = (
         f"Measured on {here['cores']} cores ({here['cpu']}), with audits, medians of 9 new "
         f"environments. The time of the first {STEPS:,} steps or {BATCHES} batches, divided by "
-        f"that of as many later ones. At most {WANTED} is wanted without workers; with them, the first "
-        "batches are sent to find out whether this pays."
+        f"that of as many later ones. At most {WANTED} is wanted without workers; with them, the "
+        "first batches are sent to find out whether this pays."
     )
     page = [
         measured,
