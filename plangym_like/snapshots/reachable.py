@@ -60,7 +60,7 @@ def _parts(place: str, thing: Any, into_objects: bool) -> Iterator[tuple[str, An
     """Yield the place and the value of everything directly inside `thing`."""
     # Containers are copied first, because another thread may change them meanwhile.
     if isinstance(thing, dict):
-        for at, (key, item) in enumerate(list(thing.items())):
+        for at, (key, item) in enumerate(list(dict.copy(thing).items())):
             if not _is_atom(key):
                 yield f"{place}.keys[{at}]", key
             if not _is_atom(item):
@@ -77,7 +77,7 @@ def _parts(place: str, thing: Any, into_objects: bool) -> Iterator[tuple[str, An
     elif into_objects and not is_configuration(thing) and not is_handle(thing):
         own = getattr(thing, "__dict__", None)
         # If a class defines ``__getattr__``, its objects may return any value for ``__dict__``.
-        for name, value in list(own.items()) if type(own) is dict else ():
+        for name, value in list(own.copy().items()) if type(own) is dict else ():
             yield f"{place}.{name}", value
 
 
