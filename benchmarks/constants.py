@@ -107,14 +107,14 @@ CONSTANTS = {
         "lanes.lane_parts", "_LINGER_SECONDS", (5e-3, 0.0), lambda: lanes("HalfCheetah-v5", 16)
     ),
     "chunk": Constant(
-        "processes.channel", "_CHUNK_NBYTES", (1 << 16, 1 << 12, 1 << 20), lambda: messages(1000)
+        "processes.wire", "_CHUNK_NBYTES", (1 << 16, 1 << 12, 1 << 20), lambda: messages(1000)
     ),
     "large_chunk": Constant(
-        *("processes.channel", "_LARGE_CHUNK_NBYTES", (1 << 20, 1 << 16, 1 << 24)),
+        *("processes.wire", "_LARGE_CHUNK_NBYTES", (1 << 20, 1 << 16, 1 << 24)),
         lambda: messages(1 << 24),
     ),
     "join": Constant(
-        "processes.messages", "_JOIN_NBYTES", (1 << 16, 1 << 10, 1 << 22), lambda: messages(40_000)
+        "processes.wire", "_JOIN_NBYTES", (1 << 16, 1 << 10, 1 << 22), lambda: messages(40_000)
     ),
     "ray_depth": Constant("cluster.ray_dispatcher", "_DEPTH", (2, 1, 4), lambda: far_batches(256)),
     "ray_pieces": Constant("cluster.ray_dispatcher", "_PIECES", (8, 2, 32), near_and_far_batches),
@@ -122,11 +122,9 @@ CONSTANTS = {
         "cluster.ray_executor", "_LOOK_SECONDS", (2e-3, 5e-4, 1e-2), near_and_far_batches
     ),
     "put": Constant(
-        "cluster.chunk_sender", "_PUT_NBYTES", (1 << 16, 1, 1 << 30), lambda: far_batches(16)
+        "cluster.chunks", "_PUT_NBYTES", (1 << 16, 1, 1 << 30), lambda: far_batches(16)
     ),
-    "shared": Constant(
-        "cluster.chunk_sender", "_ROWS_PER_STATE", (4, 2, 64), lambda: far_batches(16)
-    ),
+    "shared": Constant("cluster.chunks", "_ROWS_PER_STATE", (4, 2, 64), lambda: far_batches(16)),
 }
 
 

@@ -126,9 +126,8 @@ def _far(name: str, **kwargs: Any) -> Any:
 
 def _message_bytes(env: Any, state: Any) -> int:
     """Return the bytes of a chunk's messages, both ways, beyond its arrays."""
-    from plangym_like.cluster.chunk import Chunk, ChunkResult
-    from plangym_like.cluster.chunk_sender import ChunkSender
-    from plangym_like.cluster.ray_stats import RayStats
+    from plangym_like.cluster.chunks import Chunk, ChunkResult, ChunkSender
+    from plangym_like.results import RayStats
 
     layout = env.layout
     rows = layout.allocate(layout.check([1], state, 1, None))

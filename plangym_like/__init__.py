@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from plangym_like.lazy_names import lazy_names
+from plangym_like.support.lazy_imports import lazy_names
 
 if TYPE_CHECKING:
     from plangym_like.archive.state_archive import StateArchive
-    from plangym_like.batch_env import BatchEnv
+    from plangym_like.batch.simulator import Simulator
+    from plangym_like.constructors import BatchEnv, ParallelEnv, RayEnv
+    from plangym_like.env import PlanEnv
     from plangym_like.envs.atari import AtariEnv
     from plangym_like.envs.auto_snapshot import AnyEnv
     from plangym_like.envs.box2d import Box2DEnv
@@ -19,29 +21,26 @@ if TYPE_CHECKING:
     from plangym_like.envs.replayed import ReplayedEnv
     from plangym_like.envs.save_load_env import OwnEnv
     from plangym_like.envs.toy_text import ToyTextEnv
-    from plangym_like.future import BatchFuture, Future
     from plangym_like.gym_view import GymView
     from plangym_like.lanes.async_vector_env import AsyncPlanVectorEnv
     from plangym_like.lanes.make_vec import make_vec
     from plangym_like.lanes.vector_env import PlanVectorEnv
-    from plangym_like.parallel_env import ParallelEnv
-    from plangym_like.plan_env import PlanEnv
     from plangym_like.processes.external_process import ExternalProcess
-    from plangym_like.ray_env import RayEnv
     from plangym_like.registry import make, register
-    from plangym_like.simulator import Simulator
-    from plangym_like.testing.check_env import check_env
-    from plangym_like.testing.report import Report
-    from plangym_like.transitions import (
+    from plangym_like.results import (
+        BatchFuture,
         BatchInfo,
         BatchStep,
         BatchTransition,
+        Future,
         ResetObservation,
         ResetResult,
         Rollout,
         Step,
         Transition,
     )
+    from plangym_like.testing.check_env import check_env
+    from plangym_like.testing.report import Report
 
 __version__ = "0.1.0"
 
@@ -56,31 +55,31 @@ _PLACES = {
     "PickledEnv": "envs.pickled",
     "ReplayedEnv": "envs.replayed",
     "ToyTextEnv": "envs.toy_text",
-    "BatchFuture": "future",
-    "Future": "future",
+    "BatchFuture": "results",
+    "Future": "results",
     "GymView": "gym_view",
     "AsyncPlanVectorEnv": "lanes.async_vector_env",
     "PlanVectorEnv": "lanes.vector_env",
     "make_vec": "lanes.make_vec",
-    "BatchEnv": "batch_env",
+    "BatchEnv": "constructors",
     "ExternalProcess": "processes.external_process",
-    "ParallelEnv": "parallel_env",
-    "PlanEnv": "plan_env",
-    "RayEnv": "ray_env",
+    "ParallelEnv": "constructors",
+    "PlanEnv": "env",
+    "RayEnv": "constructors",
     "make": "registry",
     "register": "registry",
-    "Simulator": "simulator",
+    "Simulator": "batch.simulator",
     "StateArchive": "archive.state_archive",
     "Report": "testing.report",
     "check_env": "testing.check_env",
-    "BatchInfo": "transitions",
-    "BatchStep": "transitions",
-    "BatchTransition": "transitions",
-    "ResetObservation": "transitions",
-    "ResetResult": "transitions",
-    "Rollout": "transitions",
-    "Step": "transitions",
-    "Transition": "transitions",
+    "BatchInfo": "results",
+    "BatchStep": "results",
+    "BatchTransition": "results",
+    "ResetObservation": "results",
+    "ResetResult": "results",
+    "Rollout": "results",
+    "Step": "results",
+    "Transition": "results",
 }
 
 __all__ = [

@@ -22,7 +22,7 @@
     |   +-- DifferentWorkerError           a worker gives other results than the caller's process
     +-- MissingExtraError (ImportError)    an optional dependency is not installed
     +-- ClosedError (RuntimeError)         use after close
-    +-- RowExitError (RuntimeError)        a row raised SystemExit, KeyboardInterrupt or the like
+    +-- RowExitError (RuntimeError)        a row raised SystemExit or the like in a worker
     +-- WorkerError (RuntimeError)         a failure of a child process
     |   +-- WorkerDiedError                a child process has ended
     |   +-- WorkerStartError               workers cannot be started, or a cluster cannot be joined
@@ -304,10 +304,10 @@ class ClosedError(PlangymError, RuntimeError):
 
 
 class RowExitError(PlangymError, RuntimeError):
-    """A row of a batch raised ``SystemExit``, ``KeyboardInterrupt`` or a similar exception.
+    """A row raised ``SystemExit``, ``KeyboardInterrupt`` or a similar exception in a worker.
 
-    If such an exception were raised unchanged, it would end the program. The ``__cause__`` is the
-    original exception, or its traceback if a worker raised it.
+    If such an exception were raised here unchanged, it would end the program. A row that is stepped
+    in this process raises it unchanged, as everywhere in Python.
     """
 
 

@@ -11,11 +11,11 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.error import ResetNeeded
 from gymnasium.wrappers import TimeLimit
+from numpy.typing import NDArray
 
-from plangym_like.current_state import CurrentState
-from plangym_like.simulator import EnvStep
-from plangym_like.stateful_env import StatefulEnv
-from plangym_like.states import Row
+from plangym_like.batch.current_state import CurrentState
+from plangym_like.batch.simulator import EnvStep
+from plangym_like.states.rows import Row
 
 
 class GymView(gymnasium.Env[Any, Any]):
@@ -52,11 +52,11 @@ class GymView(gymnasium.Env[Any, Any]):
     True
     """
 
-    def __init__(self, plan_env: StatefulEnv) -> None:
+    def __init__(self, plan_env: Any) -> None:
         self.plan_env = plan_env
         self.observation_space = plan_env.observation_space
         self.action_space = plan_env.action_space
-        self._inner = plan_env.row_stepper.simulator.env
+        self._inner: gymnasium.Env[Any, Any] = plan_env.row_stepper.simulator.env
         self.metadata = self._inner.metadata
         self.render_mode = self._inner.render_mode
 
@@ -117,7 +117,8 @@ class GymView(gymnasium.Env[Any, Any]):
 
     def get_state(self) -> Row:
         """Return the current state as a new row, as `PlanEnv.get_state` does."""
-        return self.plan_env.get_state()
+        row: Row = self.plan_env.get_state()
+        return row
 
     def set_state(self, state: Row) -> None:
         """Make `state` the current state without returning an observation; see `PlanEnv.set_state`.
@@ -138,7 +139,8 @@ class GymView(gymnasium.Env[Any, Any]):
             if not stepper.current.started or stepper.current.lost:
                 self._refuse(stepper.current)
             if self.render_mode == "rgb_array":
-                return self.plan_env.get_image()
+                image: NDArray[np.uint8] = self.plan_env.get_image()
+                return image
             return self.plan_env.gym_env.render()
 
     def _refuse(self, current: CurrentState) -> NoReturn:
@@ -169,7 +171,8 @@ class GymView(gymnasium.Env[Any, Any]):
     @property
     def np_random(self) -> np.random.Generator:
         """The random generator of the Gymnasium environment inside; it can be set."""
-        return self.plan_env.gym_env.np_random
+        generator: np.random.Generator = self.plan_env.gym_env.np_random
+        return generator
 
     @np_random.setter
     def np_random(self, value: np.random.Generator) -> None:
@@ -184,7 +187,7 @@ class GymView(gymnasium.Env[Any, Any]):
     @property
     def _np_random(self) -> np.random.Generator | None:  # type: ignore[override]
         """The random generator, or ``None`` if not made yet; Gymnasium's `check_env` reads it."""
-        env = self.plan_env.gym_env
+        env: gymnasium.Env[Any, Any] = self.plan_env.gym_env
         while isinstance(env, gymnasium.Wrapper):
             env = env.env
         return env._np_random

@@ -18,13 +18,13 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
 from plangym_like.audit.auditor import EVERY
-from plangym_like.call_errors import several_agents
+from plangym_like.batch.simulator import name_of, no_simulator
+from plangym_like.env import PlanEnv
 from plangym_like.envs.auto_snapshot import WAYS, wrapped_simulator
+from plangym_like.envs.family_env import as_wrappers
 from plangym_like.errors import InputError, MissingExtraError
 from plangym_like.execution.known_ids import user_families
-from plangym_like.family_env import as_wrappers
-from plangym_like.plan_env import PlanEnv
-from plangym_like.simulator import name_of, no_simulator
+from plangym_like.support.arguments import several_agents
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -469,7 +469,7 @@ def make(
         if snapshot == "auto" and other_ways:
             kwargs["fallback"] = wrapped_simulator
     if ray:
-        from plangym_like.ray_env import RayEnv
+        from plangym_like.constructors import RayEnv
 
         return RayEnv(env_class, name, n_workers=n_workers, **execution, **kwargs)
     if n_workers is None and not isolate and step_timeout is None:
@@ -477,7 +477,7 @@ def make(
         if not isinstance(env, PlanEnv):
             raise no_simulator(env)
         return env
-    from plangym_like.parallel_env import ParallelEnv
+    from plangym_like.constructors import ParallelEnv
 
     execution["n_workers"] = 1 if n_workers is None else n_workers
     return ParallelEnv(env_class, name, **execution, **kwargs)

@@ -202,7 +202,7 @@ def sending(env: Any) -> Any:
     """Return `env`, all its batches of two rows and more sent to workers that are ready."""
     if isinstance(env, plangym_like.RayEnv):
         # As nothing can be stepped here, the first batch waits until an actor is ready.
-        env.executor._stepper = None
+        env.executor._stepper, env.executor.isolated = None, True
     elif isinstance(env, plangym_like.ParallelEnv):
         env.batch_env._costs = AlwaysSend()
         env.batch_env.pool.wait_ready()

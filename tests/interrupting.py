@@ -25,7 +25,7 @@ def _looks(code: CodeType) -> frozenset[int]:
     return frozenset(at.offset for at in dis.get_instructions(code) if at.opname.startswith(names))
 
 
-class AlarmError(Exception):
+class AlarmError(KeyboardInterrupt):
     """What a signal handler may raise, such as one that limits the time of a call."""
 
 

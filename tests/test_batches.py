@@ -9,7 +9,8 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plangym_like.batches import check_dt, dt_of, split
+from plangym_like.batch.arrays import check_dt, dt_of, split
+from plangym_like.batch.layout import Layout
 from plangym_like.errors import (
     ActionError,
     BatchLengthError,
@@ -17,9 +18,8 @@ from plangym_like.errors import (
     StateFormatError,
     StepCountError,
 )
-from plangym_like.layout import Layout
-from plangym_like.states import StateFormat
-from plangym_like.transitions import BatchStep, BatchTransition, Rollout
+from plangym_like.results import BatchStep, BatchTransition, Rollout
+from plangym_like.states.rows import StateFormat
 
 FORMAT = StateFormat("TEST", {"id": "batches"}, 24)
 OBSERVATION = spaces.Dict(x=spaces.Box(-1, 1, (3,), np.float32), n=spaces.Discrete(4))

@@ -14,8 +14,8 @@ import pytest
 from hosted import HostedObject
 
 import plangym_like
-from plangym_like.future import Future
 from plangym_like.processes.external_process import ExternalProcess
+from plangym_like.results import Future
 
 
 class Task:

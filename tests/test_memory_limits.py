@@ -1,4 +1,4 @@
-"""What a process may use: as the machine and the cgroups of both versions tell it."""
+"""What a process may use: as the machine and its cgroups tell it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hosted import script_environ
 
-from plangym_like import memory_limits
+from plangym_like.support import memory_limits
 
 MB = 1 << 20
 MEMINFO = "MemTotal: 9000000 kB\nMemAvailable: 4096000 kB\nSwapFree: 102400 kB\nHugePages_Free: 0\n"
@@ -37,7 +37,7 @@ def _left(proc: Path) -> list[int]:
     return [nbytes // MB for nbytes, _ in memory_limits._available(proc)]
 
 
-def test_version_2_counts_every_level(tmp_path: Path) -> None:
+def test_every_level_of_cgroups_counts(tmp_path: Path) -> None:
     top = tmp_path / "cgroup fs"
     mount = f"30 23 0:26 / {top}".replace("cgroup fs", "cgroup\\040fs")
     proc = _lay_out(
@@ -51,25 +51,6 @@ def test_version_2_counts_every_level(tmp_path: Path) -> None:
     assert _left(proc) == [4100, 140]
     _write(top / "user/job", max=250 * MB, current=100 * MB, swap_max=0)
     assert _left(proc) == [4100, 134, 140]
-
-
-def test_version_1_beside_an_empty_version_2(tmp_path: Path) -> None:
-    mounts = [
-        f"30 23 0:26 / {tmp_path}/cpu rw - cgroup cgroup rw,cpu",
-        f"31 23 0:27 / {tmp_path}/memory rw - cgroup cgroup rw,memory",
-        f"32 23 0:28 / {tmp_path}/unified rw - cgroup2 cgroup2 rw",
-    ]
-    cgroup = "4:memory:/jobs/one\n1:cpu:/\n0::/elsewhere\n"
-    proc = _lay_out(tmp_path, cgroup, mounts)
-    top = tmp_path / "memory"
-    unlimited = 9223372036854771712
-    _write(top, limit_in_bytes=unlimited, usage_in_bytes=800 * MB)
-    _write(top / "jobs", limit_in_bytes=unlimited, usage_in_bytes=100 * MB)
-    _write(top / "jobs/one", limit_in_bytes=250 * MB, usage_in_bytes=50 * MB)
-    assert _left(proc) == [4100, 250 - 50 + 100 - 16]
-    names = {"memsw.limit_in_bytes": 250 * MB, "memsw.usage_in_bytes": 60 * MB}
-    _write(top / "jobs/one", **names, stat=f"inactive_file 7\ntotal_inactive_file {MB}")
-    assert _left(proc) == [4100, 250 - 60 + 1 - 16]
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from conftest import sending
 from gymnasium import spaces
 
 import plangym_like
+from plangym_like.batch.ownership import owned, owned_info
+from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.envs.save_load_env import SaveLoadSimulator
-from plangym_like.family_env import FamilyEnv
-from plangym_like.ownership import owned, owned_info
 
 ACTIONS = [0, 1, 2, 1]
 

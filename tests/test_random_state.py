@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from gymnasium.envs.classic_control import CartPoleEnv
 
-from plangym_like import random_state
 from plangym_like.errors import SnapshotError
-from plangym_like.random_state import GeneratorMemory, load_generator, save_generator
+from plangym_like.states import random_state
+from plangym_like.states.random_state import GeneratorMemory, load_generator, save_generator
 
 
 @pytest.fixture(params=[True, False])

@@ -17,7 +17,7 @@ import plangym_like
 from plangym_like import PickledEnv
 from plangym_like.envs.replayed import ReplayedEnv
 from plangym_like.errors import StateLostError
-from plangym_like.states import HEADER_NBYTES
+from plangym_like.states.rows import HEADER_NBYTES
 
 pytestmark = pytest.mark.filterwarnings("ignore:builtin type .* has no __module__")
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import plangym_like
+from plangym_like.batch.layout import Layout
 from plangym_like.errors import ClosedError
-from plangym_like.layout import Layout
 
 
 def test_a_batch_of_no_rows_raises_the_error_of_a_closed_environment() -> None:

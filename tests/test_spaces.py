@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from suite import is_at_least
 
-from plangym_like.errors import ActionError, InputError, ObservationError
-from plangym_like.spaces import (
+from plangym_like.batch.spaces import (
     as_actions,
     build,
     empty,
@@ -24,6 +23,7 @@ from plangym_like.spaces import (
     stacked,
     take,
 )
+from plangym_like.errors import ActionError, InputError, ObservationError
 
 BOX = spaces.Box(-1, 1, (2,), np.float32)
 NEST = spaces.Dict(

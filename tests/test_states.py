@@ -15,14 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import plangym_like
-from plangym_like import state_files
 from plangym_like.errors import (
     PlangymError,
     StateError,
     StateFormatError,
     StateMismatchError,
 )
-from plangym_like.states import HEADER_NBYTES, StateFormat, padded
+from plangym_like.states import state_files
+from plangym_like.states.rows import HEADER_NBYTES, StateFormat, padded
 
 MEANING = {"id": "Game-v1", "version": "1.0"}
 PLAIN = StateFormat("TEST", MEANING, 50)

@@ -9,7 +9,7 @@ import pytest
 
 from plangym_like import ExternalProcess
 from plangym_like.errors import WorkerDiedError
-from plangym_like.step_limit import EXIT_CODE, steps_limited, time_limit
+from plangym_like.snapshots.step_limit import EXIT_CODE, steps_limited, time_limit
 
 
 def _hang(_: object, least: float) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from comparing import assert_same, content
 
-from plangym_like.transitions import (
+from plangym_like.results import (
     BatchInfo,
     BatchStep,
     BatchTransition,

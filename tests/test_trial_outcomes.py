@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from plangym_like.trial_outcomes import (
+from plangym_like.snapshots.trial_outcomes import (
     KnownTrials,
     TrialOutcome,
     TrialsElsewhere,

@@ -21,7 +21,6 @@ import plangym_like
 from plangym_like import planners
 from plangym_like.batchers.rollout import BaseActorModule, evaluate, multi, same
 from plangym_like.batchers.workspaces import ParallelGymAgent, TemporalAgent
-from plangym_like.call_errors import ENV_OPTIONS, MAKE_OPTIONS
 from plangym_like.envs.auto_snapshot import WAYS
 from plangym_like.errors import (
     ActionError,
@@ -30,6 +29,7 @@ from plangym_like.errors import (
     SnapshotError,
     StateFormatError,
 )
+from plangym_like.support.arguments import ENV_OPTIONS, MAKE_OPTIONS
 
 
 @pytest.fixture

@@ -27,9 +27,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like import state_files
 from plangym_like.errors import StateFormatError
-from plangym_like.states import StateFormat
+from plangym_like.states import state_files
+from plangym_like.states.rows import StateFormat
 
 _MAGIC = b"PLSARCH1"
 _DIGEST_NBYTES = 32

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from plangym_like.env import PlanEnv
 from plangym_like.errors import BatchLengthError, InputError
-from plangym_like.plan_env import PlanEnv
 
 
 def check_archivable(env: Any) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from plangym_like.memory_limits import ensure_available
+from plangym_like.support.memory_limits import ensure_available
 
 _SMALLEST = 64
 _GROWTH = 1.5

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from plangym_like.archive.growing_array import GrowingArray
 from plangym_like.archive.zstd import load_zstd
 from plangym_like.errors import StateFormatError
-from plangym_like.states import Row
+from plangym_like.states.rows import Row
 
 # The limits of a block are part of the file format. With blocks of 256 rows, archives of MsPacman
 # and MontezumaRevenge were 5 to 9 % smaller, but reading took two and a half times as long.

@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.states import Row
+from plangym_like.states.rows import Row
 
 Nodes = NDArray[np.int64]
 

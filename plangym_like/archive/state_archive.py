@@ -16,12 +16,12 @@ from plangym_like.archive.columns import check_archivable, dtype_and_shape, fitt
 from plangym_like.archive.growing_array import GrowingArray
 from plangym_like.archive.row_blocks import RowBlocks
 from plangym_like.archive.row_index import RowIndex, hash_rows
-from plangym_like.batches import check_dt
-from plangym_like.counts import as_count
+from plangym_like.batch.arrays import check_dt
+from plangym_like.env import PlanEnv
 from plangym_like.errors import ClosedError, InputError, StateError, StateFormatError
-from plangym_like.fork_safety import forget_after_fork
-from plangym_like.plan_env import PlanEnv
-from plangym_like.states import Row, States
+from plangym_like.states.rows import Row, States
+from plangym_like.support.arguments import as_count
+from plangym_like.support.fork_safety import forget_after_fork
 
 _OWN = ("parents", "actions", "dt", "rewards")
 _DEFAULTS = {"seeds": -1}  # -1: without a seed

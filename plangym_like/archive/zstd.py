@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from plangym_like.extras import needs_extra
+from plangym_like.support.lazy_imports import needs_extra
 
 
 class Zstd(NamedTuple):

@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like import spaces
-from plangym_like.batches import Inputs
-from plangym_like.counts import as_count
+from plangym_like.batch import spaces
+from plangym_like.batch.arrays import Inputs
+from plangym_like.batch.layout import Layout
 from plangym_like.errors import ImpureEnvironmentError, InputError
-from plangym_like.layout import Layout
-from plangym_like.states import HEADER_NBYTES, Row
-from plangym_like.stats import Stats
+from plangym_like.results import Stats
+from plangym_like.states.rows import HEADER_NBYTES, Row
+from plangym_like.support.arguments import as_count
 
 MODES = ("raise", "warn", "off")
 EVERY = 500

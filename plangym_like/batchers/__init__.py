@@ -11,7 +11,7 @@ torch.
 
 from __future__ import annotations
 
-from plangym_like.extras import needs_extra
+from plangym_like.support.lazy_imports import needs_extra
 
 with needs_extra("plangym_like.batchers needs torch", "torch", "torch"):
     import torch

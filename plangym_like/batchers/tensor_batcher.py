@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from plangym_like.errors import InputError
-from plangym_like.future import Future
+from plangym_like.results import Future
 
 
 class TensorFuture:

@@ -13,7 +13,7 @@ import sys
 from typing import Any
 
 from plangym_like import registry
-from plangym_like.plan_env import PlanEnv
+from plangym_like.env import PlanEnv
 
 # Whole numbers with an exponent; and the most digits that one may have.
 _WHOLE, _DIGITS = re.compile(r"[+-]?[0-9_]+[eE]\+?[0-9]+"), 40

@@ -34,11 +34,11 @@ from plangym_like.cli.arguments import (
     make_env,
     whole,
 )
+from plangym_like.env import PlanEnv
 from plangym_like.execution.process_executor import ProcessExecutor
-from plangym_like.plan_env import PlanEnv
 from plangym_like.planners.action_sets import ActionSampler
-from plangym_like.processes.start_checks import platform_has_workers
-from plangym_like.states import Row
+from plangym_like.processes.child import platform_has_workers
+from plangym_like.states.rows import Row
 
 _POOL = 256  # states to step
 _SLICES = 5

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from plangym_like import registry
 from plangym_like.errors import MissingExtraError
 from plangym_like.planners import Plan
-from plangym_like.states import Row
+from plangym_like.states.rows import Row
 
 _HEIGHT = 240  # of a frame, in pixels
 _FRAMES = 300  # in a GIF, at most

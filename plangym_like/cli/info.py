@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from plangym_like.cli.arguments import OK, add_env_command, add_json, add_settings, make_env
-from plangym_like.plan_env import PlanEnv
+from plangym_like.env import PlanEnv
 
 
 def add_to(commands: Any) -> None:

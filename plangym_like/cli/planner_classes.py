@@ -8,7 +8,7 @@ from typing import Any
 
 from plangym_like import planners
 from plangym_like.cli.arguments import UsageError, described, find
-from plangym_like.plan_env import PlanEnv
+from plangym_like.env import PlanEnv
 from plangym_like.planners import Planner
 
 _WORD_STARTS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")

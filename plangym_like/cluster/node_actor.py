@@ -2,16 +2,41 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from plangym_like.cluster.worker_context import enter_worker_context
 from plangym_like.processes import fork_server
+from plangym_like.processes.child import serve_another_process
 
 if TYPE_CHECKING:
-    from plangym_like.cluster.chunk import ChunkRequest, ChunkResult
+    from plangym_like.cluster.chunks import ChunkRequest, ChunkResult
     from plangym_like.cluster.node_env import NodeEnv, Readiness
-    from plangym_like.states import Row
+    from plangym_like.states.rows import Row
+
+
+def worker_context() -> dict[str, Any]:
+    """Return this program's import path and thread settings for `enter_worker_context`.
+
+    Actors can import the same modules as this process if the folders exist on their machine.
+    """
+    return {
+        "path": [entry for entry in sys.path if type(entry) is str and entry],
+        "threads": os.environ.get("OMP_NUM_THREADS"),
+    }
+
+
+def enter_worker_context(*, path: list[str], threads: str | None) -> None:
+    """Give this process the program's import path and thread settings."""
+    serve_another_process()
+    sys.path += [entry for entry in path if entry not in sys.path and os.path.exists(entry)]
+    # Ray sets the number of threads to the actor's cores, but here each worker has one core.
+    if threads is None:
+        os.environ.pop("OMP_NUM_THREADS", None)
+    else:
+        os.environ["OMP_NUM_THREADS"] = threads
+
 
 # The number of calls that Ray may run at the same time: one steps a chunk, one sends the results of
 # another chunk, and one closes.

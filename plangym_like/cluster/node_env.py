@@ -8,15 +8,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
-from plangym_like.batches import single_steps
-from plangym_like.cluster.chunk import ChunkRequest, ChunkResult
+from plangym_like.batch.arrays import single_steps
+from plangym_like.cluster.chunks import ChunkRequest, ChunkResult
 from plangym_like.execution.executor import SubmitOptions
 from plangym_like.execution.known_ids import know, known_ids
 from plangym_like.execution.placement import signature
 from plangym_like.execution.short_episode import ShortEpisode, episode_given
-from plangym_like.processes.messages import dumps, dumps_by_value, loads
 from plangym_like.processes.remote_errors import is_remote, pack_exception
-from plangym_like.states import Row, adopt_session_key, session_key
+from plangym_like.processes.wire import dumps, dumps_by_value, loads
+from plangym_like.states.rows import Row, adopt_session_key, session_key
 
 # Counters that the driver updates itself.
 _COUNTED_BY_DRIVER = {"batches", "rows", "rows_sent"}

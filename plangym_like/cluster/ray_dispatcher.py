@@ -11,18 +11,19 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
+from collections.abc import Sequence
 from typing import cast
 
-from plangym_like.batches import single_steps
-from plangym_like.cluster.actor_handle import ActorHandle
-from plangym_like.cluster.actor_pool import ActorPool
-from plangym_like.cluster.chunk import Chunk, ChunkResult, counted_from_batch
-from plangym_like.cluster.chunk_sender import ChunkSender
+from plangym_like.batch.arrays import single_steps
+from plangym_like.cluster.actors import ActorHandle, ActorPool
+from plangym_like.cluster.chunks import Chunk, ChunkResult, ChunkSender, counted_from_batch
 from plangym_like.errors import PoisonInputError
 from plangym_like.execution.costs import CostModel
-from plangym_like.execution.dispatcher import Dispatcher, StepHere
+from plangym_like.execution.dispatcher import HERE, Dispatcher, StepHere
 from plangym_like.execution.row_pool import RowPool
+from plangym_like.execution.row_worker import RowWorker
 from plangym_like.execution.shared_batch import SharedBatch
+from plangym_like.execution.tokens import Range
 from plangym_like.processes.remote_errors import unpack_exception
 
 # The number of chunks that an actor has at once: one that it steps, and the next one.
@@ -75,25 +76,35 @@ class RayDispatcher(Dispatcher):
 
     def launch(self, *, here: bool) -> None:
         """Send the first rows to every actor and worker that is ready; see `Dispatcher.launch`."""
-        if not self._actors.any_ready:
-            super().launch(here=here)
-            return
-        count = self._probe() if here and self._step_here is not None else self.count
-        self._batch.begin(len(self._pool.workers), 0.0)
-        self._pending.append((0, count))
-        self._deal(1)
-        self._feed(here=here and self._steps_here)
-        self._batch.supply_rest()
+        super().launch(here=here)
         # If the caller does not wait for the batch yet, no more rows are sent until it does.
-        self._deal(_DEPTH if here else _DEPTH_UNATTENDED)
+        self._send_chunks(_DEPTH if here else _DEPTH_UNATTENDED)
+
+    def _begin(self, workers: Sequence[RowWorker], *, more: bool) -> None:
+        self._send_chunks(1)  # actors first: rows take longer to get there
+        super()._begin(workers, more=more)
+
+    @property
+    def _processes(self) -> int:
+        handles = self._actors.handles
+        return super()._processes + sum(each.placement.workers for each in handles)
 
     def advance(self, *, here: bool) -> bool:
         """Send more rows, without waiting; return whether the batch is over."""
-        self._deal(_DEPTH)
+        self._send_chunks(_DEPTH)
         over = super().advance(here=here and self._steps_here)
         if not (self._pool.workers or self._step_here):
             self._actors.check_patience()
         return over and not (self._sent or self._suspects)
+
+    def step_own(self) -> bool:
+        """Step rows in this process, if it steps any; see `Dispatcher.step_own`."""
+        return self._steps_here and super().step_own()
+
+    @property
+    def steps_next(self) -> bool:
+        """Whether `step_own` would step rows now."""
+        return super().steps_next and self._steps_here
 
     @property
     def _steps_here(self) -> bool:
@@ -113,7 +124,7 @@ class RayDispatcher(Dispatcher):
         workers = max(1, self._actors.local_workers)
         return self._rows_not_begun() * self._seconds_per_row / workers
 
-    def _deal(self, depth: int) -> None:
+    def _send_chunks(self, depth: int) -> None:
         """Send chunks to the ready actors that have fewer than `depth` chunks."""
         if not (self._actors.handles or self._suspects):
             return
@@ -123,7 +134,7 @@ class RayDispatcher(Dispatcher):
             self._suspects = deque(each for each in self._suspects if each.start < failed)
         shares = self._shares()
         if not shares and (self._pool.workers or self._step_here):
-            self._pending.extend((chunk.start, chunk.stop) for chunk in self._suspects)
+            self._deal([(chunk.start, chunk.stop) for chunk in self._suspects])
             self._suspects.clear()
         for tasks in range(depth):
             for handle, share in shares.items():
@@ -138,10 +149,8 @@ class RayDispatcher(Dispatcher):
         Until an actor has been measured, its workers are assumed to be as fast as other workers.
         """
         ready = [handle for handle in self._actors.handles if handle.ready]
-        each = [
-            handle.seconds_per_row(self._costs.steps) * handle.placement.workers for handle in ready
-        ]
-        self._seconds_per_row = self._costs.seconds_per_row
+        each = [handle.seconds_per_row(self._steps) * handle.placement.workers for handle in ready]
+        self._seconds_per_row = self._costs.seconds_per_row(self._steps)
         if not self._seconds_per_row and (measured := [seconds for seconds in each if seconds]):
             self._seconds_per_row = sum(measured) / len(measured)
         usual = self._seconds_per_row or 1.0
@@ -173,7 +182,7 @@ class RayDispatcher(Dispatcher):
         # results of one while it steps the next.
         least = self.count * share / (_DEPTH if share == 1.0 else _PIECES)
         most = self._most_rows
-        if seconds_per_row := handle.seconds_per_row(self._costs.steps):
+        if seconds_per_row := handle.seconds_per_row(self._steps):
             least = max(least, LEAST_SECONDS / seconds_per_row)
             most = min(most, max(least, _MOST_SECONDS / seconds_per_row))
         size = max(rest * share / _DEPTH, least)
@@ -182,32 +191,36 @@ class RayDispatcher(Dispatcher):
         return max(1, int(min(size, most)))
 
     def _rows_not_begun(self) -> int:
-        """Return the number of rows that no process has begun; actors can still take these."""
-        rows = sum(stop - start for start, stop in self._pending) + self._own[1] - self._own[0]
-        # A worker may just have begun a row that is taken from it; see `Dispatcher._steal`.
-        held = self._held() if self._batch.layout.exact else ()
-        return rows + sum(worker.unbegun for worker in held if not worker.alone)
+        """Return about how many rows no process has begun."""
+        begun = sum(len(chunk) for chunk in self._sent)
+        for worker in self._held():
+            start, stop = worker.range
+            begun += stop - start
+        return max(0, int((self._marks == 0).sum()) - begun)
 
-    def _take(self, most: int) -> tuple[int, int] | None:
+    def _take(self, most: int) -> Range | None:
         """Take a range of at most `most` rows that no process has begun; return it, or ``None``."""
-        lowest = self.count if self._faults.lowest is None else self._faults.lowest
-        while self._pending:
-            start, stop = self._pending.popleft()
-            if (middle := min(start + most, stop)) < stop:
-                self._pending.appendleft((middle, stop))
-            if start < min(middle, lowest):
-                return start, min(middle, lowest)
-        held = self._held() if self._batch.layout.exact else ()
-        others = [worker for worker in held if not worker.alone]
-        victim = max(others, key=lambda worker: worker.unbegun, default=None)
-        theirs = 0 if victim is None else victim.unbegun
-        start, stop = self._own
-        if victim is None or stop - start >= theirs:
-            middle = min(start + most, stop)
-            self._own = (middle, stop)
-            return (start, middle) if start < middle else None
-        victim.end_at(victim.stop - min(most, theirs))
-        return (victim.stop, victim.stop + min(most, theirs)) if theirs else None
+        tokens, number = self._pool.tokens, self._batch.number
+        if not self.num_tokens:
+            return None
+        start = stop = -1
+        while start < 0 or stop - start < most:
+            found = tokens.take_of(number)
+            if found is None:
+                break
+            if start >= 0 and found[0] != stop:
+                self._put([found])
+                break
+            start, stop = found[0] if start < 0 else start, found[1]
+        if start < 0:
+            return None
+        if stop - start > most:
+            self._put([(start + most, stop)])
+        return start, min(stop, start + most)
+
+    def _elsewhere(self) -> list[Range]:
+        chunks = (*self._sent, *self._suspects)
+        return [*super()._elsewhere(), *((chunk.start, chunk.stop) for chunk in chunks)]
 
     def _deal_late_again(self, ready: list[ActorHandle]) -> None:
         """Requeue the rows of a late chunk if a process is idle.
@@ -217,14 +230,14 @@ class RayDispatcher(Dispatcher):
         """
         if self._rows_not_begun() or self._suspects:
             return
-        here = self._actors.local_workers and self._step_here is not None and not self.has_own_rows
+        here = self._actors.local_workers and self._step_here is not None
         idle = here or any(worker.free for worker in self._pool.workers)
         if not idle and all(handle.tasks for handle in ready):
             return
         now = time.monotonic()
         for handle in ready:
             for chunk in handle.tasks.values():
-                steps = single_steps(self._batch.rows.inputs, chunk.start, chunk.stop)
+                steps = single_steps(self._batch.inputs, chunk.start, chunk.stop)
                 usual = handle.seconds_per_row(steps) * _DEPTH
                 late = now - chunk.sent_at > max(_LATE_SECONDS, _LATE_FACTOR * usual)
                 if usual and late and chunk.owner is self and not chunk.suspect:
@@ -247,6 +260,7 @@ class RayDispatcher(Dispatcher):
             error = counted_from_batch(unpack_exception(packed), start, self.count, of_row=of_row)
             self._faults.lose(start + index, cast(Exception, error))
         nbytes = result.put(self._batch.layout, self._batch.rows, start)
+        self._marks[start : chunk.stop] = HERE
         self._actors.stats.bytes_received += nbytes
         self._forget(chunk)
 
@@ -265,7 +279,7 @@ class RayDispatcher(Dispatcher):
         self._actors.stats.rows_retried += len(chunk)
         start, stop = chunk.start, chunk.stop
         if not suspect:
-            self._pending.append((start, stop))
+            self._deal([(start, stop)])
         elif len(chunk) > 1:
             middle = (start + stop) // 2
             self._suspects.append(Chunk(start, middle, suspect=True))

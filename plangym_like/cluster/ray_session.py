@@ -8,7 +8,7 @@ import threading
 from typing import Any
 
 from plangym_like.errors import InputError, WorkerStartError
-from plangym_like.extras import needs_extra
+from plangym_like.support.lazy_imports import needs_extra
 
 # Turn off Ray's output, telemetry and warnings; variables that are already set are not changed.
 _QUIET = {

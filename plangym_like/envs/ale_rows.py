@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.batches import Rows
+from plangym_like.batch.arrays import Rows
+from plangym_like.batch.simulator import Outcome
 from plangym_like.envs.ale_game import PlannableAle
 from plangym_like.envs.block_stepper import given_states
 from plangym_like.envs.fast_form import FastForm
 from plangym_like.errors import StateCapacityError, StateFormatError
-from plangym_like.simulator import Outcome
-from plangym_like.states import HEADER_NBYTES, Row
+from plangym_like.states.rows import HEADER_NBYTES, Row
 
 HEAD = struct.Struct("<qq")
 ALE_AT = HEAD.size

@@ -22,17 +22,17 @@ import numpy as np
 from gymnasium.wrappers import PassiveEnvChecker, TimeLimit
 from numpy.typing import NDArray
 
+from plangym_like.batch.simulator import EnvStep, Outcome
 from plangym_like.envs.ale_game import PlannableAle
 from plangym_like.envs.ale_rows import ALE_AT, COUNTS, HEAD, AleRows, outgrown, wrong_length
 from plangym_like.envs.codec import Codec
+from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.envs.fast_form import FastForm
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.envs.preprocessed_atari import is_screen_unread
 from plangym_like.errors import InputError, SnapshotError
-from plangym_like.family_env import FamilyEnv
-from plangym_like.simulator import EnvStep, Outcome
 from plangym_like.snapshots.base_settings import AttributeSettings, ClassSettings, Settings
-from plangym_like.states import Row, padded
+from plangym_like.states.rows import Row, padded
 
 _SLACK = 64
 # The attributes of a game that change in use: rows hold them, or a restore sets them.

@@ -10,16 +10,16 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+from plangym_like.batch.simulator import Simulator, name_of
+from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.errors import (
     ChangedSettingError,
     PlangymError,
     SnapshotError,
     StateCapacityError,
 )
-from plangym_like.family_env import FamilyEnv
-from plangym_like.simulator import Simulator, name_of
 from plangym_like.snapshots.open_libraries import libraries_left_open
-from plangym_like.trial_outcomes import TrialOutcome, known_trials
+from plangym_like.snapshots.trial_outcomes import TrialOutcome, known_trials
 
 # Method -> ``"module:class"`` of its environments, and the options that only this method takes.
 WAYS: dict[str, tuple[str, tuple[str, ...]]] = {

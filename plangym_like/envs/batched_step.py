@@ -10,11 +10,11 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.batches import Rows
+from plangym_like.batch.arrays import Rows
+from plangym_like.batch.spaces import fitted
 from plangym_like.envs.block_stepper import BlockStepper, Outcomes, given_states
 from plangym_like.errors import EnvApiError, RewardError, SnapshotError
-from plangym_like.spaces import fitted
-from plangym_like.states import HEADER_NBYTES
+from plangym_like.states.rows import HEADER_NBYTES
 
 
 @dataclass(slots=True)

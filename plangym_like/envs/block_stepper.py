@@ -9,10 +9,10 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.batches import Rows
+from plangym_like.batch.arrays import Rows
 from plangym_like.envs.fast_form import FastForm, held_frames
-from plangym_like.random_state import GENERATOR_NBYTES, save_generator, seeded_generator
-from plangym_like.states import Row
+from plangym_like.states.random_state import GENERATOR_NBYTES, save_generator, seeded_generator
+from plangym_like.states.rows import Row
 
 
 class States(Protocol):

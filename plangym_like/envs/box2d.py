@@ -17,9 +17,9 @@ from typing import Any, ClassVar
 
 import gymnasium
 
+from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.envs.replayed import ReplayedSimulator
 from plangym_like.errors import MissingExtraError
-from plangym_like.family_env import FamilyEnv
 from plangym_like.snapshots.chains import innermost
 from plangym_like.snapshots.trial import TrialRule
 

@@ -17,6 +17,7 @@ same results.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import warnings
 from collections.abc import Mapping, Sequence
@@ -25,18 +26,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from plangym_like.batch.simulator import EnvStep, Outcome
 from plangym_like.envs.classic_dynamics import DYNAMICS, ClassicBlocks, elementary_functions_agree
 from plangym_like.envs.classic_dynamics.classic_blocks import packing_of
 from plangym_like.envs.codec import Codec
+from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.envs.fast_form import TRIALS, FastForm, disagreement
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.errors import InputError, SnapshotError, StateFormatError
-from plangym_like.family_env import FamilyEnv
-from plangym_like.row_errors import errors_suppressed
-from plangym_like.simulator import EnvStep, Outcome
 from plangym_like.snapshots.base_settings import AttributeSettings, ClassSettings, Settings
 from plangym_like.snapshots.configuration import qualified_name
-from plangym_like.states import Row
+from plangym_like.states.rows import Row
 
 _STEPPED_AGAIN = r".*You are calling 'step\(\)' even though"
 
@@ -264,7 +264,7 @@ def agrees(env: Any) -> bool:
     twin = copy.copy(env)
     twin.render_mode = None
     kind = np.dtype(env.action_space.dtype).char
-    with errors_suppressed(Exception):
+    with contextlib.suppress(Exception):
         return ClassicControlSimulator(lambda: twin).make_fast_form(kind) is not None
     return False
 

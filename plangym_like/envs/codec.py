@@ -8,10 +8,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from plangym_like.batches import Leaf
+from plangym_like.batch.arrays import Leaf
 from plangym_like.errors import SnapshotError
 from plangym_like.snapshots.base_settings import Settings
-from plangym_like.states import Row
+from plangym_like.states.rows import Row
 
 
 class Codec(abc.ABC):

@@ -30,6 +30,7 @@ from plangym_like.envs.codec import Codec
 from plangym_like.envs.dm_control_random import RANDOM_NBYTES, RestorableRandom
 from plangym_like.envs.dm_control_suite import SuiteEnv, parse
 from plangym_like.envs.dm_control_walker import Walker
+from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.envs.fast_form import FastForm, disagreement
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.envs.headless import draw_without_a_display
@@ -37,10 +38,9 @@ from plangym_like.envs.mujoco_physics import PhysicsMemory, model_digest
 from plangym_like.envs.mujoco_robots import ChunkStepper, Robot
 from plangym_like.envs.mujoco_settings import EditedArrays, ModelSettings, option_settings
 from plangym_like.errors import InputError
-from plangym_like.family_env import FamilyEnv
 from plangym_like.snapshots.base_settings import AttributeSettings, ClassSettings, Settings
 from plangym_like.snapshots.configuration import describe, qualified_name
-from plangym_like.states import Row
+from plangym_like.states.rows import Row
 
 _TRIALS = 3
 # Tasks whose observation and reward are computed for many rows at once.

@@ -15,14 +15,14 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
+from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.envs.functional_gym import FunctionalGym
 from plangym_like.envs.functions import Functions, functions_of
 from plangym_like.envs.save_load_env import SaveLoadCodec, SaveLoadSimulator
 from plangym_like.errors import InputError
-from plangym_like.extras import needs_extra
-from plangym_like.family_env import FamilyEnv
 from plangym_like.snapshots.trial import TrialRule
-from plangym_like.states import Row
+from plangym_like.states.rows import Row
+from plangym_like.support.lazy_imports import needs_extra
 
 
 class FunctionalCodec(SaveLoadCodec):

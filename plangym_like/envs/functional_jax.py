@@ -17,12 +17,12 @@ import jax
 import numpy as np
 from gymnasium.envs.functional_jax_env import FunctionalJaxEnv
 
+from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.envs.save_load_env import SaveLoadCodec, SaveLoadSimulator
 from plangym_like.errors import MissingExtraError
-from plangym_like.family_env import FamilyEnv
-from plangym_like.random_state import seeded_generator
 from plangym_like.snapshots.trial import TrialRule
+from plangym_like.states.random_state import seeded_generator
 
 # The kinds of leaves: Python or NumPy numbers, weakly typed arrays, other arrays of JAX.
 _PLAIN, _WEAK, _ARRAY = range(3)

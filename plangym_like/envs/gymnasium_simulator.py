@@ -17,11 +17,20 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like import random_state
-from plangym_like.batches import Rows
-from plangym_like.counts import as_count
+from plangym_like.batch.arrays import Rows
+from plangym_like.batch.ownership import owned
+from plangym_like.batch.simulator import (
+    EnvStep,
+    Outcome,
+    as_flag,
+    as_reset,
+    as_reward,
+    as_step,
+    name_of,
+)
 from plangym_like.envs import painting
 from plangym_like.envs.codec import Codec
+from plangym_like.envs.family_env import as_wrappers
 from plangym_like.envs.fast_form import FastForm, NotVectorisableError
 from plangym_like.envs.tried_simulator import TriedSimulator
 from plangym_like.envs.wrapping import (
@@ -38,18 +47,6 @@ from plangym_like.envs.wrapping import (
     wrap,
 )
 from plangym_like.errors import InputError
-from plangym_like.family_env import as_wrappers
-from plangym_like.ownership import owned
-from plangym_like.row_errors import not_exiting
-from plangym_like.simulator import (
-    EnvStep,
-    Outcome,
-    as_flag,
-    as_reset,
-    as_reward,
-    as_step,
-    name_of,
-)
 from plangym_like.snapshots.base_settings import BaseSettings
 from plangym_like.snapshots.chains import innermost
 from plangym_like.snapshots.configuration import describe
@@ -57,9 +54,11 @@ from plangym_like.snapshots.generators import watched_generators
 from plangym_like.snapshots.known_wrappers import foreign_wrappers
 from plangym_like.snapshots.open_libraries import close_copy
 from plangym_like.snapshots.restore_after_trial import restorer
+from plangym_like.snapshots.step_limit import CONSTRUCTOR_SECONDS, time_limit
 from plangym_like.snapshots.wrapper_state import WrapperState
-from plangym_like.states import Row, padded
-from plangym_like.step_limit import CONSTRUCTOR_SECONDS, time_limit
+from plangym_like.states import random_state
+from plangym_like.states.rows import Row, padded
+from plangym_like.support.arguments import as_count
 
 logger = logging.getLogger("plangym_like")
 # How many steps a codec takes at most when it is made, about.
@@ -418,7 +417,6 @@ class GymnasiumSimulator(TriedSimulator):
             try:
                 forms[kind] = self.make_fast_form(kind)
             except Exception as error:
-                not_exiting(error)
                 # It was written for other shapes or values than those of this environment.
                 logger.info("%s is stepped row by row: %r", name_of(self.name), error)
                 forms[kind] = None

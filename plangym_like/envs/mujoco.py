@@ -30,8 +30,11 @@ from gymnasium.envs.mujoco import MujocoEnv as GymnasiumMujocoEnv
 from gymnasium.envs.mujoco.mujoco_rendering import OffScreenViewer
 from numpy.typing import NDArray
 
+from plangym_like.batch.ownership import owned, owned_info
+from plangym_like.batch.simulator import Outcome
 from plangym_like.envs import painting
 from plangym_like.envs.codec import Codec
+from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.envs.fast_form import FastForm, disagreement, trial_actions
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.envs.headless import draw_without_a_display
@@ -39,15 +42,11 @@ from plangym_like.envs.mujoco_physics import PhysicsMemory, copy_data, derived, 
 from plangym_like.envs.mujoco_robots import ChunkStepper, robot_for
 from plangym_like.envs.mujoco_settings import EditedArrays, robot_settings
 from plangym_like.errors import SnapshotError
-from plangym_like.family_env import FamilyEnv
-from plangym_like.ownership import owned, owned_info
-from plangym_like.random_state import GENERATOR_NBYTES, save_generator, seeded_generator
-from plangym_like.row_errors import errors_suppressed
-from plangym_like.simulator import Outcome
 from plangym_like.snapshots.base_settings import Settings
 from plangym_like.snapshots.configuration import qualified_name
 from plangym_like.snapshots.known_wrappers import foreign_wrappers
-from plangym_like.states import HEADER_NBYTES, Row
+from plangym_like.states.random_state import GENERATOR_NBYTES, save_generator, seeded_generator
+from plangym_like.states.rows import HEADER_NBYTES, Row
 
 logger = logging.getLogger("plangym_like")
 # The number of episodes whose first steps show what wrappers change.
@@ -185,7 +184,7 @@ class MujocoSimulator(GymnasiumSimulator):
         for seed in range(_TRIALS):
             self.env.reset(seed=seed)
             yield
-            with errors_suppressed():
+            with contextlib.suppress(Exception):
                 for _ in range(2):
                     self.env.step(actions.sample())
                     yield

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.errors import InputError
-from plangym_like.states import Row, padded
+from plangym_like.states.rows import Row, padded
 
 INTEGRATION = int(mujoco.mjtState.mjSTATE_INTEGRATION)
 # Parts of the integration state whose flag has another name than the array of MjData.

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.errors import InputError
-from plangym_like.row_errors import not_exiting
 from plangym_like.snapshots.chains import innermost
 
 if TYPE_CHECKING:
@@ -37,7 +36,6 @@ def make_painter(simulator: TriedSimulator) -> Any:
     try:
         return simulator.make_again(name, *rest, render_mode=MODE)
     except Exception as error:
-        not_exiting(error)
         raise InputError(
             f"this environment was made without render_mode={MODE!r}, and a second environment "
             f"with that mode, needed to render images, could not be made: {error}"

@@ -13,6 +13,7 @@ may differ in a few bytes, because a pickle records whether two equal strings ar
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import hashlib
 import hmac
@@ -24,8 +25,8 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like import random_state
 from plangym_like.envs.codec import Codec
+from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.errors import (
     PlangymError,
@@ -34,17 +35,16 @@ from plangym_like.errors import (
     StateFormatError,
     UntrustedStateError,
 )
-from plangym_like.family_env import FamilyEnv
-from plangym_like.row_errors import errors_suppressed, not_exiting
 from plangym_like.snapshots.chain_pickle import ChainPickle
 from plangym_like.snapshots.chain_state import columns_of
 from plangym_like.snapshots.chains import links
 from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.differences import difference
 from plangym_like.snapshots.restore_after_trial import restorer
+from plangym_like.snapshots.step_limit import time_limit
 from plangym_like.snapshots.trial import TrialRule
-from plangym_like.states import Row, padded, session_key
-from plangym_like.step_limit import time_limit
+from plangym_like.states import random_state
+from plangym_like.states.rows import Row, padded, session_key
 
 _LENGTH = struct.Struct("<Q")
 _TAG_NBYTES = 16
@@ -103,7 +103,7 @@ class PickleCodec(Codec):
         space = copy.deepcopy(env.action_space)
         space.seed(0)
         # Some environments take only actions that are legal in their current state.
-        with errors_suppressed():
+        with contextlib.suppress(Exception):
             for _ in range(steps):
                 with time_limit():
                     *_, terminated, truncated, _ = env.step(space.sample())
@@ -252,7 +252,6 @@ class PickledSimulator(GymnasiumSimulator):
         except PlangymError:
             raise
         except Exception as error:
-            not_exiting(error)
             raise SnapshotError(
                 f"after it was restored from a pickle, it raised {type(error).__name__}: {error}"
             ) from error

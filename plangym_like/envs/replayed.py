@@ -29,14 +29,11 @@ import numpy as np
 from gymnasium.wrappers import TimeLimit
 from numpy.typing import NDArray
 
-from plangym_like import random_state
-from plangym_like.counts import as_count
 from plangym_like.envs.codec import Codec
+from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.envs.wrapping import forget_seed, is_plain, spaces_of
 from plangym_like.errors import SnapshotError, StateCapacityError, StateFormatError
-from plangym_like.family_env import FamilyEnv
-from plangym_like.row_errors import errors_suppressed, not_exiting
 from plangym_like.snapshots.action_log import ACTIONS, CHANGE, ActionLogFormat, Change, Start
 from plangym_like.snapshots.carried_state import CarriedState
 from plangym_like.snapshots.chains import chain, innermost, links
@@ -48,9 +45,11 @@ from plangym_like.snapshots.open_libraries import close_copy
 from plangym_like.snapshots.outcomes import Outcome, ends, outcome_of
 from plangym_like.snapshots.replay_cache import DIGEST_NBYTES, ReplayCache
 from plangym_like.snapshots.set_order import set_of_addresses
+from plangym_like.snapshots.step_limit import time_limit
 from plangym_like.snapshots.trial import TrialRule
-from plangym_like.states import Row, padded
-from plangym_like.step_limit import time_limit
+from plangym_like.states import random_state
+from plangym_like.states.rows import Row, padded
+from plangym_like.support.arguments import as_count
 
 _HEAD = 8 + DIGEST_NBYTES
 _ELAPSED = "_elapsed_steps"
@@ -313,8 +312,7 @@ class ReplayedSimulator(GymnasiumSimulator):
     def _can_be_copied(self) -> bool:
         try:
             other = self._copy()
-        except Exception as error:
-            not_exiting(error)
+        except Exception:
             # Some simulators allow only one instance in a process.
             return False
         if innermost(other) is innermost(self._proxy):
@@ -337,7 +335,7 @@ class ReplayedSimulator(GymnasiumSimulator):
             _refuse_addresses(self._proxy.env)
         space = copy.deepcopy(self.env.action_space)
         space.seed(1)
-        with errors_suppressed():
+        with contextlib.suppress(Exception):
             for _ in range(_SAMPLE):
                 with time_limit():
                     self.env.step(space.sample())

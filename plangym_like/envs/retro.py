@@ -30,13 +30,13 @@ import stable_retro
 from numpy.typing import NDArray
 
 from plangym_like.envs.codec import Codec
+from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.envs.retro_game import PlannableRetro
 from plangym_like.errors import InputError, StateCapacityError, StateFormatError
-from plangym_like.family_env import FamilyEnv
 from plangym_like.snapshots.base_settings import AttributeSettings, ClassSettings, Settings
 from plangym_like.snapshots.configuration import describe
-from plangym_like.states import Row, padded
+from plangym_like.states.rows import Row, padded
 
 _HEAD = struct.Struct("<qqq")
 _SLACK = 4096

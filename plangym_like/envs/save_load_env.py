@@ -7,6 +7,7 @@ methods are tested against ``step``; a `SnapshotError` is raised if they disagre
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -15,15 +16,14 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like import spaces
+from plangym_like.batch import spaces
 from plangym_like.envs.batched_step import BatchedStep
 from plangym_like.envs.codec import Codec
+from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.envs.fast_form import FastForm, disagreement
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.envs.wrapping import first_reset, forget_seed
 from plangym_like.errors import PlangymError, SnapshotError, StateCapacityError, StateFormatError
-from plangym_like.family_env import FamilyEnv
-from plangym_like.row_errors import errors_suppressed, not_exiting
 from plangym_like.snapshots import plain_data
 from plangym_like.snapshots.base_settings import Settings
 from plangym_like.snapshots.chains import chain, innermost
@@ -34,7 +34,7 @@ from plangym_like.snapshots.open_libraries import close_copy
 from plangym_like.snapshots.set_order import order_note
 from plangym_like.snapshots.state_owner import kind_of
 from plangym_like.snapshots.trial import TrialRule
-from plangym_like.states import Row, padded
+from plangym_like.states.rows import Row, padded
 
 _METHODS = ("save_state", "load_state")
 _SLACK = 1024
@@ -161,7 +161,7 @@ class SaveLoadCodec(Codec):
     def renew(self) -> None:
         """Load the state saved before the first reset, if there is one and it can be loaded."""
         if self._initial is not None:
-            with errors_suppressed(Exception):
+            with contextlib.suppress(Exception):
                 self._base.load_state(plain_data.decode(self._initial))
 
 
@@ -178,7 +178,7 @@ class _LeftOut(Settings):
         actions = copy.deepcopy(base.action_space)
         actions.seed(0)
         self._own: set[str] = set()
-        with errors_suppressed():
+        with contextlib.suppress(Exception):
             for seed in range(2):
                 base.reset(seed=seed)
                 for _ in range(_PLAYED):
@@ -270,7 +270,7 @@ class SaveLoadSimulator(GymnasiumSimulator):
         """Reset the environment, and return its codec."""
         saved = []
         # Before their first reset, some environments have no state that could be saved.
-        with errors_suppressed(Exception):
+        with contextlib.suppress(Exception):
             saved.append(plain_data.encode(self.base.save_state()))
         initial = saved[0] if saved else None
         # This reset is seeded, because the saved form of an unseeded generator has a different
@@ -378,7 +378,6 @@ def _advice_for_mujoco(base: Any) -> str:
 
 
 def _refusal(base: Any, method: str, error: Exception) -> SnapshotError:
-    not_exiting(error)
     return SnapshotError(
         f"{type(base).__name__}.{method} raised {type(error).__name__}: {error}; save_state() must "
         "return the state, and load_state(state) must restore it"

@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.envs.codec import Codec
+from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.envs.toy_text_games import GAMES
 from plangym_like.errors import SnapshotError
-from plangym_like.family_env import FamilyEnv
 from plangym_like.snapshots.base_settings import AttributeSettings, ClassSettings, Settings
 from plangym_like.snapshots.configuration import qualified_name
-from plangym_like.states import Row, padded
+from plangym_like.states.rows import Row, padded
 
 
 class ToyTextCodec(Codec):

@@ -8,19 +8,18 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from plangym_like.batch.simulator import Simulator
 from plangym_like.envs.codec import Codec
 from plangym_like.envs.wrapping import forget_seed
 from plangym_like.errors import SnapshotError
-from plangym_like.row_errors import errors_suppressed, not_exiting
-from plangym_like.simulator import Simulator
 from plangym_like.snapshots.chains import links
 from plangym_like.snapshots.configuration import qualified_name
 from plangym_like.snapshots.known_wrappers import foreign_wrappers, has_foreign_code
 from plangym_like.snapshots.open_libraries import libraries_left_open
 from plangym_like.snapshots.outside_values import OutsideValues
 from plangym_like.snapshots.trial import Trial, TrialRule
-from plangym_like.states import Row
-from plangym_like.trial_outcomes import TrialOutcome, known_trials
+from plangym_like.snapshots.trial_outcomes import TrialOutcome, known_trials
+from plangym_like.states.rows import Row
 
 
 class TriedSimulator(Simulator):
@@ -93,7 +92,7 @@ class TriedSimulator(Simulator):
             note = trial.run()
         except SnapshotError as error:
             if self.exactness == "exact":
-                with errors_suppressed(Exception):
+                with contextlib.suppress(Exception):
                     self._end_trial(original, fresh)
                 if self.outside is not None:
                     # Another way to save states begins with the same values.
@@ -138,8 +137,7 @@ class TriedSimulator(Simulator):
             return None
         try:
             other = self.make_again(*self._arguments[0])
-        except Exception as error:
-            not_exiting(error)
+        except Exception:
             return None
         if links(other.env)[-1] is links(self.env)[-1]:
             # The callable returns the same object each time.

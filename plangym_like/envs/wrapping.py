@@ -12,13 +12,12 @@ import numpy as np
 from gymnasium import Space
 from gymnasium.wrappers import PassiveEnvChecker, TimeLimit
 
-from plangym_like.call_errors import misfit, several_agents, unknown_option
-from plangym_like.counts import as_count
+from plangym_like.batch.simulator import name_of
 from plangym_like.errors import EnvApiError, InputError, SnapshotError
-from plangym_like.simulator import name_of
 from plangym_like.snapshots.chains import chain, links
 from plangym_like.snapshots.known_wrappers import TRANSPARENT
-from plangym_like.step_limit import time_limit
+from plangym_like.snapshots.step_limit import time_limit
+from plangym_like.support.arguments import as_count, misfit, several_agents, unknown_option
 
 # Arguments of ``gymnasium.make`` that add wrappers, and are not passed on to the environment.
 GYMNASIUM_OPTIONS = ("max_episode_steps", "disable_env_checker")

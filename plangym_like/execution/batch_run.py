@@ -11,9 +11,8 @@ from typing import Any, Protocol
 
 from plangym_like.errors import ClosedError
 from plangym_like.execution.dispatcher import Dispatcher
-from plangym_like.future import Future
 from plangym_like.processes.interrupts import hold
-from plangym_like.row_errors import raised_by_signal_handler
+from plangym_like.results import Future
 
 
 class Runner(Protocol):
@@ -137,13 +136,11 @@ class BatchRun:
         """Do what `cancel` does; the caller must already hold the executor's locks."""
         self.attempt(lambda: self._fail(error))
 
-    def attempt(self, advance: Callable[[], bool], *, for_another: bool = False) -> bool:
+    def attempt(self, advance: Callable[[], bool]) -> bool:
         """Call `advance`, and return whether the batch is over; an error ends the batch.
 
-        An `Exception` is stored, and raised by the batch's `Future`. If it comes from a signal
-        handler, and the caller is waiting for another batch (`for_another`), it is raised here too.
-        Any other error, such as `KeyboardInterrupt`, is raised here, and the batch's `Future` then
-        raises `ClosedError`.
+        An `Exception` is stored, and raised by the batch's `Future`. Any other error, such as
+        `KeyboardInterrupt`, is raised here, and the batch's `Future` then raises `ClosedError`.
         """
         over = True
         try:
@@ -154,8 +151,6 @@ class BatchRun:
                 self._finish()
         except Exception as error:
             self._fail(error)
-            if for_another and raised_by_signal_handler(error):
-                raise
         except BaseException:
             self._fail(ClosedError("this batch was interrupted, so it has no results: step again"))
             raise

@@ -5,19 +5,21 @@ If there are no workers, this process loads them.
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.current_state import CurrentState
-from plangym_like.execution.executor import Executor
+from plangym_like.batch.current_state import CurrentState
+from plangym_like.batch.layout import Layout
+from plangym_like.batch.row_stepper import RowStepper
+from plangym_like.errors import WorkerError
+from plangym_like.execution.executor import Executor, SubmitOptions
 from plangym_like.execution.job import HostedEnv
 from plangym_like.execution.process_executor import ProcessExecutor
-from plangym_like.execution.state_trial import try_elsewhere
-from plangym_like.layout import Layout
-from plangym_like.row_stepper import RowStepper
-from plangym_like.states import Row
+from plangym_like.processes.remote_errors import is_remote
+from plangym_like.states.rows import Row
 
 # What takes no longer than a row of a batch: methods of `CurrentState`.
 _STEPS = ("step", "step_env", "bring_back")
@@ -30,7 +32,7 @@ class GivenStates:
     a state that a caller gave, or a state that follows from one. This process only holds the row,
     and workers execute the calls. This protection exists for families whose rows have a checksum,
     since only their simulators could crash. It does not exist on a Ray cluster without workers on
-    this machine, nor for `StatefulEnv.simulator`, which is the simulator of this process.
+    this machine, nor for `PlanEnv.simulator`, which is the simulator of this process.
 
     Parameters
     ----------
@@ -198,3 +200,49 @@ def _use(
 
 def _view(env: HostedEnv, rows: Row, single: bool) -> dict[str, Any]:
     return env.row_stepper.view(rows, single=single)
+
+
+def try_elsewhere(
+    executor: Executor,
+    layout: Layout,
+    states: Any,
+    actions: Any = None,
+    dt: Any = 1,
+    *,
+    many: bool = False,
+) -> None:
+    """Step `states` with an isolated executor before they are used in this process.
+
+    A checksum detects accidental damage, but not deliberate changes.
+
+    Parameters
+    ----------
+    executor : Executor
+        An executor that is isolated.
+    layout : Layout
+        The layout of the executor's batches.
+    states : row or rows
+        The states to try.
+    actions, dt
+        The actions, and how long each is held; without `actions`, one random action.
+    many : bool
+        Whether to step `states` if there are several; if false, only a single state is stepped.
+
+    Raises
+    ------
+    WorkerError
+        A row killed its workers or hung in them. Other errors are ignored here, because the
+        caller's next operation raises them too.
+    """
+    if actions is None:
+        actions = [copy.deepcopy(layout.action_space).sample()]
+    try:
+        inputs = layout.check(actions, states, dt, None)
+        if inputs.count == 1 or many:
+            executor.submit(inputs, SubmitOptions(audit=True))  # not counted in `stats`
+    except WorkerError as error:
+        # The environment may raise errors of this type about its own workers.
+        if not is_remote(error):
+            raise
+    except Exception:
+        return

@@ -1,38 +1,45 @@
-"""`Job`: rows of a batch for one worker, and the function with which the worker steps them."""
+"""`Job`: a batch for one worker, and the function with which the worker steps rows of it."""
 
 from __future__ import annotations
 
 import os
+import select
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.batches import Inputs, Rows
+from plangym_like.batch.arrays import Inputs, Rows, steps_of
+from plangym_like.batch.layout import Layout
+from plangym_like.batch.row_stepper import RowStepper, row_exit
 from plangym_like.errors import StateMismatchError
-from plangym_like.execution.batch_costs import BatchCosts
 from plangym_like.execution.costs import CostModel
 from plangym_like.execution.placement import Memory, Shape, place, signature
 from plangym_like.execution.short_episode import ShortEpisode, check, play_rows
-from plangym_like.layout import Layout
-from plangym_like.processes.messages import dumps
+from plangym_like.execution.tokens import Range, Tokens
 from plangym_like.processes.remote_errors import pack_exception
 from plangym_like.processes.shared_memory import attach
-from plangym_like.row_errors import row_exit
-from plangym_like.row_stepper import RowStepper
+from plangym_like.processes.wire import dumps
 
-# The indexes of the fields of a progress slot, and its size in int64 words; see `run_job`.
-CURSOR, LIMIT, DONE, REACH, LEFT = 0, 1, 2, 3, 4
+# The indexes of the fields of a progress slot, and its size in words of 64 bits: the row that the
+# worker is stepping; the range that it has taken; whether the caller will add tokens; whether the
+# worker should stop; and how long it has stepped rows so far, and how many.
+CURSOR, START, STOP, MORE, CANCELLED, NANOSECONDS, STEPPED = range(7)
 SLOT_WORDS = 8
+# How long a worker waits for the next token while the caller is still adding tokens.
+_TOKEN_SECONDS = 5e-3
+# How long a worker steps rows before it looks whether the batch was cancelled.
+_PORTION_SECONDS = 12e-3
 
 # The number of batches whose arrays are cached; most programs use few shapes and blocks.
 _KEPT_PLACES = 16
 
 _blocks: dict[int, Memory] = {}
 _placed: dict[tuple[Any, ...], Rows] = {}
+_tokens: list[Tokens] = []
 _costs = CostModel()
 
 
@@ -48,10 +55,12 @@ class HostedEnv(Protocol):
 
 
 class Job(NamedTuple):
-    """Rows of a batch for one worker: ``start:limit``; the worker's progress slot holds the limit.
+    """A batch, of which a worker steps rows.
 
     Attributes
     ----------
+    batch : int
+        The number of the batch in tokens.
     worker : int
         The number of the worker's progress slot.
     slots : int
@@ -60,35 +69,32 @@ class Job(NamedTuple):
         The signature of the sender's layout.
     shape : Shape
         The shape of the batch.
-    start, stop : int
-        The worker steps at most the rows ``start:stop``; the limit in its progress slot may be
-        lower than `stop`.
+    rows : (int, int) or None
+        The only rows that the worker steps; ``None``: it takes tokens.
     blocks : mapping of str to int
         The number of each region's block.
     attached : sequence of int
-        The numbers of blocks whose file descriptors are sent with the job.
+        The numbers of blocks whose file descriptors are sent with the job. If it begins with 0, the
+        descriptors of the pipe of tokens are sent before them.
     dropped : sequence of int
         The numbers of blocks that the worker no longer needs.
-    careful : bool
-        Whether to step one row at a time.
     masked : bool
         Whether to continue after a row that raises.
     audit : bool
         Whether the rows are stepped for an audit; see `RowStepper.run_rows`.
     actions : sequence or None
-        The actions of the rows, if they are objects.
+        The actions of all rows, if they are objects.
     """
 
+    batch: int
     worker: int
     slots: int
     signature: int
     shape: Shape
-    start: int
-    stop: int
+    rows: Range | None
     blocks: Mapping[str, int]
     attached: Sequence[int]
     dropped: Sequence[int]
-    careful: bool
     masked: bool
     audit: bool
     actions: Sequence[Any] | None
@@ -96,33 +102,26 @@ class Job(NamedTuple):
 
 @dataclass(slots=True)
 class Report:
-    """A worker's report on its rows, in addition to the results in shared memory.
+    """What a worker sends about its rows, in addition to the results in shared memory.
 
     Attributes
     ----------
-    stop : int
-        The index after the last row that is done.
-    seconds : float
-        The time that the rows took.
     objects : bytes
         The pickled infos and observations that are Python objects, by index; empty if none.
     errors : dict of int to bytes
         If rows are masked, the packed exceptions of failed rows, by row index.
     """
 
-    stop: int
-    seconds: float
     objects: bytes = b""
     errors: dict[int, bytes] = field(default_factory=dict)
 
 
 def run_job(env: HostedEnv, job: Job, fds: Sequence[int] = ()) -> Report:
-    """Step rows from ``job.start`` to the worker's limit, which the parent may change.
+    """Step the ranges of the tokens that this worker takes, until there are none left.
 
-    The progress slot holds the row being stepped, the index after the last finished row, and the
-    index after the last row that may have been written to. If the worker dies, these numbers tell
-    the parent which rows are left and which row was being stepped. At the end, a flag in the slot
-    says that all rows are done and that the limit will not be read again.
+    The worker's progress slot holds the range that it is stepping, and the row in it. When the
+    range is done, its rows are marked. If the worker dies, the slot and the marks tell the parent
+    which rows are left, and which row was being stepped.
     """
     _attach(job.attached, fds)
     if job.dropped:
@@ -144,22 +143,25 @@ def run_job(env: HostedEnv, job: Job, fds: Sequence[int] = ()) -> Report:
     rows = _rows_of(layout, job)
     slot = progress_slot(_blocks[job.slots], job.worker)
     rows.cursor = slot[CURSOR : CURSOR + 1]
-    costs = BatchCosts(_costs, rows.inputs)
+    assert rows.marks is not None
     errors: dict[int, Exception] = {}
-    begun = time.perf_counter()
-    at = job.start
-    while (limit := min(job.stop, int(slot[LIMIT]))) > at:
-        stop = at + 1 if job.careful else at + costs.portion(at, limit)
-        slot[REACH] = stop
-        started = time.perf_counter()
-        errors |= stepper.run_rows(rows, at, stop, masked=job.masked, audit=job.audit) or {}
-        costs.note_portion(at, stop, seconds=time.perf_counter() - started)
-        slot[DONE] = at = stop
-    costs.note_end()
-    slot[LEFT] = 1
-    report = Report(at, time.perf_counter() - begun)
+    stepped: list[int] = []
+    for start, stop in _ranges(job, slot):
+        slot[START], slot[STOP] = start, stop
+        while start < stop and not slot[CANCELLED]:
+            middle = start + _portion(stop - start, rows)
+            begun = time.perf_counter_ns()
+            errors |= (
+                stepper.run_rows(rows, start, middle, masked=job.masked, audit=job.audit) or {}
+            )
+            _note(rows, middle - start, time.perf_counter_ns() - begun, slot)
+            rows.marks[start:middle] = job.worker + 1
+            stepped.extend(range(start, middle) if rows.have_objects else ())
+            slot[START] = start = middle
+        slot[START] = slot[STOP]
+    report = Report()
     if rows.have_objects:
-        report.objects, refused = _pack(rows, job, at)
+        report.objects, refused = _pack(rows, job, stepped)
         if refused and not job.masked:
             slot[CURSOR] = min(refused)
             raise refused[min(refused)]
@@ -168,14 +170,55 @@ def run_job(env: HostedEnv, job: Job, fds: Sequence[int] = ()) -> Report:
     return report
 
 
-def _pack(rows: Rows, job: Job, stop: int) -> tuple[bytes, dict[int, Exception]]:
+def _portion(count: int, rows: Rows) -> int:
+    """Return how many of `count` rows to step before looking whether the batch was cancelled."""
+    seconds = _costs.seconds_per_row(steps_of(rows.inputs))
+    if seconds * count <= 2 * _PORTION_SECONDS and seconds:
+        return count
+    return max(1, min(count, int(_PORTION_SECONDS / seconds))) if seconds else 1
+
+
+def _note(rows: Rows, count: int, nanoseconds: int, slot: NDArray[np.int64]) -> None:
+    """Record that `count` rows took so long."""
+    steps = steps_of(rows.inputs)
+    _costs.note(count * steps, steps, seconds=nanoseconds * 1e-9)
+    slot[NANOSECONDS] += nanoseconds
+    slot[STEPPED] += count
+
+
+def _ranges(job: Job, slot: NDArray[np.int64]) -> Iterator[Range]:
+    """Yield the ranges that this worker takes."""
+    if job.rows is not None:
+        yield job.rows
+        return
+    tokens = _tokens[0]
+    poller = select.poll()
+    poller.register(tokens.read_fd, select.POLLIN)
+    while not slot[CANCELLED]:
+        more = slot[MORE]  # read before the pipe, which is filled before this is set to 0
+        token = tokens.take()
+        if token is not None and token[0] == job.batch:
+            yield token[1:]
+        elif token is not None:
+            tokens.put_back(token[0], token[1:])
+            break
+        elif more:
+            poller.poll(1000 * _TOKEN_SECONDS)
+        else:
+            break
+
+
+def _pack(rows: Rows, job: Job, stepped: Sequence[int]) -> tuple[bytes, dict[int, Exception]]:
     """Pickle infos and observations; return the bytes, and the errors of unpicklable rows."""
     infos: dict[int, Any] = dict(rows.infos or {})
     observations: dict[int, Any] = {}
     span = max(1, job.shape.horizon)
     if isinstance(rows.observations, list):
-        own = range(job.start * span, stop * span)
-        observations = {index: rows.observations[index] for index in own}
+        observations = {
+            index: rows.observations[index]
+            for row in stepped
+            for index in range(row * span, (row + 1) * span)
+        }
     if not (infos or observations):
         return b"", {}
     try:
@@ -183,7 +226,7 @@ def _pack(rows: Rows, job: Job, stop: int) -> tuple[bytes, dict[int, Exception]]
     except BaseException:  # raised by pickling, since workers are not interrupted
         pass
     refused = {}
-    for row in range(job.start, stop):
+    for row in stepped:
         own = range(row * span, (row + 1) * span)
         error = _refusal((infos.get(row), [observations.get(index) for index in own]))
         if error is not None:
@@ -214,13 +257,9 @@ def _rows_of(layout: Layout, job: Job) -> Rows:
     key = job.shape, *job.blocks.values()
     if (rows := _placed.get(key)) is not None:
         return rows
-    actions = None
-    if job.actions is not None:
-        actions = [None] * job.shape.rows
-        actions[job.start : job.stop] = job.actions
     regions = {region: _blocks[number] for region, number in job.blocks.items()}
-    rows = place(layout, job.shape, regions, actions)
-    if actions is None and not rows.have_objects:
+    rows = place(layout, job.shape, regions, job.actions)
+    if job.actions is None and not rows.have_objects:
         if len(_placed) >= _KEPT_PLACES:
             _placed.clear()
         _placed[key] = rows
@@ -228,8 +267,16 @@ def _rows_of(layout: Layout, job: Job) -> Rows:
 
 
 def _attach(numbers: Sequence[int], fds: Sequence[int]) -> None:
-    """Map the blocks `numbers` from the descriptors `fds`; keep none if one mapping fails."""
+    """Map the blocks `numbers` from the descriptors `fds`; keep none if one mapping fails.
+
+    Number 0 is the pipe of tokens.
+    """
     left = list(fds)
+    if 0 in numbers:
+        for tokens in _tokens:
+            tokens.close()
+        _tokens[:] = [Tokens(left.pop(0), left.pop(0))]
+    numbers = [number for number in numbers if number]
     try:
         for number in numbers:
             _blocks[number] = attach(left.pop(0))
@@ -270,4 +317,5 @@ def compare_with_caller(env: HostedEnv, expected: ShortEpisode) -> None:
 def greet(env: HostedEnv) -> bool:
     """Make the environment, unless it exists already."""
     env.setup()
+    env.row_stepper.hosted = True
     return True

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
-from plangym_like.processes.messages import dumps_by_value
+from plangym_like.processes.wire import dumps_by_value
 
 # A function that tells whether a family handles a name, and the family.
 UserFamily = tuple[Callable[[Any], bool], Callable[..., Any]]

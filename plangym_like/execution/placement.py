@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like import spaces
-from plangym_like.batches import Inputs, Leaf, Rows
+from plangym_like.batch import spaces
+from plangym_like.batch.arrays import Inputs, Leaf, Rows
+from plangym_like.batch.layout import Layout
 from plangym_like.errors import InputError
-from plangym_like.layout import Layout
 
 REGIONS = ("inputs", "states", "observations", "outcomes")
 _ALIGN = 64
@@ -127,6 +127,7 @@ def place(layout: Layout, shape: Shape, regions: dict[str, Memory], actions: Any
     states = next(given)
     dt = shape.dt or next(given)
     seeds = next(given) if shape.seeded else None
+    marks = next(given)
     if layout.array_actions:
         actions = next(given)
     inputs = Inputs(shape.rows, shape.horizon, actions, states, dt, seeds)
@@ -148,6 +149,7 @@ def place(layout: Layout, shape: Shape, regions: dict[str, Memory], actions: Any
         n_step,
         dict(zip(names, columns, strict=True)),
         {} if layout.plain_infos and (shape.last_infos or not shape.horizon) else None,
+        marks=marks,
     )
 
 
@@ -162,6 +164,7 @@ def _arrays(layout: Layout, shape: Shape, region: str) -> list[Leaf]:
             arrays.append(((shape.rows,), number))
         if shape.seeded:
             arrays.append(((shape.rows,), np.dtype(np.uint64)))
+        arrays.append(((shape.rows,), np.dtype(np.int32)))
         if layout.array_actions:
             assert layout.action_space.shape is not None
             arrays.append(((*lead, *layout.action_space.shape), np.dtype(shape.action)))

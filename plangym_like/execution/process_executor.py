@@ -10,7 +10,10 @@ from concurrent.futures import CancelledError
 from functools import partial
 from typing import Any
 
-from plangym_like.batches import Inputs, steps_of
+from plangym_like.batch.arrays import Inputs, steps_of
+from plangym_like.batch.current_state import not_in_use
+from plangym_like.batch.layout import Layout
+from plangym_like.batch.row_stepper import RowStepper
 from plangym_like.errors import (
     ClosedError,
     PoisonInputError,
@@ -19,32 +22,27 @@ from plangym_like.errors import (
     WorkerTimeoutError,
 )
 from plangym_like.execution.batch_run import BatchRun
-from plangym_like.execution.costs import MESSAGE_SECONDS, CostModel
+from plangym_like.execution.costs import CostModel
 from plangym_like.execution.dispatcher import Dispatcher, StepHere
-from plangym_like.execution.executor import SubmitOptions
+from plangym_like.execution.executor import SerialExecutor, SubmitOptions
 from plangym_like.execution.placement import REGIONS
 from plangym_like.execution.row_pool import RowPool
-from plangym_like.execution.serial_executor import SerialExecutor
 from plangym_like.execution.shared_batch import SharedBatch
 from plangym_like.execution.short_episode import ShortEpisode
-from plangym_like.fork_safety import forget_after_fork
-from plangym_like.future import Future
-from plangym_like.layout import Layout
-from plangym_like.nested_use import not_in_use
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.remote_errors import is_remote, portable_result
 from plangym_like.processes.shared_memory import BlockPool
-from plangym_like.row_stepper import RowStepper
-from plangym_like.stats import Stats
+from plangym_like.results import Future, Stats
+from plangym_like.support.fork_safety import forget_after_fork
 
 _CLOSE_SECONDS = 2.0
 # How many times a call is tried before it is blamed for the deaths of its workers, and for hanging
 # in them; and the longest time between two checks of its worker (replies and deaths end the wait).
 _CALLS, _TIMEOUTS, _CALL_LOOK_SECONDS = 3, 2, 0.5
 
-# Of the batches that take less time than a message, one in this many is recorded in the cost model:
-# recording each would take a tenth of the time of a CartPole row (`benchmarks/never_slower.py`).
-_NOTED = 32
+# After a batch was not worth sending, so many batches of the same size are not considered, because
+# this would take a tenth of the time of a CartPole row (`benchmarks/never_slower.py`).
+_SAME = 32
 
 
 class ProcessExecutor:
@@ -67,6 +65,11 @@ class ProcessExecutor:
     expected : ShortEpisode, optional
         A short episode of the caller's environment. A worker that gives other results is not used;
         the next batch raises `DifferentWorkerError`.
+
+    Attributes
+    ----------
+    isolated : bool
+        Whether only other processes step rows.
     """
 
     def __init__(
@@ -86,8 +89,12 @@ class ProcessExecutor:
         self._costs = CostModel()
         self.pool = RowPool(self._processes, step_timeout, start_timeout, stats, expected)
         self.workers, self.tally = self.pool.workers, self.pool.tally
+        self.isolated = stepper is None
         # Steps the batches that are not worth sending.
         self._here = None if stepper is None else SerialExecutor(stepper, self.tally)
+        # The size of the last batch that was not, and how many of this size to step here.
+        self._small: tuple[Any, ...] = ()
+        self._same = 0
         self._pools = {region: BlockPool() for region in REGIONS}
         # Audits are small: in the batches' own pools, their blocks would displace larger ones.
         # Their results are copied, because some are kept for long.
@@ -110,11 +117,6 @@ class ProcessExecutor:
         return len(self._processes) + (self._stepper is not None)
 
     @property
-    def isolated(self) -> bool:
-        """Whether only other processes step rows."""
-        return self._stepper is None
-
-    @property
     def can_audit(self) -> bool:
         """Whether an audit can step a row in another process than the batch did.
 
@@ -128,14 +130,16 @@ class ProcessExecutor:
     def submit(self, inputs: Inputs, options: SubmitOptions) -> Any:
         """Step a batch of checked inputs; return its result, or a `Future` of it.
 
-        Checksums are verified before rows are sent or stepped. If rows take long, each worker gets
-        its first rows while other rows are still being verified.
+        Checksums are verified before rows are stepped. Workers begin with the first rows while
+        later ones are still being verified.
 
-        Several batches may be pending. Free workers get rows of the oldest batch first.
+        Several batches may be pending. Free workers take rows of the oldest batch first.
         """
         blocking = options.blocking
-        if inputs.count == 1 and blocking and self._here is not None and not self._closed:
-            return self._run_here(inputs, options)  # a single row is never worth sending
+        if self._same and blocking and self._here is not None and not self._closed:
+            if type(inputs.dt) is int and self._small == (inputs.count, inputs.horizon, inputs.dt):
+                self._same -= 1
+                return self._here.step(inputs, options)
         with self.lock:
             self.ensure_open()
             stays = self._stays_here(inputs, options)
@@ -146,10 +150,8 @@ class ProcessExecutor:
                 if blocking:
                     return self._run_here(inputs, options)
                 return Future.of(partial(self._run_here, inputs, options))
-            begun = time.perf_counter()
             with self.alone():
                 self._drop_unwanted()
-                alone = not self._runs
                 pools = self._audit_pools if options.audit else self._pools
                 batch = SharedBatch(self.layout, pools, inputs, options)
                 run = BatchRun(self, self._dispatcher(batch))
@@ -160,20 +162,13 @@ class ProcessExecutor:
                 run.attempt(partial(self._launch, run, blocking))
             if not run.done and not options.audit:
                 self.tally.begin(inputs.count)
-            complete = alone and all(worker.ready for worker in self.workers)
             del run, batch  # an error's traceback holds this frame
             if not blocking:
                 return future
             try:
-                result = future.result()
+                return future.result()
             finally:
                 del future
-            # Not recorded if workers were starting, or busy with other batches.
-            if complete and not options.audit:
-                seconds = time.perf_counter() - begun
-                workers, steps = self._num_helpers, steps_of(inputs)
-                self._costs.note_sent(inputs.count, steps, seconds=seconds, workers=workers)
-            return result
 
     def alone(self) -> threading.Lock:
         """Return the lock to hold while batches are advanced; see `not_in_use`."""
@@ -195,19 +190,20 @@ class ProcessExecutor:
         return len(self._processes)
 
     def _stays_here(self, inputs: Inputs, options: SubmitOptions) -> bool:
-        count = inputs.count
-        if self._stepper is None:
-            return count == 0
-        steps = steps_of(inputs)
-        if self._costs.cheap(count, steps) or not count or not self._num_helpers:
+        """Return whether this process steps the batch alone, because it is not worth sending."""
+        count, workers = inputs.count, self._num_helpers
+        if not count or self.isolated:
+            return not count
+        if not workers:
             return True
         if not options.blocking:  # `submit` must return quickly
-            return False
-        workers, tries = self._num_helpers, not options.audit
-        return not self._costs.worth_sending(count, steps, workers=workers, tries=tries)
+            return self._costs.cheap(count, steps_of(inputs))
+        if count == 1:  # a single row is never worth sending
+            return True
+        return not self._costs.worth_sending(count, steps_of(inputs), workers=workers)
 
     def _launch(self, run: BatchRun, here: bool) -> bool:
-        """Send rows of `run` to free workers; if `here` is true, this process gets rows too."""
+        """Let free workers step rows of `run`; if `here` is true, this process steps rows too."""
         self.pool.abandon_all_but([each.dispatcher.owner for each in self._runs if not each.done])
         self.pool.prepare()
         run.dispatcher.launch(here=here)
@@ -228,8 +224,7 @@ class ProcessExecutor:
         here = until > time.monotonic()
         while True:
             self.ensure_open()  # another thread may close it meanwhile
-            if here:
-                run.dispatcher.step_own()
+            busy = here and run.dispatcher.step_own()
             self._drop_unwanted()
             self._tend()
             over = False
@@ -237,13 +232,13 @@ class ProcessExecutor:
                 if each is run:
                     over = run.dispatcher.advance(here=here)
                 else:  # workers that finished `run` continue with the batches after it
-                    each.attempt(partial(each.dispatcher.advance, here=False), for_another=True)
+                    each.attempt(partial(each.dispatcher.advance, here=False))
             if over:
                 return True
             left = until - time.monotonic()
             if left <= 0:
                 return False
-            if not run.dispatcher.has_own_rows:
+            if not busy and not (here and run.dispatcher.steps_next):
                 self._wait(run.dispatcher, left)
 
     def _tend(self) -> None:
@@ -252,7 +247,7 @@ class ProcessExecutor:
 
     def _wait(self, dispatcher: Dispatcher, seconds: float) -> None:
         """Wait at most `seconds` for a reply or another event."""
-        self.pool.wait_for_rows(min(seconds, dispatcher.max_sleep()), dispatcher.watched())
+        self.pool.wait_for_rows(min(seconds, dispatcher.max_sleep()), dispatcher.done)
 
     def _run_here(self, inputs: Inputs, options: SubmitOptions) -> Any:
         if self._here is None:  # the batch is empty
@@ -264,9 +259,11 @@ class ProcessExecutor:
         before = self.tally.seconds_here
         result = self._here.step(inputs, options)
         seconds = self.tally.seconds_here - before  # 0 for audits, which are not recorded
-        if seconds > MESSAGE_SECONDS or self.tally.batches % _NOTED == 1:
-            if inputs.count and seconds > 0:
-                self._costs.note_here(inputs.count, steps_of(inputs), seconds=seconds)
+        if inputs.count and seconds > 0:
+            steps = steps_of(inputs)
+            self._costs.note(inputs.count * steps, steps, seconds=seconds)
+            if isinstance(inputs.dt, int):
+                self._small, self._same = (inputs.count, inputs.horizon, inputs.dt), _SAME
         return result
 
     @property
@@ -274,7 +271,7 @@ class ProcessExecutor:
         """Counters of all batches so far."""
         if self.lock.acquire(blocking=False):  # otherwise another thread is executing a batch
             try:
-                self.pool.hear_late(patient=True)
+                self.pool.count_rows()
             finally:
                 self.lock.release()
         return self.tally

@@ -11,34 +11,24 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any, TypeVar
 
-from plangym_like import step_limit
-from plangym_like.counts import as_count, check_seconds
-from plangym_like.errors import (
-    StepTimeoutError,
-    WorkerDiedError,
-    WorkerError,
-    WorkerTimeoutError,
-)
+from plangym_like.batch.row_stepper import RowStepper
+from plangym_like.batch.simulator import name_of
+from plangym_like.errors import StepTimeoutError, WorkerDiedError, WorkerError, WorkerTimeoutError
 from plangym_like.execution.known_ids import KnownIds, know, known_ids
 from plangym_like.execution.process_executor import ProcessExecutor
-from plangym_like.execution.short_episode import (
-    ShortEpisode,
-    given_episode,
-    play_rows,
-)
+from plangym_like.execution.short_episode import ShortEpisode, given_episode, play_rows
 from plangym_like.processes import fork_server
+from plangym_like.processes.child import check_can_start
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.remote_errors import is_remote, portable_result
-from plangym_like.processes.start_checks import check_can_start
-from plangym_like.processes.start_methods import FORK_SERVERS
-from plangym_like.row_stepper import RowStepper
-from plangym_like.simulator import name_of
-from plangym_like.trial_outcomes import (
+from plangym_like.snapshots import step_limit
+from plangym_like.snapshots.trial_outcomes import (
     KnownTrials,
     TrialOutcome,
     TrialsElsewhere,
     trials_shared,
 )
+from plangym_like.support.arguments import as_count, check_seconds
 
 Executor = TypeVar("Executor", bound=ProcessExecutor)
 
@@ -50,6 +40,8 @@ START_SECONDS = 60.0
 _LINGER_SECONDS = 5e-3
 # How often a worker that is killed while it tries out the environment is started.
 _TRIALS = 3
+# The outcomes of the trials of the environment that this process hosts.
+_outcomes: list[TrialOutcome] = []
 
 
 class ProcessOptions:
@@ -70,7 +62,7 @@ class ProcessOptions:
     InputError
         `n_workers` or a timeout is invalid.
     WorkerStartError
-        This process can start no workers (see `start_checks`).
+        This process can start no workers (see `check_can_start`).
     """
 
     def __init__(
@@ -109,9 +101,8 @@ class ProcessOptions:
 
     def prepare(self) -> None:
         """Start the fork server, which imports modules while this process makes its simulator."""
-        for method in {self._method(index) for index in range(self.n_workers)}:
-            if method in FORK_SERVERS:
-                fork_server.warm_up(self._preload, FORK_SERVERS[method])
+        if self._start_method == "forkserver":
+            fork_server.warm_up(self._preload)
         self._begun = time.monotonic()
 
     @contextlib.contextmanager
@@ -196,16 +187,6 @@ class ProcessOptions:
         with context:
             return play_rows(simulator, layout)
 
-    def _method(self, index: int) -> str:
-        """Return the start method of worker `index`.
-
-        Isolated workers step all rows and audit each other's rows. To find results that depend on
-        the hashes of strings, half of these workers use a different hash seed.
-        """
-        if self.isolated and self._start_method == "forkserver" and 2 * index >= self.n_workers > 1:
-            return "forkserver-2"
-        return self._start_method
-
     def make(self, stepper: RowStepper) -> ProcessExecutor:
         """Return the executor; its workers start and make their environments in the background."""
         return self.make_as(ProcessExecutor, stepper, self.n_workers)
@@ -246,7 +227,7 @@ class ProcessOptions:
         few = self.n_workers <= len(os.sched_getaffinity(0))
         return ExternalProcess(
             self._construct,
-            start_method=self._method(index),
+            start_method=self._start_method,
             preload=self._preload,
             name=f"{self._name}[{index}]",
             linger=_LINGER_SECONDS if few else 0.0,
@@ -269,10 +250,6 @@ def make_hosted(ids: KnownIds, step_timeout: float | None, make: Callable[[], An
         env = make()
     _outcomes[:] = trials.outcomes()
     return env
-
-
-# The outcomes of the trials of the environment that this process hosts.
-_outcomes: list[TrialOutcome] = []
 
 
 def outcomes_of_trials(env: Any) -> list[TrialOutcome]:

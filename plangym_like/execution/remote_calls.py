@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from plangym_like.future import Future
+from plangym_like.results import Future
 
 
 class Process(Protocol):

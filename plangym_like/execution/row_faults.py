@@ -7,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import Collection
 
 from plangym_like.errors import PoisonInputError, StepTimeoutError, WorkerDiedError
-from plangym_like.processes.retry_policy import RetryPolicy
+from plangym_like.processes.pool import RetryPolicy
 
 # How long to wait for workers that still step rows above the lowest failed row. Most stop within
 # this time, so that the batch's memory can be released at once.
@@ -139,7 +139,7 @@ class RowFaults:
         if row not in self.suspects and row not in tried:
             self.suspects.append(row)
 
-    def waits_for(self, stepped: Collection[int], pending: Collection[int]) -> bool:
+    def waits_for(self, *, below: bool, busy: bool) -> bool:
         """Return whether to wait because rows below the lowest failed row may still fail.
 
         If the lowest failed row exceeded the step timeout, also wait for the second try of rows
@@ -148,22 +148,17 @@ class RowFaults:
 
         Parameters
         ----------
-        stepped : collection of int
-            For each worker with rows of the batch, the index after the last row that it has
-            finished.
-        pending : collection of int
-            The first row of each range that has not been sent to a worker yet.
+        below : bool
+            Whether rows below the lowest failed row have not been stepped yet.
+        busy : bool
+            Whether workers still step rows of the batch.
         """
         assert self._failure is not None
         lowest = self._failure[0]
         hangs = lowest in self._hung
         also = self._slow if hangs else set()
-        soon = not hangs and time.monotonic() - self._failed_at < _STOP_SECONDS
-        return (
-            any(soon or row < lowest or row in also for row in stepped)
-            or any(row < lowest for row in pending)
-            or any(row < lowest or row in also for row in self.suspects)
-        )
+        soon = busy and not hangs and time.monotonic() - self._failed_at < _STOP_SECONDS
+        return below or soon or bool(also) or any(row < lowest for row in self.suspects)
 
 
 def _row_is_to_blame(

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
-from plangym_like.execution.batch_memory import BatchMemory
-from plangym_like.execution.job import SLOT_WORDS, Report
+from plangym_like.execution.job import SLOT_WORDS
 from plangym_like.execution.row_worker import RowWorker
+from plangym_like.execution.shared_batch import BatchMemory
 from plangym_like.execution.short_episode import ShortEpisode
+from plangym_like.execution.tokens import Tokens
 from plangym_like.processes.external_process import ExternalProcess
+from plangym_like.processes.pool import WorkerPool
 from plangym_like.processes.shared_memory import SharedBlock
-from plangym_like.processes.worker_pool import WorkerPool
-from plangym_like.stats import Stats
+from plangym_like.results import Stats
 
 # How long to poll for the last rows before sleeping; workers usually finish theirs shortly after
 # this process (`benchmarks/constants.py`).
@@ -34,6 +35,10 @@ class RowPool(WorkerPool[RowWorker]):
 
     Attributes
     ----------
+    tokens : Tokens
+        The rows of one batch that no process has begun.
+    dealing : object
+        The owner of these rows; see `RowWorker.owner`.
     tally : Stats
         Counters of what has happened so far.
     slowest_row : float
@@ -51,6 +56,8 @@ class RowPool(WorkerPool[RowWorker]):
         self.step_timeout = step_timeout
         self._expected = expected
         self._slots = SharedBlock(8 * SLOT_WORDS * max(1, len(envs)))
+        self.tokens = Tokens()
+        self.dealing: object = None
         self.tally = Stats() if stats is None else stats
         super().__init__(
             [
@@ -64,28 +71,22 @@ class RowPool(WorkerPool[RowWorker]):
         self.slowest_row = 0.0
         self._leftover: list[tuple[BatchMemory, object]] = []
 
-    def wait_for_rows(self, seconds: float, finished: Sequence[RowWorker]) -> None:
-        """Wait as `WorkerPool.wait` does.
+    def wait_for_rows(self, seconds: float, done: Callable[[], bool] | None) -> None:
+        """Wait as `WorkerPool.wait` does; while this polls, return once ``done()`` is true."""
+        self.tally.seconds_waiting += self.wait(seconds, done)
 
-        While this polls, it also returns when a worker in `finished` has done its rows.
-        """
-        self.tally.seconds_waiting += self.wait(
-            seconds, lambda: any(worker.finished for worker in finished)
-        )
-
-    def hear_late(self, *, patient: bool = False) -> None:
-        """Read the reports that batches did not wait for; if `patient` is true, wait for them."""
+    def count_rows(self) -> tuple[int, float]:
+        """Return how many rows the workers have stepped since the last call, and their seconds."""
+        rows, seconds = 0, 0.0
         for worker in self.workers:
-            if (late := worker.late_report(patient=patient)) is not None:
-                self.note_rows_done(*late)
-
-    def note_rows_done(self, report: Report, count: int) -> None:
-        """Record the report of a worker that has done `count` rows."""
-        if not count:
-            return
-        self.policy.note_progress()
-        self.tally.seconds_on_workers += report.seconds
-        self.slowest_row = max(self.slowest_row * 0.9, report.seconds / count)
+            more, took = worker.counts()
+            if more:
+                rows, seconds = rows + more, seconds + took
+                self.slowest_row = max(self.slowest_row * 0.9, took / more)
+        if rows:
+            self.policy.note_progress()
+            self.tally.seconds_on_workers += seconds
+        return rows, seconds
 
     def abandon_all_but(self, owners: Collection[object]) -> None:
         """Tell each worker to stop if its rows belong to a batch that is not in `owners`.
@@ -96,11 +97,6 @@ class RowPool(WorkerPool[RowWorker]):
             if worker.owner is not None and worker.owner not in owners:
                 if worker.abandoned_at is None:
                     worker.abandon()
-
-    def tend(self) -> None:
-        """Read the reports of earlier tasks, and do what `WorkerPool.tend` does."""
-        self.hear_late()
-        super().tend()
 
     def keep_until_unused(self, memory: BatchMemory, owner: object) -> None:
         """Keep the memory of a cancelled batch until no worker writes to it any more."""
@@ -119,9 +115,9 @@ class RowPool(WorkerPool[RowWorker]):
     def close(self, seconds: float) -> None:
         """Ask all workers to exit, and kill them if they are still running after `seconds`."""
         for worker in self.workers:
-            if worker.busy:
-                worker.end_at(0)
+            worker.cancel()
         super().close(seconds)
         while self._leftover:
             self._leftover.pop()[0].release()
         self._slots.close()
+        self.tokens.close()

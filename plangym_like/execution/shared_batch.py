@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import copy
-import math
+import itertools
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from plangym_like.batches import Inputs, Rows
-from plangym_like.errors import StateFormatError
-from plangym_like.execution.batch_memory import BatchMemory
+from plangym_like.batch.arrays import Inputs, Rows
+from plangym_like.batch.layout import Layout
+from plangym_like.errors import StateFormatError, WorkerError
 from plangym_like.execution.executor import SubmitOptions
 from plangym_like.execution.job import Job
-from plangym_like.execution.placement import Shape, place, region_nbytes, signature
+from plangym_like.execution.placement import REGIONS, Memory, Shape, place, region_nbytes, signature
 from plangym_like.execution.row_worker import RowWorker
-from plangym_like.layout import Layout
-from plangym_like.processes.shared_memory import BlockPool
+from plangym_like.execution.tokens import Range, Tokens
+from plangym_like.processes.shared_memory import BlockPool, SharedBlock
+from plangym_like.support.memory_limits import refuse_too_much
 
-# The time to verify and copy the states of a batch: at least this many seconds (enough to send a
-# job), or one second for this many bytes (`benchmarks/throughput.py`, MsPacman with 256 states).
-_SUPPLY_SECONDS, _SUPPLIED_PER_SECOND = 1e-3, 1e9
+# The states of a batch are verified and copied in parts of so many bytes, so that workers can begin
+# with the first part (`benchmarks/throughput.py`, MsPacman with 256 states).
+_PART_NBYTES = 1 << 20
+_numbers = itertools.count(1)
 
 
 class SharedBatch:
@@ -39,6 +42,10 @@ class SharedBatch:
 
     Attributes
     ----------
+    number : int
+        The number of the batch in tokens.
+    inputs : Inputs
+        The checked inputs; a copy of its actions if they are objects and `blocking` is false.
     rows : Rows
         The batch, with its results in shared memory and the inputs that this process reads.
     nbytes : int
@@ -49,36 +56,35 @@ class SharedBatch:
         self, layout: Layout, pools: dict[str, BlockPool], inputs: Inputs, options: SubmitOptions
     ) -> None:
         self.layout, self.masked, self.audit = layout, options.masked, options.audit
+        self.number = next(_numbers)
         self._pools, kept = pools, options.blocking
         if not kept and isinstance(inputs.actions, list):
             inputs = replace(inputs, actions=copy.deepcopy(inputs.actions))
-        self._inputs = inputs
+        self.inputs = inputs
         self._shape = Shape.of(inputs, states=options.states, observations=options.observations)
         sizes = region_nbytes(layout, self._shape)
         self.memory = BatchMemory(pools, sizes)
         self.nbytes = sum(sizes.values())
         actions = inputs.actions if isinstance(inputs.actions, list) else None
         self.rows = place(layout, self._shape, self.memory.arrays, actions)
+        assert self.rows.marks is not None
+        self.marks = self.rows.marks
+        self.marks[:] = 0
         self._sent = self.rows.inputs
         if kept:
             self.rows.inputs = inputs
-        # States that are not shared by all rows may be copied when the rows are sent.
+        # States that are not shared by all rows may be copied part by part.
         self._copies_late = kept and len(inputs.states) > 1
-        self._owed: list[tuple[RowWorker, int, int]] = []
-        self._supplied = self._first = 0
 
-    def begin(self, workers: int, seconds_per_row: float) -> None:
-        """Copy the inputs that every worker reads. After this, call `send`, then `supply_rest`.
+    def begin(self) -> None:
+        """Copy the inputs that every worker reads. After this, call `parts`.
 
         Raises
         ------
         StateFormatError
             The checksum of a state is wrong.
         """
-        sent, given = self._sent, self._inputs
-        self._first = self._first_rows(workers, seconds_per_row)
-        if not self._first:
-            self._verify_all()
+        sent, given = self._sent, self.inputs
         if not isinstance(given.actions, list):
             sent.actions[:] = given.actions
         if not isinstance(given.dt, int):
@@ -88,61 +94,50 @@ class SharedBatch:
             assert sent.seeds is not None
             sent.seeds[:] = given.seeds
         if not self._copies_late:
+            self.layout.verify(given)
+            given.verified = True
             sent.states[:] = given.states
 
-    def _first_rows(self, workers: int, seconds_per_row: float) -> int:
-        """Return how many rows each worker gets first; 0 means all of its rows at once.
+    def parts(self) -> Iterator[tuple[int, int]]:
+        """Verify and copy the states, part by part; yield the rows of each part.
 
-        If rows take long enough, these first rows keep a worker busy while the states of all other
-        rows are verified and copied.
+        Raises
+        ------
+        StateFormatError
+            The checksum of a state is wrong.
         """
-        inputs = self._inputs
-        if inputs.verified or not self._copies_late or not seconds_per_row:
-            return 0
-        seconds = max(_SUPPLY_SECONDS, inputs.states.nbytes / _SUPPLIED_PER_SECOND)
-        rows = math.ceil(seconds / seconds_per_row)
-        return rows if 2 * rows * (workers + 1) < inputs.count else 0
+        inputs = self.inputs
+        size = inputs.count
+        if self._copies_late and not inputs.verified:
+            size = max(1, _PART_NBYTES // max(1, inputs.states.itemsize * inputs.states.shape[1]))
+        for start in range(0, inputs.count, max(1, size)):
+            stop = min(start + size, inputs.count)
+            if self._copies_late:
+                self.layout.verify(inputs, start, stop)
+                self._sent.states[start:stop] = inputs.states[start:stop]
+            yield start, stop
+        inputs.verified = True
 
     def send(
-        self, worker: RowWorker, owner: object, start: int, stop: int, most: int, *, careful: bool
+        self, worker: RowWorker, owner: object, tokens: Tokens, rows: Range | None = None
     ) -> None:
-        """Send a worker the rows ``start:stop``; `stop` may later be raised to at most `most`."""
-        given = self._inputs
-        now = stop
-        if self._first and start + self._first < stop:
-            now = start + self._first
-            self._owed.append((worker, now, stop))
-        self._supply(start, now if now < stop else most)
-        actions = given.actions[start:most] if isinstance(given.actions, list) else None
+        """Let a worker step rows of the batch: those that it takes from `tokens`, or `rows`."""
+        given = self.inputs
         blocks = self.memory.blocks
         dropped = (number for pool in set(self._pools.values()) for number in pool.dropped)
         make_job = partial(
             Job,
+            batch=self.number,
             signature=signature(self.layout),
             shape=self._shape,
+            rows=rows,
             blocks={region: block.number for region, block in blocks.items()},
             dropped=tuple(number for number in dropped if number in worker.known),
-            careful=careful,
             masked=self.masked,
             audit=self.audit,
-            actions=actions,
+            actions=given.actions if isinstance(given.actions, list) else None,
         )
-        worker.send(owner, make_job, list(blocks.values()), start, now, most)
-
-    def _supply(self, start: int, stop: int) -> None:
-        """Verify and copy the states of the rows ``start:stop``, if `begin` has not copied them."""
-        if self._copies_late:
-            self.layout.verify(self._inputs, start, stop)
-            self._sent.states[start:stop] = self._inputs.states[start:stop]
-            self._supplied = max(self._supplied, stop)
-
-    def supply_rest(self) -> None:
-        """Let workers step the rest of their rows; verify the states of rows that no worker has."""
-        for worker, start, stop in self._owed:
-            self._supply(start, worker.most)
-            worker.end_at(stop)
-        self._verify_all(self._supplied)
-        self._first = 0
+        worker.send(owner, make_job, tokens, list(blocks.values()))
 
     def verify_from(self, start: int) -> None:
         """Verify the states of rows from `start` on.
@@ -156,19 +151,14 @@ class SharedBatch:
             The checksum of a state is wrong.
         """
         try:
-            self.layout.verify(self._inputs, start if len(self._inputs.states) > 1 else 0)
+            self.layout.verify(self.inputs, start if len(self.inputs.states) > 1 else 0)
         except StateFormatError:
-            self._verify_all()
+            self.layout.verify(self.inputs)
             raise
-
-    def _verify_all(self, start: int = 0) -> None:
-        """Verify the states of all rows from `start` on; earlier rows were verified before."""
-        self.layout.verify(self._inputs, start)
-        self._inputs.verified = True
 
     def result(self, errors: dict[int, Exception]) -> Any:
         """Return the result, whose memory then belongs to the caller; all rows must be done."""
-        self.rows.inputs = self._inputs
+        self.rows.inputs = self.inputs
         result = self.layout.result(self._own_rows(), errors)
         self.memory.release()
         return result
@@ -178,7 +168,89 @@ class SharedBatch:
         if not self.memory.private - {"inputs"}:
             return self.rows
         rows = place(self.layout, self._shape, self.memory.results())
-        rows.inputs, rows.infos = self._inputs, self.rows.infos
+        rows.inputs, rows.infos = self.inputs, self.rows.infos
         if isinstance(self.rows.observations, list):
             rows.observations = self.rows.observations
         return rows
+
+
+class BatchMemory:
+    """The shared memory of one batch: one block for each of its regions (see `placement`).
+
+    Attributes
+    ----------
+    blocks : dict of str to SharedBlock
+        The block of each region; empty regions have none.
+    arrays : dict of str to ``(nbytes,) uint8``
+        The bytes of each region.
+    private : set of str
+        Regions whose blocks are not lent to the caller, so that results in them must be copied.
+
+    Raises
+    ------
+    MemoryError, WorkerError
+        There is not enough memory, or no file descriptor is left; no block is kept.
+    """
+
+    def __init__(self, pools: Mapping[str, BlockPool], sizes: Mapping[str, int]) -> None:
+        self._pools = pools
+        self.blocks: dict[str, SharedBlock] = {}
+        self.arrays: dict[str, Memory] = {}
+        self.private: set[str] = set()
+        try:
+            self._check(sizes)
+        except MemoryError:
+            self._drop_idle()
+            self._check(sizes)
+        try:
+            for region in REGIONS:
+                if sizes[region]:
+                    self._take(region, sizes[region])
+        except BaseException:
+            self.release()
+            raise
+
+    def _check(self, sizes: Mapping[str, int]) -> None:
+        """Raise `MemoryError` if all new blocks and copies together would not fit into memory."""
+        nbytes = 0
+        for region, size in sizes.items():
+            pool = self._pools[region]
+            nbytes += 0 if pool.has(size) else size
+            nbytes += 0 if region == "inputs" or pool.may_lend() else size
+        refuse_too_much(nbytes)
+
+    def _drop_idle(self) -> None:
+        for pool in self._pools.values():
+            pool.drop_idle()
+
+    def _take(self, region: str, nbytes: int) -> None:
+        pool = self._pools[region]
+        try:
+            block = pool.take(nbytes)
+        except (MemoryError, WorkerError):
+            self._drop_idle()
+            block = pool.take(nbytes)
+        self.blocks[region] = block
+        if region != "inputs" and pool.may_lend():
+            self.arrays[region] = pool.lend(block)
+        else:
+            self.private.add(region)
+            self.arrays[region] = block.array()
+
+    def results(self) -> dict[str, Memory]:
+        """Return the bytes of each region; copy the results in `private` regions."""
+        return {
+            region: array.copy() if region in self.private and region != "inputs" else array
+            for region, array in self.arrays.items()
+        }
+
+    def release(self) -> None:
+        """Give the blocks back to their pools; lent blocks follow when the caller drops the arrays.
+
+        Call this only when no worker writes to the blocks any more. A second call is safe, even if
+        Ctrl-C interrupted the first: no block is returned twice, so no two batches share a block.
+        """
+        while self.private:
+            region = self.private.pop()
+            self._pools[region].give(self.blocks[region])
+        self.arrays = {}

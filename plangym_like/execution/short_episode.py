@@ -24,12 +24,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from plangym_like.batch.layout import Layout
+from plangym_like.batch.simulator import Simulator
 from plangym_like.errors import DifferentWorkerError
 from plangym_like.execution.placement import signature
-from plangym_like.layout import Layout
-from plangym_like.row_errors import errors_suppressed
-from plangym_like.simulator import Simulator
-from plangym_like.states import Row
+from plangym_like.states.rows import Row
 
 # At least three steps are taken, at most eight, and after the third none after so many seconds.
 _FEWEST_STEPS, _STEPS, _SECONDS = 3, 8, 0.05
@@ -67,7 +66,7 @@ def play(env: Any) -> ShortEpisode:
     The episode ends early if the environment raises an exception.
     """
     outcomes: list[list[Any]] = []
-    with global_generators_seeded(), errors_suppressed():
+    with global_generators_seeded(), contextlib.suppress(Exception):
         outcomes.append([_leaves(env.reset(seed=0, options=None)[0])])
         _take_steps(env.step, env.action_space, outcomes)
     return ShortEpisode(outcomes)
@@ -79,7 +78,7 @@ def play_rows(simulator: Simulator, layout: Layout, start: Row | None = None) ->
     By default, the steps begin after a reset with seed 0.
     """
     outcomes: list[list[Any]] = [[]]
-    with global_generators_seeded(), errors_suppressed():
+    with global_generators_seeded(), contextlib.suppress(Exception):
         if start is None:
             simulator.reset(0)
             row = np.zeros(simulator.payload_nbytes, np.uint8)

@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from plangym_like.counts import as_count
+from plangym_like.batch.ownership import owned
 from plangym_like.errors import InputError
 from plangym_like.lanes.lane_queue import LaneQueue, Ready
 from plangym_like.lanes.lanes import Lanes, Which
@@ -23,9 +23,8 @@ from plangym_like.lanes.tree import Leaf, has_objects, take, tree_map, zeros
 from plangym_like.lanes.vector_arguments import batch_actions, checked_indices
 from plangym_like.lanes.vector_env import PlanVectorEnv, Step
 from plangym_like.lanes.vector_infos import batch_infos
-from plangym_like.ownership import owned
-from plangym_like.row_errors import interruption_in
-from plangym_like.states import Row
+from plangym_like.states.rows import Row
+from plangym_like.support.arguments import as_count
 
 
 class AsyncPlanVectorEnv(PlanVectorEnv):
@@ -211,9 +210,10 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
         """Drop the queue if a call is interrupted: it is then unknown which lanes were stepped."""
         try:
             yield
-        except BaseException as error:
-            if not isinstance(error, Exception) or interruption_in(error) is not None:
-                self._queue = None
+        except Exception:
+            raise
+        except BaseException:
+            self._queue = None
             raise
 
     # Methods that concern all environments

@@ -19,7 +19,7 @@ from plangym_like.lanes.plain_envs import WrapperChain, is_bare, shows_its_base,
 from plangym_like.lanes.sequential_lanes import as_gym_env, one_by_one
 from plangym_like.lanes.step_arrays import Flags, StepArrays
 from plangym_like.lanes.tree import layout_of_space, take
-from plangym_like.states import Row
+from plangym_like.states.rows import Row
 
 
 class ClassicLanes(Lanes):

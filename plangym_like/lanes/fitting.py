@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from plangym_like.batch.ownership import owned
+from plangym_like.batch.spaces import as_dtype
 from plangym_like.errors import InputError
 from plangym_like.lanes.tree import NUMERIC_KINDS, as_array
-from plangym_like.ownership import owned
-from plangym_like.spaces import as_dtype
 
 
 def as_fitting(
@@ -30,7 +30,7 @@ def as_fitting(
     shape : tuple of int
     dtype : numpy.dtype
         The dtype of the result. It must be able to hold the numbers; see
-        `plangym_like.spaces.as_dtype`.
+        `plangym_like.batch.spaces.as_dtype`.
     place : str
         The name of the value in the error message.
 

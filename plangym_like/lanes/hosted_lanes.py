@@ -18,10 +18,10 @@ from plangym_like.lanes.sample_episode import Sample, compare_sample
 from plangym_like.lanes.shared_columns import Form, SharedColumns
 from plangym_like.lanes.step_arrays import StepArrays
 from plangym_like.lanes.tree import take
-from plangym_like.processes.messages import dumps
 from plangym_like.processes.remote_errors import is_portable
-from plangym_like.states import Row, StateFormat
-from plangym_like.trial_outcomes import KnownTrials, trials_shared
+from plangym_like.processes.wire import dumps
+from plangym_like.snapshots.trial_outcomes import KnownTrials, trials_shared
+from plangym_like.states.rows import Row, StateFormat
 
 # An id or factory for all lanes, or one for each lane.
 Sources = EnvSource | Sequence[EnvSource]

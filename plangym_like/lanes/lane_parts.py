@@ -9,11 +9,9 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from plangym_like.counts import as_count, check_seconds
 from plangym_like.errors import ClosedError, InputError
 from plangym_like.execution.known_ids import known_ids
 from plangym_like.execution.short_episode import ShortEpisode
-from plangym_like.fork_safety import forget_after_fork
 from plangym_like.lanes.hosted_lanes import HostedLanes, Sources, make_part, sources_of_part
 from plangym_like.lanes.lane_memory import LaneArrays
 from plangym_like.lanes.lane_results import LaneResults
@@ -21,10 +19,12 @@ from plangym_like.lanes.lane_stats import LaneStats
 from plangym_like.lanes.lanes_pool import LanesPool
 from plangym_like.lanes.lanes_worker import Job, LanesWorker, Outcome
 from plangym_like.lanes.sample_episode import Sample
+from plangym_like.processes.child import check_can_start
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.remote_errors import is_portable
-from plangym_like.processes.start_checks import check_can_start
-from plangym_like.trial_outcomes import known_trials
+from plangym_like.snapshots.trial_outcomes import known_trials
+from plangym_like.support.arguments import as_count, check_seconds
+from plangym_like.support.fork_safety import forget_after_fork
 
 # How long a process polls for the next call before it sleeps, if there are enough cores
 # (`benchmarks/constants.py`).

@@ -13,7 +13,6 @@ from plangym_like.lanes.part_steppers import PartStepper, steppers_of
 from plangym_like.lanes.process_lanes import ProcessLanes
 from plangym_like.lanes.step_arrays import Flags, StepArrays
 from plangym_like.lanes.step_call import StepCall
-from plangym_like.row_errors import not_exiting
 
 # The longest sleep while waiting for a reply or a death; after it, timeouts are checked.
 _SLEEP_SECONDS = 0.1
@@ -176,7 +175,7 @@ class LaneQueue:
         try:
             self._parts[number].begin(StepCall(self._method, actions, self._out, lanes, ended))
         except Exception as error:
-            self._fail(lanes, not_exiting(error))
+            self._fail(lanes, error)
 
     def _end(self, part: PartStepper) -> None:
         out, call = self._out, part.call
@@ -184,7 +183,7 @@ class LaneQueue:
         try:
             finals, infos = part.end()
         except Exception as error:
-            self._fail(call.lanes, not_exiting(error))
+            self._fail(call.lanes, error)
             return
         for lane in call.lanes:
             is_over = out.terminated[lane] or out.truncated[lane]

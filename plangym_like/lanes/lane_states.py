@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from plangym_like.constructors import ParallelEnv
+from plangym_like.env import PlanEnv
 from plangym_like.errors import InputError, StateError
 from plangym_like.lanes.seeding import whole_seeds
-from plangym_like.parallel_env import ParallelEnv
-from plangym_like.plan_env import PlanEnv
-from plangym_like.states import Row, StateFormat
+from plangym_like.states.rows import Row, StateFormat
 
 
 def checked_states(states: Any, formats: Sequence[StateFormat], lanes: Sequence[int]) -> Row:

@@ -11,6 +11,8 @@ import numpy as np
 from gymnasium.spaces import Space
 from numpy.typing import NDArray
 
+from plangym_like.batch.ownership import owned, owned_info
+from plangym_like.env import PlanEnv
 from plangym_like.errors import SnapshotError
 from plangym_like.lanes.fitting import put_fitting
 from plangym_like.lanes.lane_states import checked_reseeds, checked_states, width_of
@@ -18,10 +20,8 @@ from plangym_like.lanes.lane_stats import LaneStats
 from plangym_like.lanes.last_users import note_user
 from plangym_like.lanes.step_arrays import Flags, StepArrays
 from plangym_like.lanes.tree import layout_of, layout_of_space, take, tree_map, zeros
-from plangym_like.ownership import owned, owned_info
-from plangym_like.plan_env import PlanEnv
 from plangym_like.snapshots.chains import links
-from plangym_like.states import Row, StateFormat
+from plangym_like.states.rows import Row, StateFormat
 
 # The lanes that a call concerns; ``None`` for all.
 Which = Sequence[int] | NDArray[np.intp] | None

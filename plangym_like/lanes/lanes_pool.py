@@ -15,10 +15,9 @@ from plangym_like.lanes.lane_stats import LaneStats
 from plangym_like.lanes.lanes_worker import Job, KeptCall, LanesWorker, Loss, Outcome
 from plangym_like.lanes.seeding import seed_after_loss
 from plangym_like.lanes.tree import tree_map
-from plangym_like.processes.messages import loads
+from plangym_like.processes.pool import WorkerPool
 from plangym_like.processes.remote_errors import portable_result
-from plangym_like.processes.worker_pool import WorkerPool
-from plangym_like.row_errors import not_exiting
+from plangym_like.processes.wire import loads
 
 logger = logging.getLogger("plangym_like")
 
@@ -280,7 +279,6 @@ class LanesPool(WorkerPool[LanesWorker]):
         try:
             reply = worker.unpickled(reply if task is None else portable_result(task))
         except Exception as error:
-            not_exiting(error)  # `settle` drops the reply of an interrupted call
             if job.saves:
                 worker.log = None
             elif worker.log is not None and not job.reads:
@@ -342,7 +340,7 @@ class LanesPool(WorkerPool[LanesWorker]):
         except _LostWorkerError:
             raise
         except Exception as error:
-            return Outcome(error=not_exiting(error))
+            return Outcome(error=error)
         worker.fresh = job.starts
         if loss is None or job.repeats:
             self._send(worker, job, publish)

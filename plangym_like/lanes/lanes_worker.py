@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from plangym_like.batch.ownership import owned
 from plangym_like.lanes.bell import Bell
 from plangym_like.lanes.hosted_lanes import StepReply
 from plangym_like.lanes.shared_columns import SharedColumns
-from plangym_like.ownership import owned
-from plangym_like.processes.child_process import processor_seconds
+from plangym_like.processes.child import processor_seconds
 from plangym_like.processes.external_process import ExternalProcess
-from plangym_like.processes.messages import loads
-from plangym_like.processes.worker_handle import WorkerHandle
+from plangym_like.processes.pool import WorkerHandle
+from plangym_like.processes.wire import loads
 
 # Methods of `HostedLanes`: those that write observations, those that change nothing, and those that
 # are called again if the lanes had to begin new episodes.

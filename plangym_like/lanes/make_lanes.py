@@ -9,15 +9,15 @@ from typing import Any
 import gymnasium
 
 from plangym_like import registry
-from plangym_like.call_errors import ENV_OPTIONS, MAKE_OPTIONS, misfit, several_agents
+from plangym_like.batch.simulator import name_of
+from plangym_like.batch.spaces import is_leaf
 from plangym_like.envs.wrapping import GYMNASIUM_OPTIONS, call_source, is_plain
 from plangym_like.errors import InputError
 from plangym_like.lanes.lanes import Lanes, gym_env_of, is_plan_env
 from plangym_like.lanes.row_lanes import RowLanes
 from plangym_like.lanes.sequential_lanes import SequentialLanes
-from plangym_like.simulator import name_of
-from plangym_like.spaces import is_leaf
-from plangym_like.trial_outcomes import trials_shared
+from plangym_like.snapshots.trial_outcomes import trials_shared
+from plangym_like.support.arguments import ENV_OPTIONS, MAKE_OPTIONS, misfit, several_agents
 
 # The fewest robots whose results are computed at once (`benchmarks/lanes.py`).
 _FEWEST_ROBOTS = 4

@@ -14,8 +14,6 @@ from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode
 
 from plangym_like import registry
-from plangym_like.call_errors import several_agents
-from plangym_like.counts import as_count
 from plangym_like.errors import InputError, SnapshotError
 from plangym_like.lanes.async_vector_env import AsyncPlanVectorEnv
 from plangym_like.lanes.lane_parts import check_replacing
@@ -25,10 +23,10 @@ from plangym_like.lanes.process_lanes import ProcessLanes
 from plangym_like.lanes.sample_episode import sample_episode, sample_of
 from plangym_like.lanes.sequential_lanes import as_gym_env
 from plangym_like.lanes.vector_env import PlanVectorEnv
-from plangym_like.processes.start_checks import check_can_start
+from plangym_like.processes.child import check_can_start
 from plangym_like.processes.start_methods import check_start_method
-from plangym_like.row_errors import not_exiting
-from plangym_like.trial_outcomes import trials_shared
+from plangym_like.snapshots.trial_outcomes import trials_shared
+from plangym_like.support.arguments import as_count, several_agents
 
 # Fewer environments than this are stepped faster one by one (`benchmarks/vector.py`).
 _FEWEST_AT_ONCE = 4
@@ -253,8 +251,7 @@ def _is_worth_messages(factory: Callable[[], Any], num_envs: int, *, vectorise: 
             fastest = min(fastest, time.perf_counter() - begun)
             if result[2] or result[3]:
                 gym_env.reset(seed=0, options=None)
-    except BaseException as error:
-        not_exiting(error)  # reraises Ctrl-C
+    except Exception:
         return True  # raised again when the environments are made or stepped for the user
     finally:
         env.close()

@@ -23,7 +23,7 @@ from plangym_like.lanes.step_arrays import Flags, StepArrays
 from plangym_like.lanes.step_call import StepCall
 from plangym_like.lanes.step_runner import StepRunner
 from plangym_like.lanes.tree import take, zeros
-from plangym_like.states import Row, StateFormat
+from plangym_like.states.rows import Row, StateFormat
 
 
 class ProcessLanes(Lanes):

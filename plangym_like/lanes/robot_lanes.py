@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -18,8 +19,7 @@ from plangym_like.lanes.lanes import Lanes, Which, gym_env_of, is_plan_env
 from plangym_like.lanes.plain_envs import WrapperChain, is_bare, shows_its_base, time_limit
 from plangym_like.lanes.sequential_lanes import LiveEnv, SequentialLanes, one_by_one
 from plangym_like.lanes.step_arrays import StepArrays
-from plangym_like.row_errors import errors_suppressed
-from plangym_like.states import Row
+from plangym_like.states.rows import Row
 
 # How many of the first steps the environments take themselves, to check the computed results.
 _TRIED = 2
@@ -182,7 +182,7 @@ class RobotLanes(SequentialLanes):
         mine.truncated[...] = theirs.truncated
         infos = [self._infos[lane] for lane in chosen]
         self._kinds = {name: type(value) for name, value in infos[0].items()}
-        with errors_suppressed(Exception):
+        with contextlib.suppress(Exception):
             columns = self._settle(rows, actions, mine)
             told = [self._as_returned(columns, place) for place in range(len(chosen))]
             return all(map(_same_bytes, mine, theirs)) and _alike(told, infos)
@@ -193,7 +193,7 @@ class RobotLanes(SequentialLanes):
         if not self._tried and not has_robot_form(self.envs):
             return False
         if not self._bodies:
-            with errors_suppressed(Exception):
+            with contextlib.suppress(Exception):
                 self._lay_out()
                 return True
             self._bodies = []

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from plangym_like.batch.ownership import owned
 from plangym_like.errors import InputError
 from plangym_like.lanes.lanes import Lanes, Which, open_env_of
 from plangym_like.lanes.step_arrays import StepArrays
 from plangym_like.lanes.tree import take, tree_map
-from plangym_like.ownership import owned
-from plangym_like.row_errors import errors_suppressed
-from plangym_like.states import Row
-from plangym_like.transitions import STEP_COUNTS, BatchInfo
+from plangym_like.results import STEP_COUNTS, BatchInfo
+from plangym_like.states.rows import Row
 
 
 class RowLanes(Lanes):
@@ -50,7 +50,7 @@ class RowLanes(Lanes):
         if stepper.current.started:
             return None
         # Before its first reset, an environment may have no state that could be saved.
-        with errors_suppressed(Exception):
+        with contextlib.suppress(Exception):
             stepper.simulator.renew()
             row: Row = stepper.current.read()
             return row

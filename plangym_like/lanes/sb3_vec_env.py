@@ -10,12 +10,12 @@ import numpy as np
 from gymnasium.error import ResetNeeded
 from stable_baselines3.common.vec_env import VecEnv
 
+from plangym_like.batch.ownership import owned_info
 from plangym_like.errors import ClosedError
 from plangym_like.lanes.lanes import Lanes
 from plangym_like.lanes.step_arrays import StepArrays
 from plangym_like.lanes.tree import tree_map
 from plangym_like.lanes.vector_arguments import batch_actions
-from plangym_like.ownership import owned_info
 
 Indices = None | int | Iterable[int]
 

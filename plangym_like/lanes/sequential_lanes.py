@@ -9,6 +9,9 @@ import numpy as np
 from gymnasium.spaces import Discrete
 from numpy.typing import NDArray
 
+from plangym_like.batch.ownership import owned, owned_info
+from plangym_like.batch.simulator import as_flag, as_reward
+from plangym_like.env import PlanEnv
 from plangym_like.envs.preprocessed_atari import skip_unread_screens
 from plangym_like.errors import ActionError, InputError
 from plangym_like.lanes.fitting import put_fitting
@@ -17,9 +20,6 @@ from plangym_like.lanes.last_users import last_user
 from plangym_like.lanes.step_arrays import StepArrays
 from plangym_like.lanes.tree import take, tree_map
 from plangym_like.lanes.vector_infos import alike_columns
-from plangym_like.ownership import owned, owned_info
-from plangym_like.plan_env import PlanEnv
-from plangym_like.simulator import as_flag, as_reward
 
 # Rewards and flags of these types need no further checks.
 _NUMBERS = frozenset((float, bool, np.float64, np.float32, np.int64, np.int32, np.bool_))

@@ -8,15 +8,15 @@ import numpy as np
 from gymnasium.error import ResetNeeded
 from gymnasium.vector import VectorEnv
 
+from plangym_like.batch.spaces import as_actions
+from plangym_like.env import PlanEnv
 from plangym_like.errors import BatchLengthError, ClosedError, InputError
 from plangym_like.lanes.lane_states import env_of_rows
 from plangym_like.lanes.lanes import Lanes, Which
 from plangym_like.lanes.row_copies import write_rows
 from plangym_like.lanes.step_arrays import Flags
 from plangym_like.lanes.vector_arguments import checked_flags, checked_indices, checked_rows
-from plangym_like.plan_env import PlanEnv
-from plangym_like.spaces import as_actions
-from plangym_like.states import Row
+from plangym_like.states.rows import Row
 
 
 class StatefulVectorEnv(VectorEnv[Any, Any, Any]):

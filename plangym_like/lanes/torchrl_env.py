@@ -25,7 +25,7 @@ from plangym_like.lanes.vector_arguments import (
     checked_seeds,
     observation_spaces,
 )
-from plangym_like.states import Row
+from plangym_like.states.rows import Row
 
 STATE_KEY = "state_row"
 _FLAGS = ("done", "terminated", "truncated")

@@ -20,8 +20,8 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from plangym_like.batch.spaces import is_leaf as is_leaf_space
 from plangym_like.errors import InputError
-from plangym_like.spaces import is_leaf as is_leaf_space
 
 NUMERIC_KINDS = "biufc"
 

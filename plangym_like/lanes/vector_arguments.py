@@ -13,13 +13,13 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_differing_spaces, batch_space, iterate
 from numpy.typing import NDArray
 
+from plangym_like.batch.spaces import as_dtype
 from plangym_like.errors import ActionError, BatchLengthError, InputError
 from plangym_like.lanes.fitting import as_fitting
 from plangym_like.lanes.lanes import Which
 from plangym_like.lanes.seeding import whole_seeds
 from plangym_like.lanes.step_arrays import Flags
 from plangym_like.lanes.tree import NUMERIC_KINDS, OBJECT, Leaf, has_objects, tree_map
-from plangym_like.spaces import as_dtype
 
 
 def observation_spaces(

@@ -12,8 +12,8 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
+from plangym_like.batch.ownership import owned
 from plangym_like.errors import InputError
-from plangym_like.extras import needs_extra
 from plangym_like.lanes.lane_stats import LaneStats
 from plangym_like.lanes.lanes import Lanes, gym_env_of, open_env_of
 from plangym_like.lanes.stateful_vector_env import StatefulVectorEnv
@@ -27,7 +27,7 @@ from plangym_like.lanes.vector_arguments import (
     observation_spaces,
 )
 from plangym_like.lanes.vector_infos import Finals, batch_infos, with_masks
-from plangym_like.ownership import owned
+from plangym_like.support.lazy_imports import needs_extra
 
 Step = tuple[Any, NDArray[np.float64], Flags, Flags, dict[str, Any]]
 

@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
-from plangym_like.ownership import owned_info
+from plangym_like.batch.ownership import owned_info
 
 # The usual types of numbers, for a quick check; rarer types of NumPy have a common base class.
 _PLAIN = frozenset((int, float, bool, np.float64, np.float32, np.int64))

@@ -9,8 +9,8 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
 from numpy.typing import NDArray
 
+from plangym_like.env import PlanEnv
 from plangym_like.errors import InputError
-from plangym_like.plan_env import PlanEnv
 
 # The largest number of actions that planners try one by one.
 _MOST_ACTIONS = 4096

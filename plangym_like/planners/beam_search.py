@@ -10,17 +10,17 @@ import numpy as np
 from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
-from plangym_like.counts import as_count
+from plangym_like.env import PlanEnv
 from plangym_like.errors import InputError
-from plangym_like.plan_env import PlanEnv
 from plangym_like.planners.action_sets import ActionSampler, all_actions
 from plangym_like.planners.lineage import ROOT, BestNode, Lineage
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.planner import Planner
 from plangym_like.planners.search import Search
 from plangym_like.planners.search_options import digests, make_key
-from plangym_like.states import Row
-from plangym_like.transitions import BatchTransition
+from plangym_like.results import BatchTransition
+from plangym_like.states.rows import Row
+from plangym_like.support.arguments import as_count
 
 
 class _Beam(NamedTuple):

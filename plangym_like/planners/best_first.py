@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from plangym_like.counts import as_count
-from plangym_like.plan_env import PlanEnv
+from plangym_like.env import PlanEnv
 from plangym_like.planners import search_options as options
 from plangym_like.planners.action_sets import all_actions
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.planner import Planner
 from plangym_like.planners.search import Search
 from plangym_like.planners.search_graph import SearchGraph
-from plangym_like.states import Row
-from plangym_like.transitions import BatchTransition
+from plangym_like.results import BatchTransition
+from plangym_like.states.rows import Row
+from plangym_like.support.arguments import as_count
 
 
 class BestFirst(Planner):

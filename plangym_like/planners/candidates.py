@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from plangym_like.planners.gaussian_plans import Floats, GaussianPlanner
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.search import Search, lengths
-from plangym_like.states import Row
+from plangym_like.states.rows import Row
 
 
 class Candidates:

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from plangym_like.planners.lineage import ROOT
 from plangym_like.planners.plan import Spent
 from plangym_like.planners.screen_cells import DynamicScreenCells, packed, unpacked
-from plangym_like.states import Row
-from plangym_like.transitions import BatchInfo
+from plangym_like.results import BatchInfo
+from plangym_like.states.rows import Row
 
 CellOf = Callable[[Any, BatchInfo], list[Hashable]]
 # The cell of the first state, which has no known observation. It differs from all other cells.

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
 
-from plangym_like.counts import as_count
 from plangym_like.errors import InputError
-from plangym_like.transitions import BatchInfo
+from plangym_like.results import BatchInfo
+from plangym_like.support.arguments import as_count
 
 # The memory address of the player's inventory in Montezuma's Revenge, with one bit per object.
 _INVENTORY = 65

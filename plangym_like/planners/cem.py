@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from plangym_like.counts import as_count, as_number
+from plangym_like.env import PlanEnv
 from plangym_like.errors import InputError
-from plangym_like.plan_env import PlanEnv
 from plangym_like.planners.candidates import Candidates
 from plangym_like.planners.gaussian_plans import Floats, GaussianPlanner
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.search import Search
-from plangym_like.states import Row
+from plangym_like.states.rows import Row
+from plangym_like.support.arguments import as_count, as_number
 
 # The search ends when no standard deviation exceeds this fraction of its initial value.
 CONVERGED = 1e-3

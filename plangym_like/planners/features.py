@@ -9,9 +9,9 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from numpy.typing import NDArray
 
+from plangym_like.env import PlanEnv
 from plangym_like.errors import InputError
-from plangym_like.plan_env import PlanEnv
-from plangym_like.transitions import BatchInfo
+from plangym_like.results import BatchInfo
 
 # Returns features ``(N, F)`` of N observations and infos. In an array of integers, each pair of a
 # column and its value is an atom, unless the value is negative. In an array of bools, the atoms are

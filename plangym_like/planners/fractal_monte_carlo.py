@@ -7,8 +7,7 @@ from collections import deque
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.counts import as_count, as_number
-from plangym_like.plan_env import PlanEnv
+from plangym_like.env import PlanEnv
 from plangym_like.planners.action_sets import ActionSampler
 from plangym_like.planners.lineage import ROOT, BestNode, Lineage
 from plangym_like.planners.observation_vectors import as_vectors, check_vectors, ranges
@@ -16,7 +15,8 @@ from plangym_like.planners.plan import Plan
 from plangym_like.planners.planner import Planner
 from plangym_like.planners.search import Search
 from plangym_like.planners.swarm import Swarm, dead_walkers
-from plangym_like.states import Row
+from plangym_like.states.rows import Row
+from plangym_like.support.arguments import as_count, as_number
 
 _CAMP_EVERY = 8  # moves from one saved swarm to the next
 _CAMPS = 128  # saved swarms that are kept

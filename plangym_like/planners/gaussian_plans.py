@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.counts import as_count, as_number
-from plangym_like.plan_env import PlanEnv
+from plangym_like.env import PlanEnv
 from plangym_like.planners.action_sets import bounds
 from plangym_like.planners.planner import Planner
+from plangym_like.support.arguments import as_count, as_number
 
 Floats = NDArray[np.float64]
 

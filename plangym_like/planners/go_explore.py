@@ -8,9 +8,8 @@ from copy import copy
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.counts import as_count, as_number
+from plangym_like.env import PlanEnv
 from plangym_like.errors import InputError
-from plangym_like.plan_env import PlanEnv
 from plangym_like.planners.action_sets import ActionSampler
 from plangym_like.planners.cell_archive import CellArchive, CellOf, Walks, as_column
 from plangym_like.planners.cells import ObservationCells
@@ -19,8 +18,9 @@ from plangym_like.planners.plan import Plan
 from plangym_like.planners.planner import Planner
 from plangym_like.planners.screen_cells import DynamicScreenCells, ScreenCells, packed
 from plangym_like.planners.search import Search
-from plangym_like.states import Row
-from plangym_like.transitions import BatchTransition
+from plangym_like.results import BatchTransition
+from plangym_like.states.rows import Row
+from plangym_like.support.arguments import as_count, as_number
 
 
 class GoExplore(Planner):

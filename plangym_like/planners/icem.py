@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from plangym_like.counts import as_count, as_number
+from plangym_like.env import PlanEnv
 from plangym_like.errors import InputError
-from plangym_like.plan_env import PlanEnv
 from plangym_like.planners.candidates import Candidates
 from plangym_like.planners.cem import CONVERGED, fitted
 from plangym_like.planners.gaussian_plans import Floats, GaussianPlanner, shifted
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.search import Search
-from plangym_like.states import Row
+from plangym_like.states.rows import Row
+from plangym_like.support.arguments import as_count, as_number
 
 # The first batch is smaller if the budget would otherwise allow for fewer iterations than this.
 _ITERATIONS = 3

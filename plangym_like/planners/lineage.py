@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.plan_env import PlanEnv
+from plangym_like.env import PlanEnv
 
 # The node where every path starts.
 ROOT = -1

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from plangym_like.counts import as_number
-from plangym_like.plan_env import PlanEnv
+from plangym_like.env import PlanEnv
 from plangym_like.planners.candidates import Candidates
 from plangym_like.planners.gaussian_plans import Floats, GaussianPlanner, filtered
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.search import Search
-from plangym_like.states import Row
+from plangym_like.states.rows import Row
+from plangym_like.support.arguments import as_number
 
 
 class MPPI(GaussianPlanner):

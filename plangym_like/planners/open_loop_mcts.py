@@ -6,14 +6,14 @@ from functools import partial
 
 import numpy as np
 
-from plangym_like.counts import as_count, as_number
-from plangym_like.plan_env import PlanEnv
+from plangym_like.env import PlanEnv
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.search import Search, lengths
 from plangym_like.planners.search_tree import SearchTree
 from plangym_like.planners.tree_planner import SEEDS, TreePlanner
 from plangym_like.planners.ucb import tree_bounds
-from plangym_like.states import Row
+from plangym_like.states.rows import Row
+from plangym_like.support.arguments import as_count, as_number
 
 
 class OpenLoopMCTS(TreePlanner):

@@ -12,12 +12,12 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from plangym_like.env import PlanEnv
 from plangym_like.errors import InputError
 from plangym_like.gym_view import GymView
-from plangym_like.plan_env import PlanEnv
-from plangym_like.state_files import replacing
-from plangym_like.states import Row
-from plangym_like.transitions import BatchTransition
+from plangym_like.results import BatchTransition
+from plangym_like.states.rows import Row
+from plangym_like.states.state_files import replacing
 
 # One point of `Plan.curve`.
 CURVE = np.dtype(

@@ -6,14 +6,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
-from plangym_like.call_errors import checks_options
-from plangym_like.counts import as_count, check_seconds
+from plangym_like.env import PlanEnv
 from plangym_like.errors import InputError
-from plangym_like.plan_env import PlanEnv
 from plangym_like.planners.plan import Plan, check_plan_env
 from plangym_like.planners.progress_bar import ProgressBar
 from plangym_like.planners.search import Progress, Search
-from plangym_like.states import Row
+from plangym_like.states.rows import Row
+from plangym_like.support.arguments import as_count, check_seconds, checks_options
 
 
 class Planner(ABC):

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from plangym_like.counts import as_count
 from plangym_like.errors import InputError
 from plangym_like.planners.action_sets import as_plan
 from plangym_like.planners.plan import CURVE, Plan, Spent
 from plangym_like.planners.planner import Planner, checked_start
 from plangym_like.planners.progress_bar import ProgressBar
 from plangym_like.planners.search import Progress, make_rng
-from plangym_like.states import Row
+from plangym_like.states.rows import Row
+from plangym_like.support.arguments import as_count
 
 
 def play(

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from math import isnan
 from typing import Any
 
-from plangym_like.extras import needs_extra
 from plangym_like.planners.search import Progress
+from plangym_like.support.lazy_imports import needs_extra
 
 _LAYOUT = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}{postfix}"
 

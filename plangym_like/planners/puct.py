@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from plangym_like.counts import as_count, as_number
+from plangym_like.env import PlanEnv
 from plangym_like.errors import InputError
-from plangym_like.plan_env import PlanEnv
 from plangym_like.planners.evaluation import Evaluate, evaluated, rows_of
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.search import Search
 from plangym_like.planners.search_tree import Floats, Ints, SearchTree
 from plangym_like.planners.tree_planner import TreePlanner
-from plangym_like.states import Row
+from plangym_like.states.rows import Row
+from plangym_like.support.arguments import as_count, as_number
 
 
 class PUCT(TreePlanner):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from plangym_like.counts import as_count
-from plangym_like.plan_env import PlanEnv
+from plangym_like.env import PlanEnv
 from plangym_like.planners.action_sets import ActionSampler
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.planner import Planner
 from plangym_like.planners.search import Search, lengths
-from plangym_like.states import Row
+from plangym_like.states.rows import Row
+from plangym_like.support.arguments import as_count
 
 
 class RandomShooting(Planner):

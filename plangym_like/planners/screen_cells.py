@@ -12,9 +12,9 @@ import numpy as np
 from gymnasium.spaces import Box, Space
 from numpy.typing import NDArray
 
-from plangym_like.counts import as_count, as_number
 from plangym_like.errors import InputError
-from plangym_like.transitions import BatchInfo
+from plangym_like.results import BatchInfo
+from plangym_like.support.arguments import as_count, as_number
 
 # Screens are converted to floats in portions that fit into a processor's cache: this takes 0.5 ms
 # for 64 screens of Atari, and 0.9 ms if all are converted at once.

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from plangym_like.env import PlanEnv
 from plangym_like.errors import InputError, RewardError
-from plangym_like.plan_env import PlanEnv
 from plangym_like.planners.action_sets import as_plan
 from plangym_like.planners.plan import CURVE, Plan, Spent
-from plangym_like.states import Row, States
-from plangym_like.transitions import BatchTransition, Rollout
+from plangym_like.results import BatchTransition, Rollout
+from plangym_like.states.rows import Row, States
 
 
 class Progress(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.states import Row
+from plangym_like.states.rows import Row
 
 
 class SearchGraph:

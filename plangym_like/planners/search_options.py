@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.errors import InputError
-from plangym_like.states import States
-from plangym_like.transitions import BatchInfo, BatchTransition
+from plangym_like.results import BatchInfo, BatchTransition
+from plangym_like.states.rows import States
 
 # A function of N observations, infos and states that returns their keys: an array ``(N, ...)`` or N
 # hashable objects.

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.planners.lineage import ROOT
-from plangym_like.states import Row
-from plangym_like.transitions import BatchTransition
+from plangym_like.results import BatchTransition
+from plangym_like.states.rows import Row
 
 
 class Swarm(NamedTuple):

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.counts import as_count, as_number
-from plangym_like.plan_env import PlanEnv
+from plangym_like.env import PlanEnv
 from plangym_like.planners.action_sets import all_actions
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.planner import Planner
 from plangym_like.planners.search import Search
 from plangym_like.planners.search_tree import Floats, Ints, SearchTree
-from plangym_like.states import Row
+from plangym_like.states.rows import Row
+from plangym_like.support.arguments import as_count, as_number
 
 # Seeds of steps and rollouts are less than this.
 SEEDS = 2**31

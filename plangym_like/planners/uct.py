@@ -8,17 +8,17 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.counts import as_count, as_number
+from plangym_like.env import PlanEnv
 from plangym_like.errors import InputError
-from plangym_like.plan_env import PlanEnv
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.search import Search, lengths
 from plangym_like.planners.search_options import digests, make_key
 from plangym_like.planners.search_tree import Floats, Ints, SearchTree
 from plangym_like.planners.tree_planner import SEEDS, Trajectory, TreePlanner
 from plangym_like.planners.ucb import tree_bounds
-from plangym_like.states import Row
-from plangym_like.transitions import BatchTransition
+from plangym_like.results import BatchTransition
+from plangym_like.states.rows import Row
+from plangym_like.support.arguments import as_count, as_number
 
 # The largest `outcomes`: every node has a link for each outcome of each action.
 _MOST_OUTCOMES = 4096

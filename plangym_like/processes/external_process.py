@@ -12,13 +12,13 @@ from itertools import count
 from typing import Any, Self
 
 from plangym_like.errors import ClosedError, WorkerDiedError
-from plangym_like.fork_safety import forget_after_fork
-from plangym_like.future import Future
+from plangym_like.processes.child import check_can_start
 from plangym_like.processes.connection import Connection
 from plangym_like.processes.interrupts import interrupts_deferred
-from plangym_like.processes.messages import ACCESS, CALL, dumps, dumps_by_value, loads
-from plangym_like.processes.start_checks import check_can_start
 from plangym_like.processes.start_methods import get_ready, launch, worker_environ
+from plangym_like.processes.wire import ACCESS, CALL, dumps, dumps_by_value, loads
+from plangym_like.results import Future
+from plangym_like.support.fork_safety import forget_after_fork
 
 _serial_numbers = count()
 
@@ -92,7 +92,7 @@ class ExternalProcess:
         forget_after_fork(self)
 
     def _launch(self) -> tuple[Connection, Future[Any]]:
-        from plangym_like.states import session_key
+        from plangym_like.states.rows import session_key
 
         try:
             directory = os.getcwd()

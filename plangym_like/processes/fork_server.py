@@ -1,12 +1,8 @@
 """The fork server: a process that has imported the workers' modules and forks workers on request.
 
 A worker that is forked from it starts within milliseconds, and inherits no threads, locks or other
-state of the user's process. A fork server is started when it is first needed. It runs
+state of the user's process. The fork server is started when it is first needed. It runs
 `fork_server_main`.
-
-All workers of a fork server begin with a copy of its memory, so strings have the same hashes, and
-sets the same order, in all of them. Workers that must have other hashes are forked from a second
-fork server.
 """
 
 from __future__ import annotations
@@ -23,20 +19,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from plangym_like.errors import WorkerStartError
-from plangym_like.fork_safety import forget_after_fork
-from plangym_like.processes.child_process import (
+from plangym_like.processes.child import (
+    ONE_THREAD,
     ChildProcess,
     Fate,
+    Launched,
     Status,
+    launch_by,
+    start_python,
 )
-from plangym_like.processes.descriptors import none_are_left
 from plangym_like.processes.interrupts import interrupts_deferred
-from plangym_like.processes.launching import ONE_THREAD, Launched, launch_by, start_python
-from plangym_like.processes.messages import (
-    descriptors_in,
-    receive_with_descriptors,
-    rights,
-)
+from plangym_like.processes.shared_memory import none_are_left
+from plangym_like.processes.wire import descriptors_in, receive_with_descriptors, rights
+from plangym_like.support.fork_safety import forget_after_fork
 
 logger = logging.getLogger("plangym_like")
 
@@ -45,7 +40,7 @@ _IMPORT_PATIENCE = 120.0
 _PATIENCE = 20.0
 
 _lock = threading.RLock()
-_current: dict[int, ForkServer] = {}
+_current: ForkServer | None = None
 _unfit: set[str] = set()
 
 
@@ -145,11 +140,11 @@ class ForkServer:
         return answer, descriptors_in(ancillary)
 
 
-def warm_up(preload: Sequence[str] = (), number: int = 1) -> None:
-    """Make fork server `number` import `preload`, without waiting; start it if necessary."""
+def warm_up(preload: Sequence[str] = ()) -> None:
+    """Make the fork server import `preload`, without waiting; start it if necessary."""
     if fork_server_supported():
         try:
-            _fork_server(number).preload([name for name in preload if name not in _unfit])
+            _fork_server().preload([name for name in preload if name not in _unfit])
         except ForkServerGoneError:
             pass
         except OSError as error:
@@ -158,8 +153,8 @@ def warm_up(preload: Sequence[str] = (), number: int = 1) -> None:
             # Otherwise `get_ready` raises it again, with advice.
 
 
-def get_ready(preload: Sequence[str] = (), number: int = 1) -> bool:
-    """Wait until fork server `number` has imported `preload`; return whether it can fork.
+def get_ready(preload: Sequence[str] = ()) -> bool:
+    """Wait until the fork server has imported `preload`; return whether it can fork.
 
     Raises
     ------
@@ -168,13 +163,13 @@ def get_ready(preload: Sequence[str] = (), number: int = 1) -> bool:
     """
     failure: ForkServerGoneError | None = None
     while True:
-        fork_server = _fork_server(number)
+        fork_server = _fork_server()
         try:
             fork_server.get_ready([name for name in preload if name not in _unfit])
             return True
         except StartsThreadsError as error:
             # This fork server is kept, to report the exit status of its workers.
-            _replace(number, fork_server)
+            _replace(fork_server)
             if not error.module:
                 return False
             _unfit.add(error.module)
@@ -183,7 +178,7 @@ def get_ready(preload: Sequence[str] = (), number: int = 1) -> bool:
                 error.module,
             )
         except ForkServerGoneError as error:
-            _replace(number, fork_server)
+            _replace(fork_server)
             fork_server.close()
             if failure is not None:
                 raise WorkerStartError(
@@ -193,10 +188,8 @@ def get_ready(preload: Sequence[str] = (), number: int = 1) -> bool:
             failure = error
 
 
-def fork_worker(
-    descriptors: Sequence[int], preload: Sequence[str] = (), number: int = 1
-) -> ChildProcess:
-    """Fork a worker from fork server `number`, which is replaced if it has ended.
+def fork_worker(descriptors: Sequence[int], preload: Sequence[str] = ()) -> ChildProcess:
+    """Fork a worker from the fork server, which is replaced if it has ended.
 
     Call `get_ready` first.
 
@@ -207,14 +200,14 @@ def fork_worker(
     """
     failure: ForkServerGoneError | None = None
     for _ in range(2):
-        fork_server = _fork_server(number)
+        fork_server = _fork_server()
         try:
             return fork_server.fork(descriptors)
         except ForkServerGoneError as error:
             failure = error
-            _replace(number, fork_server)
+            _replace(fork_server)
             fork_server.close()
-            get_ready(preload, number)
+            get_ready(preload)
     raise WorkerStartError(
         "the process that forks workers ended twice while it forked one, or did not answer; its "
         "output may say why"
@@ -232,18 +225,20 @@ def fork_server_supported() -> bool:
     return True
 
 
-def _fork_server(number: int) -> ForkServer:
+def _fork_server() -> ForkServer:
+    global _current
     with _lock:
-        if number not in _current:
+        if _current is None:
             with interrupts_deferred():
-                _current[number] = ForkServer()
-        return _current[number]
+                _current = ForkServer()
+        return _current
 
 
-def _replace(number: int, fork_server: ForkServer) -> None:
+def _replace(fork_server: ForkServer) -> None:
+    global _current
     with _lock:
-        if _current.get(number) is fork_server:
-            del _current[number]
+        if _current is fork_server:
+            _current = None
 
 
 class _FreshStart:
@@ -251,7 +246,7 @@ class _FreshStart:
 
     def forget(self) -> None:
         global _current, _lock
-        _current, _lock = {}, threading.RLock()
+        _current, _lock = None, threading.RLock()
 
 
 _fresh_start = _FreshStart()

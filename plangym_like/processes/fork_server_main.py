@@ -17,7 +17,7 @@ from itertools import chain
 from typing import Any, NoReturn
 
 from plangym_like.processes import parent_death, worker
-from plangym_like.processes.child_process import (
+from plangym_like.processes.child import (
     Fate,
     Status,
     child_status,
@@ -25,17 +25,17 @@ from plangym_like.processes.child_process import (
     fill_standard_descriptors,
     flush_outputs,
     open_pidfd,
+    serve_another_process,
 )
 from plangym_like.processes.fork_server import StartsThreadsError
-from plangym_like.processes.messages import (
+from plangym_like.processes.wire import (
     SEND_FLAGS,
     descriptors_in,
     receive_with_descriptors,
     rights,
 )
-from plangym_like.processes.start_checks import serve_another_process
 
-_PRELOADED = ("numpy", "numpy.random", "cloudpickle", "gymnasium", "plangym_like.states")
+_PRELOADED = ("numpy", "numpy.random", "cloudpickle", "gymnasium", "plangym_like.states.rows")
 
 
 def run(control_fd: int, alive_fd: int) -> NoReturn:

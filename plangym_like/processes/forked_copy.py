@@ -17,10 +17,15 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 
-from plangym_like.fork_safety import forget_after_fork
 from plangym_like.processes import parent_death
-from plangym_like.processes.child_process import ChildProcess, flush_outputs, open_pidfd
-from plangym_like.processes.launching import Launched, launch_by
+from plangym_like.processes.child import (
+    ChildProcess,
+    Launched,
+    flush_outputs,
+    launch_by,
+    open_pidfd,
+)
+from plangym_like.support.fork_safety import forget_after_fork
 
 
 class ForkedCopy:

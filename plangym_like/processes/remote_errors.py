@@ -16,9 +16,8 @@ import traceback
 from typing import Any
 
 from plangym_like.errors import RemoteError, RemoteTraceback
-from plangym_like.future import Future
-from plangym_like.processes.messages import dumps, loads
-from plangym_like.row_errors import not_exiting
+from plangym_like.processes.wire import dumps, loads
+from plangym_like.results import Future
 
 
 def pack_exception(error: BaseException, *, skip_frames: int = 0) -> bytes:
@@ -62,8 +61,7 @@ def unpack_exception(payload: bytes | memoryview) -> BaseException:
     else:
         try:
             error = _rebuild(name, data)
-        except BaseException as raised:
-            failure = not_exiting(raised)
+        except Exception as failure:
             error = RemoteError(
                 f"{summary}; it is not raised with its own type because it cannot be rebuilt here "
                 f"({type(failure).__name__}: {failure}): is the module that defines it importable "

@@ -10,6 +10,7 @@ no workers, a block is ordinary memory.
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import mmap
 import os
@@ -25,10 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.errors import WorkerError
-from plangym_like.fork_safety import take_care_after_fork
-from plangym_like.memory_limits import ensure_available
-from plangym_like.processes.descriptors import none_are_left
 from plangym_like.processes.interrupts import hold
+from plangym_like.support.fork_safety import take_care_after_fork
+from plangym_like.support.memory_limits import ensure_available
 
 # Whether processors see each other's writes in the order in which they were made. If so, a word in
 # shared memory can mark the data written before it as complete; otherwise only a message can.
@@ -36,6 +36,8 @@ WRITES_IN_ORDER = platform.machine() in ("x86_64", "AMD64")
 
 _numbers = itertools.count(1)
 _PAGE = mmap.PAGESIZE
+# The errors of a lack of file descriptors.
+_ERRORS = (errno.EMFILE, errno.ENFILE)
 
 
 class SharedBlock:
@@ -258,3 +260,34 @@ def _memory_file(block: SharedBlock) -> tuple[int, weakref.finalize[..., SharedB
         if fds and not finalizers:
             os.close(fds[0])
     return fds[0], finalizers[0]
+
+
+def none_are_left(error: OSError) -> str | None:
+    """Return what to do about `error` if it is a lack of file descriptors, else ``None``."""
+    if error.errno not in _ERRORS:
+        return None
+    if error.errno == errno.ENFILE:
+        return (
+            "all processes of this machine together have as many open files as it allows: see "
+            "/proc/sys/fs/file-max"
+        )
+    import resource  # Windows does not have it
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        number = len(os.listdir("/proc/self/fd"))
+    except OSError:  # this needs a descriptor too
+        number = soft
+    most = min(hard, 65536) if hard != resource.RLIM_INFINITY else 65536
+    raised = (
+        f"with `ulimit -n {most}` in the shell, or with "
+        "resource.setrlimit(resource.RLIMIT_NOFILE, ...) in the program"
+        if most > soft
+        else "only an administrator can do this, because the hard limit is not higher"
+    )
+    return (
+        f"this process has {number} open files, and its limit is {soft} (`ulimit -n`). Each worker "
+        "needs 3, and each environment with workers about 12 more, or up to 25 while its results "
+        "are kept. Close environments that are not needed any more, or raise the limit: "
+        f"{raised}"
+    )

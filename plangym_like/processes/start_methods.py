@@ -2,8 +2,6 @@
 
 ``"forkserver"``
     Forked from the fork server: fast, and safe.
-``"forkserver-2"``
-    Forked from a second fork server, in which strings have different hashes.
 ``"spawn"``
     A new interpreter, which imports everything again.
 ``"fork"``
@@ -20,13 +18,19 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from plangym_like.errors import InputError, WorkerStartError
 from plangym_like.processes import fork_server, parent_death
-from plangym_like.processes.child_process import ChildProcess, flush_outputs, open_pidfd
-from plangym_like.processes.descriptors import none_are_left
-from plangym_like.processes.launching import ONE_THREAD, Launched, launch_by, start_python
+from plangym_like.processes.child import (
+    ONE_THREAD,
+    ChildProcess,
+    Launched,
+    flush_outputs,
+    launch_by,
+    open_pidfd,
+    start_python,
+)
+from plangym_like.processes.shared_memory import none_are_left
 
 logger = logging.getLogger("plangym_like")
 
@@ -54,11 +58,10 @@ def get_ready(start_method: str, preload: Sequence[str] = ()) -> None:
     """
     global _fork_server_works
     check_start_method(start_method)
-    number = FORK_SERVERS.get(start_method)
-    if number is not None and _fork_server_works is not False:
+    if start_method == "forkserver" and _fork_server_works is not False:
         try:
             supported = fork_server.fork_server_supported()
-            _fork_server_works = supported and fork_server.get_ready(preload, number)
+            _fork_server_works = supported and fork_server.get_ready(preload)
         except OSError as error:
             raise _no_start(error) from error
         if not _fork_server_works:
@@ -97,13 +100,13 @@ def _no_start(error: OSError) -> WorkerStartError:
 
 
 def _start_from_fork_server(
-    number: int, preload: Sequence[str], data_fd: int, alive_fd: int, ours: contextlib.ExitStack
+    preload: Sequence[str], data_fd: int, alive_fd: int, ours: contextlib.ExitStack
 ) -> ChildProcess:
     if not _fork_server_works:
         return _start_interpreter(preload, data_fd, alive_fd, ours)
     # The outputs are sent along, since they may have been redirected after the fork server started;
     # `launch_by` has made sure that they are open.
-    return fork_server.fork_worker([data_fd, alive_fd, 1, 2], preload, number)
+    return fork_server.fork_worker([data_fd, alive_fd, 1, 2], preload)
 
 
 def _start_interpreter(
@@ -139,13 +142,10 @@ def _start_copy(
     return ChildProcess(pid, open_pidfd(pid))
 
 
-# Start method -> the number of its fork server.
-FORK_SERVERS = {"forkserver": 1, "forkserver-2": 2}
 START_METHODS: dict[str, Callable[..., ChildProcess]] = {
-    "forkserver": partial(_start_from_fork_server, 1),
+    "forkserver": _start_from_fork_server,
     "spawn": _start_interpreter,
     "fork": _start_copy,
-    "forkserver-2": partial(_start_from_fork_server, 2),
 }
 
 

@@ -17,8 +17,9 @@ from typing import Any, NoReturn
 
 from plangym_like.errors import PlangymError
 from plangym_like.processes import parent_death
-from plangym_like.processes.child_process import flush_outputs
-from plangym_like.processes.messages import (
+from plangym_like.processes.child import flush_outputs, serve_another_process
+from plangym_like.processes.remote_errors import pack_exception
+from plangym_like.processes.wire import (
     ACCESS,
     CLOSE,
     EXCEPTION,
@@ -29,8 +30,6 @@ from plangym_like.processes.messages import (
     frame,
     loads,
 )
-from plangym_like.processes.remote_errors import pack_exception
-from plangym_like.processes.start_checks import serve_another_process
 
 # The number of frames of `_answer` and its helpers, which are left out of tracebacks.
 _OWN_FRAMES = 2
@@ -231,7 +230,7 @@ def _settle_in(
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()
-    from plangym_like.states import adopt_session_key
+    from plangym_like.states.rows import adopt_session_key
 
     adopt_session_key(session_key)
 

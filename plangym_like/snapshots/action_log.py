@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 
-from plangym_like import spaces
+from plangym_like.batch import spaces
 from plangym_like.errors import SnapshotError, StateFormatError
 from plangym_like.snapshots import plain_data
 

@@ -13,6 +13,7 @@ dozen steps.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -20,7 +21,6 @@ from typing import Any
 import gymnasium
 
 from plangym_like.errors import SnapshotError, StateFormatError
-from plangym_like.row_errors import errors_suppressed
 from plangym_like.snapshots import plain_data
 from plangym_like.snapshots.chain_state import ChainState
 from plangym_like.snapshots.chains import innermost, links
@@ -28,9 +28,9 @@ from plangym_like.snapshots.configuration import qualified_name
 from plangym_like.snapshots.known_wrappers import foreign_wrappers, is_known
 from plangym_like.snapshots.reachable import ATOMS
 from plangym_like.snapshots.state_owner import CONSTANT, StateOwner, put
+from plangym_like.snapshots.step_limit import time_limit
 from plangym_like.snapshots.wrapper_state import WrapperState
-from plangym_like.states import padded
-from plangym_like.step_limit import time_limit
+from plangym_like.states.rows import padded
 
 # The attributes of Gymnasium's wrappers that each reset replaces.
 _RESET = frozenset(
@@ -284,7 +284,7 @@ def _own_names(new: Any, used: Any) -> frozenset[str]:
     before = _atoms_of(new)
     actions = copy.deepcopy(used.action_space)
     actions.seed(0)
-    with errors_suppressed(), time_limit(_PLAYED):
+    with contextlib.suppress(Exception), time_limit(_PLAYED):
         used.reset(seed=0)
         for _ in range(_PLAYED):
             if any(used.step(actions.sample())[2:4]):

@@ -10,6 +10,7 @@ use, since a worker process has another ``__main__``.
 from __future__ import annotations
 
 import collections
+import contextlib
 import enum
 import hashlib
 import io
@@ -24,9 +25,8 @@ import gymnasium
 import numpy as np
 from gymnasium.utils import EzPickle
 
+from plangym_like.batch.ownership import releases
 from plangym_like.errors import SnapshotError, StateFormatError
-from plangym_like.ownership import releases
-from plangym_like.row_errors import errors_suppressed, not_exiting
 from plangym_like.snapshots.array_layout import ArrayLayout, OverlapError, refuse_hidden_memory
 from plangym_like.snapshots.chain_state import ChainState
 from plangym_like.snapshots.chains import links
@@ -107,7 +107,7 @@ class ChainPickle(ChainState):
         for place, thing in named_objects(env):
             if id(thing) not in self._ids:
                 # An object that cannot be pickled cannot be part of a state either.
-                with errors_suppressed(Exception):
+                with contextlib.suppress(Exception):
                     content = self._content(thing)
                     self._constants[self._refer(place, thing)] = content
         self._ids |= {id(self._references[place]): place for place in self._constants}
@@ -253,7 +253,6 @@ class ChainPickle(ChainState):
         except SnapshotError:
             raise
         except Exception as error:
-            not_exiting(error)
             raise StateFormatError(
                 f"the pickle in a state row cannot be loaded: {type(error).__name__}: {error}; an "
                 "object in it cannot be made again from its pickle, or the row is damaged. Keep "

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.errors import SnapshotError, StateFormatError
-from plangym_like.row_errors import not_exiting
 from plangym_like.snapshots.chains import links
 from plangym_like.snapshots.configuration import qualified_name
 from plangym_like.snapshots.known_wrappers import (
@@ -144,17 +143,12 @@ class ChainState(abc.ABC):
         return place
 
     def _refused(self, values: list[Any], error: Exception) -> SnapshotError:
-        """Find the attribute in `values` that cannot be saved, and return an error for it.
-
-        If `error` comes from a signal handler, it is raised again.
-        """
-        not_exiting(error)
+        """Find the attribute in `values` that cannot be saved, and return an error for it."""
         for owner, value in zip(self.owners, values, strict=True):
             for name, part in owner.items(value):
                 try:
                     self._encode([part])
                 except Exception as reason:
-                    not_exiting(reason)
                     return self._unsaveable(f"{owner.place}.{name}", part, reason)
         return SnapshotError(f"the environment cannot be saved: {error}")
 

@@ -14,7 +14,6 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
-from plangym_like import random_state
 from plangym_like.errors import SnapshotError
 from plangym_like.snapshots.action_log import Change, Start
 from plangym_like.snapshots.chains import innermost, links
@@ -22,6 +21,7 @@ from plangym_like.snapshots.configuration import is_handle, qualified_name
 from plangym_like.snapshots.open_libraries import libraries_left_open
 from plangym_like.snapshots.replay_cache import CachedCopy, ReplayCache
 from plangym_like.snapshots.state_owner import CONSTANT
+from plangym_like.states import random_state
 
 # The attributes of the proxy itself; all others belong to the current copy.
 _OWN = frozenset(

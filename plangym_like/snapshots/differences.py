@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import random
 from collections import deque
@@ -11,9 +12,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from plangym_like.batch.ownership import check_info
 from plangym_like.errors import SnapshotError
-from plangym_like.ownership import check_info
-from plangym_like.row_errors import errors_suppressed, not_exiting
 from plangym_like.snapshots import plain_data
 from plangym_like.snapshots.chains import links
 from plangym_like.snapshots.configuration import (
@@ -152,7 +152,7 @@ def _parts_of(thing: Any) -> dict[str, Any] | None:
         return None
     if hasattr(thing, "detach") and hasattr(thing, "__array__"):
         # A torch tensor: two pickles of the same tensor may differ.
-        with errors_suppressed(Exception):
+        with contextlib.suppress(Exception):
             return {"": np.asarray(thing.detach().cpu())}
     if isinstance(thing, list | tuple | deque):
         return {f"[{index}]": value for index, value in enumerate(thing)}
@@ -180,7 +180,7 @@ def _value_of(thing: Any) -> dict[str, Any]:
     if isinstance(thing, BaseException):
         return {".args": thing.args}
     if hasattr(thing, "__array__"):
-        with errors_suppressed(Exception):
+        with contextlib.suppress(Exception):
             return {"": np.asarray(thing)}
     return {}
 
@@ -189,8 +189,7 @@ def _reduced(thing: Any) -> dict[str, Any] | None:
     """Return the parts of `thing` that a pickle would contain."""
     try:
         reduced = thing.__reduce_ex__(4)
-    except Exception as error:
-        not_exiting(error)
+    except Exception:
         return None
     if not isinstance(reduced, tuple):
         return None
@@ -222,8 +221,7 @@ def _bits(value: Any) -> bytes:
         pass
     try:
         return pickle.dumps(value)
-    except Exception as error:
-        not_exiting(error)
+    except Exception:
         # A value whose repr is only an address cannot be compared.
         shown = "" if " at 0x" in repr(value) else repr(value)
         return f"{type(value).__qualname__} {shown}".encode()

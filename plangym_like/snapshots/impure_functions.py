@@ -6,6 +6,7 @@ module. `Trial` copies these values before some steps and after them, and compar
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import pickle
 import random
@@ -18,7 +19,6 @@ import gymnasium
 import numpy as np
 
 from plangym_like.errors import SnapshotError
-from plangym_like.row_errors import errors_suppressed, not_exiting
 from plangym_like.snapshots.chains import links
 from plangym_like.snapshots.configuration import (
     FUNCTIONS,
@@ -215,7 +215,7 @@ def _note(place: str, value: Any, found: dict[str, Any], *, objects: bool = True
     elif isinstance(value, _CONTAINERS):
         if (value.nbytes if isinstance(value, np.ndarray) else 64 * len(value)) < _MOST_NBYTES:
             # If a value cannot be copied, only the results of steps are compared.
-            with errors_suppressed(Exception):
+            with contextlib.suppress(Exception):
                 found[place] = pickle.loads(pickle.dumps(value))
     elif objects and not isinstance(value, gymnasium.Env) and is_ordinary(type(value)):
         for name, inner in vars(value).items():
@@ -240,7 +240,6 @@ def has_only_grown(before: Any, after: Any) -> bool:
         if isinstance(before, np.ndarray):
             return bool(before.dtype == object or before.tobytes() == after.tobytes())
         return bool(before == after) or before != before
-    except Exception as error:
-        not_exiting(error)
+    except Exception:
         # If values cannot be compared, only the results of steps are compared.
         return True

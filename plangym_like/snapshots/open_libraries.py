@@ -13,8 +13,6 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from plangym_like.row_errors import errors_suppressed
-
 # Modules whose function ``quit`` shuts down a library, or a part of it, in the whole process.
 _MODULES = ("pygame", "pygame.display", "pygame.font", "pygame.freetype", "pygame.mixer")
 
@@ -51,7 +49,7 @@ def close_copy(env: Any) -> None:
 
     Libraries that the other copies use, such as pygame, are not shut down.
     """
-    with errors_suppressed(Exception), libraries_left_open():
+    with contextlib.suppress(Exception), libraries_left_open():
         env.close()
 
 

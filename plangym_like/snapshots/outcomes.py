@@ -6,9 +6,8 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+from plangym_like.batch.ownership import owned
 from plangym_like.errors import EnvApiError, SnapshotError, StateError
-from plangym_like.ownership import owned
-from plangym_like.row_errors import not_exiting
 from plangym_like.snapshots.differences import difference, without_clock
 
 FIELDS = ("observation", "reward", "terminated", "truncated", "info")
@@ -34,8 +33,7 @@ def outcome_of(step: Callable[[Any], Any], action: Any, *, error_text: bool = Tr
         outcome: Outcome = tuple(step(copy.deepcopy(action)))[:5]
     except (EnvApiError, SnapshotError, StateError):
         raise
-    except BaseException as raised:
-        error = not_exiting(raised)
+    except Exception as error:
         name = type(error).__name__
         named = not error_text or " at 0x" in str(error)
         return (name if named else f"{name}: {error}",)

@@ -19,7 +19,7 @@ tag                 what follows
 ``t l S Z``         a length, then the items (sorted by their bytes if a set's order is not kept)
 ``q``               ``maxlen`` or -1, a length, then the items
 ``d o C D``         a length, then keys and values; ``D`` has its factory's number first
-``g``               the 40 bytes of `plangym_like.random_state`
+``g``               the 40 bytes of `plangym_like.states.random_state`
 ``r``               number of an earlier mutable object, to which this is a reference
 ==================  ============================================================================
 
@@ -35,7 +35,6 @@ from typing import Any
 import numpy as np
 
 from plangym_like.errors import StateFormatError
-from plangym_like.row_errors import not_exiting
 from plangym_like.snapshots.array_layout import OverlapError
 from plangym_like.snapshots.plain_data_reader import PlainDataReader
 from plangym_like.snapshots.plain_data_writer import WRITERS, PlainDataWriter
@@ -100,7 +99,6 @@ def decode(data: bytes, known: Sequence[Any] = ()) -> Any:
     except StateFormatError:
         raise
     except Exception as error:
-        not_exiting(error)
         raise StateFormatError(f"the bytes of plain data are damaged: {error}") from error
     if reader.place != len(data):
         raise StateFormatError("the bytes of plain data are damaged: more than one value")

@@ -15,10 +15,10 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from plangym_like import random_state
 from plangym_like.errors import StateFormatError
 from plangym_like.snapshots.array_layout import view_of
 from plangym_like.snapshots.plain_data_writer import FACTORIES, MAX_DEPTH
+from plangym_like.states import random_state
 
 _MAX_AXES = 32
 _LONG = struct.Struct("<q")

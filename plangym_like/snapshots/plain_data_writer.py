@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like import random_state
 from plangym_like.errors import SnapshotError
 from plangym_like.snapshots.array_layout import ArrayLayout, refuse_hidden_memory
 from plangym_like.snapshots.set_order import order_is_kept
+from plangym_like.states import random_state
 
 MAX_DEPTH = 64
 # The factories that a defaultdict may have; the bytes hold the index of its factory.

@@ -8,6 +8,7 @@ continuing a branch costs one step.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import hashlib
 from collections.abc import Callable
@@ -17,10 +18,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from plangym_like import random_state
+from plangym_like.batch.simulator import as_reset, as_step
 from plangym_like.errors import SnapshotError, StateFormatError
-from plangym_like.row_errors import errors_suppressed
-from plangym_like.simulator import as_reset, as_step
 from plangym_like.snapshots import plain_data
 from plangym_like.snapshots.action_log import (
     CHANGE,
@@ -35,6 +34,7 @@ from plangym_like.snapshots.configuration import qualified_name
 from plangym_like.snapshots.open_libraries import close_copy, libraries_left_open
 from plangym_like.snapshots.reachable import reachable
 from plangym_like.snapshots.state_owner import CONSTANT, put
+from plangym_like.states import random_state
 
 DIGEST_NBYTES = 8
 # A copy that was not used in the last ``_UNUSED_RESTORES * capacity`` restores is evicted first.
@@ -233,7 +233,7 @@ class ReplayCache:
     def _end(self, cached: CachedCopy) -> None:
         self.release(cached)
         if not self.single:
-            with errors_suppressed(Exception):
+            with contextlib.suppress(Exception):
                 cached.env.close()
 
     def _new_env(self) -> _Env:

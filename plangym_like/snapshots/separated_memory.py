@@ -6,6 +6,7 @@ bytearray, a masked array or a tensor, has separate memory after a restore from 
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 from typing import Any
 
@@ -13,7 +14,6 @@ import numpy as np
 from numpy.lib.array_utils import byte_bounds
 from numpy.typing import NDArray
 
-from plangym_like.row_errors import errors_suppressed
 from plangym_like.snapshots.array_layout import root_of
 
 _UNCHANGING = (type(None), bool, int, float, complex, str, bytes, np.generic, pickle.PickleBuffer)
@@ -69,7 +69,7 @@ def _memory(thing: Any) -> NDArray[Any] | None:
     """Return the memory of `thing` as an array, or ``None`` if it has none."""
     if isinstance(thing, np.ndarray):
         return thing
-    with errors_suppressed(Exception):
+    with contextlib.suppress(Exception):
         if is_tensor(thing):
             return np.asarray(thing.detach().numpy())
         return np.frombuffer(memoryview(thing).cast("B"), np.uint8)

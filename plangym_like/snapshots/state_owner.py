@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from plangym_like.errors import SnapshotError
-from plangym_like.random_state import restart
 from plangym_like.snapshots.configuration import is_handle, qualified_name
+from plangym_like.states.random_state import restart
 
 # Attributes of an environment that no step changes.
 CONSTANT = frozenset(

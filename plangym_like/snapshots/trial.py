@@ -9,6 +9,7 @@ cannot show everything, so rows in use are audited too (`plangym_like.audit`).
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import time
 import warnings
@@ -18,10 +19,9 @@ from typing import Any
 
 import numpy as np
 
+from plangym_like.batch.ownership import owned
+from plangym_like.batch.simulator import Simulator
 from plangym_like.errors import SnapshotError, StateCapacityError
-from plangym_like.ownership import owned
-from plangym_like.row_errors import errors_suppressed, not_exiting
-from plangym_like.simulator import Simulator
 from plangym_like.snapshots.chains import chain, links
 from plangym_like.snapshots.configuration import qualified_name
 from plangym_like.snapshots.differences import attributes, differing_attributes, without_clock
@@ -37,8 +37,8 @@ from plangym_like.snapshots.known_wrappers import is_known
 from plangym_like.snapshots.open_libraries import libraries_left_open
 from plangym_like.snapshots.outcomes import Outcome, compare_outcomes, ends, outcome_of
 from plangym_like.snapshots.outside_values import OutsideValues
-from plangym_like.states import Row
-from plangym_like.step_limit import time_limit
+from plangym_like.snapshots.step_limit import time_limit
+from plangym_like.states.rows import Row
 
 _UNSEEDED_STEPS = 4
 # Resets with at most this many seeds are compared between copies, for at most this many seconds.
@@ -236,7 +236,7 @@ class Trial:
         simulator.write(first.rows[start])
         if other is not None:
             # A reset may change the class, which both copies share.
-            with errors_suppressed(), time_limit():
+            with contextlib.suppress(Exception), time_limit():
                 other.reset(1)
         again = _Episode(simulator, [first.outcomes[0]])
         again.record()
@@ -296,8 +296,7 @@ class Trial:
             self._sim.forget()
             self._sim.write(row)
             self._steps(episode, actions)
-        except Exception as error:
-            not_exiting(error)
+        except Exception:
             return None
         finally:
             self._sim.forget()
@@ -356,7 +355,7 @@ class Trial:
         """Take one step of `simulator` at each ``next``, or none after the end of its episode."""
         for action in self._others:
             outcome = None
-            with errors_suppressed(), time_limit():
+            with contextlib.suppress(Exception), time_limit():
                 outcome = simulator.step(copy.deepcopy(action), 1)
             yield
             if outcome is None or outcome[2] or outcome[3]:
@@ -431,7 +430,6 @@ class Trial:
                 played.close()
             self._sim.write(row)
             names = differing_attributes(there, attributes(self._sim.env))
-        except Exception as error:
-            not_exiting(error)
+        except Exception:
             return ""
         return f"Not restored: {', '.join(names[:_NAMED])}. " if names else ""

@@ -28,7 +28,7 @@ import numpy as np
 from gymnasium.wrappers import TimeLimit
 from numpy.typing import NDArray
 
-from plangym_like import spaces
+from plangym_like.batch import spaces
 from plangym_like.errors import SnapshotError, StateCapacityError, StateFormatError
 from plangym_like.snapshots import plain_data
 from plangym_like.snapshots.chain_state import ChainState, columns_of
@@ -43,7 +43,7 @@ from plangym_like.snapshots.impure_functions import held_objects, refuse_method_
 from plangym_like.snapshots.reachable import reachable
 from plangym_like.snapshots.set_order import order_note
 from plangym_like.snapshots.state_owner import CONSTANT, StateOwner, always, kind_of
-from plangym_like.states import Row, padded
+from plangym_like.states.rows import Row, padded
 
 _NUMBER = np.dtype("<i8")
 _ONLY_TIME_LIMIT = TimeLimit, ("_elapsed_steps",)

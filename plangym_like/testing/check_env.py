@@ -8,7 +8,9 @@ from typing import Any
 import gymnasium
 
 from plangym_like import registry
-from plangym_like.counts import as_count
+from plangym_like.batch.simulator import name_of
+from plangym_like.constructors import ParallelEnv
+from plangym_like.env import PlanEnv
 from plangym_like.errors import (
     EnvApiError,
     InputError,
@@ -17,9 +19,7 @@ from plangym_like.errors import (
     RewardError,
     SnapshotError,
 )
-from plangym_like.parallel_env import ParallelEnv
-from plangym_like.plan_env import PlanEnv
-from plangym_like.simulator import name_of
+from plangym_like.support.arguments import as_count
 from plangym_like.testing.check_context import CheckContext, DifferenceFound
 from plangym_like.testing.checks import CHECKS
 from plangym_like.testing.report import FailedCheck, Report

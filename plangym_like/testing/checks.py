@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from plangym_like import spaces
+from plangym_like.batch import spaces
 from plangym_like.errors import ObservationError, RewardError
-from plangym_like.processes.start_checks import platform_has_workers
+from plangym_like.processes.child import platform_has_workers
 from plangym_like.snapshots.differences import difference
 from plangym_like.snapshots.generators import watched_generators
 from plangym_like.snapshots.outcomes import compare_outcomes, outcome_of

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from plangym_like.row_errors import errors_suppressed
 from plangym_like.snapshots.differences import attributes, difference, without_clock
 from plangym_like.snapshots.outcomes import Outcome, compare_outcomes, outcome_of
-from plangym_like.states import HEADER_NBYTES, Row
+from plangym_like.states.rows import HEADER_NBYTES, Row
 
 # Steps beyond the end of an episode, which must be deterministic too.
 _BEYOND = 3
@@ -82,7 +82,7 @@ def compare_states(env: Any, one: Row, other: Row) -> tuple[str, str] | None:
     found: tuple[str, str] | None = env.simulator.state_difference(*payloads)
     if found is None:
         return None
-    with errors_suppressed(Exception):
+    with contextlib.suppress(Exception):
         found = difference(env.view_state(one), env.view_state(other)) or found
     return f"next state {found[0]}", found[1]
 

@@ -13,7 +13,7 @@ from hostile_envs import SavesItself, Walk
 
 import plangym_like
 from plangym_like.audit import auditor
-from plangym_like.audit.audited_rows import AuditedRows
+from plangym_like.audit.comparison import AuditedRows
 
 
 class Timed(Walk):

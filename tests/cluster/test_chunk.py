@@ -10,10 +10,15 @@ from comparing import content
 from playground import CounterEnv, Diary, Letter
 
 import plangym_like
-from plangym_like.cluster.chunk import Chunk, ChunkResult, counted_from_batch, distinct_states
-from plangym_like.cluster.chunk_sender import ChunkSender
-from plangym_like.cluster.ray_stats import RayStats
+from plangym_like.cluster.chunks import (
+    Chunk,
+    ChunkResult,
+    ChunkSender,
+    counted_from_batch,
+    distinct_states,
+)
 from plangym_like.errors import PoisonInputError, RemoteTraceback, StepTimeoutError
+from plangym_like.results import RayStats
 
 MAKERS = {
     "counter": lambda: CounterEnv("counter"),

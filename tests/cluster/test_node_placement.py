@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plangym_like.cluster.node_placement import place_workers
+from plangym_like.cluster.placement import place_workers
 
 
 @given(

@@ -6,10 +6,10 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from plangym_like.batches import Rows
+from plangym_like.batch.arrays import Rows
+from plangym_like.batch.simulator import Simulator
 from plangym_like.envs.classic_control import ClassicControlEnv, ClassicControlSimulator
-from plangym_like.simulator import Simulator
-from plangym_like.states import HEADER_NBYTES
+from plangym_like.states.rows import HEADER_NBYTES
 
 IDS = ["CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1", "Acrobot-v1"]
 # An id, what it is made with, and what somebody then sets on the environment.

@@ -10,13 +10,13 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from plangym_like.batch.simulator import Simulator
 from plangym_like.envs.codec import Codec
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
-from plangym_like.random_state import seeded_generator
-from plangym_like.simulator import Simulator
 from plangym_like.snapshots import plain_data
 from plangym_like.snapshots.state_owner import CONSTANT
-from plangym_like.states import StateFormat
+from plangym_like.states.random_state import seeded_generator
+from plangym_like.states.rows import StateFormat
 
 
 def format_of(sim: Simulator) -> StateFormat:

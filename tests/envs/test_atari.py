@@ -20,7 +20,7 @@ from plangym_like.errors import (
     StateFormatError,
     StateLostError,
 )
-from plangym_like.states import HEADER_NBYTES
+from plangym_like.states.rows import HEADER_NBYTES
 
 gymnasium.register_envs(ale_py)
 

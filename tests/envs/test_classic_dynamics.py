@@ -30,7 +30,7 @@ from plangym_like.envs.classic_dynamics import ClassicBlocks
 from plangym_like.envs.classic_dynamics.cart_pole import CartPole
 from plangym_like.envs.classic_dynamics.dynamics import elementary_functions_agree
 from plangym_like.errors import SnapshotError
-from plangym_like.states import HEADER_NBYTES
+from plangym_like.states.rows import HEADER_NBYTES
 
 # Bit-identical to Gymnasium
 

@@ -20,7 +20,7 @@ from plangym_like.envs.dm_control import DmControlSimulator
 from plangym_like.envs.dm_control_random import RANDOM_NBYTES, RestorableRandom
 from plangym_like.envs.dm_control_suite import load_suite, parse
 from plangym_like.errors import InputError, MissingExtraError, StateMismatchError
-from plangym_like.states import HEADER_NBYTES
+from plangym_like.states.rows import HEADER_NBYTES
 
 suite = load_suite()
 TASKS = [f"{domain}-{task}" for domain, task in suite.ALL_TASKS]

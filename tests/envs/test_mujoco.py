@@ -24,7 +24,7 @@ from plangym_like.envs.mujoco import MujocoCodec, MujocoEnv, MujocoSimulator
 from plangym_like.envs.mujoco_robots.ant import Ant
 from plangym_like.envs.mujoco_robots.humanoid import Humanoid
 from plangym_like.errors import InputError, SnapshotError, StateMismatchError
-from plangym_like.states import HEADER_NBYTES
+from plangym_like.states.rows import HEADER_NBYTES
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is out of date")
 

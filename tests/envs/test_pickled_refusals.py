@@ -131,13 +131,18 @@ class Connection:
     """A connection to a simulator outside of Python, as a client of PyBullet is."""
 
     places: ClassVar[dict[int, int]] = {}
+    owners: ClassVar[set[int]] = set()
 
     def __init__(self) -> None:
         self.number = next(number for number in itertools.count() if number not in self.places)
         self.places[self.number] = 0
+        self.owners.add(id(self))
 
     def __del__(self) -> None:
-        self.places.pop(self.number, None)
+        # A copy from a pickle does not own the connection.
+        if id(self) in self.owners:
+            self.owners.remove(id(self))
+            self.places.pop(self.number, None)
 
     def move(self) -> int:
         self.places[self.number] += 1

@@ -12,13 +12,13 @@ from continuation import (
 )
 from dungeon import Dungeon
 
-from plangym_like import states
 from plangym_like.envs.pickled import PickledEnv
 from plangym_like.errors import (
     StateCapacityError,
     StateFormatError,
     UntrustedStateError,
 )
+from plangym_like.states.rows import rows as states
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*already returned terminated")
 

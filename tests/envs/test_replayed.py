@@ -16,7 +16,6 @@ from remembering_wrappers import CHAINS
 from small_envs import Fuse, Nested, Teller
 
 import plangym_like
-from plangym_like import random_state
 from plangym_like.envs.replayed import ReplayedEnv, ReplayedSimulator
 from plangym_like.errors import (
     InputError,
@@ -25,7 +24,8 @@ from plangym_like.errors import (
     StateFormatError,
 )
 from plangym_like.snapshots.action_log import RESEED, ActionLogFormat, Start
-from plangym_like.states import HEADER_NBYTES
+from plangym_like.states import random_state
+from plangym_like.states.rows import HEADER_NBYTES
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*already returned terminated")
 

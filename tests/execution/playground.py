@@ -15,11 +15,10 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from plangym_like.batches import Rows
+from plangym_like.batch.simulator import Outcome, Simulator
+from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.execution.costs import CostModel
-from plangym_like.family_env import FamilyEnv
-from plangym_like.simulator import Outcome, Simulator
-from plangym_like.states import Row
+from plangym_like.states.rows import Row
 
 
 class CounterSimulator(Simulator):
@@ -245,26 +244,6 @@ class PressCtrlC(Meeting):
             permits.read(1)
 
 
-class Scribbler(CounterSimulator):
-    """One that, in a worker, spoils its whole chunk of rows once before it dies."""
-
-    def step_rows(self, rows: Rows, start: int, stop: int) -> None:
-        """Meet, spoil and die in the first chunk that starts with row 0 and holds more."""
-        trap = self._trap
-        if isinstance(trap, Trap) and start == 0 and stop > 1 and trap.goes_off(0):
-            rows.cursor[0] = 0
-            trap.harm(0)
-            rows.rewards[start:stop] = np.nan
-            kill_itself(0)
-        super().step_rows(rows, start, stop)
-
-
-class ScribblingEnv(FamilyEnv):
-    """Plans over a `Scribbler`."""
-
-    simulator_class = Scribbler
-
-
 class Diary(gymnasium.Env[Any, Any]):
     """An environment whose observations and actions are nests of all kinds."""
 
@@ -339,7 +318,7 @@ class AlwaysSend(CostModel):
     def seconds_per_row(self, steps: float) -> float:
         return super().seconds_per_row(steps) or 1e-4
 
-    def worth_sending(self, count: int, steps: float, *, workers: int, tries: bool = True) -> bool:
+    def worth_sending(self, count: int, steps: float, *, workers: int) -> bool:
         return True
 
     def cheap(self, count: int, steps: float) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ from hosted import descriptors, wait_until_gone, workers
 from playground import CounterEnv, CounterSimulator, Meeting, Trap, refuse, sending
 
 import plangym_like as pl
-from plangym_like.batch_env import BatchEnv
+from plangym_like.constructors import BatchEnv
+from plangym_like.env import PlanEnv
+from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.errors import (
     ActionError,
     BatchLengthError,
@@ -26,8 +29,6 @@ from plangym_like.errors import (
     StateMismatchError,
     StepCountError,
 )
-from plangym_like.family_env import FamilyEnv
-from plangym_like.plan_env import PlanEnv
 from plangym_like.processes.external_process import ExternalProcess
 
 ACTIONS = np.arange(100)
@@ -397,9 +398,12 @@ def test_a_clone_has_processes_of_its_own(batch_env: BatchEnv, serial: CounterEn
 
 
 def test_an_environment_here_may_help() -> None:
-    with CounterEnv("toy") as one, CounterEnv("toy", audit="off") as caller:
+    with (
+        CounterEnv("toy") as one,
+        CounterEnv("toy", trap=lambda _: time.sleep(1e-3), audit="off") as caller,
+    ):
         state = one.reset(seed=3).state
-        workers = processes(2, lambda: CounterEnv("toy"))
+        workers = processes(2, lambda: CounterEnv("toy", trap=lambda _: time.sleep(1e-3)))
         with BatchEnv(workers, caller=caller, layout=caller.layout) as env:
             sending(env)
             for _ in range(5):

@@ -13,9 +13,10 @@ import pytest
 from comparing import assert_same
 from playground import CounterEnv, Meeting, Trap, refuse, sending
 
+from plangym_like.constructors import ParallelEnv
 from plangym_like.errors import InputError, StateError
-from plangym_like.future import BatchFuture
-from plangym_like.parallel_env import ParallelEnv
+from plangym_like.execution.costs import MESSAGE_SECONDS
+from plangym_like.results import BatchFuture
 
 ACTIONS = np.arange(100)
 WORKERS = {"shared": {"n_workers": 3}, "isolated": {"n_workers": 2, "isolate": True}}
@@ -29,7 +30,7 @@ def test_the_caller_steps_no_row_before_it_asks(serial: CounterEnv, where: str, 
     def trap(action: int) -> None:
         if os.getpid() == owner and calling[0]:
             raise AssertionError("stepped in the call")
-        time.sleep(5e-4)  # more than a message costs
+        time.sleep(1e-3)  # more than a message costs
 
     state = serial.get_state()
     with ParallelEnv(CounterEnv, "toy", trap=trap, **WORKERS[where]) as env:
@@ -161,7 +162,7 @@ def test_a_small_batch_that_is_only_asked_whether_it_is_done(serial: CounterEnv)
     with ParallelEnv(CounterEnv, "toy", n_workers=3, audit="off") as env:
         for _ in range(20):  # so that the time per row is known
             env.step_batch(ACTIONS, state)
-        least = max(2, env.executor._costs.least(1))
+        least = max(2, int(MESSAGE_SECONDS / env.executor._costs.seconds_per_row(1)))
         for part in (1.2, 1.5, 1.8, 2.5):
             actions = np.arange(int(least * part))
             first = env.step_batch(np.zeros(4000, int), state, blocking=False)
@@ -231,3 +232,17 @@ def test_errors_without_workers_come_with_the_result(serial: CounterEnv) -> None
                 future.result()
         with pytest.raises(InputError):
             env.step_batch([4096], serial.get_state(), blocking=False)
+
+
+@pytest.mark.parametrize("isolate", [True, False])
+def test_more_pending_batches_than_the_pipe_has_room_for(serial: CounterEnv, isolate: bool) -> None:
+    state = serial.get_state()
+    with ParallelEnv(CounterEnv, "toy", n_workers=3, isolate=isolate, audit="off") as env:
+        sending(env)
+        futures = [
+            env.step_batch(np.arange(number, number + 120), state, blocking=False)
+            for number in range(30)
+        ]
+        for number in (2, 29, *range(30)):
+            expected = serial.step_batch(np.arange(number, number + 120), state)
+            assert_same(futures[number].result(60), expected)

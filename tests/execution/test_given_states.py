@@ -12,11 +12,11 @@ import pytest
 from playground import CounterEnv, CounterSimulator, kill_itself
 
 import plangym_like
+from plangym_like.constructors import ParallelEnv
 from plangym_like.errors import PoisonInputError, StepTimeoutError
 from plangym_like.lanes.sequential_lanes import as_gym_env
-from plangym_like.parallel_env import ParallelEnv
-from plangym_like.processes.worker_handle import WorkerHandle
-from plangym_like.states import Row
+from plangym_like.processes.pool import WorkerHandle
+from plangym_like.states.rows import Row
 
 FORGED, DEADLY = 666, 667
 

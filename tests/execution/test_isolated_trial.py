@@ -53,7 +53,7 @@ class Trapped(gymnasium.Env[Any, Any]):
 
 @pytest.fixture(autouse=True)
 def _short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plangym_like.step_limit._LEAST_SECONDS", 0.5)
+    monkeypatch.setattr("plangym_like.snapshots.step_limit._LEAST_SECONDS", 0.5)
 
 
 @pytest.mark.parametrize("snapshot", ["auto", "replay"])

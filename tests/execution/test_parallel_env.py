@@ -18,8 +18,8 @@ from playground import CounterEnv, Letter, Pair, Parcel, refuse, sending
 from small_envs import Nested
 
 import plangym_like as pl
+from plangym_like.constructors import ParallelEnv
 from plangym_like.errors import ClosedError, InputError
-from plangym_like.parallel_env import ParallelEnv
 
 ACTIONS = np.arange(100)
 

@@ -11,7 +11,9 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plangym_like.batches import Rows
+from plangym_like.batch.arrays import Rows
+from plangym_like.batch.layout import Layout
+from plangym_like.batch.spaces import flatten
 from plangym_like.errors import InputError
 from plangym_like.execution.placement import (
     REGIONS,
@@ -21,9 +23,7 @@ from plangym_like.execution.placement import (
     region_nbytes,
     signature,
 )
-from plangym_like.layout import Layout
-from plangym_like.spaces import flatten
-from plangym_like.states import StateFormat
+from plangym_like.states.rows import StateFormat
 
 BOX = spaces.Box(-1, 1, (3, 2), np.float32)
 BYTES = spaces.Box(0, 255, (5,), np.uint8)

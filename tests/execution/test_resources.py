@@ -21,8 +21,8 @@ from hosted import descriptors, run_script, script_environ, wait_until_gone, wor
 from playground import CounterEnv, refuse, sending
 
 import plangym_like as pl
+from plangym_like.constructors import ParallelEnv
 from plangym_like.errors import ClosedError
-from plangym_like.parallel_env import ParallelEnv
 
 MEGABYTE = 1 << 20
 

@@ -16,12 +16,12 @@ from typing import Any
 
 from playground import CounterEnv, CounterSimulator, kill_itself
 
-from plangym_like.family_env import FamilyEnv
-from plangym_like.plan_env import PlanEnv
+from plangym_like.batch.simulator import Outcome
+from plangym_like.env import PlanEnv
+from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.processes import worker
 from plangym_like.processes.external_process import ExternalProcess
-from plangym_like.processes.messages import frame
-from plangym_like.simulator import Outcome
+from plangym_like.processes.wire import frame
 
 LARGE = 1 << 16
 

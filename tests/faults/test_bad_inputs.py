@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from playground import CounterEnv, sending
 
 import plangym_like
+from plangym_like.constructors import ParallelEnv
 from plangym_like.errors import InputError, StateError
-from plangym_like.parallel_env import ParallelEnv
 
 COUNT = 5
 ACTIONS: list[Any] = [

@@ -14,7 +14,7 @@ from harm import Killer, Mortal, VerboseEnv, kill
 from playground import sending
 
 import plangym_like
-from plangym_like.parallel_env import ParallelEnv
+from plangym_like.constructors import ParallelEnv
 
 MOMENTS = ("before it receives", "in a step", "in a reply", "in its start")
 

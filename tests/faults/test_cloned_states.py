@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from playground import CounterEnv, CounterSimulator, kill_itself
 
+from plangym_like.constructors import ParallelEnv
 from plangym_like.errors import PoisonInputError
-from plangym_like.parallel_env import ParallelEnv
-from plangym_like.states import Row
+from plangym_like.states.rows import Row
 
 BAD = 666
 

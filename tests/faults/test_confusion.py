@@ -18,10 +18,10 @@ from gymnasium import spaces
 from hosted import HostedObject, run_script
 from playground import CounterSimulator, Meeting, Trap, sending
 
-from plangym_like.family_env import FamilyEnv
-from plangym_like.parallel_env import ParallelEnv
+from plangym_like.batch.simulator import Outcome
+from plangym_like.constructors import ParallelEnv
+from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.processes.external_process import ExternalProcess
-from plangym_like.simulator import Outcome
 
 
 class EchoSimulator(CounterSimulator):
@@ -45,7 +45,7 @@ class EchoEnv(FamilyEnv):
     simulator_class = EchoSimulator
 
 
-class Alarm(TimeoutError):
+class Alarm(KeyboardInterrupt):
     """What the test's signal handler raises."""
 
 
@@ -204,7 +204,7 @@ import numpy as np
 sys.path.insert(0, {folder!r})
 from test_confusion import EchoEnv
 from playground import sending
-from plangym_like.parallel_env import ParallelEnv
+from plangym_like.constructors import ParallelEnv
 
 env = ParallelEnv(EchoEnv, "echo", n_workers=2, isolate=True)
 state = env.reset(seed=0).state

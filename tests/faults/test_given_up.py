@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from pathlib import Path
@@ -13,7 +15,7 @@ from comparing import assert_same
 from hosted import wait_until_gone
 from playground import CounterEnv, Meeting, PressCtrlC, Trap, get_stuck, refuse, sending
 
-from plangym_like.parallel_env import ParallelEnv
+from plangym_like.constructors import ParallelEnv
 
 ACTIONS = np.arange(100)
 
@@ -28,14 +30,23 @@ def stuck(meeting: Meeting) -> Callable[[int], None]:
 def test_ctrl_c_while_a_row_hangs(
     serial: CounterEnv, tmp_path: Path, isolate: bool, on_error: str
 ) -> None:
-    press = PressCtrlC(tmp_path)  # nothing lets the worker go on
+    press, owner = PressCtrlC(tmp_path), os.getpid()  # nothing lets the worker go on
+    pressing = Trap(press, [0])
+
+    def trap(action: int) -> None:
+        if action == 0 and os.getpid() == owner:
+            time.sleep(100)  # until a worker has pressed
+        pressing(action)
+
     actions = ACTIONS[1:]
     expected = serial.step_batch(actions, serial.get_state())
-    with ParallelEnv(CounterEnv, "toy", n_workers=2, isolate=isolate, trap=Trap(press, [0])) as env:
+    with ParallelEnv(CounterEnv, "toy", n_workers=2, isolate=isolate, trap=trap) as env:
         sending(env)
         for _ in range(2):
             with pytest.raises(KeyboardInterrupt):
-                env.step_batch(ACTIONS, serial.get_state(), on_error=on_error)
+                # Without isolation, the only worker presses in its first row, whichever it is.
+                first = ACTIONS if isolate else 0 * ACTIONS
+                env.step_batch(first, serial.get_state(), on_error=on_error)
             pid, _ = press.next_report()
             assert_same(env.step_batch(actions, serial.get_state()), expected)
             while not wait_until_gone(pid, 0.05):  # it is replaced while other batches run

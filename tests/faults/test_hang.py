@@ -13,8 +13,8 @@ from harm import dangerous, loop, seconds_to_start, sleep
 from hosted import quickest, wait_until_gone
 from playground import CounterEnv, Meeting, get_stuck, sending
 
+from plangym_like.constructors import ParallelEnv
 from plangym_like.errors import ClosedError, StepTimeoutError
-from plangym_like.parallel_env import ParallelEnv
 
 COUNT = 60
 STUCK = [sleep, loop, get_stuck]

@@ -16,15 +16,15 @@ import pytest
 from hosted import descriptors, workers
 from playground import CounterEnv, Trap, leave, sending
 
+from plangym_like.constructors import ParallelEnv
 from plangym_like.errors import WorkerStartError
-from plangym_like.parallel_env import ParallelEnv
 from plangym_like.processes import fork_server
 
 MEGABYTE = 1 << 20
 
 
 def fork_server_main() -> psutil.Process:
-    return psutil.Process(fork_server._current[1].pid)
+    return psutil.Process(fork_server._current.pid)
 
 
 def holdings() -> dict[str, Any]:

@@ -13,7 +13,7 @@ import pytest
 from comparing import assert_same
 from playground import CounterEnv
 
-from plangym_like.parallel_env import ParallelEnv
+from plangym_like.constructors import ParallelEnv
 
 ACTIONS = np.arange(20)
 WHERE: dict[str, dict[str, Any]] = {

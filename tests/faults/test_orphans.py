@@ -18,7 +18,7 @@ import ctypes, os, signal, sys, threading
 sys.path.insert(0, {folder!r})
 from harm import dangerous, loop
 from playground import Meeting, get_stuck, sending
-from plangym_like.parallel_env import ParallelEnv
+from plangym_like.constructors import ParallelEnv
 from pathlib import Path
 
 method, death, folder = sys.argv[1:]

@@ -8,7 +8,7 @@ import numpy as np
 from comparing import assert_same
 from playground import CounterEnv, Meeting, Trap, refuse, sending
 
-from plangym_like.parallel_env import ParallelEnv
+from plangym_like.constructors import ParallelEnv
 
 COUNTS = (1, 2, 60)
 

@@ -16,8 +16,8 @@ from harm import Killer, dangerous, kill, overflow
 from playground import CounterEnv, Letter, kill_itself, leave, read_nowhere, refuse, sending
 
 import plangym_like
+from plangym_like.constructors import ParallelEnv
 from plangym_like.errors import PoisonInputError, StateError, StepTimeoutError, WorkerDiedError
-from plangym_like.parallel_env import ParallelEnv
 
 COUNT = 150
 HARMS: dict[Callable[[int], None], int] = {

@@ -17,7 +17,7 @@ from small_envs import Nested
 
 import plangym_like
 from plangym_like.errors import PoisonInputError, StateError, StepTimeoutError, UntrustedStateError
-from plangym_like.states import HEADER_NBYTES
+from plangym_like.states.rows import HEADER_NBYTES
 
 CANARY = "canary"
 ENVS: dict[str, tuple[Any, dict[str, Any]]] = {

@@ -15,10 +15,9 @@ from harm import Fuses, seconds_to_start
 from playground import CounterEnv, CounterSimulator, Letter, sending
 
 import plangym_like
-from plangym_like.batch_env import BatchEnv
+from plangym_like.constructors import BatchEnv, ParallelEnv
+from plangym_like.env import PlanEnv
 from plangym_like.errors import WorkerStartError, WorkerTimeoutError
-from plangym_like.parallel_env import ParallelEnv
-from plangym_like.plan_env import PlanEnv
 from plangym_like.processes.external_process import ExternalProcess
 
 ACTIONS = np.arange(60)

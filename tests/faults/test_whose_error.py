@@ -16,6 +16,10 @@ from hosted import run_script
 from playground import CounterEnv, CounterSimulator, sending
 
 import plangym_like
+from plangym_like.batch.simulator import Outcome
+from plangym_like.constructors import ParallelEnv
+from plangym_like.env import PlanEnv
+from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.errors import (
     PoisonInputError,
     RemoteError,
@@ -26,11 +30,7 @@ from plangym_like.errors import (
     WorkerError,
     WorkerStartError,
 )
-from plangym_like.family_env import FamilyEnv
-from plangym_like.parallel_env import ParallelEnv
-from plangym_like.plan_env import PlanEnv
 from plangym_like.processes.external_process import ExternalProcess
-from plangym_like.simulator import Outcome
 
 COUNT = 60
 BACKENDS: dict[str, dict[str, Any]] = {
@@ -175,9 +175,23 @@ def test_a_rows_own_worker_error_does_not_refuse_a_state() -> None:
 # What would end the program
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("what", EXITS)
-def test_a_row_that_would_end_the_program(backend: str, what: str) -> None:
+def test_a_row_that_ends_the_program_here(what: str) -> None:
+    with raising(EXITS) as env:
+        state = env.reset(seed=1).state
+        expected = env.step_batch(np.arange(COUNT), state)
+        actions = np.arange(COUNT)
+        actions[41] = 4096 + list(EXITS).index(what)
+        for on_error in ("raise", "mask"):
+            with pytest.raises(type(EXITS[what]())) as caught:
+                env.step_batch(actions, state, on_error=on_error)
+            assert f"(in row 41 of a batch of {COUNT})" in caught.value.__notes__
+        assert np.array_equal(env.step_batch(np.arange(COUNT), state).states, expected.states)
+
+
+@pytest.mark.parametrize("backend", ["isolated", "timed"])
+@pytest.mark.parametrize("what", EXITS)
+def test_a_row_that_would_end_the_program_in_a_worker(backend: str, what: str) -> None:
     with raising(EXITS, **BACKENDS[backend]) as env:
         state = env.reset(seed=1).state
         expected = env.step_batch(np.arange(COUNT), state)
@@ -252,8 +266,6 @@ except {error} as error:
         ("signal.SIGINT", "pass", False, "KeyboardInterrupt"),
         ("signal.SIGINT", "raise KeyboardInterrupt", True, "KeyboardInterrupt"),
         ("signal.SIGUSR1", "raise GeneratorExit", True, "GeneratorExit"),
-        ("signal.SIGALRM", "raise TimeoutError", True, "TimeoutError"),
-        ("signal.SIGALRM", "raise LookupError", True, "LookupError"),
     ],
 )
 def test_what_a_signal_handler_raises_in_a_row_is_no_rows(
@@ -270,7 +282,7 @@ import numpy as np
 from playground import CounterEnv
 
 def handle(number, frame):
-    raise TimeoutError("late")
+    raise KeyboardInterrupt("late")
 
 signal.signal(signal.SIGALRM, handle)
 steps = []
@@ -288,7 +300,7 @@ steps.clear()
 try:
     for _ in range(6):
         env.step_batch(np.arange(10), state)
-except TimeoutError as error:
+except KeyboardInterrupt as error:
     print(error)
 """
 
@@ -304,7 +316,7 @@ import os, signal
 from playground import CounterEnv
 
 def handle(number, frame):
-    raise TimeoutError("late")
+    raise KeyboardInterrupt("late")
 
 signal.signal(signal.SIGALRM, handle)
 
@@ -318,7 +330,7 @@ env = CounterEnv("toy", trap=trap)
 state = env.reset(seed=1).state
 try:
     env.step_batch([7] * {count}, state, on_error="mask")
-except TimeoutError as error:
+except KeyboardInterrupt as error:
     print(error)
 """
 
@@ -357,7 +369,7 @@ class Interrupted(gymnasium.Env):
 
 def handle(number, frame):
     Interrupted.armed = False
-    raise TimeoutError("late")
+    raise KeyboardInterrupt("late")
 
 signal.signal(signal.SIGALRM, handle)
 env = plangym_like.make(Interrupted)
@@ -365,7 +377,7 @@ env.reset(seed=1)
 Interrupted.armed = True
 try:
     env.reset(seed=2)
-except TimeoutError as error:
+except KeyboardInterrupt as error:
     print(error)
 """
 
@@ -399,12 +411,12 @@ class Interrupted(gymnasium.Env):
         return 0, 0.0, False, False, {}
 
 def handle(number, frame):
-    raise TimeoutError("late")
+    raise KeyboardInterrupt("late")
 
 signal.signal(signal.SIGALRM, handle)
 try:
     plangym_like.make(Interrupted, snapshot="pickle")
-except TimeoutError as error:
+except KeyboardInterrupt as error:
     print(error)
 """
 
@@ -428,8 +440,6 @@ class OddSimulator(CounterSimulator):
             info["riddle"] = Unreadable()
         elif action == 1003:
             info["exit"] = Unsendable()
-        elif action in (1004, 1005):
-            info["trap"] = Exiting(SystemExit(3) if action == 1004 else KeyboardInterrupt())
         return obs, reward, terminated, truncated, info, frames
 
 
@@ -453,28 +463,7 @@ class Unsendable:
         raise SystemExit(3)
 
 
-class Exiting:
-    """Pickles and is copied, and ends the program that loads it."""
-
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
-
-    def __deepcopy__(self, memo: Any) -> Any:
-        return self
-
-    def __reduce__(self) -> Any:
-        return end, (self.error,)
-
-
-def end(error: BaseException) -> None:
-    """Raise an error.
-
-    In code that `exec` runs from a string, an interrupt would also change Python's own exit status.
-    """
-    raise error
-
-
-@pytest.mark.parametrize("action", range(1001, 1006), ids=["lock", "riddle", "exit", "end", "stop"])
+@pytest.mark.parametrize("action", range(1001, 1004), ids=["lock", "riddle", "exit"])
 @pytest.mark.parametrize("count", [1, 60])
 def test_an_info_that_cannot_travel(action: int, count: int) -> None:
     with OddEnv("odd") as alone, ParallelEnv(OddEnv, "odd", n_workers=2, isolate=True) as env:

@@ -70,10 +70,12 @@ class Gated(gymnasium.Env):
 
 
 class Interrupted(Fuse):
-    """Raises what Ctrl-C does instead."""
+    """Raises what Ctrl-C does instead, once it is armed."""
+
+    armed = False
 
     def step(self, action: Any) -> Any:
-        if action == 3:
+        if action == 3 and self.armed:
             raise KeyboardInterrupt
         return super().step(action)
 
@@ -341,9 +343,10 @@ def test_an_exception_concerns_those_that_were_stepped_with_it(
 
 @pytest.mark.parametrize("n_workers", [None, 2])
 def test_after_an_interrupt_environments_must_be_reset(
-    make: Callable[..., Any], n_workers: int | None
+    make: Callable[..., Any], n_workers: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     envs = make(Interrupted, 4, n_workers, batch_size=2)
+    monkeypatch.setattr(Interrupted, "armed", True)
     envs.async_reset(seed=SEED)
     _receive_all(envs)
     envs.send([3, 1, 1, 1])
@@ -359,9 +362,10 @@ def test_after_an_interrupt_environments_must_be_reset(
 
 
 def test_the_results_of_an_interrupted_step_are_not_taken_for_those_of_later_actions(
-    make: Callable[..., Any],
+    make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     envs = make(Interrupted, 4, 2, batch_size=4)
+    monkeypatch.setattr(Interrupted, "armed", True)
     envs.reset(seed=SEED)
     with pytest.raises(KeyboardInterrupt):
         envs.step([3, 1, 1, 1])

@@ -29,7 +29,7 @@ from plangym_like.lanes.process_lanes import ProcessLanes
 from plangym_like.lanes.step_arrays import StepArrays
 from plangym_like.lanes.vector_env import PlanVectorEnv
 from plangym_like.processes.external_process import ExternalProcess
-from plangym_like.processes.worker_handle import WorkerHandle
+from plangym_like.processes.pool import WorkerHandle
 
 RAM = partial(plangym_like.make, "ALE/MsPacman-v5", obs_type="ram", remove_time_limit=False)
 SHORT = partial(gymnasium.make, "HalfCheetah-v5", max_episode_steps=17)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import plangym_like
+from plangym_like.batch.simulator import Simulator
 from plangym_like.envs.mujoco import MujocoSimulator
 from plangym_like.errors import InputError, SnapshotError, StateError
 from plangym_like.lanes.classic_lanes import ClassicLanes
@@ -16,7 +17,6 @@ from plangym_like.lanes.make_lanes import lanes_from, make_lanes
 from plangym_like.lanes.row_lanes import RowLanes
 from plangym_like.lanes.sequential_lanes import SequentialLanes
 from plangym_like.lanes.step_arrays import StepArrays
-from plangym_like.simulator import Simulator
 
 # Every form of lanes, and one without a fast form.
 FORMS = {

@@ -21,7 +21,7 @@ from plangym_like.planners import (
 )
 from plangym_like.planners.cell_archive import START, CellArchive
 from plangym_like.planners.screen_cells import packed, shrink, unpacked
-from plangym_like.transitions import BatchInfo
+from plangym_like.results import BatchInfo
 
 
 def _numbers(obs: Any, infos: BatchInfo) -> list[Any]:

@@ -17,7 +17,8 @@ import pytest
 from hosted import run_script, script_environ
 
 import plangym_like
-from plangym_like.processes import by_value, messages
+from plangym_like.processes import by_value
+from plangym_like.processes import wire as messages
 from plangym_like.processes.external_process import ExternalProcess
 
 WALK = """

@@ -11,8 +11,8 @@ import pytest
 from hosted import HostedObject, run_script
 
 from plangym_like.errors import ClosedError
-from plangym_like.processes.channel import Channel, Deliver
 from plangym_like.processes.external_process import ExternalProcess
+from plangym_like.processes.wire import Channel, Deliver
 
 
 @pytest.fixture(scope="module")

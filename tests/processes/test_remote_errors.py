@@ -18,8 +18,8 @@ from plangym_like.errors import (
     WorkerDiedError,
 )
 from plangym_like.processes.external_process import ExternalProcess
-from plangym_like.processes.messages import dumps
 from plangym_like.processes.remote_errors import pack_exception, unpack_exception
+from plangym_like.processes.wire import dumps
 
 
 @pytest.fixture(scope="module")

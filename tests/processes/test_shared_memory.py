@@ -14,7 +14,7 @@ import pytest
 from hosted import descriptors
 from interrupting import Moment
 
-from plangym_like.execution.batch_memory import BatchMemory
+from plangym_like.execution.shared_batch import BatchMemory
 from plangym_like.processes.shared_memory import BlockPool, SharedBlock, attach
 
 PAGE = mmap.PAGESIZE

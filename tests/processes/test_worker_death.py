@@ -14,7 +14,7 @@ import pytest
 from hosted import HostedObject, quickest, script_environ, wait_until_gone
 
 from plangym_like.errors import WorkerDiedError
-from plangym_like.processes import child_process
+from plangym_like.processes import child as child_process
 from plangym_like.processes.external_process import ExternalProcess
 
 METHODS = ("forkserver", "spawn")

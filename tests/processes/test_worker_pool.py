@@ -13,11 +13,10 @@ import pytest
 from hosted import HostedObject, wait_until_gone
 
 from plangym_like.errors import WorkerDiedError, WorkerStartError, WorkerTimeoutError
-from plangym_like.processes import worker_handle, worker_pool
+from plangym_like.processes import pool as worker_handle
+from plangym_like.processes import pool as worker_pool
 from plangym_like.processes.external_process import ExternalProcess
-from plangym_like.processes.retry_policy import RetryPolicy
-from plangym_like.processes.worker_handle import WorkerHandle
-from plangym_like.processes.worker_pool import WorkerPool
+from plangym_like.processes.pool import RetryPolicy, WorkerHandle, WorkerPool
 
 Pool = WorkerPool[WorkerHandle]
 

@@ -15,9 +15,9 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.utils import EzPickle
 
+from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.envs.pickled import PickledEnv, PickledSimulator
 from plangym_like.envs.replayed import ReplayedEnv
-from plangym_like.family_env import FamilyEnv
 
 HIDDEN_UNTIL = 30
 

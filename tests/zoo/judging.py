@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 
-from plangym_like import spaces
+from plangym_like.batch import spaces
 from plangym_like.errors import ImpureEnvironmentError, PlangymError
 from plangym_like.snapshots.differences import difference, without_clock
 

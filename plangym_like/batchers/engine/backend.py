@@ -8,7 +8,7 @@ from plangym_like.batchers.engine.local_workers import LocalWorkers
 from plangym_like.batchers.engine.process_workers import ProcessWorkers
 from plangym_like.batchers.engine.workers import PoolOptions, Workers
 from plangym_like.cluster import ray_session
-from plangym_like.cluster.actor_options import check_resources
+from plangym_like.cluster.placement import check_resources
 from plangym_like.errors import InputError
 from plangym_like.processes.start_methods import check_start_method
 

@@ -13,11 +13,11 @@ from plangym_like.batchers.engine.group_context import CONTROL, control_layout
 from plangym_like.batchers.engine.hosted_objects import HostedObjects
 from plangym_like.batchers.engine.tensor_tree import PackedTree, copy_to, empty, pack, unpack
 from plangym_like.cluster import ray_session
-from plangym_like.cluster.worker_context import enter_worker_context
+from plangym_like.cluster.node_actor import enter_worker_context
 from plangym_like.lanes.tree import tree_map
-from plangym_like.processes.messages import dumps, loads
 from plangym_like.processes.remote_errors import pack_exception
-from plangym_like.states import adopt_session_key
+from plangym_like.processes.wire import dumps, loads
+from plangym_like.states.rows import adopt_session_key
 
 
 class Heartbeat(NamedTuple):

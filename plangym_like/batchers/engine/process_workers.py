@@ -13,12 +13,10 @@ from plangym_like.batchers.engine.tensor_tree import tensor_over
 from plangym_like.batchers.engine.workers import Call, ObjectMaker, PoolOptions, Workers
 from plangym_like.lanes.shared_arrays import SharedArrays
 from plangym_like.processes import fork_server
+from plangym_like.processes.child import check_can_start
 from plangym_like.processes.external_process import ExternalProcess
-from plangym_like.processes.start_checks import check_can_start
-from plangym_like.processes.start_methods import FORK_SERVERS
-from plangym_like.processes.worker_handle import WorkerHandle
-from plangym_like.processes.worker_pool import WorkerPool
-from plangym_like.stats import Stats
+from plangym_like.processes.pool import WorkerHandle, WorkerPool
+from plangym_like.results import Stats
 
 # Imported once in the fork server from which workers are forked.
 _PRELOAD = ("torch", "plangym_like.batchers.engine.hosted_objects")
@@ -45,8 +43,8 @@ class ProcessWorkers(Workers):
         self._pool = WorkerPool(self._workers, counts=Stats())
         try:
             preload = (*_PRELOAD, *options.preload)
-            if start_method in FORK_SERVERS:
-                fork_server.warm_up(preload, FORK_SERVERS[start_method])
+            if start_method == "forkserver":
+                fork_server.warm_up(preload)
             make_object = ObjectMaker(options, compares=start_method != "fork")
             for number in range(self.num_workers):
                 groups = options.groups_of(number, self.num_workers)

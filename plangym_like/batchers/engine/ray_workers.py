@@ -12,13 +12,13 @@ from plangym_like.batchers.engine.group_actor import GroupActor, Heartbeat, JobR
 from plangym_like.batchers.engine.tensor_tree import PackedTree, pack, unpack
 from plangym_like.batchers.engine.workers import Call, ObjectMaker, PoolOptions, Workers
 from plangym_like.cluster import ray_session
-from plangym_like.cluster.actor_options import actor_options
-from plangym_like.cluster.worker_context import worker_context
+from plangym_like.cluster.node_actor import worker_context
+from plangym_like.cluster.placement import actor_options
 from plangym_like.errors import InputError, WorkerDiedError
 from plangym_like.lanes.tree import with_axes
-from plangym_like.processes.messages import dumps, dumps_by_value, loads
 from plangym_like.processes.remote_errors import unpack_exception
-from plangym_like.states import session_key
+from plangym_like.processes.wire import dumps, dumps_by_value, loads
+from plangym_like.states.rows import session_key
 
 # How long to wait for actors to close their objects. After that, Ray takes time to end the actors.
 _CLOSE_SECONDS = 1.0

@@ -10,9 +10,9 @@ from typing import Any, Self
 from plangym_like.batchers.engine.backend import Backend
 from plangym_like.batchers.engine.group_context import GroupContext
 from plangym_like.batchers.engine.workers import Call, PoolOptions, Workers
-from plangym_like.counts import as_count, check_seconds
 from plangym_like.errors import ClosedError, WorkerTimeoutError
 from plangym_like.lanes.sample_episode import Sample
+from plangym_like.support.arguments import as_count, check_seconds
 
 # How often to check that workers make progress.
 _CHECK_SECONDS = 0.25

@@ -33,12 +33,12 @@ from plangym_like.batchers.episodes.episode_worker import (
 from plangym_like.batchers.episodes.trajectories import Trajectories
 from plangym_like.batchers.episodes.vec_env import VecEnv
 from plangym_like.batchers.start_states import StartStates
-from plangym_like.counts import as_count
 from plangym_like.errors import ClosedError, InputError, WorkerTimeoutError
 from plangym_like.lanes.seeding import whole_seeds
 from plangym_like.lanes.shared_arrays import SharedArrays
 from plangym_like.lanes.tree import Leaf, with_axes
 from plangym_like.processes.interrupts import interrupts_deferred
+from plangym_like.support.arguments import as_count
 
 # Seconds of one quantum in this process, so that `get` returns soon if it should not block.
 _QUANTUM_SECONDS = 0.01

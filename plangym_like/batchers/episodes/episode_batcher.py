@@ -11,8 +11,8 @@ from plangym_like.batchers.episodes.background_batcher import (
 )
 from plangym_like.batchers.episodes.episode_loop import EpisodeArgs
 from plangym_like.batchers.episodes.trajectories import Trajectories
-from plangym_like.counts import as_count
 from plangym_like.errors import InputError
+from plangym_like.support.arguments import as_count
 
 
 class EpisodeBatcher(BackgroundBatcher):

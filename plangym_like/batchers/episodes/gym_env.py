@@ -15,11 +15,11 @@ from plangym_like.batchers.episode_lanes import EpisodeLanes, Outcome
 from plangym_like.batchers.episodes.dict_tensor import DictTensor, has_tensors
 from plangym_like.batchers.episodes.vec_env import Observed, VecEnv
 from plangym_like.batchers.start_states import StartStates
-from plangym_like.counts import as_count
 from plangym_like.errors import ActionError, InputError
 from plangym_like.lanes.lanes import Lanes
 from plangym_like.lanes.make_lanes import EnvSource, lanes_from, make_lanes
 from plangym_like.lanes.tree import Leaf, named_parts, tree_map, zeros
+from plangym_like.support.arguments import as_count
 
 _FLAGS = ("done", "terminated", "truncated", "initial_state")
 _OWN_FIELDS = {*_FLAGS, "reward", "last_action"}

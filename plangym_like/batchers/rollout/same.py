@@ -18,10 +18,10 @@ from plangym_like.batchers.rollout.fragment import Fragment
 from plangym_like.batchers.rollout.fragment_buffer import FragmentBuffer, FragmentOptions
 from plangym_like.batchers.rollout.rollout_iterator import RolloutIterator
 from plangym_like.batchers.start_states import StartStates
-from plangym_like.counts import as_count
 from plangym_like.errors import InputError
 from plangym_like.lanes.make_lanes import make_lanes
 from plangym_like.lanes.seeding import GroupSeed, seed_groups, whole_seeds
+from plangym_like.support.arguments import as_count
 
 
 def rollout(

@@ -23,11 +23,11 @@ from plangym_like.batchers.time_buffer import TimeBuffer, named_leaves
 from plangym_like.batchers.workspaces.agent import Agent
 from plangym_like.batchers.workspaces.episode_rows import MEASURES, EpisodeRows, Row
 from plangym_like.batchers.workspaces.workspace import Workspace
-from plangym_like.counts import as_count
 from plangym_like.errors import InputError
 from plangym_like.lanes.make_lanes import env_factory, make_envs, make_lanes
 from plangym_like.lanes.seeding import seed_groups
 from plangym_like.lanes.tree import Leaf, is_leaf, tree_unflatten
+from plangym_like.support.arguments import as_count
 
 # Unique numbers for the rows that agents write.
 _numbers = itertools.count(1)

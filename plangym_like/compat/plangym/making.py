@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
+from plangym_like.constructors import ParallelEnv
+from plangym_like.env import PlanEnv
 from plangym_like.envs.auto_snapshot import AnyEnv
-from plangym_like.parallel_env import ParallelEnv
-from plangym_like.plan_env import PlanEnv
 from plangym_like.registry import make
 
 # Methods that take part in a step
@@ -44,7 +44,7 @@ def make_core(
         return make(source, **execution, **kwargs)
     env_class = family or AnyEnv
     if "ray" in execution:
-        from plangym_like.ray_env import RayEnv
+        from plangym_like.constructors import RayEnv
 
         return RayEnv(env_class, source, n_workers=execution["n_workers"], **kwargs)
     if execution:

@@ -10,13 +10,13 @@ import numpy as np
 from gymnasium.spaces import Space
 from numpy.typing import NDArray
 
-from plangym_like import plan_env
+from plangym_like import env as exact_env
+from plangym_like.batch.spaces import take
 from plangym_like.compat.plangym import window
 from plangym_like.compat.plangym.making import HOOKS, is_ours, make_core, writes_hooks
 from plangym_like.compat.plangym.plan_env import PlanEnv, as_steps, columns_of, without_states
 from plangym_like.envs.wrapping import WrapperLike
 from plangym_like.snapshots.chains import links
-from plangym_like.spaces import take
 
 
 class PlangymEnv(PlanEnv):
@@ -51,7 +51,7 @@ class PlangymEnv(PlanEnv):
     AVAILABLE_OBS_TYPES: set[str | None] = {"coords", "rgb", "grayscale"}  # noqa: RUF012
     DEFAULT_OBS_TYPE: str = "coords"
     # The `plangym_like` class that wraps an environment made by a callable.
-    core_class: ClassVar[Callable[..., plan_env.PlanEnv] | None] = None
+    core_class: ClassVar[Callable[..., exact_env.PlanEnv] | None] = None
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class PlangymEnv(PlanEnv):
         self._gym_env_kwargs = kwargs
         self._obs_space: Space[Any] | None = None
         self._action_space: Space[Any] | None = None
-        self._core: plan_env.PlanEnv | None = None
+        self._core: exact_env.PlanEnv | None = None
         # Where batches are stepped: arguments of `plangym_like.make`.
         self._execution: dict[str, Any] = {}
         self._images_in_batches = False
@@ -120,7 +120,7 @@ class PlangymEnv(PlanEnv):
         """Make the environment; replace it if it exists."""
         self._use(self._make_core(self._wrappers))
 
-    def _use(self, core: plan_env.PlanEnv) -> None:
+    def _use(self, core: exact_env.PlanEnv) -> None:
         if self._core is not None:
             self._core.close()
         self._core = core
@@ -128,7 +128,7 @@ class PlangymEnv(PlanEnv):
         self._images_in_batches, core.return_image = core.return_image, False
         self.init_spaces()
 
-    def _make_core(self, wrappers: Iterable[WrapperLike]) -> plan_env.PlanEnv:
+    def _make_core(self, wrappers: Iterable[WrapperLike]) -> exact_env.PlanEnv:
         kwargs = {
             **self._core_kwargs(),
             "wrappers": tuple(wrappers),
@@ -163,7 +163,7 @@ class PlangymEnv(PlanEnv):
         self._action_space = self._live.action_space
 
     @property
-    def _live(self) -> plan_env.PlanEnv:
+    def _live(self) -> exact_env.PlanEnv:
         if self._core is None:
             self.setup()
         assert self._core is not None

@@ -9,13 +9,13 @@ import numpy as np
 from gymnasium.wrappers import TimeLimit
 from numpy.typing import NDArray
 
-from plangym_like.batches import Rows
+from plangym_like.batch.arrays import Rows
+from plangym_like.batch.simulator import Outcome
 from plangym_like.envs.block_stepper import BlockStepper, Outcomes, given_states, put_generators
 from plangym_like.envs.classic_dynamics.columns import Columns
 from plangym_like.envs.classic_dynamics.dynamics import Dynamics
 from plangym_like.envs.fast_form import NotVectorisableError
-from plangym_like.simulator import Outcome
-from plangym_like.states import HEADER_NBYTES, Row
+from plangym_like.states.rows import HEADER_NBYTES, Row
 
 _COUNT = struct.Struct("<q")
 

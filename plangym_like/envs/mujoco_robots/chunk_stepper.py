@@ -9,13 +9,13 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.batches import Inputs, Rows
+from plangym_like.batch.arrays import Inputs, Rows
 from plangym_like.envs.block_stepper import given_states
 from plangym_like.envs.fast_form import FastForm, held_frames
 from plangym_like.envs.mujoco_physics import INTEGRATION, PhysicsMemory, lay_out
 from plangym_like.envs.mujoco_robots.record import Record
 from plangym_like.envs.mujoco_robots.robot import Frames, Robot, look_in
-from plangym_like.states import HEADER_NBYTES, Row
+from plangym_like.states.rows import HEADER_NBYTES, Row
 
 # The number of frames to simulate before computing their results. Their data fit into a cache.
 _FRAMES_AT_ONCE = 1024

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plangym_like.lazy_names import lazy_names
+from plangym_like.support.lazy_imports import lazy_names
 
 __getattr__, __dir__ = lazy_names(
     __name__,

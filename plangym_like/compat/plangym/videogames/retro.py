@@ -11,8 +11,8 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from plangym_like.compat.plangym.videogames.env import VideogameEnv
+from plangym_like.env import PlanEnv
 from plangym_like.envs.wrapping import WrapperLike
-from plangym_like.plan_env import PlanEnv
 
 BUTTONS = ("B", "A", "MODE", "START", "UP", "DOWN", "LEFT", "RIGHT", "C", "Y", "X", "Z")
 # The actions for Sonic, as the buttons that are pressed

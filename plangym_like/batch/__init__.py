@@ -1,0 +1,1 @@
+"""Batches: their spaces, checks and arrays, and what steps a row."""

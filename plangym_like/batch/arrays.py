@@ -1,0 +1,156 @@
+"""One batch: its checked inputs, and the arrays for its results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plangym_like.errors import InputError, StepCountError
+from plangym_like.states.rows import Row
+
+Leaf = tuple[tuple[int, ...], np.dtype[Any]]
+
+
+@dataclass(slots=True)
+class Inputs:
+    """The checked arguments of a batch of N rows.
+
+    ``actions`` is ``(N, ...)``, or ``(N, T, ...)`` in rollouts. Actions of a `Box` keep the dtype
+    in which they were given; actions that are not arrays are a list of objects. ``states`` is
+    ``(N, state_nbytes)``, or ``(1, state_nbytes)`` if all rows share one state. ``dt`` is one int
+    for all rows, or ``(N,) int64``. ``seeds`` is ``None`` or ``(N,) uint64``. ``verified`` says
+    whether the checksums of the states have been verified. ``last_infos`` says whether rollouts on
+    this machine return the info of each row's last step, which audits compare.
+    """
+
+    count: int
+    horizon: int
+    actions: Any
+    states: Row
+    dt: int | NDArray[np.int64]
+    seeds: NDArray[np.uint64] | None
+    verified: bool = True
+    last_infos: bool = False
+
+
+@dataclass(slots=True)
+class Rows:
+    """A batch in memory: its inputs, and the arrays for its results.
+
+    ``horizon`` is 0 in ``step_batch``. In rollouts it is T, and rewards, flags and observations
+    have a second axis of length T. ``next_states`` and ``observations`` are ``None`` if they
+    were not requested. ``columns`` holds the values of the info keys that every row has, and
+    ``infos`` holds each row's other infos. ``cursor[0]`` is the index of the row being stepped.
+    ``marks`` ``(N,)``, in shared memory, tells which process has stepped each row: 0 for none, -1
+    for the caller, otherwise the worker's index plus 1.
+    """
+
+    inputs: Inputs
+    next_states: Row | None
+    observations: Any
+    rewards: NDArray[np.float64]
+    terminateds: NDArray[np.bool_]
+    truncateds: NDArray[np.bool_]
+    n_step: NDArray[np.int64]
+    columns: dict[str, NDArray[Any]]
+    infos: MutableMapping[int, Mapping[str, Any]] | None
+    cursor: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))
+    marks: NDArray[np.int32] | None = None
+
+    @property
+    def have_objects(self) -> bool:
+        """Whether some results are Python objects, which cannot be put into shared memory."""
+        return self.infos is not None or isinstance(self.observations, list)
+
+
+def check_on_error(on_error: Any) -> bool:
+    """Return whether `on_error` masks failed rows; raise `InputError` if it is invalid."""
+    if on_error not in ("raise", "mask"):
+        raise InputError(f"on_error must be 'raise' or 'mask', got {on_error!r}")
+    return bool(on_error == "mask")
+
+
+def dt_of(inputs: Inputs, index: int) -> int:
+    """Return the ``dt`` of row `index`, an int of at least 1."""
+    return inputs.dt if isinstance(inputs.dt, int) else int(inputs.dt[index])
+
+
+def single_steps(inputs: Inputs, start: int, stop: int) -> float:
+    """Return how many single steps the rows ``start:stop`` take if no episode ends early.
+
+    The result is a float, because a sum of large ``dt`` may not fit into an integer of 64 bits.
+
+    >>> states, dt = np.zeros((3, 40), np.uint8), np.array([1, 2, 4])
+    >>> inputs = Inputs(3, 0, np.zeros(3), states, dt, None)
+    >>> single_steps(inputs, 1, 3), single_steps(inputs, 0, 3)
+    (6.0, 7.0)
+    """
+    held = inputs.dt
+    if isinstance(held, int):
+        steps = float(held) * (stop - start)
+    else:
+        steps = float(held[start:stop].sum(dtype=np.float64))
+    return steps * max(1, inputs.horizon)
+
+
+def steps_of(inputs: Inputs) -> float:
+    """Return how many single steps a row of `inputs` takes on average, at least 1."""
+    if isinstance(inputs.dt, int):
+        return float(inputs.dt * (inputs.horizon or 1))
+    return single_steps(inputs, 0, inputs.count) / inputs.count if inputs.count else 1.0
+
+
+def check_dt(dt: Any) -> int | NDArray[np.int64]:
+    """Return `dt` as an int or ``(N,) int64``.
+
+    Raises
+    ------
+    StepCountError
+        `dt` is neither a number nor a flat sequence of numbers, or one of its values is not a whole
+        number of at least 1.
+    """
+    if type(dt) is int:
+        if 1 <= dt < 2**63:
+            return dt
+        raise StepCountError(f"dt must be a whole number of at least 1, got {dt}")
+    try:
+        steps = np.asarray(dt)
+    except ValueError as error:
+        raise StepCountError(f"dt must be one number or one for each row, got {dt!r}") from error
+    if steps.size == 0 and steps.ndim == 1:
+        return np.empty(0, np.int64)
+    if steps.dtype.kind not in "iu":
+        raise StepCountError(f"dt must be a whole number of at least 1, got {dt!r}")
+    if steps.ndim > 1:
+        raise StepCountError(f"dt must be one number or one for each row, got shape {steps.shape}")
+    steps = steps.astype(np.int64)
+    if (steps < 1).any():
+        raise StepCountError(f"dt must be a whole number of at least 1, got {dt!r}")
+    return int(steps) if steps.ndim == 0 else steps
+
+
+def check_one_dt(dt: Any) -> int:
+    """Return `dt` as an int; raise `InputError` unless it is one whole number of at least 1."""
+    if type(dt) is int and 0 < dt < 2**63:
+        return dt
+    steps = check_dt(dt)
+    if not isinstance(steps, int):
+        raise InputError(f"step takes one dt, not one for each row; got {dt!r}")
+    return steps
+
+
+def split(count: int, parts: int) -> Iterator[tuple[int, int]]:
+    """Split ``range(count)`` into `parts` nearly equal ranges, and yield each as a pair.
+
+    >>> list(split(7, 3))
+    [(0, 3), (3, 5), (5, 7)]
+    """
+    start = 0
+    for part in range(parts):
+        stop = start + count // parts + (part < count % parts)
+        yield start, stop
+        start = stop

@@ -1,0 +1,460 @@
+"""`Simulator`: the interface that a family of simulators implements.
+
+It has five parts, in this order: the layout of the state, reading it, writing it, stepping rows,
+and images. The rest of the package does everything else (headers, checks, batches, processes).
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Space
+from numpy.typing import NDArray
+
+from plangym_like.batch import spaces
+from plangym_like.batch.arrays import Leaf, Rows, dt_of
+from plangym_like.batch.ownership import owned, owned_info
+from plangym_like.errors import EnvApiError, InputError, RewardError, SnapshotError
+from plangym_like.states.rows import HEADER_NBYTES, Row
+
+# The result of `Simulator.step`.
+Outcome = tuple[Any, float, bool, bool, dict[str, Any], int]
+# What ``env.step`` returns.
+EnvStep = tuple[Any, Any, bool, bool, dict[str, Any]]
+_FLAGS = (bool, np.bool_)
+_NUMBERS = (float, int, np.floating, np.integer, np.bool_)
+
+
+def as_reward(reward: Any) -> float:
+    """Return `reward`, which an environment's ``step`` returned, as a float.
+
+    Raises
+    ------
+    RewardError
+        The reward is not one number, or float64 cannot hold it.
+    """
+    try:
+        if isinstance(reward, _NUMBERS):
+            return float(reward)
+        return _as_one_number(reward)
+    except OverflowError as error:
+        raise RewardError(
+            f"step returned a reward of class {type(reward).__name__} that is too large for "
+            f"float64, whose largest number is {sys.float_info.max:.2g}; return a smaller number, "
+            "such as the logarithm"
+        ) from error
+
+
+def _as_one_number(reward: Any) -> float:
+    if reward is None or isinstance(reward, (str, bytes)):
+        raise RewardError(f"step returned the reward {reward!r}, which is not a number")
+    try:
+        numbers = np.asarray(reward)
+        if numbers.size == 1:
+            return float(numbers.item())
+    except (TypeError, ValueError) as error:
+        hint = "; combine the rewards of several agents" * isinstance(reward, Mapping)
+        raise RewardError(
+            f"step returned the reward {reward!r}, which is not a number{hint}"
+        ) from error
+    raise RewardError(
+        f"step returned a reward of shape {numbers.shape}, but rewards are single numbers here; "
+        "combine several rewards in a wrapper, wrappers=[(mo_gymnasium.wrappers.LinearReward, "
+        "{'weight': ...})] for example"
+    )
+
+
+def as_flag(name: str, flag: Any) -> bool:
+    """Return `flag`, which an environment's ``step`` returned as `name`, as a bool.
+
+    ``None`` is False, and numbers other than 0 are true, as when NumPy puts them into an array of
+    bool.
+
+    Raises
+    ------
+    EnvApiError
+        The flag is not one bool.
+
+    Examples
+    --------
+    >>> as_flag("truncated", None), as_flag("truncated", np.array([True]))
+    (False, True)
+    """
+    if isinstance(flag, _FLAGS) or flag is None:
+        return bool(flag)
+    with contextlib.suppress(TypeError, ValueError):
+        one = np.asarray(flag)
+        if one.size == 1 and one.dtype.kind in "biuf":
+            return bool(one.item())
+    raise EnvApiError(f"step returned {_shown(flag)} as {name}, which must be True or False")
+
+
+def as_step(result: Any) -> EnvStep:
+    """Check `result`, which an environment's ``step`` returned, and return it.
+
+    Raises
+    ------
+    EnvApiError
+        `result` is not a tuple or list of five parts.
+    """
+    if isinstance(result, (tuple, list)) and len(result) == 5:
+        return result  # type: ignore[return-value]
+    old = isinstance(result, tuple) and len(result) == 4
+    raise EnvApiError(
+        f"step returned {_shown(result)}, not (obs, reward, terminated, truncated, info)"
+        + ", but (obs, reward, done, info), as in Gym before 0.26" * old
+    )
+
+
+def as_reset(result: Any) -> tuple[Any, Any]:
+    """Check `result`, which an environment's ``reset`` returned, and return it.
+
+    Raises
+    ------
+    EnvApiError
+        `result` is not a tuple or list of two parts.
+    """
+    if isinstance(result, (tuple, list)) and len(result) == 2:
+        return result  # type: ignore[return-value]
+    raise EnvApiError(f"reset returned {_shown(result)}, not (obs, info)")
+
+
+def _shown(result: Any) -> str:
+    parts = f" of {len(result)} parts" if isinstance(result, (tuple, list)) else ""
+    return f"a {type(result).__name__}{parts}"
+
+
+def name_of(name: Any) -> str:
+    """Return `name` if it is an id, otherwise the name of the callable `name`."""
+    return name if isinstance(name, str) else getattr(name, "__name__", "?")
+
+
+def no_simulator(made: Any) -> InputError:
+    """Return the error for a user's function that returned `made`, not an env or a simulator."""
+    return InputError(
+        f"a family, or a factory of simulators, returned {_shown(made)}, not a PlanEnv or a "
+        "Simulator: return plangym_like.AnyEnv(..., **kwargs), or another environment class of "
+        "this package"
+    )
+
+
+class Simulator(abc.ABC):
+    """One simulator whose whole state can be read, written and stepped from.
+
+    Attributes
+    ----------
+    family : str
+        Four ASCII letters that identify the family in the header of state rows.
+    checksum : bool
+        Whether rows have a checksum, which is needed if damaged bytes can crash the simulator.
+    variable : bool
+        Whether payloads vary in length; `read` then returns the number of bytes used.
+    payload_nbytes : int
+        Bytes of payload in each row, fixed when the simulator is made.
+    columns : dict of str to (shape, dtype)
+        Info keys that every step returns, in the same order as in the info.
+    plain_infos : bool
+        Whether infos may hold other keys than those in `columns`.
+    exactness : str
+        ``"exact"`` (bit-identical to an uninterrupted episode) or ``"approximate"``;
+        `exactness_note` is the reason.
+    snapshot : str
+        How states are saved: ``"native"`` (by the family's own method), ``"pickle"`` or
+        ``"replay"``; `snapshot_note` is the reason.
+    frameskip : int or tuple
+        The number of frames per action.
+    shown_attributes : tuple of str
+        Attributes of the simulator that are also attributes of the environment.
+    fewest_rows : int
+        The smallest number of rows for which stepping all rows at once is faster than using one
+        environment per row; used only if `steps_batches` is true.
+    step_row_moves : bool
+        Whether `step_row` leaves the simulator in the next state. If false, the simulator may be in
+        any state afterwards, and the next state is restored when it is needed.
+
+    Examples
+    --------
+    >>> import plangym_like
+    >>> simulator = plangym_like.make("CartPole-v1").simulator
+    >>> obs, info = simulator.reset(seed=0)
+    >>> payload = np.zeros(simulator.payload_nbytes, np.uint8)
+    >>> used = simulator.read(payload)
+    >>> first = simulator.step(1, dt=1)
+    >>> simulator.write(payload)
+    >>> bool((simulator.step(1, dt=1)[0] == first[0]).all())
+    True
+    """
+
+    family: ClassVar[str]
+    checksum: bool = False
+    variable: bool = False
+    payload_nbytes: int
+    columns: dict[str, Leaf]
+    plain_infos: bool = True
+    exactness: str = "exact"
+    exactness_note: str = ""
+    snapshot: str = "native"
+    snapshot_note: str = ""
+    frameskip: int | tuple[int, int] = 1
+    shown_attributes: ClassVar[tuple[str, ...]] = ()
+    fewest_rows: ClassVar[int] = 8
+    step_row_moves: ClassVar[bool] = False
+    # An `OutsideValues`, which watches values of classes and modules; ``None`` if nothing does.
+    outside: Any = None
+
+    env: gymnasium.Env[Any, Any]
+    observation_space: Space[Any]
+    action_space: Space[Any]
+
+    # Layout of the state
+
+    @abc.abstractmethod
+    def fingerprint_fields(self) -> Mapping[str, Any]:
+        """Return everything that determines a payload's meaning, as JSON-serialisable values."""
+
+    def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
+        """Return the named fields of `payloads` ``(N, payload_nbytes)``, each ``(N, ...)``."""
+        raise SnapshotError(f"the states of {type(self).__name__} have no named fields")
+
+    def build_state(self, payload: Row, **physics: Any) -> None:
+        """Write physical quantities into `payload`, a copy of an existing state's payload."""
+        raise SnapshotError(f"{type(self).__name__} cannot build a state from physical quantities")
+
+    def state_difference(self, one: Row, other: Row) -> tuple[str, str] | None:
+        """Return a field that differs between two payloads, and both values.
+
+        Return ``None`` if the payloads hold the same state. Families in which different bytes may
+        mean the same state override this.
+        """
+        if np.array_equal(one, other):
+            return None
+        place = int(np.argmax(one != other))
+        return f"byte {place}", f"{one[place]} and {other[place]}"
+
+    # Reading
+
+    @abc.abstractmethod
+    def read(self, payload: Row) -> int | None:
+        """Write the current state into `payload`; return the number of bytes if it varies."""
+
+    # Writing
+
+    @abc.abstractmethod
+    def write(self, payload: Row) -> None:
+        """Make the state in `payload` the current one; may be called on a new simulator."""
+
+    @abc.abstractmethod
+    def reseed(self, seed: int) -> None:
+        """Replace every random generator that affects later steps with one made from `seed`."""
+
+    def renew(self) -> None:
+        """Undo changes made by batches and by tests of exactness.
+
+        Called before a reset if there is no current state. The next episode gets a new generator.
+        Before the first episode, wrappers also get the state that they had originally.
+        """
+
+    def forget(self) -> None:
+        """Clear restore caches; for benchmarks."""
+
+    def hand_out(self) -> None:
+        """Prepare for code outside that may change `env`, to which it now has access."""
+
+    # Stepping
+
+    @property
+    def steps_batches(self) -> bool:
+        """Whether stepping many rows at once is possible and faster than stepping each alone."""
+        return False
+
+    @abc.abstractmethod
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Start an episode and return its first observation and info.
+
+        Both may be the simulator's own objects; the caller copies them.
+        """
+
+    @abc.abstractmethod
+    def step(self, action: Any, dt: int) -> Outcome:
+        """Hold `action` for ``dt * frameskip`` frames, or until the episode ends.
+
+        Returns observation, summed reward, terminated, truncated, info, and the number of frames.
+        Observation and info may be the simulator's own objects; `action` is a copy that may be
+        changed.
+        """
+
+    def step_env(self, action: Any) -> EnvStep:
+        """Return the result of the environment's own ``step``, unchanged if possible.
+
+        Observation and info may be the simulator's own objects; `action` is a copy that may be
+        changed.
+        """
+        return self.step(action, 1)[:5]
+
+    def step_row(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
+        """Step from `row` faster than by calling `write`, `step` and `read`.
+
+        Return the next state as a new row without its checksum, and the outcome, which the caller
+        may change. Return ``None`` if there is no fast path. See `step_row_moves`.
+        """
+        return None
+
+    def step_from(
+        self, row: Row, action: Any, dt: int, *, seed: int | None, read: bool
+    ) -> tuple[Row | None, Outcome]:
+        """Step from `row`; return the next state without its checksum, and the outcome.
+
+        The caller may change both. With ``read=False``, the state is ``None``. If `seed` is given,
+        the row is reseeded before it is stepped.
+        """
+        self.write(row[HEADER_NBYTES:])
+        if seed is not None:
+            self.reseed(seed)
+        obs, reward, terminated, truncated, info, n_step = self.step(action, dt)
+        # Copied now, because the next use of the simulator may change these objects.
+        outcome = owned(obs), reward, terminated, truncated, owned_info(info), n_step
+        if not read:
+            return None, outcome
+        fresh = row.copy()
+        self.save(fresh)
+        return fresh, outcome
+
+    def step_rows(self, rows: Rows, start: int, stop: int) -> None:
+        """Step the rows ``start:stop`` of a batch, each from its own state.
+
+        Families that can step many rows at once override this. An override must also copy the
+        header of each row's state to its next state.
+        """
+        inputs = rows.inputs
+        for index in range(start, stop):
+            self._load(rows, index)
+            outcome = self.step(owned(inputs.actions[index]), dt_of(inputs, index))
+            self.put_outcome(rows, index, outcome)
+            if rows.next_states is not None:
+                self.save(rows.next_states[index])
+
+    def _load(self, rows: Rows, index: int) -> None:
+        """Write the state that row `index` starts from, and copy the header to its next state."""
+        inputs = rows.inputs
+        rows.cursor[0] = index
+        given = inputs.states[0 if len(inputs.states) == 1 else index]
+        if rows.next_states is not None:
+            rows.next_states[index, :HEADER_NBYTES] = given[:HEADER_NBYTES]
+        self.write(given[HEADER_NBYTES:])
+        if inputs.seeds is not None:
+            self.reseed(int(inputs.seeds[index]))
+
+    def put_outcome(self, rows: Rows, index: int, outcome: Outcome) -> None:
+        """Write `outcome`, a result of `step`, to row `index` of a batch."""
+        obs, reward, terminated, truncated, info, n_step = outcome
+        rows.rewards[index] = reward
+        rows.terminateds[index] = terminated
+        rows.truncateds[index] = truncated
+        rows.n_step[index] = n_step
+        if isinstance(rows.observations, list):
+            rows.observations[index] = owned(spaces.as_row(self.observation_space, obs))
+        else:
+            spaces.put(self.observation_space, rows.observations, index, obs)
+        for name, column in rows.columns.items():
+            column[index] = self.image() if name == "rgb" else info[name]
+        if rows.infos is not None and (info or type(info) is not dict):
+            rest = owned_info(info, rows.columns)
+            if rest:
+                rows.infos[index] = rest
+
+    def rollout_rows(self, rows: Rows, start: int, stop: int) -> None:
+        """Step each of the rows ``start:stop`` through its T actions, or until its episode ends."""
+        inputs = rows.inputs
+        for index in range(start, stop):
+            self._load(rows, index)
+            actions, dt = inputs.actions[index], dt_of(inputs, index)
+            ended = False
+            frames = 0
+            obs: Any = None
+            info: dict[str, Any] = {}
+            terminated = truncated = False
+            for time in range(inputs.horizon):
+                reward = 0.0
+                if not ended:
+                    obs, reward, terminated, truncated, info, n_step = self.step(
+                        owned(actions[time]), dt
+                    )
+                    frames += n_step
+                    ended = terminated or truncated
+                rows.rewards[index, time] = reward
+                rows.terminateds[index, time] = terminated
+                rows.truncateds[index, time] = truncated
+                if isinstance(rows.observations, list):
+                    row = spaces.as_row(self.observation_space, obs)
+                    rows.observations[index * inputs.horizon + time] = owned(row)
+                elif rows.observations is not None:
+                    place = (index, time)
+                    spaces.put(self.observation_space, rows.observations, place, obs)
+            rows.n_step[index] = frames
+            if rows.infos is not None and info:
+                rows.infos[index] = owned_info(info, self.columns)
+            if rows.next_states is not None:
+                self.save(rows.next_states[index])
+
+    def save(self, row: Row) -> None:
+        """Write the current state into `row` ``(state_nbytes,)``, which already has a header."""
+        used = self.read(row[HEADER_NBYTES:])
+        if used is not None:
+            row[16:24].view(np.uint64)[0] = used
+            row[HEADER_NBYTES + used :] = 0
+
+    def undisturbed(self) -> AbstractContextManager[None] | None:
+        """Return a context in which this may be used like a new simulator.
+
+        Its end restores the state, the generators and the wrappers. Return ``None`` if this is not
+        supported.
+        """
+        return None
+
+    # Images
+
+    @abc.abstractmethod
+    def image(self) -> NDArray[np.uint8]:
+        """Return an image of the current state, ``(height, width, 3) uint8``."""
+
+    def keep_image(self) -> Any:
+        """Return the current image, so that `give_image` can restore it later.
+
+        Return ``None`` if the image depends on the state alone.
+        """
+        return None
+
+    def give_image(self, image: Any) -> None:
+        """Restore the image that `keep_image` returned for the state just written."""
+
+    def wrapper_names(self) -> Sequence[str]:
+        """Return the names of the wrappers around the environment, outermost first."""
+        names, env = [], self.env
+        while isinstance(env, gymnasium.Wrapper):
+            names.append(type(env).__name__)
+            env = env.env
+        return names
+
+    def prepare(self) -> None:
+        """Do what would otherwise slow down the first batch; the state does not change."""
+
+    def suspect_wrappers(self) -> Sequence[str]:
+        """Return the names of the wrappers that may have state outside the saved rows."""
+        return self.wrapper_names()
+
+    def copy_for_audits(self) -> Simulator | None:
+        """Return a copy in which audits step rows, or ``None`` if audits use this simulator."""
+        return None
+
+    def close(self) -> None:
+        """Release the simulator's resources; safe to call more than once."""
+        self.env.close()

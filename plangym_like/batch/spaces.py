@@ -1,0 +1,492 @@
+"""Batches of observations and actions as nested arrays, according to Gymnasium spaces.
+
+``Box``, ``Discrete``, ``MultiDiscrete`` and ``MultiBinary`` are leaves: N elements are one array
+``(N, *shape)``. Elements of other spaces (``Text``, ``Graph``, ``Sequence``, ``OneOf``) have no
+fixed size, so N of them are a list of N Python objects. ``Dict`` and ``Tuple`` are batched as in
+Gymnasium: as trees of such arrays and lists with the same structure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from plangym_like.errors import ActionError, InputError, ObservationError
+from plangym_like.states.rows import MAGIC
+
+_LEAVES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+# What to do with actions beyond the bounds of a `Box`.
+_POLICIES = ("pass", "raise", "clip")
+# The kind of a space's dtype -> the kinds of numbers that its observations may have.
+_CASTS = {"f": "biuf", "i": "biu", "u": "biu", "b": "biu"}
+
+
+def is_leaf(space: spaces.Space[Any]) -> bool:
+    """Return whether N elements of `space` are one array ``(N, *shape)``."""
+    return isinstance(space, _LEAVES)
+
+
+def leaves(space: spaces.Space[Any]) -> list[tuple[tuple[int, ...], np.dtype[Any]]] | None:
+    """Return the shape and dtype of each leaf, in order, or ``None`` if a part is not an array.
+
+    >>> leaves(spaces.Dict(a=spaces.Discrete(3), b=spaces.Box(0, 1, (2,))))
+    [((), dtype('int64')), ((2,), dtype('float32'))]
+    """
+    if isinstance(space, _LEAVES):
+        assert space.dtype is not None and space.shape is not None
+        return [(tuple(space.shape), np.dtype(space.dtype))]
+    found = []
+    for part in _parts(space) or ():
+        inner = leaves(part)
+        if inner is None:
+            return None
+        found += inner
+    return found if _parts(space) is not None else None
+
+
+def build(space: spaces.Space[Any], arrays: Iterator[Any]) -> Any:
+    """Return the tree of `space` with its leaves taken from `arrays`, in the order of `leaves`."""
+    if isinstance(space, spaces.Dict):
+        return {key: build(part, arrays) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(build(part, arrays) for part in space.spaces)
+    return next(arrays)
+
+
+def flatten(space: spaces.Space[Any], tree: Any) -> list[Any]:
+    """Return the leaves of `tree`, a batch of `space`; the inverse of :func:`build`."""
+    if isinstance(space, spaces.Dict):
+        return [x for key, part in space.spaces.items() for x in flatten(part, tree[key])]
+    if isinstance(space, spaces.Tuple):
+        parts = zip(space.spaces, tree, strict=True)
+        return [x for part, value in parts for x in flatten(part, value)]
+    return [tree]
+
+
+def empty(space: spaces.Space[Any], lead: tuple[int, ...]) -> Any:
+    """Return an uninitialised batch of `space` with the leading shape `lead`.
+
+    Parts without a fixed size are flat lists.
+
+    >>> empty(spaces.Dict(a=spaces.Box(0, 1, (2,)), b=spaces.Text(5)), (3,))["b"]
+    [None, None, None]
+    """
+    if isinstance(space, _LEAVES):
+        return np.empty((*lead, *(space.shape or ())), space.dtype)
+    if isinstance(space, spaces.Dict):
+        return {key: empty(part, lead) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple([empty(part, lead) for part in space.spaces])
+    return [None] * math.prod(lead)
+
+
+def as_row(space: spaces.Space[Any], obs: Any) -> Any:
+    """Return the observation `obs` with the dtypes that it has in a batch of `space`.
+
+    Raises
+    ------
+    ObservationError
+        See `put`.
+    """
+    batch = empty(space, (1,))
+    put(space, batch, 0, obs)
+    return take(batch, 0)
+
+
+def stacked(space: spaces.Space[Any], rows: Sequence[Any], horizon: int = 0) -> Any:
+    """Return `rows`, observations of `space`, as one batch; ``None`` becomes a blank row.
+
+    If `horizon` is given, the batch has the leading shape ``(len(rows) // horizon, horizon)``.
+    """
+    batch = empty(space, (len(rows),))
+    for index, row in enumerate(rows):
+        if row is not None:
+            put(space, batch, index, row)
+    blank(batch, [index for index, row in enumerate(rows) if row is None])
+    return _folded(batch, horizon) if horizon else batch
+
+
+def _folded(batch: Any, horizon: int) -> Any:
+    if isinstance(batch, dict):
+        return {key: _folded(part, horizon) for key, part in batch.items()}
+    if isinstance(batch, tuple):
+        return tuple([_folded(part, horizon) for part in batch])
+    if isinstance(batch, list):
+        return [batch[start : start + horizon] for start in range(0, len(batch), horizon)]
+    return batch.reshape(-1, horizon, *batch.shape[1:])
+
+
+def put(space: spaces.Space[Any], batch: Any, index: int | tuple[int, ...], value: Any) -> None:
+    """Write `value`, an observation of `space`, as row `index` of `batch`.
+
+    Raises
+    ------
+    ObservationError
+        The keys, shape or dtype of `value` do not match the space; bounds are not checked.
+    """
+    if isinstance(batch, np.ndarray):
+        lead = 1 if isinstance(index, int) else len(index)
+        if (
+            type(value) is not np.ndarray
+            or value.dtype is not batch.dtype
+            or value.shape != batch.shape[lead:]
+        ):
+            value = fitted(space, value, batch.shape[lead:], batch.dtype)
+        batch[index] = value
+    elif isinstance(batch, list):
+        if value is None:
+            raise ObservationError(f"the observation is None, which is not in {space}")
+        batch[index] = value  # type: ignore[index]
+    else:
+        parts: Any = space.spaces  # type: ignore[attr-defined]
+        if isinstance(batch, dict):
+            _check_keys(space, value)
+            keys = parts
+        else:
+            _check_length(space, value)
+            keys = range(len(parts))
+        key = None
+        try:
+            for key in keys:
+                put(parts[key], batch[key], index, value[key])
+        except ObservationError as error:
+            raise ObservationError(error.args[0], (key, *error.path)) from None
+
+
+def _check_keys(space: Any, value: Any) -> None:
+    if type(value) is not dict and not isinstance(value, Mapping):
+        raise ObservationError(f"the observation is {_told(value)}, not a dict as in {space}")
+    if value.keys() != space.spaces.keys():
+        missing = [key for key in space.spaces if key not in value]
+        extra = [key for key in value if key not in space.spaces]
+        raise ObservationError(
+            f"the observation has other keys than its space: it lacks {missing}, and {extra} are "
+            f"not in {space}"
+        )
+
+
+def _check_length(space: Any, value: Any) -> None:
+    if not isinstance(value, (tuple, list)) and not (isinstance(value, np.ndarray) and value.ndim):
+        raise ObservationError(f"the observation is {_told(value)}, not a tuple as in {space}")
+    if len(value) != len(space.spaces):
+        raise ObservationError(
+            f"the observation has {len(value)} parts, but {len(space.spaces)} are in {space}"
+        )
+
+
+def fitted(
+    space: spaces.Space[Any], value: Any, shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> NDArray[Any]:
+    """Return the observation `value` as an array of `shape` and `dtype`; see `as_dtype`.
+
+    Raises
+    ------
+    ObservationError
+        The observation does not fit; the message names `space`.
+    """
+    try:
+        given = np.asarray(value)
+    except (ValueError, TypeError) as error:
+        raise ObservationError(f"the observation is not an array as in {space}: {error}") from error
+    if given.dtype.kind not in _CASTS.get(dtype.kind, dtype.kind):
+        raise ObservationError(
+            f"the observation is {_told(value)}, which cannot become {dtype} as in {space}"
+        )
+    if given.shape != shape:
+        raise ObservationError(
+            f"the observation has shape {given.shape}, but the shape is {shape} in {space}"
+        )
+    fitting = as_dtype(given, dtype)
+    if fitting is None:
+        with np.errstate(all="ignore"):
+            cast = given.astype(dtype)
+        lost = np.isfinite(given) & ~np.isfinite(cast) if dtype.kind == "f" else cast != given
+        wrong = given[lost].ravel()[0]
+        raise ObservationError(
+            f"the observation holds {wrong}, which {dtype}, the dtype of {space}, cannot represent"
+        )
+    return fitting
+
+
+def as_dtype(numbers: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any] | None:
+    """Return `numbers` converted to `dtype`, or ``None`` if `dtype` cannot hold them.
+
+    If `dtype` is a float type, numbers may be rounded to its precision, but finite numbers must
+    stay finite. If `dtype` is an integer type or bool, all numbers must keep their values.
+
+    >>> as_dtype(np.array([1, 300]), np.dtype(np.uint8)) is None
+    True
+    """
+    if np.can_cast(numbers.dtype, dtype):
+        return numbers.astype(dtype, copy=False)
+    if dtype.kind in "fc" and (numbers.dtype.kind != "c" or dtype.kind == "c"):
+        try:
+            with np.errstate(over="raise"):
+                return numbers.astype(dtype)
+        except FloatingPointError:
+            return None
+    with np.errstate(all="ignore"):
+        cast = numbers.astype(dtype)
+    return cast if np.array_equal(cast, numbers) else None
+
+
+def _told(value: Any) -> str:
+    """Return a short description of `value`."""
+    if value is None:
+        return "None"
+    dtype = getattr(value, "dtype", None)
+    return type(value).__name__ if dtype is None else f"an array of {dtype}"
+
+
+def blank(batch: Any, indices: Sequence[int]) -> None:
+    """Overwrite rows `indices` of `batch` with zeros, or with ``None`` if rows are objects."""
+    if isinstance(batch, (dict, tuple)):
+        for inner in batch.values() if isinstance(batch, dict) else batch:
+            blank(inner, indices)
+    elif isinstance(batch, list):
+        for index in indices:
+            batch[index] = None
+    else:
+        batch[indices] = 0
+
+
+def take(batch: Any, index: int | tuple[int, ...]) -> Any:
+    """Return row `index` of `batch`, a tree of arrays and lists."""
+    if isinstance(batch, dict):
+        return {key: take(inner, index) for key, inner in batch.items()}
+    if isinstance(batch, tuple):
+        return tuple(take(inner, index) for inner in batch)
+    if isinstance(batch, list) and isinstance(index, tuple):
+        for place in index:
+            batch = batch[place]
+        return batch
+    return batch[index]
+
+
+def check_out_of_bounds(policy: Any) -> str:
+    """Return `policy`; raise `InputError` unless it is ``"pass"``, ``"raise"`` or ``"clip"``."""
+    if policy not in _POLICIES:
+        raise InputError(f"out_of_bounds must be 'pass', 'raise' or 'clip', got {policy!r}")
+    return str(policy)
+
+
+def as_actions(
+    space: spaces.Space[Any], actions: Any, lead: int = 1, out_of_bounds: str = "pass"
+) -> Any:
+    """Return `actions` as one batch of `space`, after checking each of them.
+
+    Actions of a `Box` keep the dtype that ``numpy.asarray`` gives them, because an environment
+    computes in the precision of its actions. Actions of other spaces get the dtype of the space.
+
+    Parameters
+    ----------
+    space : gymnasium.Space
+        The action space.
+    actions : array or sequence
+        Either a batch (`lead` leading axes) or, with ``lead=1``, a single action, which becomes a
+        batch of one.
+    lead : int
+        The number of leading axes: 1 for a batch ``(N, ...)``, 2 for rollouts ``(N, T, ...)``, or 0
+        for a single action, which is not batched.
+    out_of_bounds : {"pass", "raise", "clip"}
+        What to do with finite numbers beyond the bounds of a `Box`: leave them unchanged (as in
+        Gymnasium), raise an error, or clip them like Gymnasium's ``ClipAction``.
+
+    Raises
+    ------
+    ActionError
+        An action is not in the space; the message names the first such action and its row.
+    """
+    if isinstance(space, _LEAVES):
+        return _leaf_actions(space, actions, lead, out_of_bounds)
+    return _object_actions(space, actions, lead, out_of_bounds)
+
+
+def _leaf_actions(
+    space: spaces.Space[Any], actions: Any, lead: int, out_of_bounds: str
+) -> NDArray[Any]:
+    assert space.dtype is not None and space.shape is not None
+    shape, dtype = tuple(space.shape), np.dtype(space.dtype)
+    try:
+        batch = np.asarray(actions)
+    except ValueError as error:
+        raise ActionError(f"actions have different shapes; the space is {space}") from error
+    if lead and batch.size == 0 and batch.shape[:1] == (0,):
+        horizon = () if lead == 1 else (batch.shape[1] if batch.ndim > 1 else 0,)
+        return np.empty((0, *horizon, *shape), dtype)
+    if batch.ndim == len(shape) and lead == 1:
+        batch = batch[None]
+    if batch.ndim != len(shape) + lead or batch.shape[lead:] != shape:
+        raise wrong_shape(space, actions, lead)
+    kinds = {"f": "iuf", "b": "biu"}.get(dtype.kind, "iu")
+    if isinstance(space, spaces.MultiBinary):
+        kinds = "biu"
+    if batch.dtype.kind not in kinds or batch.dtype.itemsize > 8:
+        raise wrong_dtype(space, actions)
+    good: Any
+    if isinstance(space, spaces.Box):
+        if out_of_bounds == "clip":
+            batch = np.clip(batch, space.low, space.high)
+        dtype = _native(batch.dtype)
+        good = _within(space, batch, out_of_bounds)
+    elif isinstance(space, spaces.Discrete):
+        low = int(space.start)
+        good = (batch >= low) & (batch < low + int(space.n))
+    elif isinstance(space, spaces.MultiDiscrete):
+        # In 64 bits, because the sum may not fit into the dtype of the space.
+        start = np.asarray(space.start, np.int64)
+        good = (batch >= start) & (batch < start + np.asarray(space.nvec, np.int64))
+    else:
+        good = (batch == 0) | (batch == 1)
+    if np.count_nonzero(good) != good.size:
+        raise not_in_space(space, batch, good, lead)
+    checked: NDArray[Any] = np.asarray(batch, dtype, order="C")[()]
+    return checked
+
+
+@lru_cache(maxsize=32)
+def _native(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the same native dtype object for all dtypes of one kind and size."""
+    return np.dtype(dtype.str[1:])
+
+
+def _within(space: spaces.Box, batch: NDArray[Any], out_of_bounds: str) -> Any:
+    """Return a mask of the numbers of `batch` that may be passed to an environment."""
+    strict = out_of_bounds == "raise"
+    if not strict:
+        finite = np.isfinite(batch)
+        if np.count_nonzero(finite) == finite.size:
+            return finite
+    if strict and batch.dtype.kind == "f":
+        # A bound in double precision may be slightly beyond the same bound in single precision.
+        with np.errstate(over="ignore"):
+            batch = batch.astype(space.dtype, copy=False)
+    inside = (batch >= space.low) & (batch <= space.high)
+    return inside if strict else inside | finite
+
+
+def _object_actions(space: spaces.Space[Any], actions: Any, lead: int, out_of_bounds: str) -> Any:
+    if lead == 0:
+        return _one_action(space, actions, out_of_bounds, "")
+    if isinstance(actions, (np.ndarray, list)):
+        rows: list[Any] = list(actions)
+    elif lead == 1 and _is_one_action(space, actions, out_of_bounds):
+        rows = [actions]
+    elif isinstance(actions, (dict, tuple)):
+        try:
+            rows = _unstacked(space, actions)
+            rows = rows if lead == 1 else [_unstacked(space, row) for row in rows]
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            message = f"actions are not a batch of {space}: its parts must be arrays of one length"
+            raise ActionError(message) from error
+    else:
+        raise ActionError(f"expected a list of actions of {space}, got {type(actions).__name__}")
+    for index, row in enumerate(rows):
+        place = f" (row {index})"
+        if lead == 1:
+            rows[index] = _one_action(space, row, out_of_bounds, place)
+        elif isinstance(row, (list, tuple, np.ndarray)):
+            rows[index] = [_one_action(space, step, out_of_bounds, place) for step in row]
+        else:
+            raise ActionError(f"row {index} must be a sequence of actions of {space}, got {row!r}")
+    return rows
+
+
+def _unstacked(space: spaces.Space[Any], batch: Any) -> list[Any]:
+    """Return the rows of a tree of arrays; raise `ValueError` if the arrays differ in length."""
+    (count,) = {len(part) for part in flatten(space, batch)}
+    return [take(batch, index) for index in range(count)]
+
+
+def _is_one_action(space: spaces.Space[Any], action: Any, out_of_bounds: str) -> bool:
+    try:
+        _one_action(space, action, out_of_bounds, "")
+    except ActionError:
+        return False
+    return True
+
+
+def _one_action(space: spaces.Space[Any], action: Any, out_of_bounds: str, place: str) -> Any:
+    """Check all parts of an action that is not an array; return the action."""
+    try:
+        return _checked_parts(space, action, out_of_bounds)
+    except ActionError as error:
+        raise ActionError(f"action {action!r}{place} is not in the action space {space}") from error
+
+
+def _checked_parts(space: spaces.Space[Any], action: Any, out_of_bounds: str) -> Any:
+    if isinstance(space, spaces.Box):
+        return _leaf_actions(space, action, 0, out_of_bounds)
+    if isinstance(space, spaces.Dict):
+        if isinstance(action, Mapping) and action.keys() == space.spaces.keys():
+            return {
+                key: _checked_parts(part, action[key], out_of_bounds)
+                for key, part in space.spaces.items()
+            }
+    elif isinstance(space, spaces.Tuple):
+        if isinstance(action, (tuple, list)) and len(action) == len(space.spaces):
+            pairs = zip(space.spaces, action, strict=True)
+            return tuple([_checked_parts(part, inner, out_of_bounds) for part, inner in pairs])
+    elif space.contains(action):
+        return action
+    raise ActionError(f"{action!r} is not in {space}")
+
+
+def _parts(space: spaces.Space[Any]) -> list[spaces.Space[Any]] | None:
+    if isinstance(space, spaces.Dict):
+        return list(space.spaces.values())
+    if isinstance(space, spaces.Tuple):
+        return list(space.spaces)
+    return None
+
+
+def wrong_shape(space: spaces.Space[Any], given: Any, lead: int) -> ActionError:
+    """Return the error for actions with a wrong shape; `lead` is as in `spaces.as_actions`."""
+    shape = tuple(space.shape or ())
+    expected = ", ".join([*"NT"[:lead], *map(str, shape)])
+    hint = _rows_hint(np.asarray(given))
+    if not hint and not lead and np.ndim(given) > len(shape):
+        hint = "; step takes one action, step_batch takes one for each row"
+    return ActionError(
+        f"actions of {space} must have shape ({expected}), got shape {np.shape(given)}{hint}"
+    )
+
+
+def wrong_dtype(space: spaces.Space[Any], given: Any) -> ActionError:
+    """Return the error for actions of a dtype that does not fit `space`."""
+    array = np.asarray(given)
+    hint = ""
+    if array.dtype.kind == "f":
+        hint = "; it takes whole numbers: convert them with astype(int)"
+    elif array.dtype.kind in "SU":
+        hint = "; they are text"
+    elif array.dtype == object and all(isinstance(each, int) for each in array.flat):
+        hint = "; whole numbers must fit into 64 bits"
+    elif array.ndim == 0:
+        hint = f"; give an array or a list, not a {type(given).__name__}"
+    return ActionError(f"actions of dtype {array.dtype} do not fit the action space {space}{hint}")
+
+
+def not_in_space(
+    space: spaces.Space[Any], batch: NDArray[Any], good: NDArray[np.bool_], lead: int
+) -> ActionError:
+    """Return the error that names the first action of `batch` outside `space`, and its row."""
+    row = tuple(int(x) for x in np.argwhere(~good)[0][:lead])
+    place = f" (row {row if lead > 1 else row[0]})" if lead else ""
+    return ActionError(
+        f"action {batch[row].tolist()}{place} is not in the action space {space}{_rows_hint(batch)}"
+    )
+
+
+def _rows_hint(actions: NDArray[Any]) -> str:
+    """Return a hint if `actions` are state rows; otherwise an empty string."""
+    if actions.dtype == np.uint8 and actions.ndim and actions.size:
+        if actions[(0,) * (actions.ndim - 1)][:4].tobytes() == MAGIC:
+            return "; these are states: the first argument is the actions, the second the states"
+    return ""

@@ -1,0 +1,142 @@
+"""Which nodes of a Ray cluster step rows, with how many processes; the options of actors."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from plangym_like.errors import InputError
+
+# The most workers of one actor. Its process copies inputs and results for all of them, so a large
+# node has several actors.
+_MOST_WORKERS = 16
+# The keys of `resources` that are options of their own.
+_NAMED_OPTIONS = ("num_cpus", "num_gpus", "memory")
+
+
+class Placement(NamedTuple):
+    """Where one actor runs: a node by its id, or one bundle of a placement group.
+
+    ``workers`` is the number of its processes that step rows.
+    """
+
+    node: str
+    workers: int
+    bundle: int = -1
+
+    def options(
+        self,
+        *,
+        reserve: bool,
+        resources: dict[str, Any] | None,
+        placement_group: Any,
+        runtime_env: dict[str, Any] | None,
+    ) -> dict[str, Any]:
+        """Return the arguments of ``.options`` for an actor with this placement.
+
+        If `reserve` is true, the actor claims a core for each of its workers.
+        """
+        from ray.util import scheduling_strategies  # type: ignore[import-not-found,unused-ignore]
+
+        options = actor_options(self.workers if reserve else 0, resources, runtime_env)
+        strategy: Any
+        if self.bundle >= 0:
+            strategy = scheduling_strategies.PlacementGroupSchedulingStrategy(
+                placement_group, self.bundle
+            )
+        else:
+            strategy = scheduling_strategies.NodeAffinitySchedulingStrategy(self.node, soft=False)
+        options["scheduling_strategy"] = strategy
+        return options
+
+
+def place_workers(
+    cores: Mapping[str, int],
+    wanted: int | None,
+    *,
+    cores_per_actor: int | None = None,
+    spread: bool = True,
+) -> list[Placement]:
+    """Return placements for `wanted` workers (``None``: one per core) on nodes with free `cores`.
+
+    Parameters
+    ----------
+    cores : mapping of str to int
+        Free cores by node.
+    wanted : int or None
+        The maximum number of workers; fewer are placed if there are not enough cores.
+    cores_per_actor : int, optional
+        How many workers one actor has. By default, each node gets the fewest actors with at most 16
+        workers each.
+    spread : bool
+        Whether to use all nodes evenly; otherwise, nodes are filled one by one, the largest first.
+
+    Examples
+    --------
+    >>> place_workers({"a": 4, "b": 2}, 4)
+    [Placement(node='a', workers=3, bundle=-1), Placement(node='b', workers=1, bundle=-1)]
+    >>> filled = place_workers({"a": 4, "b": 2}, 5, cores_per_actor=2, spread=False)
+    >>> [(placement.node, placement.workers) for placement in filled]
+    [('a', 2), ('a', 2), ('b', 1)]
+    """
+    free = {node: count for node, count in cores.items() if count > 0}
+    total = sum(free.values())
+    wanted = total if wanted is None else min(wanted, total)
+    found = []
+    for node, count in (_spread if spread else _pack)(free, wanted).items():
+        actors = -(-count // (cores_per_actor or _MOST_WORKERS))
+        size = cores_per_actor or -(-count // actors)
+        found += [Placement(node, min(size, count - first)) for first in range(0, count, size)]
+    return found
+
+
+def _spread(free: Mapping[str, int], wanted: int) -> dict[str, int]:
+    """Assign each worker to the node with the most free cores left; return the counts by node."""
+    counts: dict[str, int] = {}
+    heap = [(-count, index, node) for index, (node, count) in enumerate(free.items())]
+    heapq.heapify(heap)
+    for _ in range(wanted):
+        left, index, node = heap[0]
+        counts[node] = counts.get(node, 0) + 1
+        if left == -1:
+            heapq.heappop(heap)
+        else:
+            heapq.heapreplace(heap, (left + 1, index, node))
+    return counts
+
+
+def _pack(free: Mapping[str, int], wanted: int) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for node in sorted(free, key=lambda node: -free[node]):
+        if count := min(free[node], wanted):
+            counts[node] = count
+            wanted -= count
+    return counts
+
+
+def actor_options(
+    cores: int, resources: dict[str, Any] | None, runtime_env: dict[str, Any] | None
+) -> dict[str, Any]:
+    """Return the arguments of ``.options`` for an actor that claims `cores` cores and `resources`.
+
+    ``resources["num_cpus"]`` replaces `cores`. Ray does not restart the actor or repeat a call,
+    since the environment's state would be lost without an error.
+
+    >>> actor_options(2, {"num_gpus": 1, "simulator": 1}, None)["resources"]
+    {'simulator': 1}
+    """
+    custom = dict(resources or {})
+    options: dict[str, Any] = {"num_cpus": cores, "max_restarts": 0, "max_task_retries": 0}
+    options.update({key: custom.pop(key) for key in _NAMED_OPTIONS if key in custom})
+    if custom:
+        options["resources"] = custom
+    if runtime_env is not None:
+        options["runtime_env"] = runtime_env
+    return options
+
+
+def check_resources(resources: Any) -> None:
+    """Raise `InputError` unless `resources` is a dict or ``None``."""
+    if resources is not None and not isinstance(resources, dict):
+        raise InputError(f"resources must be a dict such as {{'num_gpus': 1}}, got {resources!r}")

@@ -1,0 +1,869 @@
+"""`PlanEnv`: an environment whose whole state can be read, set, and stepped from."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable
+from functools import partial
+from os import PathLike
+from typing import Any, ClassVar, Literal, Required, Self, TypedDict, Unpack, overload
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Space
+from numpy.typing import NDArray
+
+from plangym_like.audit.auditor import EVERY, Auditor, check_audit
+from plangym_like.audit.comparison import Again, AuditedRows
+from plangym_like.batch.arrays import Inputs, check_on_error, check_one_dt, single_steps
+from plangym_like.batch.layout import Layout
+from plangym_like.batch.row_stepper import RowStepper, closed, layout_of
+from plangym_like.batch.simulator import Simulator, name_of
+from plangym_like.batch.spaces import check_out_of_bounds
+from plangym_like.errors import InputError
+from plangym_like.execution.executor import (
+    Executor,
+    ExecutorOptions,
+    SerialExecutor,
+    SerialOptions,
+    SubmitOptions,
+)
+from plangym_like.execution.given_states import GivenStates
+from plangym_like.execution.job import outside_cause
+from plangym_like.execution.process_executor import ProcessExecutor
+from plangym_like.execution.remote_calls import REMOTE_CALLS
+from plangym_like.gym_view import GymView
+from plangym_like.results import (
+    BatchStep,
+    BatchTransition,
+    Future,
+    ResetObservation,
+    ResetResult,
+    Rollout,
+    Stats,
+    Step,
+    Transition,
+)
+from plangym_like.states import state_files
+from plangym_like.states.rows import HEADER_NBYTES, Row, States
+from plangym_like.support.arguments import as_count
+
+# How audits step rows whose states and observations they need.
+_WHOLE = SubmitOptions(masked=True, audit=True)
+
+
+# Keyword arguments in the overloads below, which tell type checkers what is returned.
+
+
+class _Reset(TypedDict, total=False):
+    seed: int | None
+    options: dict[str, Any] | None
+
+
+class _Batch(TypedDict, total=False):
+    seeds: Any
+    on_error: str
+
+
+class _Now(_Batch, total=False):
+    blocking: Literal[True]
+
+
+class _Later(_Batch, total=False):
+    blocking: Required[Literal[False]]
+
+
+class _Sometime(_Batch, total=False):
+    blocking: bool
+
+
+class PlanEnv:
+    """One environment: a simulator, and an executor that steps batches of its states.
+
+    While a batch uses the simulator, the current state is kept as a row (see `CurrentState`).
+
+    Parameters
+    ----------
+    simulator : Simulator, or callable that returns one
+        The simulator. A callable may also return a `PlanEnv`, whose simulator and options are used.
+    executor : ExecutorOptions, optional
+        Where batches are stepped; by default in this process.
+    name : str or callable, optional
+        The name of the environment.
+    return_image : bool
+        Put an image of each resulting state into ``info["rgb"]``.
+    autoreset, audit, audit_every, out_of_bounds
+        As in `make`.
+    delay_setup : bool
+        Make simulator and executor on first use; until then the env can be pickled.
+
+    Examples
+    --------
+    >>> import plangym_like
+    >>> env = plangym_like.make("CartPole-v1")
+    >>> state, obs, info = env.reset(seed=0)
+    >>> first = env.step_batch([0, 1], state)  # two actions from one state
+    >>> env.step_batch([0, 1], first.states, dt=3).rewards
+    array([3., 3.])
+    >>> env.step(1).reward  # from the current state
+    1.0
+    """
+
+    SINGLETON: ClassVar[bool] = False
+    STATE_IS_ARRAY: ClassVar[bool] = True
+    remote_calls: ClassVar[dict[str, Any]] = REMOTE_CALLS
+    # How to make this environment in one process: ``(env_class, name, kwargs)``.
+    recipe: tuple[Callable[..., Any], Any, dict[str, Any]] | None = None
+
+    def __init__(
+        self,
+        simulator: Simulator | Callable[[], Simulator | PlanEnv],
+        executor: ExecutorOptions | None = None,
+        *,
+        name: Any = None,
+        autoreset: bool = True,
+        return_image: bool = False,
+        audit: str = "raise",
+        audit_every: int = EVERY,
+        out_of_bounds: str = "pass",
+        delay_setup: bool = False,
+    ) -> None:
+        check_audit(audit, audit_every)
+        self.autoreset = autoreset
+        self.return_image = return_image
+        self._given_simulator = simulator
+        self._name = getattr(simulator, "name", simulator) if name is None else name
+        self._options: ExecutorOptions = SerialOptions() if executor is None else executor
+        self._audit, self._audit_every = audit, audit_every
+        self._out_of_bounds = check_out_of_bounds(out_of_bounds)
+        # The arguments with which `clone` calls the class.
+        self._arguments: dict[str, Any] = {
+            "simulator": simulator,
+            "executor": executor,
+            "name": name,
+            "autoreset": autoreset,
+            "return_image": return_image,
+            "audit": audit,
+            "audit_every": audit_every,
+            "out_of_bounds": out_of_bounds,
+        }
+        self._setup_lock = threading.RLock()
+        self._stepper: RowStepper | None = None
+        self._executor: Executor | None = None
+        self._stats: Stats | None = None
+        self._auditor: Auditor
+        self._closed = False
+        if not delay_setup:
+            self.setup()
+
+    def setup(self) -> None:
+        """Make the simulator and the executor, unless they exist already."""
+        if self._closed:
+            raise closed(self.name)
+        if self._stepper is not None:
+            self._stepper.ensure_usable()
+            return
+        with self._setup_lock:
+            if self._stepper is None:  # another thread may have made them meanwhile
+                self._make()
+
+    def _make(self) -> None:
+        self._options.prepare()
+        given = self._given_simulator
+        with self._options.trials():
+            made = given if isinstance(given, Simulator) else given()
+        stepper = self._take_over(made) if isinstance(made, PlanEnv) else self._wrap(made)
+        try:
+            self._use(stepper.layout, self._options.make(stepper))
+            if not self._options.isolated:
+                stepper.prepare()
+        except BaseException:
+            stepper.close()
+            raise
+        self._stepper = stepper
+
+    def _take_over(self, other: PlanEnv) -> RowStepper:
+        """Use the simulator and options of `other`."""
+        stepper = other.row_stepper
+        self.autoreset, self.return_image = other.autoreset, other.return_image
+        self._auditor = other._auditor
+        return stepper
+
+    def _wrap(self, sim: Simulator) -> RowStepper:
+        layout = layout_of(sim, images=self.return_image, out_of_bounds=self._out_of_bounds)
+        stepper = RowStepper(sim, layout, self.name)
+        self._auditor = Auditor(
+            layout,
+            self.name,
+            sim.state_difference,
+            stepper.declare_approximate,
+            mode=self._audit,
+            every=self._audit_every,
+            stats=Stats(),
+            wrappers=sim.suspect_wrappers(),
+        )
+        return stepper
+
+    def _use(self, layout: Layout, executor: Executor) -> None:
+        """From now on, step batches with `executor`; `layout` describes their arrays."""
+        self._layout = layout
+        self._executor = executor
+        self._auditor.stats = self._stats = executor.stats
+        self._given = GivenStates(executor, layout)
+
+    def _set_up_for_use(self) -> None:
+        """Call `setup` in a property, where Python takes an `AttributeError` for a missing name."""
+        try:
+            self.setup()
+        except AttributeError as error:
+            raise RuntimeError(f"{self.name} could not be made: AttributeError: {error}") from error
+
+    @property
+    def row_stepper(self) -> RowStepper:
+        """The object that steps rows in this process."""
+        self._set_up_for_use()
+        assert self._stepper is not None
+        return self._stepper
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._closed or self._executor is not None:
+            raise TypeError(
+                f"{self!r} holds a simulator or is closed, and cannot be pickled or copied; use "
+                "clone(), send its state rows, or make it with delay_setup=True and pickle it then"
+            )
+        return {name: value for name, value in vars(self).items() if name != "_setup_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _setup_lock=threading.RLock())
+
+    def __repr__(self) -> str:
+        workers = "" if self.n_workers is None else f", n_workers={self.n_workers}"
+        return f"{type(self).__name__}({self.name!r}{workers})"
+
+    def __getattr__(self, name: str) -> Any:
+        if hasattr(type(self), name):
+            # A property has raised an AttributeError, which Python hides; this raises it again.
+            return object.__getattribute__(self, name)
+        told = ""
+        if not name.startswith("_") and not self.__dict__.get("_closed", True):
+            if (stepper := self._stepper_of_attributes()) is None:
+                told = "; it is made on first use, and its environment's attributes after setup()"
+            elif name in stepper.simulator.shown_attributes:
+                return getattr(self.simulator, name)
+            elif stepper.simulator.env.has_wrapper_attr(name):
+                return self.gym_env.get_wrapper_attr(name)
+        kind = "closed 'PlanEnv'" if self.__dict__.get("_closed") else "'PlanEnv'"
+        raise AttributeError(f"{kind} object has no attribute {name!r}{told}")
+
+    def _stepper_of_attributes(self) -> RowStepper | None:
+        """Return the stepper whose environment's attributes this env has, without making it."""
+        return self._stepper
+
+    # Parts
+
+    @property
+    def simulator(self) -> Simulator:
+        """The simulator, in the env's current state."""
+        stepper = self.row_stepper
+        with stepper.lock:
+            stepper.current.bring_back()
+        self._auditor.forget()
+        return stepper.simulator
+
+    @property
+    def executor(self) -> Executor:
+        """The executor, which steps batches."""
+        self._set_up_for_use()
+        assert self._executor is not None
+        return self._executor
+
+    @property
+    def batch_env(self) -> Any:
+        """The executor, under plangym's name."""
+        return self.executor
+
+    @property
+    def plan_env(self) -> Self:
+        """This env itself; in plangym, `plan_env` is the environment in the calling process."""
+        return self
+
+    @property
+    def unwrapped(self) -> Self:
+        """This env itself, because wrappers are inside it."""
+        return self
+
+    @property
+    def gym_env(self) -> gymnasium.Env[Any, Any]:
+        """The wrapped Gymnasium environment, in the env's current state."""
+        simulator = self.simulator
+        simulator.hand_out()
+        return simulator.env
+
+    @property
+    def layout(self) -> Layout:
+        """The layout of this environment's batches."""
+        self._set_up_for_use()
+        return self._layout
+
+    # Properties
+
+    @property
+    def name(self) -> str:
+        """The id, or the name of the callable that made the environment."""
+        return name_of(self._name)
+
+    @property
+    def n_workers(self) -> int | None:
+        """The number of processes that step rows, this one included; ``None`` without workers."""
+        return self._options.n_workers
+
+    @property
+    def isolate(self) -> bool:
+        """Whether batches are stepped in other processes only."""
+        return self._options.isolated
+
+    @property
+    def stats(self) -> Stats:
+        """Counters of all batches so far; without workers, they remain after `close`."""
+        if self._closed and self._stats and isinstance(self._options, SerialOptions):
+            return self._stats
+        return self.executor.stats
+
+    @property
+    def observation_space(self) -> Space[Any]:
+        """The space of single observations."""
+        return self.layout.observation_space
+
+    @property
+    def action_space(self) -> Space[Any]:
+        """The space of single actions."""
+        return self.layout.action_space
+
+    @property
+    def obs_shape(self) -> tuple[int, ...] | None:
+        """The shape of one observation."""
+        return self.observation_space.shape
+
+    @property
+    def action_shape(self) -> tuple[int, ...] | None:
+        """The shape of one action."""
+        return self.action_space.shape
+
+    @property
+    def state_nbytes(self) -> int:
+        """Bytes in one state row."""
+        return self.layout.format.state_nbytes
+
+    @property
+    def frameskip(self) -> int | tuple[int, int]:
+        """Frames per action; a pair ``(low, high)`` if the number is drawn at random."""
+        return self.row_stepper.simulator.frameskip
+
+    @property
+    def exactness(self) -> str:
+        """``"exact"`` if restored states continue bit-identically, otherwise ``"approximate"``."""
+        return self.row_stepper.simulator.exactness
+
+    @property
+    def exactness_note(self) -> str:
+        """Why `exactness` has its value."""
+        return self.row_stepper.simulator.exactness_note
+
+    @property
+    def snapshot(self) -> str:
+        """How states are saved: ``"native"``, ``"pickle"`` or ``"replay"``."""
+        return self.row_stepper.simulator.snapshot
+
+    @property
+    def snapshot_note(self) -> str:
+        """Why states are saved by the method `snapshot`."""
+        return self.row_stepper.simulator.snapshot_note
+
+    # One state
+
+    @overload
+    def reset(
+        self, *, return_state: Literal[True] = True, **how: Unpack[_Reset]
+    ) -> ResetResult: ...
+    @overload
+    def reset(self, *, return_state: Literal[False], **how: Unpack[_Reset]) -> ResetObservation: ...
+    @overload
+    def reset(
+        self, *, return_state: bool, **how: Unpack[_Reset]
+    ) -> ResetResult | ResetObservation: ...
+    def reset(
+        self,
+        *,
+        seed: int | None = None,
+        options: dict[str, Any] | None = None,
+        return_state: bool = True,
+    ) -> ResetResult | ResetObservation:
+        """Start an episode.
+
+        Without a seed, the current state's random generator continues, as in Gymnasium; the first
+        reset makes a new generator. Batches do not change the generator. If the reset raises, the
+        current state does not change.
+
+        Returns
+        -------
+        ResetResult
+            ``(state, obs, info)``, or ``(obs, info)`` with ``return_state=False``.
+
+        Raises
+        ------
+        InputError
+            The seed is negative or not a whole number, or `options` is not a dict.
+        SnapshotError
+            `options` change something that a state row cannot hold.
+        """
+        stepper = self.row_stepper
+        if seed is not None:
+            seed = as_count("seed", seed, least=0)
+        how: dict[str, Any] = {"read": return_state, "image": self.return_image}
+        with stepper.lock:
+            state, obs, info = self._given.use(stepper.current, "reset", seed, options, **how)
+        return ResetObservation(obs, info) if state is None else ResetResult(state, obs, info)
+
+    def set_state(self, state: Row) -> None:
+        """Make `state` the current state.
+
+        Raises
+        ------
+        StateError
+            The row is malformed or of another environment; the current state does not change.
+        PoisonInputError, StepTimeoutError
+            Batches are isolated, and the workers that tried the row died or hung.
+        """
+        self._set(state, given=True)
+
+    @overload
+    def step(
+        self, action: Any, state: None = None, dt: int = 1, return_state: None = None
+    ) -> Step: ...
+    @overload
+    def step(
+        self, action: Any, state: Row, dt: int = 1, return_state: None = None
+    ) -> Transition: ...
+    @overload
+    def step(
+        self, action: Any, state: Row | None = None, dt: int = 1, *, return_state: Literal[True]
+    ) -> Transition: ...
+    @overload
+    def step(
+        self, action: Any, state: Row | None = None, dt: int = 1, *, return_state: Literal[False]
+    ) -> Step: ...
+    @overload
+    def step(
+        self, action: Any, state: Row | None = None, dt: int = 1, return_state: bool | None = None
+    ) -> Transition | Step: ...
+    def step(
+        self, action: Any, state: Row | None = None, dt: int = 1, return_state: bool | None = None
+    ) -> Transition | Step:
+        """Hold `action` for ``dt * frameskip`` frames, or until the episode ends.
+
+        Parameters
+        ----------
+        action : element of the action space
+            Actions of a `Box` keep the dtype that ``numpy.asarray`` gives them. They may lie beyond
+            its bounds, depending on `out_of_bounds`.
+        state : row, optional
+            The state to step from; by default the current one. The next state becomes current.
+        dt : int
+            The duration in units of `frameskip` frames, at least 1.
+        return_state : bool, optional
+            Whether to return the next state; by default only if `state` is given.
+
+        Returns
+        -------
+        Transition
+            ``(state, obs, reward, terminated, truncated, info)``; without the state, a `Step`.
+
+        Raises
+        ------
+        InputError, StateError
+            An argument is invalid; the environment has not been stepped.
+        Exception
+            Any error of the environment. If `state` was given, a current state that was reached
+            from `reset` does not change. Any other current state may be lost, and later calls that
+            need it raise `StateLostError`. If `state` was not given, the environment stays as its
+            own ``step`` left it, but a current state that is kept as a row does not change.
+        """
+        stepper = self._stepper
+        if stepper is None or stepper.refusal is not None:
+            stepper = self.row_stepper
+        if self._given.tries:
+            self._given.attempt_step(stepper.current, action, state, dt)
+        if return_state is None:
+            return_state = state is not None
+        with stepper.lock:
+            if state is None:
+                self._start(stepper)
+            elif self._auditor.is_due(1):
+                return self._step_audited(stepper, action, state, dt, return_state)
+            return self._step(stepper, action, state, dt, return_state)
+
+    def _step(
+        self, stepper: RowStepper, action: Any, state: Row | None, dt: int, return_state: bool
+    ) -> Transition | Step:
+        layout = self._layout
+        chosen, steps = layout.check_action(action), check_one_dt(dt)
+        row = None if state is None else layout.format.check_row(state)
+        step: Any = stepper.current.step
+        if self._given.elsewhere:
+            step = partial(self._given.step, stepper.current)
+        result: Transition | Step = step(
+            chosen, steps, row, read=return_state, image=self.return_image, autoreset=self.autoreset
+        )
+        return result
+
+    def _step_audited(
+        self, stepper: RowStepper, action: Any, state: Row, dt: int, return_state: bool
+    ) -> Transition | Step:
+        given = copy.deepcopy((action, state))
+        inputs = self._layout.check([given[0]], given[1], dt, None)
+        sample = AuditedRows(self._auditor, self._layout, inputs)
+        result = self._step(stepper, action, state, dt, True)
+        # This thread holds the stepper's lock. An executor that steps rows in this process may hold
+        # its own lock while it waits for the stepper's, so using it here could deadlock.
+        here = partial(self._here, self.executor)
+        sample.audited(result, lambda: self._again(here(), here()))
+        return result if return_state else Step(*result[1:])
+
+    def as_gym(self) -> GymView:
+        """Return this env as a `gymnasium.Env`, for Gymnasium's wrappers and other libraries.
+
+        The two share the current state: a step of either one changes it for both.
+        """
+        return GymView(self)
+
+    # Batches
+
+    @overload
+    def step_batch(
+        self, actions: Any, states: None = None, dt: Any = 1, **how: Unpack[_Now]
+    ) -> BatchStep: ...
+    @overload
+    def step_batch(
+        self, actions: Any, states: States, dt: Any = 1, **how: Unpack[_Now]
+    ) -> BatchTransition: ...
+    @overload
+    def step_batch(
+        self,
+        actions: Any,
+        states: States | None = None,
+        dt: Any = 1,
+        *,
+        return_state: Literal[True],
+        **how: Unpack[_Now],
+    ) -> BatchTransition: ...
+    @overload
+    def step_batch(
+        self,
+        actions: Any,
+        states: States | None = None,
+        dt: Any = 1,
+        *,
+        return_state: Literal[False],
+        **how: Unpack[_Now],
+    ) -> BatchStep: ...
+    @overload
+    def step_batch(
+        self, actions: Any, states: None = None, dt: Any = 1, **how: Unpack[_Later]
+    ) -> Future[BatchStep]: ...
+    @overload
+    def step_batch(
+        self, actions: Any, states: States, dt: Any = 1, **how: Unpack[_Later]
+    ) -> Future[BatchTransition]: ...
+    @overload
+    def step_batch(
+        self,
+        actions: Any,
+        states: States | None = None,
+        dt: Any = 1,
+        return_state: bool | None = None,
+        **how: Unpack[_Sometime],
+    ) -> Any: ...
+    def step_batch(
+        self,
+        actions: Any,
+        states: States | None = None,
+        dt: Any = 1,
+        return_state: bool | None = None,
+        *,
+        seeds: Any = None,
+        blocking: bool = True,
+        on_error: str = "raise",
+    ) -> Any:
+        """Step N states, each with its own action; the env's current state does not change.
+
+        Row i of the result depends only on ``actions[i], states[i], dt[i], seeds[i]``.
+
+        Parameters
+        ----------
+        actions : array ``(N, *action_shape)``, sequence, or one action for all rows
+            Actions of a `Box` keep the dtype that ``numpy.asarray`` gives the batch.
+        states : array ``(N, state_nbytes) uint8``, sequence of rows, or one row for all
+            The states to step from; by default, every action starts from the current state.
+        dt : int or int array ``(N,)``
+            How long each action is held, in units of `frameskip` frames.
+        return_state : bool, optional
+            Whether to return the next states; by default only if `states` are given.
+        seeds : int array ``(N,)``, optional
+            Seeds for the rows' random generators, which are reseeded before the step.
+        blocking : bool
+            ``False`` returns a `Future`, whose ``result()`` returns the result or raises the error
+            of the batch. Without workers, the rows are stepped before this call returns.
+        on_error : {"raise", "mask"}
+            ``"raise"``: raise the error of the first row that raises, or that kills or hangs its
+            worker. ``"mask"``: step all rows; ``infos.failed`` ``(N,) bool`` tells which rows
+            failed, and ``infos.errors`` why. A failed row has a state of zeros, which is not a
+            valid state, a reward of NaN, an observation of zeros, and false flags.
+
+        Returns
+        -------
+        BatchTransition
+            ``(states, obs, rewards, terminateds, truncateds, infos)``; without states, a
+            `BatchStep`.
+
+        Raises
+        ------
+        InputError, StateError
+            An argument is invalid; no row has been stepped.
+        """
+        executor = self._executor
+        if executor is None:
+            executor = self.executor
+        wanted = return_state if return_state is not None else states is not None
+        given = self.get_state() if states is None else states
+        inputs = self._layout.check(actions, given, dt, seeds, sums=False)
+        options = SubmitOptions(wanted, True, blocking, check_on_error(on_error))
+        return self._submit(executor, inputs, options)
+
+    make_transitions = step_batch
+
+    @overload
+    def rollout_batch(
+        self,
+        actions: Any,
+        states: States | None = None,
+        dt: Any = 1,
+        *,
+        return_observations: bool = False,
+        **how: Unpack[_Now],
+    ) -> Rollout: ...
+    @overload
+    def rollout_batch(
+        self,
+        actions: Any,
+        states: States | None = None,
+        dt: Any = 1,
+        *,
+        return_observations: bool = False,
+        **how: Unpack[_Later],
+    ) -> Future[Rollout]: ...
+    @overload
+    def rollout_batch(
+        self,
+        actions: Any,
+        states: States | None = None,
+        dt: Any = 1,
+        *,
+        return_observations: bool = False,
+        **how: Unpack[_Sometime],
+    ) -> Any: ...
+    def rollout_batch(
+        self,
+        actions: Any,
+        states: States | None = None,
+        dt: Any = 1,
+        *,
+        seeds: Any = None,
+        return_observations: bool = False,
+        blocking: bool = True,
+        on_error: str = "raise",
+    ) -> Any:
+        """Step N rows T times in one call, and return a `Rollout`.
+
+        Parameters
+        ----------
+        actions : array ``(N, T, *action_shape)``
+        states, dt, seeds, blocking, on_error
+            As in `step_batch`.
+        return_observations : bool
+            Whether to return the observations ``(N, T, *obs_shape)``.
+        """
+        executor = self.executor
+        given = self.get_state() if states is None else states
+        inputs = self._layout.check(actions, given, dt, seeds, horizon=True, sums=False)
+        options = SubmitOptions(True, return_observations, blocking, check_on_error(on_error))
+        return self._submit(executor, inputs, options)
+
+    def _submit(self, executor: Executor, inputs: Inputs, options: SubmitOptions) -> Any:
+        steps = single_steps(inputs, 0, inputs.count)
+        waits = not (executor.can_audit or self._auditor.all_rows)
+        if waits or not inputs.count or not self._auditor.is_due(steps):
+            return executor.submit(inputs, options)
+        sample = AuditedRows(self._auditor, self._layout, inputs)
+        result = executor.submit(inputs, options)
+        return sample.audited(result, lambda: self._again(executor, self._here(executor), options))
+
+    def _here(self, executor: Executor) -> Executor:
+        """Return an executor that steps rows in this process, or `executor` if it is isolated."""
+        if executor.isolated:
+            return executor
+        self.row_stepper.for_audits()  # makes a copy the first time
+        return SerialExecutor(self.row_stepper)
+
+    def _again(self, executor: Executor, here: Executor, options: SubmitOptions = _WHOLE) -> Again:
+        """Return functions that step rows for audits: two with `executor`, and one with `here`.
+
+        `options` are those of the audited batch.
+        """
+        audit = options._replace(masked=True, audit=True, blocking=True)
+        return Again(
+            partial(executor.submit, options=audit),
+            partial(executor.submit, options=_WHOLE),
+            partial(here.submit, options=_WHOLE),
+            self._outside_cause,
+        )
+
+    def _outside_cause(self, inputs: Inputs) -> str:
+        executor = self.executor
+        if not executor.isolated:
+            return self.row_stepper.outside_cause(inputs)
+        if isinstance(executor, ProcessExecutor) and executor.workers:
+            return str(executor.call(outside_cause, inputs))
+        return ""  # all workers are on other machines
+
+    # States
+
+    def get_state(self) -> Row:
+        """Return the current state as a new row ``(state_nbytes,) uint8``."""
+        stepper = self.row_stepper
+        with stepper.lock:
+            self._start(stepper)
+            return stepper.current.get()
+
+    def view_state(self, states: States) -> dict[str, NDArray[Any]]:
+        """Return the named fields of a state row as read-only arrays; ``(N, ...)`` for N rows."""
+        stepper = self.row_stepper
+        self._given.attempt(states, many=True)
+        rows = self._layout.format.check(states)
+        return self._given.view(stepper, rows, single=np.ndim(states) == 1)
+
+    def make_state(self, state: Row | None = None, **physics: Any) -> Row:
+        """Return a new row made from physical quantities; the current state does not change.
+
+        Parameters
+        ----------
+        state : row, optional
+            The state to copy and change; by default the current one. All other data are kept.
+        physics
+            The quantities that the family supports, such as ``x=`` in classic control.
+        """
+        stepper, state_format = self.row_stepper, self._layout.format
+        with stepper.lock:
+            row = self.get_state() if state is None else state_format.check(state)[0].copy()
+            stepper.simulator.build_state(row[HEADER_NBYTES:], **physics)
+            state_format.seal(row[None])
+            return row
+
+    def save_states(self, path: str | PathLike[str], states: States) -> None:
+        """Write state rows to a file, with a digest."""
+        state_format = self.layout.format
+        state_files.save(path, state_format, state_format.check(states))
+
+    def load_states(self, path: str | PathLike[str]) -> Row:
+        """Read the rows ``(N, state_nbytes)`` of a file that `save_states` wrote.
+
+        Raises
+        ------
+        StateError
+            The file is damaged, truncated, or belongs to another environment.
+        """
+        return state_files.load(path, self.layout.format)
+
+    def get_image(self) -> NDArray[np.uint8]:
+        """Return an image ``(height, width, 3) uint8`` of the current state, in any render mode."""
+        stepper = self.row_stepper
+        with stepper.lock:
+            self._start(stepper)
+            image: NDArray[np.uint8] = self._given.use(stepper.current, "image")
+            return image
+
+    @property
+    def img_shape(self) -> tuple[int, ...]:
+        """The shape of the images that `get_image` returns."""
+        return self.get_image().shape
+
+    def sample_action(self) -> Any:
+        """Return a random action."""
+        return self.action_space.sample()
+
+    def _start(self, stepper: RowStepper) -> None:
+        """Start an episode if there is no current state; raise `StateLostError` if it was lost."""
+        current = stepper.current
+        if not current.started or current.lost:
+            current.check(self.name)
+            current.reset(None, None, read=False, image=False)
+
+    # Closing
+
+    def close(self) -> None:
+        """Close processes and simulator; results already returned stay valid.
+
+        May be called again.
+        """
+        self._closed = True
+        executor, self._executor = self._executor, None
+        stepper, self._stepper = self._stepper, None
+        if executor is not None:
+            executor.close()
+        if stepper is not None:
+            stepper.close()
+
+    def clone(self, **changed: Any) -> Self:
+        """Return another env made with the same arguments, updated with `changed`.
+
+        It is in the same state, unless the state formats differ or one of the two is not set up.
+        """
+        arguments = {**self._arguments, **changed}
+        if isinstance(arguments.get("simulator"), Simulator):
+            raise InputError("a clone would share the simulator: make the env from a callable")
+        other = type(self)(**arguments)
+        mine, theirs = self._stepper, other._stepper
+        if mine is None or theirs is None or mine.layout.format != theirs.layout.format:
+            return other
+        try:
+            if mine.current.started and mine.refusal is None:
+                given = mine.current.given or self._given.includes(mine.current)
+                other._set(self.get_state(), given=given)
+        except BaseException:
+            other.close()
+            raise
+        return other
+
+    def _set(self, state: Row, *, given: bool) -> None:
+        """Make `state` the current state; `given` says whether it comes from a caller."""
+        stepper = self.row_stepper
+        if given:
+            self._given.attempt(state)
+        row = self._layout.format.check_row(state)
+        with stepper.lock:
+            if given:
+                self._given.set(stepper.current, row)
+            else:
+                stepper.current.set(row, given=False)
+
+    def sync_states(self, state: Row | None = None, blocking: bool = True) -> None:
+        """Make `state` the current state, as `set_state` does; workers do not hold states."""
+        del blocking
+        if state is not None:
+            self._set(state, given=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

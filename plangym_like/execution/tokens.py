@@ -1,0 +1,164 @@
+"""`Tokens`: ranges of rows that no process has begun; each process takes the next one.
+
+The tokens are in a pipe that all processes of a pool read. A token is written and read as a whole,
+because the kernel locks a pipe during each read and write, and everything in it is a multiple of a
+token. So the processes need no lock of their own, which a killed process could hold.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import sys
+import time
+import weakref
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+# The number of the batch, and the range of its rows.
+_TOKEN = struct.Struct("=qqq")
+# The most tokens of one write; the kernel does not divide writes of up to 4,096 bytes.
+_MOST = 4096 // _TOKEN.size
+# No more tokens are added to so many. The pipe then has room for those that are put back.
+_FULL = 1000
+# Rows are stepped in ranges that take `_COARSE_SECONDS`, and less toward the end of a batch, down
+# to `_FINE_SECONDS` (`benchmarks/never_slower.py`, 16 to 256 rows).
+_FINE_SECONDS, _COARSE_SECONDS = 4e-4, 12e-3
+
+Range = tuple[int, int]
+
+
+class Tokens:
+    """A pipe of tokens.
+
+    Parameters
+    ----------
+    read_fd, write_fd : int
+        The descriptors of a pipe, which this object closes; by default, a new pipe is made.
+    """
+
+    def __init__(self, read_fd: int = -1, write_fd: int = -1) -> None:
+        if read_fd < 0:
+            read_fd, write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.read_fd, self.write_fd, self._pid = read_fd, write_fd, os.getpid()
+        self._finalizer = weakref.finalize(self, _close, read_fd, write_fd)
+        self._finalizer.atexit = False
+
+    @property
+    def _usable(self) -> bool:
+        """Whether the pipe is open, and not that of a process that this one was forked from."""
+        return self.read_fd >= 0 and os.getpid() == self._pid
+
+    def put(self, batch: int, ranges: Iterable[Range]) -> list[Range]:
+        """Add tokens; return those for which there is no room."""
+        left = list(ranges)
+        while left and self._usable and len(self) < _FULL:
+            packed = b"".join(_TOKEN.pack(batch, *each) for each in left[:_MOST])
+            try:
+                os.write(self.write_fd, packed)
+            except OSError:  # full, or closed by another thread
+                break
+            del left[:_MOST]
+        return left
+
+    def put_back(self, batch: int, rows: Range) -> None:
+        """Put back a token that this process has taken."""
+        while self._usable:
+            with contextlib.suppress(BlockingIOError):
+                os.write(self.write_fd, _TOKEN.pack(batch, *rows))
+                return
+            time.sleep(1e-3)  # others take tokens meanwhile
+
+    def take(self) -> tuple[int, int, int] | None:
+        """Remove and return the next token ``(batch, start, stop)``; ``None`` if none is left."""
+        if not self._usable:
+            return None
+        try:
+            return _TOKEN.unpack(os.read(self.read_fd, _TOKEN.size))
+        except OSError:  # empty, or closed by another thread
+            return None
+
+    def take_of(self, batch: int) -> Range | None:
+        """Return the next token's range if it is of `batch`; otherwise leave the token there."""
+        token = self.take()
+        if token is None:
+            return None
+        if token[0] != batch:
+            self.put_back(token[0], token[1:])
+            return None
+        return token[1:]
+
+    def drain(self) -> list[Range]:
+        """Remove all tokens, and return their ranges."""
+        found = []
+        while (token := self.take()) is not None:
+            found.append(token[1:])
+        return found
+
+    def __len__(self) -> int:
+        if not self._usable:
+            return 0
+        import fcntl
+        import termios
+
+        nbytes = fcntl.ioctl(self.read_fd, termios.FIONREAD, b"\0" * 4)
+        return int.from_bytes(nbytes, sys.byteorder) // _TOKEN.size
+
+    def close(self) -> None:
+        """Close the pipe; safe to call more than once."""
+        self.read_fd = self.write_fd = -1
+        self._finalizer()
+
+
+def _close(read_fd: int, write_fd: int) -> None:
+    os.close(read_fd)
+    os.close(write_fd)
+
+
+def cut(
+    start: int,
+    stop: int,
+    steps: int | NDArray[np.int64],
+    step_seconds: float,
+    processes: int,
+    later: float = 0.0,
+) -> Iterator[Range]:
+    """Divide the rows ``start:stop`` into ranges, which become smaller toward the end.
+
+    Each range takes at most an equal part of half of the remaining time.
+
+    Parameters
+    ----------
+    start, stop : int
+    steps : int or array ``(N,)``
+        How many single steps each row takes, or all rows of the batch.
+    step_seconds : float
+        Seconds of a single step; 0 if it is not known.
+    processes : int
+        The number of processes that take the ranges.
+    later : float
+        How many single steps the rows take that will be dealt after these.
+
+    Examples
+    --------
+    >>> list(cut(0, 100, 1, 1e-4, 2))
+    [(0, 25), (25, 43), (43, 57), (57, 67), (67, 75), (75, 81), (81, 85), (85, 89), ...
+    """
+    if isinstance(steps, int):
+        counts = np.arange(1, stop - start + 1) * float(steps)
+    else:
+        counts = np.cumsum(steps[start:stop], dtype=np.float64)
+    ends = counts * (step_seconds or 1.0)
+    total = (float(ends[-1]) if len(ends) else 0.0) + later * (step_seconds or 1.0)
+    fine, coarse = (min(_FINE_SECONDS, total / processes), _COARSE_SECONDS)
+    if not step_seconds:
+        fine, coarse = 0.0, total
+    at, taken = 0, 0.0
+    while at < len(ends):
+        seconds = max(fine, min(coarse, (total - taken) / (2 * processes)))
+        end = max(at + 1, int(np.searchsorted(ends, taken + seconds, side="right")))
+        yield start + at, start + end
+        at, taken = end, float(ends[end - 1])

@@ -1,0 +1,441 @@
+"""`WorkerPool`: workers that are replaced when they die or hang.
+
+Each of them has a `WorkerHandle`. `RetryPolicy` decides when to stop replacing workers.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import signal
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+from plangym_like.errors import WorkerDiedError, WorkerError, WorkerStartError, WorkerTimeoutError
+from plangym_like.processes.external_process import ExternalProcess
+from plangym_like.processes.remote_errors import is_remote, portable_result
+from plangym_like.results import Future
+
+logger = logging.getLogger("plangym_like")
+
+# How long a worker may continue with an abandoned task before it is replaced.
+_GRACE_SECONDS = 1.0
+# The longest time between two checks of workers that are starting; a reply ends it earlier.
+_LOOK_SECONDS = 0.5
+# The number of failed starts in succession, per worker, that raises an error. If the last process
+# was killed, this may have been chance, so the second, larger number applies.
+_FAILED_STARTS, _KILLED_STARTS = 3, 20
+# The number of deaths in succession, without any task making progress, that raises an error.
+_DEATHS_WITHOUT_PROGRESS = 64
+# How long after the death of an idle worker to suspect that other processes kill workers.
+_SUSPICION_SECONDS = 60.0
+# Exit codes of signals that other processes may send. Other signals, and exit statuses, are caused
+# by the worker.
+_SENT = {
+    -getattr(signal, name)
+    for name in ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
+    if hasattr(signal, name)
+}
+
+
+class RetryPolicy:
+    """Counts the failures of one pool's workers, and raises an error if there are too many."""
+
+    def __init__(self) -> None:
+        self._failed_starts = self._deaths_without_progress = 0
+        self._idle_death_at = float("-inf")
+
+    def note_ready(self) -> None:
+        """Record that a worker has made the object that it hosts."""
+        self._failed_starts = 0
+
+    def note_failed_start(self, error: WorkerError, num_workers: int) -> None:
+        """Record that a worker died before its object was made, or took too long to make it.
+
+        Raises
+        ------
+        WorkerStartError
+            This has happened too often without any worker becoming ready in between.
+        """
+        self._failed_starts += 1
+        killed = isinstance(error, WorkerDiedError) and may_be_sent(error.exitcode)
+        most = _KILLED_STARTS if killed else _FAILED_STARTS
+        if self._failed_starts >= most * num_workers:
+            failed, self._failed_starts = self._failed_starts, 0
+            raise WorkerStartError(
+                f"workers died {failed} times in a row before they were ready, the last time "
+                f"because: {error}"
+            ) from error
+
+    def note_progress(self) -> None:
+        """Record that a task has made progress."""
+        self._deaths_without_progress = 0
+
+    def note_death_without_progress(self, error: WorkerDiedError) -> None:
+        """Record that a worker died before its task made any progress.
+
+        Raises
+        ------
+        WorkerDiedError
+            This has happened too often in succession.
+        """
+        self._deaths_without_progress += 1
+        if self._deaths_without_progress >= _DEATHS_WITHOUT_PROGRESS:
+            died, self._deaths_without_progress = self._deaths_without_progress, 0
+            raise WorkerDiedError(
+                f"{died} workers died in succession without any progress, the last one because: "
+                f"{error}; every task seems to kill its worker",
+                error.pid,
+                error.exitcode,
+            ) from error
+
+    def note_idle_death(self) -> None:
+        """Record a worker's death that no task caused; something outside may be killing workers."""
+        self._idle_death_at = time.monotonic()
+
+    def suspects_killing(self, exitcode: int | None) -> bool:
+        """Return whether a worker that ended with `exitcode` may have been killed from outside.
+
+        This is suspected only if an idle worker died less than a minute ago.
+        """
+        recent = time.monotonic() - self._idle_death_at < _SUSPICION_SECONDS
+        return recent and may_be_sent(exitcode)
+
+
+def may_be_sent(exitcode: int | None) -> bool:
+    """Return whether `exitcode` may be due to a signal from another process."""
+    return exitcode is None or exitcode in _SENT
+
+
+class WorkerHandle:
+    """A worker process, with its current task.
+
+    A worker has one task at a time. The pool's owner starts the task, and takes the result from
+    `task` when it is done. If the owner abandons the task, the pool frees or replaces the worker.
+
+    Parameters
+    ----------
+    process : ExternalProcess
+    index : int
+        The worker's index in its pool.
+    prepare : callable, optional
+        ``prepare(hosted)`` is called in each new process; the worker is ready after that.
+
+    Attributes
+    ----------
+    task : Future or None
+        The future of the worker's current task.
+    abandoned_at : float or None
+        When the task was abandoned, if it was.
+    send_interrupted : bool
+        Whether sending a task was interrupted, so that the worker may not have received it.
+    started_at : float
+        When the process was started.
+    """
+
+    def __init__(
+        self, process: ExternalProcess, index: int, prepare: Callable[[Any], Any] | None = None
+    ) -> None:
+        self.process = process
+        self.index = index
+        self._prepare = prepare or _do_nothing
+        self.task: Future[Any] | None = None
+        self.abandoned_at: float | None = None
+        self.send_interrupted = False
+        self._greet()
+
+    def _greet(self) -> None:
+        self._greeting: Future[Any] | None = self.process.apply(self._prepare, patient=True)
+        self.started_at = time.monotonic()
+
+    @property
+    def ready(self) -> bool:
+        """Whether the hosted object is known to be ready."""
+        return self._greeting is None
+
+    @property
+    def busy(self) -> bool:
+        """Whether the worker has a task."""
+        return self.task is not None
+
+    @property
+    def free(self) -> bool:
+        """Whether the worker can be given a task."""
+        return self._greeting is None and self.task is None and not self.send_interrupted
+
+    @property
+    def died(self) -> bool:
+        """Whether the process ended before it replied to its task."""
+        return self.task is not None and _ended(self.task)
+
+    @property
+    def died_starting(self) -> bool:
+        """Whether the process ended before it was ready, without reporting an exception."""
+        return self._greeting is not None and _ended(self._greeting)
+
+    def become_ready(self) -> bool:
+        """Return whether the hosted object has become ready since the last call.
+
+        Raises
+        ------
+        Exception
+            Any error that the constructor or `prepare` raised, or the error for a process that has
+            ended.
+        """
+        if self._greeting is None or not self._greeting.done():
+            return False
+        portable_result(self._greeting)
+        self._greeting = None
+        return True
+
+    def start_task(self, fn: Callable[..., Any], *args: Any, fds: Sequence[int] = ()) -> None:
+        """Call ``fn(hosted, *args)`` in the process; see `ExternalProcess.apply`.
+
+        If this call is interrupted, the pool replaces the worker, since the task may be half sent.
+        """
+        try:
+            self.task = self.process.apply(fn, *args, fds=fds, patient=True)
+        except BaseException:
+            self.send_interrupted = True
+            raise
+
+    def take_task(self) -> Future[Any]:
+        """Return the future of the task, which may still be pending, and free the worker."""
+        task = self.task
+        assert task is not None
+        self.task = self.abandoned_at = None
+        return task
+
+    def abandon(self) -> None:
+        """Mark the task as abandoned: its result is not needed, and the worker should stop it."""
+        self.abandoned_at = time.monotonic()
+
+    def restart(self) -> None:
+        """Kill the process if it is still running, and start a new one, which has no task."""
+        self.process.restart()
+        self._greet()
+        self.task = self.abandoned_at = None
+        self.send_interrupted = False
+
+
+def _do_nothing(hosted: Any) -> None:
+    pass
+
+
+def _ended(future: Future[Any]) -> bool:
+    """Return whether `future` failed because the process ended or was closed."""
+    error = future.exception() if future.done() else None
+    return error is not None and not is_remote(error)
+
+
+Handle = TypeVar("Handle", bound=WorkerHandle)
+
+
+class PoolCounts(Protocol):
+    """The counters of a pool.
+
+    Attributes
+    ----------
+    deaths, restarts : int
+        Workers that died, and workers that were restarted.
+    """
+
+    deaths: int
+    restarts: int
+
+
+class WorkerPool(Generic[Handle]):
+    """Worker processes that host any object and execute any task.
+
+    The pool is independent of the tasks, and has no reference to its owner. The owner works in
+    a loop: start a task (`WorkerHandle.start_task`) in each worker that is `WorkerHandle.free`;
+    call `wait`; read the results of finished tasks; call `tend`. The pool does the following:
+
+    - It waits for replies and deaths of all workers at once (`wait`).
+    - It replaces workers that die without a task, that fail to start, or that do not stop an
+      abandoned task (`tend`). If a worker dies during its task (`WorkerHandle.died`), the owner
+      decides whether to replace it (`replace_dead`), or to close the pool because the hosted object
+      cannot be made again.
+    - It raises an error if replacing workers does not help (`RetryPolicy`).
+    - It closes all workers within a given time (`close`).
+
+    Parameters
+    ----------
+    workers : sequence of WorkerHandle
+        The workers; from now on, the pool owns them and their processes.
+    start_timeout : float, optional
+        Seconds that a process may take to become ready before it is replaced; by default no limit.
+    spin_seconds : float
+        How long `wait` polls before it sleeps. Waking up takes as long as a short task, so this
+        should be at least the usual time between the replies of two workers.
+    counts : PoolCounts, optional
+        Where deaths and restarts are counted.
+
+    Attributes
+    ----------
+    policy : RetryPolicy
+        Counts the failures so far.
+    """
+
+    # The option that limits the time of starts, for messages.
+    _limit_name = "start_timeout"
+
+    def __init__(
+        self,
+        workers: Sequence[Handle],
+        *,
+        start_timeout: float | None = None,
+        spin_seconds: float = 0.0,
+        counts: PoolCounts | None = None,
+    ) -> None:
+        self.workers = workers
+        self.start_timeout = start_timeout
+        self.policy = RetryPolicy()
+        self._counts = counts
+        self._spin_seconds = spin_seconds
+        self._poller = select.poll()
+        self._watched: dict[int, tuple[int, Handle]] = {}
+        self._start_over = False
+
+    def wait(self, seconds: float, stop: Callable[[], bool] | None = None) -> float:
+        """Wait at most `seconds` until a worker replies or dies; return the seconds waited.
+
+        Replies and deaths are processed. This polls before it sleeps; while it polls, it also
+        returns when ``stop()`` is true.
+        """
+        self._watch_all()
+        begun = time.perf_counter()
+        until = begun + min(seconds, self._spin_seconds)
+        while not (events := self._poller.poll(0)):
+            if stop is not None and stop():
+                break
+            if time.perf_counter() > until:
+                events = self._poller.poll(max(0.0, seconds - self._spin_seconds) * 1000)
+                break
+        waited = time.perf_counter() - begun
+        for descriptor, _ in events:
+            self._watched[descriptor][1].process.drain()
+        return waited
+
+    def _watch_all(self) -> None:
+        watched: dict[int, tuple[int, Handle]] = {}
+        for worker in self.workers:
+            process = worker.process
+            wanted = select.POLLIN | select.POLLOUT if process.unsent else select.POLLIN
+            watched[process.fileno()] = wanted, worker
+            watched[process.sentinel or -1] = select.POLLIN, worker
+        watched.pop(-1, None)
+        if watched != self._watched:
+            self._poller = select.poll()
+            for descriptor, (mask, _) in watched.items():
+                self._poller.register(descriptor, mask)
+            self._watched = watched
+
+    def wait_ready(self) -> None:
+        """Wait until all workers are ready; raise the error of one that fails, as in `tend`."""
+        while not all(worker.ready for worker in self.workers):
+            self.wait(_LOOK_SECONDS)
+            self.tend()
+
+    def replace(self, worker: Handle) -> None:
+        """Kill the worker's process if it still runs, and start a new one, which has no task."""
+        worker.restart()
+        if self._counts is not None:
+            self._counts.restarts += 1
+
+    def replace_dead(self, worker: Handle, *, idle: bool) -> None:
+        """Replace the process of a worker that died; `idle` means that no task caused its death."""
+        if self._counts is not None:
+            self._counts.deaths += 1
+        if idle:
+            self.policy.note_idle_death()
+        self.replace(worker)
+
+    def prepare(self) -> None:
+        """Replace workers that died since the last task, and then call `tend`.
+
+        If a constructor has raised an error, also replace the workers that are not ready.
+        """
+        start_over, self._start_over = self._start_over, False
+        for worker in self.workers:
+            if start_over and not worker.ready:
+                self.replace(worker)
+            elif worker.free and not worker.process.is_alive():
+                self.replace_dead(worker, idle=True)
+        self.tend()
+
+    def tend(self) -> None:
+        """Check the workers with no task or an abandoned task, and replace them if needed.
+
+        This never waits.
+
+        Raises
+        ------
+        WorkerStartError
+            Processes die or hang repeatedly before they are ready.
+        Exception
+            Any error of the constructor of a hosted object.
+        """
+        for worker in self.workers:
+            if worker.send_interrupted:
+                self.replace(worker)
+            elif worker.task is None:
+                if not worker.ready:
+                    self._tend_starting(worker)
+                elif worker.process.fileno() < 0:
+                    self.replace_dead(worker, idle=True)
+            elif worker.abandoned_at is not None:
+                self._tend_abandoned(worker, worker.abandoned_at)
+
+    def _tend_starting(self, worker: Handle) -> None:
+        try:
+            ready = worker.become_ready()
+        except Exception as error:
+            # `died_starting` is read only now, since the process may have died in `become_ready`.
+            if worker.died_starting and isinstance(error, WorkerDiedError):
+                self.replace_dead(worker, idle=True)
+                self.policy.note_failed_start(error, len(self.workers))
+                return
+            # Workers with the same constructor would raise the same error, so there is no retry
+            # now.
+            self._start_over = True
+            raise
+        limit = self.start_timeout
+        if ready:
+            self.policy.note_ready()
+        elif limit is not None and self._is_late(worker, limit):
+            late = WorkerTimeoutError(
+                f"the worker with pid {worker.process.pid} was not ready after "
+                f"{self._limit_name}={limit:g} seconds; its constructor hangs, or needs a larger "
+                f"{self._limit_name}"
+            )
+            logger.warning("%s", late)
+            self.replace(worker)
+            self.policy.note_failed_start(late, len(self.workers))
+
+    def _is_late(self, worker: Handle, limit: float) -> bool:
+        """Return whether a starting worker has taken more than `limit` seconds."""
+        return time.monotonic() - worker.started_at > limit
+
+    def _tend_abandoned(self, worker: Handle, abandoned_at: float) -> None:
+        if worker.task is not None and worker.task.done():
+            worker.take_task()
+            if worker.process.fileno() < 0:
+                self.replace_dead(worker, idle=False)
+        elif time.monotonic() - abandoned_at > _GRACE_SECONDS:
+            logger.warning(
+                "the worker with pid %d did not stop an abandoned task within %g seconds; "
+                "it is replaced",
+                worker.process.pid,
+                _GRACE_SECONDS,
+            )
+            self.replace(worker)
+
+    def close(self, seconds: float) -> None:
+        """Ask all workers to exit, and kill them if they are still running after `seconds`."""
+        until = time.monotonic() + seconds
+        for worker in self.workers:
+            worker.process.begin_close()
+        for worker in self.workers:
+            worker.process.close(max(0.0, until - time.monotonic()))

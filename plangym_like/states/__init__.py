@@ -1,0 +1,1 @@
+"""State rows: their format, their files, and the generators in them."""

@@ -1,0 +1,233 @@
+"""Checks of arguments: whole numbers, seconds, and the names of keyword arguments."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+import math
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import gymnasium
+
+from plangym_like.errors import InputError
+
+# Python's message about an unknown keyword argument, or about a class without a constructor.
+_UNEXPECTED = re.compile(
+    r"([\w<>]+)(?:\.__init__)?\(\) "
+    r"(?:got an unexpected keyword argument '(\w+)'|takes no arguments)"
+)
+# The options that `make` takes but environment classes do not.
+MAKE_OPTIONS = ("n_workers", "ray", "snapshot", "isolate", "step_timeout", "start_timeout")
+# The other options of `make`; those that it documents as `env_kwargs` come last.
+ENV_OPTIONS = (
+    "frameskip",
+    "autoreset",
+    "delay_setup",
+    "audit",
+    "audit_every",
+    "out_of_bounds",
+    "wrappers",
+    "render_mode",
+    "obs_type",
+    "return_image",
+    "remove_time_limit",
+    "state_capacity",
+    "allow_pickle",
+    "replay_capacity",
+    "live_prefixes",
+    "max_episode_steps",
+    "disable_env_checker",
+)
+# Options of one way of saving states.
+_OF_SNAPSHOTS = {
+    "allow_pickle": "pickle",
+    "replay_capacity": "replay",
+    "live_prefixes": "replay",
+}
+# Options of other libraries, and what to do instead.
+_ELSEWHERE = {
+    "seed": "give it to reset(seed=...)",
+    "num_envs": "several environments at once are made by plangym_like.make_vec(id, num_envs)",
+    "n_envs": "several environments at once are made by plangym_like.make_vec(id, num_envs)",
+    "wrapper_class": "it is called wrappers, and is a list",
+    "env_kwargs": "give its entries as options of their own",
+    "kwargs": "give its entries as options of their own",
+}
+
+
+def as_count(name: str, number: Any, least: int = 1) -> int:
+    """Return `number` as an int of at least `least`.
+
+    Raises
+    ------
+    InputError
+        `number` is not a whole number, or is less than `least`; the message calls it `name`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> as_count("n_workers", np.int64(2))
+    2
+    """
+    try:
+        whole = -1 if isinstance(number, bool) else operator.index(number)
+    except TypeError:
+        whole = -1
+    if whole < least:
+        raise InputError(f"{name} must be a whole number of at least {least}, got {number!r}")
+    return whole
+
+
+def as_number(name: str, number: Any, least: float = -math.inf, most: float = math.inf) -> float:
+    """Return `number` as a finite float from `least` to `most`.
+
+    Raises
+    ------
+    InputError
+        `number` is not a finite number, or is out of range; the message calls it `name`.
+
+    Examples
+    --------
+    >>> as_number("discount", 1, 0.0, 1.0)
+    1.0
+    """
+    try:
+        value = float(number)
+    except (TypeError, ValueError, OverflowError):
+        value = math.nan
+    if not (math.isfinite(value) and least <= value <= most):
+        limits = f"from {least:g} to {most:g}" if most < math.inf else f"of at least {least:g}"
+        raise InputError(f"{name} must be a finite number {limits}, got {number!r}")
+    return value
+
+
+def check_seconds(name: str, seconds: Any) -> None:
+    """Raise InputError unless `seconds` is a number greater than 0.
+
+    Examples
+    --------
+    >>> check_seconds("step_timeout", "5")
+    Traceback (most recent call last):
+        ...
+    plangym_like.errors.InputError: step_timeout must be a number of seconds above 0, got '5'
+    """
+    try:
+        is_time = bool(seconds > 0) and float(seconds) > 0
+    except (TypeError, ValueError, OverflowError):
+        is_time = False
+    if not is_time:
+        raise InputError(f"{name} must be a number of seconds above 0, got {seconds!r}")
+
+
+def unknown_option(error: TypeError, options: Mapping[str, Any]) -> InputError | None:
+    """Return the error for an unknown option of an environment.
+
+    Return ``None`` if `error` names none of `options`.
+
+    Parameters
+    ----------
+    error : TypeError
+        Raised by a call with `options`.
+    options : mapping
+    """
+    known = (*MAKE_OPTIONS, *ENV_OPTIONS)
+    found = _UNEXPECTED.search(str(error))
+    if found is None:
+        return None
+    # Python names the option unless the class has no constructor.
+    option: str | None = found[2] or next((each for each in options if each not in known), None)
+    if option is None or option not in options:
+        return None
+    if option in MAKE_OPTIONS:
+        return InputError(f"{found[1]} has no option {option!r}; give it to plangym_like.make")
+    hint = did_you_mean(option, known)
+    if option in _OF_SNAPSHOTS:
+        hint = f"; it belongs to snapshot={_OF_SNAPSHOTS[option]!r}"
+    elif option in ENV_OPTIONS:
+        hint = "; other environments have it"
+    elif option in _ELSEWHERE:
+        hint = f"; {_ELSEWHERE[option]}"
+    return InputError(f"neither make nor {found[1]} has an option {option!r}{hint}")
+
+
+def several_agents(thing: Any) -> str:
+    """Return a hint if `thing` is an environment of several agents, otherwise an empty text."""
+    if isinstance(thing, gymnasium.Env):
+        return ""
+    agents = getattr(thing, "possible_agents", None) or getattr(thing, "agents", None)
+    if not isinstance(agents, (list, tuple)):
+        return ""
+    shown = ", ".join(map(str, agents[:4])) + ", ..." * (len(agents) > 4)
+    return (
+        f", an environment of {len(agents)} agents ({shown}). A gymnasium.Env has one: write one "
+        "around it, whose step takes the action of the agent whose turn it is, or a tuple of the "
+        "actions of all agents, and returns one number as the reward"
+    )
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return a hint that names the most similar word in `known`; empty if none is similar.
+
+    Examples
+    --------
+    >>> did_you_mean("horizn", ["horizon", "dt"]), did_you_mean("qqq", ["horizon", "dt"])
+    ("; did you mean 'horizon'?", '')
+    """
+    near = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def checks_options(init: Callable[..., None]) -> Callable[..., None]:
+    """Wrap the constructor `init`, so that an unknown option raises an error.
+
+    A constructor with ``**kwargs`` is returned unchanged.
+
+    Raises
+    ------
+    InputError
+        Raised by the returned constructor; the message lists its options.
+    """
+    parameters = list(inspect.signature(init).parameters.values())[1:]
+    known = [each.name for each in parameters if each.kind is not each.VAR_POSITIONAL]
+    if any(each.kind is each.VAR_KEYWORD for each in parameters):
+        return init
+
+    @functools.wraps(init)
+    def checked(self: Any, *args: Any, **options: Any) -> None:
+        for option in options:
+            if option not in known:
+                raise InputError(
+                    f"{type(self).__name__} has no option {option!r}; it has "
+                    f"{', '.join(known)}{did_you_mean(option, known)}"
+                )
+        init(self, *args, **options)
+
+    return checked
+
+
+def misfit(function: Callable[..., Any], *args: Any, **options: Any) -> str:
+    """Return the reason why `function` cannot be called with these arguments, as text.
+
+    The text is empty if the call is possible, or if the parameters of `function` are not known.
+
+    Examples
+    --------
+    >>> misfit(lambda env, depth: env, 1)
+    "missing a required argument: 'depth'"
+    """
+    while isinstance(function, functools.partial):
+        args, options = (*function.args, *args), {**function.keywords, **options}
+        function = function.func
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return ""
+    try:
+        signature.bind(*args, **options)
+    except TypeError as error:
+        return str(error)
+    return ""

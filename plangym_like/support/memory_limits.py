@@ -1,0 +1,121 @@
+"""Check how much more memory this process may use, on this machine and in its cgroups.
+
+A process that uses more memory gets no exception: the kernel kills it. The functions here are
+therefore called before an array is made; they raise an error if the array would not fit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+# Smaller requests are not checked: the check would take longer than filling the memory.
+_CHECKED_NBYTES = 1 << 24
+# The memory that is kept free in a cgroup for other needs of its processes.
+_RESERVE_NBYTES = 1 << 24
+_PROC = Path("/proc")
+
+
+def ensure_available(nbytes: int) -> None:
+    """Raise an error if fewer than `nbytes` bytes are available.
+
+    Raises
+    ------
+    OSError
+        With ``errno.ENOMEM``: the machine, or a cgroup of this process, has less memory available.
+    """
+    if nbytes < _CHECKED_NBYTES:
+        return
+    for available, where in _available(_PROC):
+        if nbytes > available:
+            raise OSError(errno.ENOMEM, f"only {max(available, 0)} bytes are available {where}")
+
+
+def refuse_too_much(nbytes: int) -> None:
+    """Raise an error if an array of `nbytes` bytes would not fit into memory.
+
+    Raises
+    ------
+    MemoryError
+        The machine, or a cgroup of this process, has less memory available.
+    """
+    try:
+        ensure_available(nbytes)
+    except OSError as error:
+        raise MemoryError(
+            f"this batch needs {nbytes} bytes of memory, but {error.strerror}: divide it into "
+            "smaller batches"
+        ) from error
+
+
+def _available(proc: Path) -> Iterator[tuple[int, str]]:
+    """For each limit on this process's memory, yield the available bytes and the limit's name."""
+    try:
+        lines = (line.split() for line in _read(proc / "meminfo").splitlines())
+        machine = {words[0]: int(words[1]) << 10 for words in lines}
+    except (OSError, ValueError, IndexError):
+        return
+    swap = machine.get("SwapFree:", 0)
+    if "MemAvailable:" in machine:
+        yield machine["MemAvailable:"] + swap, "on this machine"
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for folder in _cgroups(proc):
+            available = _left_in(folder, swap)
+            if available is not None:
+                yield available - _RESERVE_NBYTES, f"in the cgroup {folder}"
+
+
+def _cgroups(proc: Path) -> Iterator[Path]:
+    """Yield the folder of each cgroup (version 2) that may limit memory, innermost first."""
+    lines = _read(proc / "self/cgroup").splitlines()
+    (path,) = [line[len("0::") :] for line in lines if line.startswith("0::")]
+    for line in _read(proc / "self/mountinfo").splitlines():
+        front, _, back = line.partition(" - ")
+        root, mount = front.split()[3:5]
+        if back.split()[0] != "cgroup2":
+            continue
+        # Within a container, the mount may show only the container's own part of the tree.
+        top = Path(mount.encode().decode("unicode_escape"))
+        within = PurePosixPath(path)
+        inner = within.relative_to(root) if within.is_relative_to(root) else PurePosixPath()
+        if ".." in inner.parts:
+            inner = PurePosixPath()
+        for folder in (inner, *inner.parents):
+            yield top / folder
+
+
+def _left_in(folder: Path, swap: int) -> int | None:
+    limit = _number(folder / "memory.max")
+    used = _number(folder / "memory.current")
+    if limit is None or used is None:
+        return None
+    swap_limit = _number(folder / "memory.swap.max")
+    if swap_limit is not None:
+        swap = min(swap, max(0, swap_limit - (_number(folder / "memory.swap.current") or 0)))
+    counts = _counts(folder)
+    # The page cache can be dropped, so it counts as available.
+    cached = counts.get("inactive_file", 0) + counts.get("active_file", 0)
+    return limit - used + cached + swap
+
+
+def _counts(folder: Path) -> dict[str, int]:
+    try:
+        lines = (line.split() for line in _read(folder / "memory.stat").splitlines())
+        return {words[0]: int(words[1]) for words in lines}
+    except (OSError, ValueError, IndexError):
+        return {}
+
+
+def _number(path: Path) -> int | None:
+    """Return the number in a file, or ``None`` if the file is missing or holds no limit."""
+    try:
+        text = _read(path).strip()
+    except OSError:
+        return None
+    return None if text == "max" else int(text)
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="surrogateescape")
