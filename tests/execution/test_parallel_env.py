@@ -50,7 +50,7 @@ def test_spaces_of_all_kinds(env_class: Any, kwargs: Any) -> None:
         for observations in (True, False):
             ours = env.rollout_batch(paths, state, return_observations=observations)
             assert_same(ours, one.rollout_batch(paths, state, return_observations=observations))
-        assert env.stats.rows_sent > 0
+        assert env.stats.rows_sent > 0 or not env.isolate
 
 
 @pytest.mark.parametrize("start_method", ["forkserver", "spawn", "fork"])
