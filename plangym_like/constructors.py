@@ -14,6 +14,7 @@ from plangym_like.batch.row_stepper import RowStepper, closed
 from plangym_like.cluster.ray_executor import RayOptions
 from plangym_like.env import PlanEnv
 from plangym_like.errors import InputError
+from plangym_like.execution.executor import ExecutorOptions
 from plangym_like.execution.placement import common_layout
 from plangym_like.execution.process_executor import ProcessExecutor
 from plangym_like.execution.process_options import (
@@ -27,7 +28,42 @@ from plangym_like.results import Stats
 from plangym_like.states.rows import Row
 
 
-class ParallelEnv(PlanEnv):
+class _ClassEnv(PlanEnv):
+    """A `PlanEnv` whose simulator is made by ``env_class(name, **env_kwargs)``, in any process.
+
+    `others` are the further arguments of the constructor, which `clone` repeats.
+    """
+
+    def __init__(
+        self,
+        env_class: Callable[..., PlanEnv],
+        name: Any,
+        env_kwargs: dict[str, Any],
+        executor: ExecutorOptions,
+        others: dict[str, Any],
+        *,
+        blocking: bool,
+        delay_setup: bool,
+    ) -> None:
+        super().__init__(
+            partial(env_class, name, **env_kwargs),
+            executor,
+            name=name,
+            autoreset=env_kwargs["autoreset"],
+            delay_setup=delay_setup,
+        )
+        self.blocking = blocking
+        self.recipe = (env_class, name, env_kwargs)
+        self._arguments = {
+            "env_class": env_class,
+            "name": name,
+            "blocking": blocking,
+            **env_kwargs,
+            **others,
+        }
+
+
+class ParallelEnv(_ClassEnv):
     """A `PlanEnv` whose batches are stepped by several workers.
 
     Single steps, resets, and calls that read or set the state use an environment in this process.
@@ -100,22 +136,9 @@ class ParallelEnv(PlanEnv):
             "start_timeout": start_timeout,
             "start_method": start_method,
         }
-        super().__init__(
-            partial(env_class, name, **env_kwargs),
-            ProcessOptions(env_class, name, env_kwargs, **options),
-            name=name,
-            autoreset=autoreset,
-            delay_setup=delay_setup,
-        )
-        self.blocking = blocking
-        self.recipe = (env_class, name, env_kwargs)
-        self._arguments = {
-            "env_class": env_class,
-            "name": name,
-            "blocking": blocking,
-            **env_kwargs,
-            **options,
-        }
+        executor = ProcessOptions(env_class, name, env_kwargs, **options)
+        how = {"blocking": blocking, "delay_setup": delay_setup}
+        super().__init__(env_class, name, env_kwargs, executor, options, **how)
 
 
 class BatchEnv(PlanEnv):
@@ -321,7 +344,7 @@ def _state_difference(env: PlanEnv, one: Row, other: Row) -> tuple[str, str] | N
     return env.simulator.state_difference(one, other)
 
 
-class RayEnv(PlanEnv):
+class RayEnv(_ClassEnv):
     """A `PlanEnv` whose batches are stepped on all machines of a Ray cluster.
 
     On this machine, it works like a `ParallelEnv`. On other nodes of the cluster, actors step
@@ -415,25 +438,10 @@ class RayEnv(PlanEnv):
             ParallelEnv, env_class, name, isolate=True, **on_node, **headless(env_kwargs)
         )
         local = ProcessOptions(env_class, name, env_kwargs, n_workers=1, isolate=isolate, **on_node)
-        options = RayOptions(node_env, name, local, **cluster)
-        super().__init__(
-            partial(env_class, name, **env_kwargs),
-            options,
-            name=name,
-            autoreset=autoreset,
-            delay_setup=delay_setup,
-        )
-        self.blocking = blocking
-        self.recipe = (env_class, name, env_kwargs)
-        self._arguments = {
-            "env_class": env_class,
-            "name": name,
-            "blocking": blocking,
-            "isolate": isolate,
-            **env_kwargs,
-            **on_node,
-            **cluster,
-        }
+        executor = RayOptions(node_env, name, local, **cluster)
+        others = {"isolate": isolate, **on_node, **cluster}
+        how = {"blocking": blocking, "delay_setup": delay_setup}
+        super().__init__(env_class, name, env_kwargs, executor, others, **how)
 
     def wait_ready(self, timeout: float | None = None) -> None:
         """Wait until all workers and actors are ready. Batches can be submitted before that.

@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 from comparing import assert_same
 from gymnasium import spaces
-from hypothesis import given
-from hypothesis import strategies as st
 
-from plangym_like.batch.arrays import check_dt, dt_of, split
+from plangym_like.batch.arrays import check_dt, dt_of
 from plangym_like.batch.layout import Layout
 from plangym_like.errors import (
     ActionError,
@@ -241,15 +239,3 @@ def test_rollouts_have_time_as_their_second_axis():
         assert part.shape == (2, 5)
     without = LAYOUT.result(LAYOUT.allocate(inputs, observations=False))
     assert isinstance(without, Rollout) and without.observations is None
-
-
-# Shares
-
-
-@given(st.integers(0, 3000), st.integers(1, 40))
-def test_shares_cover_everything_once_and_evenly(count, parts):
-    shares = list(split(count, parts))
-    assert len(shares) == parts
-    assert [index for share in shares for index in range(*share)] == list(range(count))
-    sizes = [stop - start for start, stop in shares]
-    assert max(sizes) - min(sizes) <= 1

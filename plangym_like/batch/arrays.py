@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -141,16 +141,3 @@ def check_one_dt(dt: Any) -> int:
     if not isinstance(steps, int):
         raise InputError(f"step takes one dt, not one for each row; got {dt!r}")
     return steps
-
-
-def split(count: int, parts: int) -> Iterator[tuple[int, int]]:
-    """Split ``range(count)`` into `parts` nearly equal ranges, and yield each as a pair.
-
-    >>> list(split(7, 3))
-    [(0, 3), (3, 5), (5, 7)]
-    """
-    start = 0
-    for part in range(parts):
-        stop = start + count // parts + (part < count % parts)
-        yield start, stop
-        start = stop

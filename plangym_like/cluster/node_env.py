@@ -81,10 +81,7 @@ class NodeEnv:
         return chunk
 
     def _news(self) -> dict[str, float]:
-        """Return by how much each counter has increased since the last call.
-
-        Late reports of workers are counted with the next chunk.
-        """
+        """Return by how much each counter has increased since the last call."""
         tally, reported = self._env.executor.tally, self._reported
         names = {item.name for item in fields(tally)} - _COUNTED_BY_DRIVER
         self._reported = {name: getattr(tally, name) for name in names}

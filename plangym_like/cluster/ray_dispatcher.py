@@ -134,7 +134,8 @@ class RayDispatcher(Dispatcher):
             self._suspects = deque(each for each in self._suspects if each.start < failed)
         shares = self._shares()
         if not shares and (self._pool.workers or self._step_here):
-            self._deal([(chunk.start, chunk.stop) for chunk in self._suspects])
+            for chunk in self._suspects:
+                self._deal(chunk.start, chunk.stop)
             self._suspects.clear()
         for tasks in range(depth):
             for handle, share in shares.items():
@@ -279,7 +280,7 @@ class RayDispatcher(Dispatcher):
         self._actors.stats.rows_retried += len(chunk)
         start, stop = chunk.start, chunk.stop
         if not suspect:
-            self._deal([(start, stop)])
+            self._deal(start, stop)
         elif len(chunk) > 1:
             middle = (start + stop) // 2
             self._suspects.append(Chunk(start, middle, suspect=True))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from plangym_like.batch.arrays import single_steps, steps_of
 from plangym_like.errors import WorkerDiedError
@@ -115,7 +116,7 @@ class Dispatcher:
         self._batch.begin()
         for start, stop in self._batch.parts():
             later = single_steps(self._batch.inputs, min(stop, count), count) / self._horizon
-            self._deal([(start, min(stop, count))] if start < count else [], later)
+            self._deal(start, min(stop, count), later)
             if start == 0:
                 self._begin(workers, more=stop < count)
         for worker in self._held():
@@ -146,12 +147,12 @@ class Dispatcher:
         """The number of processes that step rows."""
         return len(self._pool.workers) + (self._step_here is not None)
 
-    def _deal(self, ranges: Iterable[Range], later: float = 0.0) -> None:
-        """Divide ranges into tokens, and put these into the pipe; `later` is as in `cut`."""
+    def _deal(self, start: int, stop: int, later: float = 0.0) -> None:
+        """Divide rows into tokens, and put these into the pipe; `later` is as in `cut`."""
         seconds = self._costs.seconds_per_row(self._steps) / self._steps * self._horizon
-        for start, stop in ranges:
-            steps = self._batch.inputs.dt
-            self._put(cut(start, stop, steps, seconds, self._processes, later))
+        # On a cluster, there may be no process yet.
+        processes = max(1, self._processes)
+        self._put(cut(start, stop, self._batch.inputs.dt, seconds, processes, later))
 
     @property
     def _horizon(self) -> int:
@@ -252,7 +253,7 @@ class Dispatcher:
             return not busy
         for worker in busy:
             if worker.alone is None:
-                worker.leave()
+                worker.take_task()
         return not self._held()
 
     def done(self) -> bool:
@@ -343,13 +344,16 @@ class Dispatcher:
             for index, value in observations.items():
                 rows.observations[index] = value
             # Their results are here now, so they are not stepped again if the worker dies later.
-            mine = self._marks == worker.index + 1
-            self._pool.tally.rows_sent += int(mine.sum())
-            self._marks[mine] = HERE
+            self._marks[self._stepped_by(worker)] = HERE
+
+    def _stepped_by(self, worker: RowWorker) -> NDArray[np.bool_]:
+        """Return a mask of the rows that `worker` has stepped and not reported yet, ``(N,)``."""
+        mine: NDArray[np.bool_] = self._marks == worker.index + 1
+        return mine
 
     def _find_unreadable(self, worker: RowWorker, error: Exception) -> None:
         """Find the row whose report cannot be unpickled: queue each row to be stepped alone."""
-        mine = np.flatnonzero(self._marks == worker.index + 1)
+        mine = np.flatnonzero(self._stepped_by(worker))
         rows = [int(row) for row in mine if row not in self._faults.errors]
         if len(rows) == 1:
             error.add_note(f"(in row {rows[0]} of a batch of {self.count})")
@@ -365,7 +369,7 @@ class Dispatcher:
         """
         (start, stop), row, alone = worker.range, worker.cursor, worker.alone
         in_row = start <= row < stop
-        progress = bool((self._marks == worker.index + 1).any())
+        progress = bool(self._stepped_by(worker).any())
         self._pool.replace_dead(worker, idle=not in_row)
         if progress:
             self._pool.policy.note_progress()
@@ -406,12 +410,11 @@ class Dispatcher:
         `row` is left out, because it is tried alone or has failed. `alone` is the row that the
         worker was to try alone.
         """
-        mine = self._marks == worker.index + 1
+        mine = self._stepped_by(worker)
         if self._reported:
             self._marks[mine] = 0
             rows = mine.nonzero()[0].tolist()
         else:
-            self._pool.tally.rows_sent += int(mine.sum())
             self._marks[mine] = HERE
             rows = []
         rows += [each for each in range(start, stop) if each != row and not self._marks[each]]
@@ -443,7 +446,6 @@ class Dispatcher:
             self._taken, self._seconds = rows * self._steps, seconds
         self._note_costs()
         self._end()
-        self._pool.tally.rows_sent += int((self._marks > 0).sum())
         return self._batch.result(self._faults.errors)
 
     def _end(self) -> None:

@@ -141,6 +141,7 @@ def run_job(env: HostedEnv, job: Job, fds: Sequence[int] = ()) -> Report:
             layout.format.fingerprint_fields,
         )
     rows = _rows_of(layout, job)
+    steps = steps_of(rows.inputs)
     slot = progress_slot(_blocks[job.slots], job.worker)
     rows.cursor = slot[CURSOR : CURSOR + 1]
     assert rows.marks is not None
@@ -149,12 +150,15 @@ def run_job(env: HostedEnv, job: Job, fds: Sequence[int] = ()) -> Report:
     for start, stop in _ranges(job, slot):
         slot[START], slot[STOP] = start, stop
         while start < stop and not slot[CANCELLED]:
-            middle = start + _portion(stop - start, rows)
+            middle = start + _portion(stop - start, steps)
             begun = time.perf_counter_ns()
             errors |= (
                 stepper.run_rows(rows, start, middle, masked=job.masked, audit=job.audit) or {}
             )
-            _note(rows, middle - start, time.perf_counter_ns() - begun, slot)
+            nanoseconds = time.perf_counter_ns() - begun
+            _costs.note((middle - start) * steps, steps, seconds=nanoseconds * 1e-9)
+            slot[NANOSECONDS] += nanoseconds
+            slot[STEPPED] += middle - start
             rows.marks[start:middle] = job.worker + 1
             stepped.extend(range(start, middle) if rows.have_objects else ())
             slot[START] = start = middle
@@ -170,20 +174,14 @@ def run_job(env: HostedEnv, job: Job, fds: Sequence[int] = ()) -> Report:
     return report
 
 
-def _portion(count: int, rows: Rows) -> int:
+def _portion(count: int, steps: float) -> int:
     """Return how many of `count` rows to step before looking whether the batch was cancelled."""
-    seconds = _costs.seconds_per_row(steps_of(rows.inputs))
-    if seconds * count <= 2 * _PORTION_SECONDS and seconds:
+    seconds = _costs.seconds_per_row(steps)
+    if not seconds:
+        return 1
+    if seconds * count <= 2 * _PORTION_SECONDS:
         return count
-    return max(1, min(count, int(_PORTION_SECONDS / seconds))) if seconds else 1
-
-
-def _note(rows: Rows, count: int, nanoseconds: int, slot: NDArray[np.int64]) -> None:
-    """Record that `count` rows took so long."""
-    steps = steps_of(rows.inputs)
-    _costs.note(count * steps, steps, seconds=nanoseconds * 1e-9)
-    slot[NANOSECONDS] += nanoseconds
-    slot[STEPPED] += count
+    return max(1, int(_PORTION_SECONDS / seconds))
 
 
 def _ranges(job: Job, slot: NDArray[np.int64]) -> Iterator[Range]:

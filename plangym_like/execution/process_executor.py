@@ -262,7 +262,7 @@ class ProcessExecutor:
         if inputs.count and seconds > 0:
             steps = steps_of(inputs)
             self._costs.note(inputs.count * steps, steps, seconds=seconds)
-            if isinstance(inputs.dt, int):
+            if isinstance(inputs.dt, int) and self._num_helpers:
                 self._small, self._same = (inputs.count, inputs.horizon, inputs.dt), _SAME
         return result
 

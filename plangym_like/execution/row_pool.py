@@ -54,7 +54,6 @@ class RowPool(WorkerPool[RowWorker]):
         expected: ShortEpisode | None = None,
     ) -> None:
         self.step_timeout = step_timeout
-        self._expected = expected
         self._slots = SharedBlock(8 * SLOT_WORDS * max(1, len(envs)))
         self.tokens = Tokens()
         self.dealing: object = None
@@ -71,7 +70,7 @@ class RowPool(WorkerPool[RowWorker]):
         self.slowest_row = 0.0
         self._leftover: list[tuple[BatchMemory, object]] = []
 
-    def wait_for_rows(self, seconds: float, done: Callable[[], bool] | None) -> None:
+    def wait_for_rows(self, seconds: float, done: Callable[[], bool]) -> None:
         """Wait as `WorkerPool.wait` does; while this polls, return once ``done()`` is true."""
         self.tally.seconds_waiting += self.wait(seconds, done)
 
@@ -86,6 +85,7 @@ class RowPool(WorkerPool[RowWorker]):
         if rows:
             self.policy.note_progress()
             self.tally.seconds_on_workers += seconds
+            self.tally.rows_sent += rows
         return rows, seconds
 
     def abandon_all_but(self, owners: Collection[object]) -> None:

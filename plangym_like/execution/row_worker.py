@@ -129,10 +129,6 @@ class RowWorker(WorkerHandle):
         self.known.update(attached)
         self._attached = attached
 
-    def leave(self) -> None:
-        """Free the worker without waiting for its report, which is not needed."""
-        self.take_task()
-
     def counts(self) -> tuple[int, float]:
         """Return how many rows it has stepped since the last call, and their seconds."""
         slot = self.slot

@@ -241,6 +241,19 @@ def test_pending_batches_run_at_the_same_time(
             assert_same(future(), plain.step_batch([action], state))
 
 
+def test_batches_may_be_submitted_before_there_is_any_process(
+    cluster: Any, plain: CounterEnv
+) -> None:
+    nowhere = {"num_cpus": 0, "nowhere": 1}
+    state = plain.reset(seed=2).state
+    with RayEnv(CounterEnv, "counter", **{**ELSEWHERE, "resources": nowhere}) as env:
+        assert env.batch_env.n_workers == 0
+        future = env.step_batch(range(64), state, blocking=False)
+        assert not future.done()
+    with pytest.raises(ClosedError):
+        future.result(10)
+
+
 def test_a_late_chunk_runs_elsewhere(
     cluster: Any, plain: CounterEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
