@@ -65,8 +65,6 @@ def workers(name: str, kwargs: dict[str, Any]) -> Iterator[Any]:
     for n_workers in (None, 2, 3):
         env = sending(plangym_like.make(name, n_workers=n_workers, **kwargs))
         yield env
-        if n_workers in (2, 3):
-            assert env.stats.rows_sent > 0
         env.close()
 
 
@@ -76,6 +74,9 @@ def check_all(name: str, kwargs: dict[str, Any], count: int) -> None:
         assert len(set(transitions.digests)) > count // 4
     for seed, env in enumerate(workers(name, kwargs)):
         transitions.check(env, seed)
+        # Whoever is free takes the next rows, and the caller may take them all.
+        while isinstance(env, plangym_like.ParallelEnv) and not env.stats.rows_sent:
+            transitions.check(env, seed)
 
 
 @pytest.mark.parametrize("which", SUITE)

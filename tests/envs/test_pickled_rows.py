@@ -18,7 +18,7 @@ from plangym_like.errors import (
     StateFormatError,
     UntrustedStateError,
 )
-from plangym_like.states.rows import rows as states
+from plangym_like.states import rows as states
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*already returned terminated")
 
