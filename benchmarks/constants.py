@@ -34,8 +34,8 @@ GAME: dict[str, Any] = {"obs_type": "ram", "frameskip": 1}
 Step = Callable[[], object]
 
 
-def game_batches(count: int, num_states: int | None = None, **options: Any) -> Step:
-    """Return what steps `count` rows of MsPacman, from `num_states` different states."""
+def game_batches(count: int, *, shared: bool = False, **options: Any) -> Step:
+    """Return what steps `count` rows of MsPacman, from different states or from a shared one."""
     env: Any = plangym_like.make("ALE/MsPacman-v5", n_workers=CORES, audit="off", **GAME, **options)
     if options.get("ray"):
         env.wait_ready(60)
@@ -43,9 +43,7 @@ def game_batches(count: int, num_states: int | None = None, **options: Any) -> S
     first = env.reset(seed=0).state
     actions = rng.integers(env.action_space.n, size=count)
     states = env.step_batch(actions, first, dt=rng.integers(1, 60, count)).states
-    if num_states is not None:
-        states = states[rng.integers(num_states, size=count)]
-    return lambda: env.step_batch(actions, states)
+    return lambda: env.step_batch(actions, states[0] if shared else states)
 
 
 def lanes(name: str, count: int) -> Step:
@@ -63,11 +61,11 @@ def messages(nbytes: int) -> Step:
     return lambda: echo.call("__call__", payload).result()
 
 
-def far_batches(num_states: int) -> Step:
+def far_batches(*, shared: bool = False) -> Step:
     """Return what steps 256 rows on another node of a Ray cluster."""
     far_node.start(CORES, STORE_NBYTES)
     where = {"ray": True, "isolate": True, "resources": {"num_cpus": 0}}
-    return game_batches(256, num_states, **where)
+    return game_batches(256, shared=shared, **where)
 
 
 def near_and_far_batches() -> Step:
@@ -116,15 +114,17 @@ CONSTANTS = {
     "join": Constant(
         "processes.wire", "_JOIN_NBYTES", (1 << 16, 1 << 10, 1 << 22), lambda: messages(40_000)
     ),
-    "ray_depth": Constant("cluster.ray_dispatcher", "_DEPTH", (2, 1, 4), lambda: far_batches(256)),
-    "ray_pieces": Constant("cluster.ray_dispatcher", "_PIECES", (8, 2, 32), near_and_far_batches),
+    "ray_depth": Constant("cluster.ray_executor", "_DEPTH", (2, 1, 4), far_batches),
+    "ray_pieces": Constant("cluster.ray_executor", "_PIECES", (8, 2, 32), near_and_far_batches),
     "ray_look": Constant(
         "cluster.ray_executor", "_LOOK_SECONDS", (2e-3, 5e-4, 1e-2), near_and_far_batches
     ),
     "put": Constant(
-        "cluster.chunks", "_PUT_NBYTES", (1 << 16, 1, 1 << 30), lambda: far_batches(16)
+        "cluster.ray_executor",
+        "_PUT_NBYTES",
+        (1 << 16, 1, 1 << 30),
+        lambda: far_batches(shared=True),
     ),
-    "shared": Constant("cluster.chunks", "_ROWS_PER_STATE", (4, 2, 64), lambda: far_batches(16)),
 }
 
 

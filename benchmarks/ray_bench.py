@@ -126,16 +126,18 @@ def _far(name: str, **kwargs: Any) -> Any:
 
 def _message_bytes(env: Any, state: Any) -> int:
     """Return the bytes of a chunk's messages, both ways, beyond its arrays."""
-    from plangym_like.cluster.chunks import Chunk, ChunkResult, ChunkSender
-    from plangym_like.results import RayStats
+    import numpy as np
+
+    from plangym_like.cluster.node_actor import ChunkResult
+    from plangym_like.execution.executor import SubmitOptions
 
     layout = env.layout
     rows = layout.allocate(layout.check([1], state, 1, None))
-    request, _ = ChunkSender(layout, rows, RayStats(), masked=False).request(Chunk(0, 1))
-    answer = ChunkResult()
-    answer.take(layout, request, env.step_batch([1], state))
-    arrays = request.nbytes + answer.put(layout, rows, 0)
-    return len(pickle.dumps(request, 5)) + len(pickle.dumps(answer, 5)) - arrays
+    request = rows.inputs, SubmitOptions()
+    answer = ChunkResult(env.step_batch([1], state), counts={"seconds_on_workers": 0.1})
+    arrays = rows.inputs.actions.nbytes + state.nbytes
+    arrays += layout.put_result(rows, np.arange(1), answer.result)
+    return len(pickle.dumps(request, 5)) + len(pickle.dumps(answer, 5)) - int(arrays)
 
 
 def _row_costs(obs_type: str, horizon: int, seconds: float) -> dict[str, Any]:

@@ -81,7 +81,7 @@ def collect(envs, agent, obs, was_reset):
     """
     rows = []
     for _ in range(args.horizon):
-        tensor = torch.as_tensor(obs)
+        tensor = torch.as_tensor(obs, dtype=torch.float32)
         with torch.no_grad():
             choices = agent.choices(tensor)
             actions = choices.sample()
@@ -140,7 +140,7 @@ for number in range(1, num_updates + 1):
     collected, obs, was_reset = collect(envs, agent, obs, was_reset)
     old_obs, actions, log_probs, values, rewards, terminated, ended, valid = collected
     with torch.no_grad():
-        last_values = agent.value(torch.as_tensor(obs))
+        last_values = agent.value(torch.as_tensor(obs, dtype=torch.float32))
     advantages = advantages_of(rewards, values, last_values, terminated, ended)
     batch = old_obs, actions, log_probs, advantages, advantages + values
     update(agent, optimizer, *(each[valid] for each in batch))

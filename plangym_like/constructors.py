@@ -9,13 +9,12 @@ from typing import Any, Self
 
 from plangym_like.audit.auditor import Auditor
 from plangym_like.batch import spaces
-from plangym_like.batch.layout import Layout
+from plangym_like.batch.layout import Layout, common_layout
 from plangym_like.batch.row_stepper import RowStepper, closed
 from plangym_like.cluster.ray_executor import RayOptions
 from plangym_like.env import PlanEnv
 from plangym_like.errors import InputError
 from plangym_like.execution.executor import ExecutorOptions
-from plangym_like.execution.placement import common_layout
 from plangym_like.execution.process_executor import ProcessExecutor
 from plangym_like.execution.process_options import (
     START_SECONDS,
@@ -86,7 +85,7 @@ class ParallelEnv(_ClassEnv):
     isolate : bool
         Step batches in child processes only (`n_workers` of them), so that a row that crashes or
         hangs its simulator cannot affect this process. If damaged states could crash the simulator,
-        single steps from given states are made in a child process too.
+        a worker first takes each single step from a given state.
     step_timeout : float, optional
         Limit in seconds for one row. A worker that exceeds it is replaced, and the row is tried
         once more, for at most 0.2 s, or ten times the usual time of a row if that is longer. If the
@@ -261,7 +260,7 @@ class BatchEnv(PlanEnv):
         if self._stepper is None:
             self._stepper = self._make_here().row_stepper
             if self._state is not None:
-                self._given.hold(self._stepper.current, self._state)
+                self._stepper.current.hold(self._state)
         return self._stepper
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -15,7 +14,7 @@ from gymnasium.spaces import Space
 from numpy.typing import NDArray
 
 from plangym_like.audit.auditor import EVERY, Auditor, check_audit
-from plangym_like.audit.comparison import Again, AuditedRows
+from plangym_like.audit.comparison import AuditedRows
 from plangym_like.batch.arrays import Inputs, check_on_error, check_one_dt, single_steps
 from plangym_like.batch.layout import Layout
 from plangym_like.batch.row_stepper import RowStepper, closed, layout_of
@@ -28,11 +27,11 @@ from plangym_like.execution.executor import (
     SerialExecutor,
     SerialOptions,
     SubmitOptions,
+    try_states,
 )
-from plangym_like.execution.given_states import GivenStates
-from plangym_like.execution.job import outside_cause
 from plangym_like.execution.process_executor import ProcessExecutor
 from plangym_like.execution.remote_calls import REMOTE_CALLS
+from plangym_like.execution.row_server import outside_cause
 from plangym_like.gym_view import GymView
 from plangym_like.results import (
     BatchStep,
@@ -49,8 +48,10 @@ from plangym_like.states import state_files
 from plangym_like.states.rows import HEADER_NBYTES, Row, States
 from plangym_like.support.arguments import as_count
 
-# How audits step rows whose states and observations they need.
-_WHOLE = SubmitOptions(masked=True, audit=True)
+# How long to wait for a worker that looks for the cause of a difference.
+_ASK_SECONDS = 60.0
+# How audits step rows one by one.
+_WHOLE = SubmitOptions()
 
 
 # Keyword arguments in the overloads below, which tell type checkers what is returned.
@@ -209,8 +210,9 @@ class PlanEnv:
         """From now on, step batches with `executor`; `layout` describes their arrays."""
         self._layout = layout
         self._executor = executor
+        # Whether states that callers give are stepped in workers before this process loads them.
+        self._tries = executor.isolated and layout.format.checksum
         self._auditor.stats = self._stats = executor.stats
-        self._given = GivenStates(executor, layout)
 
     def _set_up_for_use(self) -> None:
         """Call `setup` in a property, where Python takes an `AttributeError` for a missing name."""
@@ -268,7 +270,6 @@ class PlanEnv:
         stepper = self.row_stepper
         with stepper.lock:
             stepper.current.bring_back()
-        self._auditor.forget()
         return stepper.simulator
 
     @property
@@ -422,7 +423,7 @@ class PlanEnv:
             seed = as_count("seed", seed, least=0)
         how: dict[str, Any] = {"read": return_state, "image": self.return_image}
         with stepper.lock:
-            state, obs, info = self._given.use(stepper.current, "reset", seed, options, **how)
+            state, obs, info = stepper.current.reset(seed, options, **how)
         return ResetObservation(obs, info) if state is None else ResetResult(state, obs, info)
 
     def set_state(self, state: Row) -> None:
@@ -492,10 +493,10 @@ class PlanEnv:
         stepper = self._stepper
         if stepper is None or stepper.refusal is not None:
             stepper = self.row_stepper
-        if self._given.tries:
-            self._given.attempt_step(stepper.current, action, state, dt)
         if return_state is None:
             return_state = state is not None
+        if self._tries and (state is not None or stepper.current.follows_given):
+            self._try_step(action, state, dt)
         with stepper.lock:
             if state is None:
                 self._start(stepper)
@@ -509,25 +510,27 @@ class PlanEnv:
         layout = self._layout
         chosen, steps = layout.check_action(action), check_one_dt(dt)
         row = None if state is None else layout.format.check_row(state)
-        step: Any = stepper.current.step
-        if self._given.elsewhere:
-            step = partial(self._given.step, stepper.current)
-        result: Transition | Step = step(
+        return stepper.current.step(
             chosen, steps, row, read=return_state, image=self.return_image, autoreset=self.autoreset
         )
-        return result
+
+    def _try_step(self, action: Any, state: Row | None, dt: int) -> None:
+        layout = self._layout
+        chosen, steps = layout.check_action(action), check_one_dt(dt)
+        row = self.get_state() if state is None else layout.format.check_row(state)
+        self._try(row, [chosen], steps)
 
     def _step_audited(
         self, stepper: RowStepper, action: Any, state: Row, dt: int, return_state: bool
     ) -> Transition | Step:
-        given = copy.deepcopy((action, state))
-        inputs = self._layout.check([given[0]], given[1], dt, None)
-        sample = AuditedRows(self._auditor, self._layout, inputs)
-        result = self._step(stepper, action, state, dt, True)
+        layout = self._layout
+        chosen, steps = layout.check_action(action), check_one_dt(dt)
+        inputs = layout.check([chosen], layout.format.check_row(state), steps, None)
         # This thread holds the stepper's lock. An executor that steps rows in this process may hold
         # its own lock while it waits for the stepper's, so using it here could deadlock.
-        here = partial(self._here, self.executor)
-        sample.audited(result, lambda: self._again(here(), here()))
+        sample = self._sample(self._alone(self.executor), inputs, _WHOLE)
+        result = self._step(stepper, action, state, dt, True)
+        sample.audited(result)
         return result if return_state else Step(*result[1:])
 
     def as_gym(self) -> GymView:
@@ -704,36 +707,33 @@ class PlanEnv:
         waits = not (executor.can_audit or self._auditor.all_rows)
         if waits or not inputs.count or not self._auditor.is_due(steps):
             return executor.submit(inputs, options)
-        sample = AuditedRows(self._auditor, self._layout, inputs)
-        result = executor.submit(inputs, options)
-        return sample.audited(result, lambda: self._again(executor, self._here(executor), options))
+        sample = self._sample(executor, inputs, options)
+        return sample.audited(executor.submit(inputs, options))
 
-    def _here(self, executor: Executor) -> Executor:
+    def _sample(self, executor: Executor, inputs: Inputs, options: SubmitOptions) -> AuditedRows:
+        """Return the rows of a batch to audit; `executor` steps them again with `options`."""
+        again = partial(self._step_again, executor, options)
+        return AuditedRows(self._auditor, self._layout, inputs, again, self._outside_cause)
+
+    def _step_again(
+        self, executor: Executor, options: SubmitOptions, inputs: Inputs, alone: bool
+    ) -> Any:
+        """Step rows for an audit; see `AuditedRows`."""
+        if alone:
+            executor, options = self._alone(executor), _WHOLE
+        return executor.submit(inputs, options._replace(masked=True, audit=True, blocking=True))
+
+    def _alone(self, executor: Executor) -> Executor:
         """Return an executor that steps rows in this process, or `executor` if it is isolated."""
-        if executor.isolated:
-            return executor
-        self.row_stepper.for_audits()  # makes a copy the first time
-        return SerialExecutor(self.row_stepper)
-
-    def _again(self, executor: Executor, here: Executor, options: SubmitOptions = _WHOLE) -> Again:
-        """Return functions that step rows for audits: two with `executor`, and one with `here`.
-
-        `options` are those of the audited batch.
-        """
-        audit = options._replace(masked=True, audit=True, blocking=True)
-        return Again(
-            partial(executor.submit, options=audit),
-            partial(executor.submit, options=_WHOLE),
-            partial(here.submit, options=_WHOLE),
-            self._outside_cause,
-        )
+        return executor if executor.isolated else SerialExecutor(self.row_stepper)
 
     def _outside_cause(self, inputs: Inputs) -> str:
         executor = self.executor
         if not executor.isolated:
             return self.row_stepper.outside_cause(inputs)
         if isinstance(executor, ProcessExecutor) and executor.workers:
-            return str(executor.call(outside_cause, inputs))
+            asked = executor.workers[0].process.apply(outside_cause, inputs)
+            return str(asked.result(_ASK_SECONDS))
         return ""  # all workers are on other machines
 
     # States
@@ -748,9 +748,9 @@ class PlanEnv:
     def view_state(self, states: States) -> dict[str, NDArray[Any]]:
         """Return the named fields of a state row as read-only arrays; ``(N, ...)`` for N rows."""
         stepper = self.row_stepper
-        self._given.attempt(states, many=True)
+        self._try(states)
         rows = self._layout.format.check(states)
-        return self._given.view(stepper, rows, single=np.ndim(states) == 1)
+        return stepper.view(rows, single=np.ndim(states) == 1)
 
     def make_state(self, state: Row | None = None, **physics: Any) -> Row:
         """Return a new row made from physical quantities; the current state does not change.
@@ -789,7 +789,7 @@ class PlanEnv:
         stepper = self.row_stepper
         with stepper.lock:
             self._start(stepper)
-            image: NDArray[np.uint8] = self._given.use(stepper.current, "image")
+            image: NDArray[np.uint8] = stepper.current.image()
             return image
 
     @property
@@ -836,9 +836,8 @@ class PlanEnv:
         if mine is None or theirs is None or mine.layout.format != theirs.layout.format:
             return other
         try:
-            if mine.current.started and mine.refusal is None:
-                given = mine.current.given or self._given.includes(mine.current)
-                other._set(self.get_state(), given=given)
+            if mine.current.started and mine.usable:
+                other._set(self.get_state(), given=mine.current.given)
         except BaseException:
             other.close()
             raise
@@ -847,14 +846,16 @@ class PlanEnv:
     def _set(self, state: Row, *, given: bool) -> None:
         """Make `state` the current state; `given` says whether it comes from a caller."""
         stepper = self.row_stepper
-        if given:
-            self._given.attempt(state)
         row = self._layout.format.check_row(state)
+        if given:
+            self._try(row)
         with stepper.lock:
-            if given:
-                self._given.set(stepper.current, row)
-            else:
-                stepper.current.set(row, given=False)
+            stepper.current.set(row, given=given)
+
+    def _try(self, states: States, actions: Any = None, dt: Any = 1) -> None:
+        """Let isolated workers step `states` before this process loads them; see `try_states`."""
+        if self._tries:
+            try_states(self.executor, self._layout, states, actions, dt)
 
     def sync_states(self, state: Row | None = None, blocking: bool = True) -> None:
         """Make `state` the current state, as `set_state` does; workers do not hold states."""

@@ -72,9 +72,7 @@ class GymView(gymnasium.Env[Any, Any]):
         env = self.plan_env
         stepper = env.row_stepper
         with stepper.lock:
-            _, obs, info = env._given.use(
-                stepper.current, "reset", seed, options, read=False, image=env.return_image
-            )
+            _, obs, info = stepper.current.reset(seed, options, read=False, image=env.return_image)
         return obs, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -103,14 +101,14 @@ class GymView(gymnasium.Env[Any, Any]):
         if stepper is None or stepper.refusal is not None:
             stepper = env.row_stepper
         current, layout = stepper.current, stepper.layout
-        if env._given.tries:
-            env._given.attempt_step(current, action, None)
+        if env._tries and current.follows_given:
+            env._try_step(action, None, 1)
         with stepper.lock:
             if not current.started or current.lost:
                 self._refuse(current)
-            result: EnvStep = env._given.use(current, "step_env", layout.check_action(action))
+            result: EnvStep = current.step_env(layout.check_action(action))
             if env.return_image:
-                result[4]["rgb"] = env._given.use(current, "image")
+                result[4]["rgb"] = current.image()
         return result
 
     # States

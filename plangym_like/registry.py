@@ -25,6 +25,7 @@ from plangym_like.envs.family_env import as_wrappers
 from plangym_like.errors import InputError, MissingExtraError
 from plangym_like.execution.known_ids import user_families
 from plangym_like.support.arguments import several_agents
+from plangym_like.support.lazy_imports import broken_import
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,14 +180,18 @@ def find_spec(name: str) -> EnvSpec:
 
 
 def _missing_families(name: str) -> list[str]:
-    """Return a sentence for each family that may have the id `name` but is not installed."""
+    """Return a sentence for each family that may have the id `name` but cannot be imported."""
     found = []
     for family in FAMILIES:
         if family.ids and re.fullmatch(family.names, name):
             try:
                 _imported(family.ids)()
-            except ImportError:
-                what = f"If it is an id of {family.extra}, that package is missing"
+            except ImportError as error:
+                what = f"If it is an id of {family.extra}, that package "
+                if broken := broken_import(error):
+                    found.append(f"{what}cannot be imported: {broken}.")
+                    continue
+                what += "is missing"
                 found.append(f"{_missing_extra(what, family.extra)}.")
     return found
 
@@ -234,6 +239,8 @@ def _import_package(family: Family, name: str) -> None:
         gymnasium.register_envs(importlib.import_module(family.package))
     except ImportError as error:
         if name.startswith("ALE/"):
+            if broken_import(error):
+                raise
             raise _missing_extra(f"{name} needs {family.package}", family.extra) from error
 
 
@@ -320,6 +327,8 @@ def _takes(family: Family, name: str) -> bool:
     except ImportError as error:
         if not slash:
             return False
+        if broken_import(error):
+            raise
         raise _missing_extra(f"{name} needs {prefix}", family.extra) from error
 
 
@@ -334,6 +343,8 @@ def _load(family: Family) -> Any:
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
         if not family.extra:
             raise
+        if broken := broken_import(error):
+            raise broken from None
         raise _missing_extra(str(error), family.extra) from error
 
 

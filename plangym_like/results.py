@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -196,27 +198,19 @@ class BatchInfo(Sequence[dict[str, Any]]):
     (array([None, True], dtype=object), array([False,  True]))
     """
 
-    __slots__ = ("_count", "_errors", "_found", "_rows")
+    __slots__ = ("_columns", "_count", "_errors", "_rows")
 
     def __init__(
         self,
         count: int,
-        columns: Columns | Callable[[], Columns],
+        columns: Columns,
         rows: Sequence[Mapping[str, Any]] | None = None,
         errors: Mapping[int, Exception] | None = None,
     ) -> None:
         self._count = count
-        self._found = columns
+        self._columns = columns
         self._rows = rows
         self._errors = dict(errors) if errors else {}
-
-    @property
-    def _columns(self) -> Columns:
-        """The columns that all rows share, by key; made when they are first needed."""
-        found = self._found
-        if callable(found):
-            found = self._found = found()
-        return found
 
     def __len__(self) -> int:
         return self._count
@@ -330,7 +324,8 @@ class Stats:
     rows_sent : int
         Rows that child processes stepped, including audited rows.
     deaths, restarts, timeouts : int
-        Workers that died, workers that were restarted, and rows that exceeded ``step_timeout``.
+        Workers that died or were killed after an interrupt, workers that were restarted, and rows
+        that exceeded ``step_timeout``.
     rows_retried : int
         Rows that were put back because their worker died or hung.
     bytes_shared : int
@@ -367,21 +362,18 @@ class RayStats(Stats):
     Attributes
     ----------
     chunks : int
-        Ranges of rows that were sent to actors.
-    backups : int
-        Chunks that took far too long, so that their rows were requeued.
+        How many times rows were sent to an actor.
     actors, nodes : int
         Actors that are ready now, and nodes of the cluster at the last query. Workers on this
         machine need no actor.
     actors_lost, nodes_lost, nodes_joined : int
         Actors and nodes that were lost, and nodes that joined, since the environment was made.
     bytes_sent, bytes_received : int
-        The sizes of the arrays sent to actors, and of the results received. States that all chunks
-        of a batch share count once.
+        The sizes of the arrays sent to actors, and of the results received. A state that all rows
+        of a batch share counts once.
     """
 
     chunks: int = 0
-    backups: int = 0
     actors: int = 0
     nodes: int = 0
     actors_lost: int = 0
@@ -400,7 +392,7 @@ class Pending(Protocol):
 
     @property
     def settled(self) -> bool:
-        """Whether the operation is known to be over."""
+        """Whether the operation is known to be over, without looking again."""
 
     def settle(self, timeout: float | None) -> bool:
         """Wait at most `timeout` seconds, and return whether the operation is over."""
@@ -412,17 +404,20 @@ class Pending(Protocol):
         """Stop the operation, so that it ends with `error`; return False if that is impossible."""
 
 
-class Future(Generic[_Result]):
+class Future(concurrent.futures.Future[_Result]):
     """The result of a batch or request that may still be running.
 
-    It has the interface of `concurrent.futures.Future`, and calling it is the same as calling
-    `result`. A batch is cancelled when no reference to its future is left. For a request, the reply
-    is then discarded.
+    This is a `concurrent.futures.Future`, so `concurrent.futures.wait`, ``as_completed`` and
+    `asyncio.wrap_future` accept it. Calling it is the same as calling `result`.
+
+    A batch is stepped while a thread waits for one of its futures. If only callbacks wait for it, a
+    background thread does so. A batch is cancelled when no reference to its future is left. For a
+    request to a process, the reply is then discarded.
 
     Parameters
     ----------
     pending : Pending or None
-        The running operation; ``None`` if it is already over.
+        The running operation; ``None`` if the caller sets the result itself.
     owner : object
         An object to keep alive until the operation is over.
 
@@ -438,14 +433,12 @@ class Future(Generic[_Result]):
     (True, None)
     """
 
-    __slots__ = ("__weakref__", "_cancelled", "_check", "_error", "_owner", "_pending", "_result")
-
-    def __init__(self, pending: Pending | None, owner: Any = None) -> None:
+    def __init__(self, pending: Pending | None = None, owner: Any = None) -> None:
         self._pending, self._owner = pending, owner
-        self._result: Any = None
-        self._error: BaseException | None = None
         self._check: Callable[[_Result], None] | None = None
-        self._cancelled = False
+        self._refusal: Exception | None = None
+        self._thread: threading.Thread | None = None
+        super().__init__()
 
     @classmethod
     def of(cls, run: Callable[[], _Result]) -> Self:
@@ -455,18 +448,16 @@ class Future(Generic[_Result]):
         >>> future.done(), future.exception()
         (True, ZeroDivisionError('division by zero'))
         """
-        result = failure = None
+        future = cls()
         try:
-            result = run()
+            future.set_result(run())
         except Exception as error:
-            failure = error
-        future = cls(None)
-        future._result, future._error = result, failure
+            future.set_exception(error)
         try:
             return future
         finally:
             # The error's traceback refers to this frame, which must not refer to the error.
-            del future, failure
+            del future
 
     def check(self, check: Callable[[_Result], None]) -> None:
         """Register `check`, which is called with the result before the result is first returned.
@@ -490,16 +481,15 @@ class Future(Generic[_Result]):
         BaseException
             Any exception that the operation raised, with its own type.
         """
-        error = self._wait(timeout)
-        if error is None:
-            result: _Result = self._result
-            return result
+        self._wait(timeout)
         try:
-            raise error
+            if self._refusal is not None:
+                raise self._refusal
+            return super().result()
         finally:
             # The traceback refers to this frame, which must not refer to the object that holds the
             # error.
-            del self, error
+            del self
 
     __call__ = result
 
@@ -511,21 +501,19 @@ class Future(Generic[_Result]):
         TimeoutError, CancelledError
             As in `result`.
         """
-        error = self._wait(timeout)
-        if self._cancelled and error is not None:
-            raise error
-        return error
+        self._wait(timeout)
+        return super().exception() or self._refusal
 
     def done(self) -> bool:
         """Return whether the operation is over, without waiting.
 
         For a batch, this also sends remaining rows to free workers.
         """
-        return self._pending is None or self._settle(self._pending, 0.0)
+        return super().done() or self._settle(0.0)
 
     @property
     def settled(self) -> bool:
-        """Whether the operation is known to be over, without checking again."""
+        """Whether the operation is known to be over, without looking again."""
         return self._pending is None or self._pending.settled
 
     def cancel(self) -> bool:
@@ -536,47 +524,64 @@ class Future(Generic[_Result]):
         pending = self._pending
         if pending is not None and not self.done():
             if pending.cancel(CancelledError(f"{pending.what} was cancelled")):
-                self._cancelled = True
-        return self._cancelled
+                super().cancel()
+                self.set_running_or_notify_cancel()
+                self._pending = self._owner = None
+        return self.cancelled()
 
-    def cancelled(self) -> bool:
-        """Return whether the operation was cancelled."""
-        return self._cancelled
+    def add_done_callback(self, fn: Callable[[Any], object]) -> None:
+        """Call ``fn(self)`` when the operation is over, in a thread that waits for it."""
+        super().add_done_callback(fn)
+        self._wait_in_background()
 
-    def _settle(self, pending: Pending, timeout: float | None) -> bool:
-        over = pending.settle(timeout)
-        if over:
-            self._owner = None
-        return over
+    # `concurrent.futures.wait` and ``as_completed`` append their own waiters to this list.
+    @property
+    def _waiters(self) -> list[Any]:
+        self._wait_in_background()
+        return self._others
 
-    def _wait(self, timeout: float | None) -> BaseException | None:
-        """Wait, and return the error if there is one; otherwise, `_result` holds the result."""
+    @_waiters.setter
+    def _waiters(self, others: list[Any]) -> None:
+        self._others = others
+
+    def _wait_in_background(self) -> None:
+        if self._pending is not None and self._thread is None and not super().done():
+            self._thread = threading.Thread(target=self._settle, args=(None,), daemon=True)
+            self._thread.start()
+
+    def _settle(self, timeout: float | None) -> bool:
+        """Wait at most `timeout` seconds; return whether the operation is over, and its result set.
+
+        The result is not checked yet.
+        """
         pending = self._pending
         if pending is not None:
-            if not self._settle(pending, timeout):
-                raise TimeoutError(
-                    f"{pending.what} is not done within {timeout} s; it continues, so result() may "
-                    "be called again"
-                )
-            self._result, error = pending.outcome()
-            if error is not None:
-                # The error is not kept: a request makes a new one each time, so that no traceback
-                # keeps the caller's frames alive.
-                return error
-            self._pending = None
-        check = self._check
-        if check is not None and self._error is None:
-            try:
-                check(self._result)
-            except Exception as error:
-                self._error = error
+            if not pending.settle(timeout):
+                return False
+            result, error = pending.outcome()
+            with contextlib.suppress(concurrent.futures.InvalidStateError):  # set by another thread
+                if error is None:
+                    self.set_result(result)
+                elif not super().done():
+                    self.set_exception(error)
+            self._pending = self._owner = None
+        return super().done()
+
+    def _wait(self, timeout: float | None) -> None:
+        """Wait for the result, and check it."""
+        if not super().done() and self._pending is not None and not self._settle(timeout):
+            raise TimeoutError(
+                f"{self._pending.what} is not done within {timeout} s; it continues, so result() "
+                "may be called again"
+            )
+        if self._check is None or super().cancelled() or super().exception() is not None:
+            return
+        try:
+            self._check(super().result())
+        except Exception as error:
+            self._refusal = error.with_traceback(None)
         # Set only now, so that every result is checked, even after a Ctrl-C.
         self._check = None
-        return self._error
-
-    def __repr__(self) -> str:
-        state = "cancelled" if self._cancelled else "done" if self.settled else "pending"
-        return f"<Future, {state}>"
 
 
 # The name for futures of batches.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import importlib.util
 import logging
 import os
@@ -126,15 +125,6 @@ def _is_on_cluster(item: pytest.Item) -> bool:
     )
 
 
-@pytest.fixture
-def quick_collections() -> Iterator[None]:
-    """Have the garbage collector pass over what there is before a test that calls it many times."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Any]:
     """Two nodes of one core each, this process connected to the first.
@@ -237,9 +227,10 @@ def shared_env(backend: str) -> Iterator[Callable[..., Any]]:
 def unhurried_audits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps cost audits no time, so what they find does not depend on the machine's speed.
 
-    Their budget is then one step in 20.
+    Their budget is then one step in 20, however many steps are taken.
     """
     monkeypatch.setattr(auditor, "clock", lambda: 0.0)
+    monkeypatch.setattr(auditor, "_FIRST_SECONDS", 0.0)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import threading
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -21,7 +20,7 @@ from plangym_like.env import PlanEnv
 from plangym_like.errors import ClosedError, InputError, StateError, StateFormatError
 from plangym_like.states.rows import Row, States
 from plangym_like.support.arguments import as_count
-from plangym_like.support.fork_safety import forget_after_fork
+from plangym_like.support.fork_safety import new_lock
 
 _OWN = ("parents", "actions", "dt", "rewards")
 _DEFAULTS = {"seeds": -1}  # -1: without a seed
@@ -119,14 +118,12 @@ class StateArchive:
         }
         self._blocks = RowBlocks(self._format.state_nbytes, directory, level)
         self._index = RowIndex()
-        self._lock = threading.RLock()
-        self._read_only = False
-        forget_after_fork(self)
+        self._lock, self._owner_pid = new_lock(), os.getpid()
 
-    def forget(self) -> None:
-        """In a forked child process, replace the lock, and forbid writing to the files."""
-        self._lock = threading.RLock()
-        self._read_only = self._directory is not None
+    @property
+    def _read_only(self) -> bool:
+        """Whether this is a forked copy of an archive in files."""
+        return self._directory is not None and os.getpid() != self._owner_pid
 
     def __len__(self) -> int:
         return len(self._blocks)

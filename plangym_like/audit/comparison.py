@@ -1,209 +1,58 @@
 """The rows of a batch that are stepped a second time, and the comparison of their results.
 
 If something is missing from a state row, such as a counter that ends the episode when it reaches
-five, the results may differ only several steps later. Therefore, many steps are taken from a few
-rows.
+five, the results may differ only several steps later. Therefore, one row is followed for several
+steps.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import islice
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.audit import auditor as budget
-from plangym_like.audit.auditor import Auditor, Difference, Earlier
+from plangym_like.audit.auditor import Auditor
 from plangym_like.batch import spaces
-from plangym_like.batch.arrays import Inputs, single_steps
+from plangym_like.batch.arrays import Inputs, select_rows, single_steps
 from plangym_like.batch.layout import Layout
 from plangym_like.errors import ClosedError, StateCapacityError, StepTimeoutError, WorkerError
-from plangym_like.results import STEP_COUNTS, BatchTransition, Future, Rollout, Transition
+from plangym_like.results import (
+    STEP_COUNTS,
+    BatchInfo,
+    BatchTransition,
+    Future,
+    Rollout,
+    Transition,
+)
 from plangym_like.snapshots.differences import difference, without_clock
 from plangym_like.snapshots.generators import watched_generators
-from plangym_like.states.rows import Row
-from plangym_like.support.memory_limits import refuse_too_much
 
-# How many actions to try at a step, since some may not be legal.
+# How many actions to try for each step of the row that is followed, since some may not be legal.
 _TRIES = 4
-# The most actions of a batch that are taken from a row that is followed.
-_ACTIONS = 32
-_FIELDS = (("observations", "obs"), ("rewards",) * 2, ("terminateds",) * 2, ("truncateds",) * 2)
+# The fields of results, in the order in which they are compared: an episode that ends differs in
+# all that follows, and a state is harder to read than what can be seen of it.
+_FIELDS = ("terminateds", "truncateds", "rewards", "obs", "observations", "infos", "states")
 # Errors that prevent an audit but say nothing about the environment.
-_HINDRANCES = (MemoryError, OSError, WorkerError, ClosedError)
+_HINDRANCES = (MemoryError, OSError, WorkerError, ClosedError, StateCapacityError)
 _AGAIN = "was stepped a second time"
 _ALONE = "was stepped a second time, without the other rows of its batch"
-_LATER = "of an earlier batch was stepped again"
 _SAVED = "was continued with and without saving and restoring its state in between"
 _BATCHED = (
     "Likely causes: code that steps many rows at once, such as step_states, does not do what step "
     "does; or state outside the environment."
 )
 _INCOMPLETE = "Its state row does not hold everything that the next step depends on."
-# Rows that are compared at a time if all rows of a batch are audited.
-_PART = 64
-
-
-@dataclass(slots=True)
-class SavedEpisode:
-    """An episode whose state was saved and restored at each step.
-
-    Attributes
-    ----------
-    taken, steps : list
-        The actions taken, without those that raised an error, and the results, of which only the
-        first and the last have states.
-    first : BatchTransition or None
-        The result of the first action, even if it raised an error.
-    error : Exception or None
-        The error that ended the episode.
-    """
-
-    taken: list[Any] = field(default_factory=list)
-    steps: list[BatchTransition] = field(default_factory=list)
-    first: Any = None
-    error: Exception | None = None
-
-
-def single_actions(inputs: Inputs) -> list[Any]:
-    """Return all actions of a batch, or of all steps of rollouts, in one list."""
-    if not inputs.horizon:
-        return list(inputs.actions)
-    return [action for plan in inputs.actions for action in plan]
-
-
-def some_actions(inputs: Inputs) -> list[Any]:
-    """Return copies of some actions of a batch, from all over it."""
-    rows = np.arange(0, inputs.count, -(-inputs.count // _ACTIONS))
-    chosen = [inputs.actions[row] for row in rows]
-    if inputs.horizon:
-        chosen = [action for plan in chosen for action in plan[:_ACTIONS]]
-    return copy.deepcopy(chosen[:_ACTIONS])
-
-
-def planned(actions: list[Any], length: int) -> list[Any]:
-    """Return `length` actions, which repeat `actions` in a cycle."""
-    return [actions[number % len(actions)] for number in range(length)]
-
-
-def uninterrupted(first: Inputs, plan: list[Any]) -> Inputs:
-    """Return the inputs of a rollout of `plan` from row `first`, without restores in between."""
-    actions = _batch(plan, plan=True)
-    return replace(first, horizon=len(plan), actions=actions, last_infos=True)
-
-
-def saved_each_step(again: Callable[[Inputs], Any], first: Inputs, plan: list[Any]) -> SavedEpisode:
-    """Take steps from row `first`, and save and restore the state at each step.
-
-    Parameters
-    ----------
-    again : callable
-        Steps rows, and returns their results, states and observations. The exceptions of failed
-        rows are part of the result (``infos.errors``).
-    first : Inputs
-        One row. The episode begins in its state; its actions are ignored.
-    plan : list
-        Actions to take in turn. If a step raises an error, the next action is tried instead, unless
-        the error is that of a worker.
-    """
-    episode = SavedEpisode()
-    current, number = replace(first, horizon=0), 0
-    while len(episode.taken) < len(plan):
-        for _ in range(_TRIES):
-            action = plan[number % len(plan)]
-            number += 1
-            step = again(replace(current, actions=_batch([copy.deepcopy(action)])))
-            episode.error = step.infos.errors.get(0)
-            episode.first = episode.first or step
-            if episode.error is None or isinstance(episode.error, WorkerError):
-                break
-        if episode.error is not None:
-            break
-        episode.taken.append(action)
-        if len(episode.steps) > 1:
-            # Large states would take much memory.
-            episode.steps[-1] = episode.steps[-1]._replace(states=step.states[:0])
-        episode.steps.append(step)
-        if step.terminateds[0] or step.truncateds[0]:
-            break
-        current = replace(current, states=step.states, seeds=None)
-    return episode
-
-
-def continued_difference(
-    episode: SavedEpisode,
-    live: Rollout,
-    state_difference: Callable[[Row, Row], tuple[str, str] | None],
-) -> tuple[str, str] | None:
-    """Compare `episode` with `live`, the rollout of the same actions without any restore.
-
-    Return the first difference, and both values; ``None`` if the episodes are equal. An episode
-    that ended early stays in its last state for the rest of the rollout.
-    """
-    steps = episode.steps
-    if (error := live.infos.errors.get(0)) is not None:
-        if isinstance(error, (WorkerError, StateCapacityError)):
-            return None
-        return "its result", f"{error!r} without saving, and no error with saving"
-    for time, step in enumerate(steps):
-        for name, of_step in _FIELDS:
-            one, other = getattr(live, name), getattr(step, of_step)
-            one = one[0][time] if isinstance(one, list) else spaces.take(one, (0, time))
-            place = f"{name} {time + 1} steps later" if time else name
-            if found := difference(one, spaces.take(other, 0), place):
-                return found
-    later = f"{len(steps) - 1} steps later"
-    if live.infos.has_objects:
-        infos = [_plain(batch.infos[0]) for batch in (live, steps[-1])]
-        both = set(infos[0]) & set(infos[1])
-        for key in [key for key in infos[0] if key in both]:
-            found = difference(infos[0][key], infos[1][key], f"info[{key!r}] {later}")
-            if found is not None:
-                return found
-    found = state_difference(live.states[0], steps[-1].states[0])
-    return None if found is None else (f"{found[0]} {later}", found[1])
-
-
-def _batch(actions: list[Any], *, plan: bool = False) -> Any:
-    if isinstance(actions[0], (np.ndarray, np.generic)):
-        return np.stack(actions)[None] if plan else np.stack(actions)
-    return [copy.deepcopy(actions)] if plan else actions
-
-
-def _plain(info: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in without_clock(info).items() if key not in STEP_COUNTS}
-
-
-class Again(NamedTuple):
-    """Functions that step rows again; failures are masked.
-
-    Attributes
-    ----------
-    anywhere : callable
-        ``anywhere(inputs)`` steps rows in any process. The results include what those of the
-        audited batch include.
-    whole : callable
-        The same, but the results include states and observations.
-    here : callable
-        Steps rows in this process if possible. The results include states and observations.
-    outside_cause : callable
-        ``outside_cause(inputs)`` returns a sentence that names the class attributes and globals on
-        which the rows depend, or ``""``.
-    """
-
-    anywhere: Callable[[Inputs], Any]
-    whole: Callable[[Inputs], Any]
-    here: Callable[[Inputs], Any]
-    outside_cause: Callable[[Inputs], str]
 
 
 class AuditedRows:
-    """Rows of one batch that are audited once the batch is done, if the budget allows it.
+    """Rows of one call that are audited once it is done, if the budget allows it.
 
     Parameters
     ----------
@@ -214,240 +63,220 @@ class AuditedRows:
     inputs : Inputs
         The validated inputs of the whole batch, before it is stepped. The rows to audit are copied,
         since the caller may change its arrays before the batch is done.
+    again : callable
+        ``again(inputs, alone)`` steps rows, and returns their result with the exceptions of failed
+        rows (``infos.errors``). If `alone` is true, they are stepped in this process if possible,
+        and the result has states and observations. Otherwise they are stepped in any process, and
+        the result has what that of the audited batch has.
+    outside_cause : callable
+        ``outside_cause(inputs)`` returns a sentence that names the class attributes and globals on
+        which the rows depend, or ``""``.
     """
 
-    def __init__(self, auditor: Auditor, layout: Layout, inputs: Inputs) -> None:
+    def __init__(
+        self,
+        auditor: Auditor,
+        layout: Layout,
+        inputs: Inputs,
+        again: Callable[[Inputs, bool], Any],
+        outside_cause: Callable[[Inputs], str],
+    ) -> None:
         self._auditor, self._layout = auditor, layout
+        self._again, self._outside_cause = again, outside_cause
+        # Three results of each row that is followed are kept.
+        self._length = auditor.length(3 * layout.row_nbytes(inputs.horizon))
+        self._rows = auditor.choose(inputs.count, self._length)
+        self._inputs = copy_rows(inputs, self._rows)
         self._steps = single_steps(inputs, 0, inputs.count)
-        self._size = self._steps / inputs.count
-        self._follows = auditor.follows
-        # A row and its two results.
-        nbytes = 2 * layout.row_nbytes(inputs.horizon) + layout.format.state_nbytes
-        self._rows = auditor.choose(inputs.count, self._size, nbytes)
-        if len(self._rows):
-            try:
-                refuse_too_much(len(self._rows) * nbytes)
-            except MemoryError:
-                self._rows = self._rows[:0]
-            self._inputs = copy_rows(inputs, self._rows)
-            self._plan = some_actions(inputs) if self._follows else []
+        self._needed = (len(self._rows) + 2 * self._length) * self._steps / inputs.count
         self._begun = budget.clock()
 
-    def audited(self, result: Any, again: Callable[[], Again]) -> Any:
-        """Audit `result` and return it; a `Future` is audited when its result is first read.
-
-        ``again()`` returns functions that step rows.
-        """
+    def audited(self, result: Any) -> Any:
+        """Audit `result` and return it; a `Future` is audited when its result is first read."""
         if isinstance(result, Future):
-            result.check(partial(self.compare, again=again))
+            result.check(self.compare)
         else:
-            self.compare(result, again)
+            self.compare(result)
         return result
 
-    def compare(self, result: Any, again: Callable[[], Again]) -> None:
-        """Step the rows again in another order, and compare the results.
+    def compare(self, result: Any) -> None:
+        """Step the rows again, and compare the results.
 
         Parameters
         ----------
         result : BatchTransition, BatchStep, Rollout or Transition
             The batch's result, or that of a single step.
-        again : callable
-            Returns functions that step rows.
 
         Raises
         ------
         ImpureEnvironmentError
             A result differs, and the audit's mode is ``"raise"``.
         """
-        auditor = self._auditor
-        if not len(self._rows):  # the call is only timed
-            auditor.earns(self._begun, self._steps, self._size)
-            return
+        auditor, begun = self._auditor, budget.clock()
         errors = {} if isinstance(result, Transition) else result.infos.errors
         if any(isinstance(error, StepTimeoutError) for error in errors.values()):
-            auditor.stop_following()
-        places = np.array([i for i, row in enumerate(self._rows) if row not in errors], np.intp)
-        if not auditor.earns(self._begun, self._steps, self._size) or not len(places):
+            auditor.may_follow = False
+        places = [place for place, row in enumerate(self._rows) if row not in errors]
+        if not auditor.affords(self._needed, self._steps, begun - self._begun) or not places:
             return
-        begun = budget.clock()
-        compared, steps = 0, 0.0
-        # Another batch may have followed a row meanwhile, or an action may have hung.
-        follows = self._follows and auditor.follows
+        compared = 0
         with contextlib.suppress(*_HINDRANCES):
-            functions = again()  # may make a copy of the environment, as `make` does
-            begun = budget.clock()
-            if auditor.all_rows or not follows:
-                compared = self._compare_again(result, functions, places)
-                steps += compared * self._size
-            if follows:
-                place = auditor.one_of(places)
-                steps += self._follow(result, functions, place)
-                compared = max(compared, 1)
-        auditor.spend(compared, steps, begun, self._size, followed=follows)
+            # An executor gives the first rows to one process and the last to another, so in the
+            # reverse order, most rows go to another process than before.
+            places.reverse()
+            second = self._again(copy_rows(self._inputs, places), False)
+            self._check(result, self._rows[places], second, places, _AGAIN)
+            compared = len(places)
+            if auditor.may_follow:
+                self._follow(result, int(auditor.random.choice(places)))
+        auditor.spend(compared, self._needed, budget.clock() - begun)
 
-    def _compare_again(self, result: Any, again: Again, places: NDArray[np.intp]) -> int:
-        """Step the rows at `places` once more, and compare; return their number."""
-        # Each part has rows from all over the batch, in reverse order. An executor gives the first
-        # rows to one process and the last to another, so most rows now go to another process.
-        order = places[::-1]
-        parts = -(-len(order) // _PART)
-        for first in range(parts):
-            part = order[first::parts]
-            inputs, rows = copy_rows(self._inputs, part), self._rows[part]
-            second = again.anywhere(inputs)
-            if found := self._first_difference(result, second, rows):
-                at = int(np.flatnonzero(self._rows == found.row)[0])
-                cause = _cause(again, copy_rows(self._inputs, np.array([at], np.intp)))
-                self._auditor.report(found, _AGAIN, cause)
-        return len(order)
+    # Following a row
 
-    def _follow(self, result: Any, again: Again, place: int) -> float:
-        """Step a row alone, then take more steps from it, with and without a restore at each.
+    def _follow(self, result: Any, place: int) -> None:
+        """Step a row alone, and continue it with and without a restore before each step."""
+        first = copy_rows(self._inputs, [place])
+        current = replace(first, horizon=0)
+        taken: list[Any] = []
+        steps: list[BatchTransition] = []
+        tries = islice(self._actions_from(place), _TRIES * self._length)
+        for number, action in enumerate(tries):
+            step = self._again(replace(current, actions=_batch([action])), True)
+            if number == 0 and not first.horizon:
+                self._check(result, self._rows[[place]], step, [place], _ALONE, _BATCHED)
+            error = step.infos.errors.get(0)
+            if isinstance(error, StepTimeoutError):
+                self._auditor.may_follow = False
+            if isinstance(error, WorkerError):
+                break
+            if error is None:
+                taken.append(action)
+                steps.append(step)
+                if len(taken) == self._length or step.terminateds[0] or step.truncateds[0]:
+                    break
+                current = replace(current, states=step.states, seeds=None)
+        if len(taken) > 1:
+            self._check_saved(first, taken, steps, place)
 
-        Compare the results, and return the number of steps that were taken.
-        """
-        auditor, row = self._auditor, int(self._rows[place])
-        first = copy_rows(self._inputs, np.array([place], np.intp))
-        length = auditor.length(self._layout.row_nbytes(0))
-        plan = planned(single_actions(first) + self._plan, length)
-        episode = saved_each_step(again.here, first, plan)
-        if isinstance(episode.error, StepTimeoutError):
-            auditor.stop_following()
-        taken = len(episode.steps) * self._size
-        if not first.horizon:
-            self._compare_alone(result, again, row, first, episode)
-        if len(episode.steps) < 2:
-            return taken
-        live = again.whole(uninterrupted(first, episode.taken))
-        if found := continued_difference(episode, live, auditor.state_difference):
-            auditor.report(Difference(row, *found), _SAVED, _cause(again, first) or _INCOMPLETE)
-        return 2 * taken
+    def _actions_from(self, place: int) -> Iterator[Any]:
+        """Yield the actions of all audited rows in a cycle; those of the row at `place` first."""
+        count = len(self._rows)
+        while True:
+            for number in range(place, place + count):
+                actions = self._inputs.actions[number % count]
+                yield from actions if self._inputs.horizon else [actions]
 
-    def _compare_alone(
-        self, result: Any, again: Again, row: int, first: Inputs, episode: SavedEpisode
+    def _check_saved(
+        self, first: Inputs, taken: list[Any], steps: list[BatchTransition], place: int
     ) -> None:
-        """Compare the first step of `episode` with `result`, and an earlier row with its own."""
-        if found := self._first_difference(result, episode.first, np.array([row])):
-            self._auditor.report(found, _ALONE, _cause(again, first) or _BATCHED)
-        earlier = self._auditor.earlier()
-        if earlier is not None:
-            second = again.here(earlier.inputs)
-            if found := self._first_difference(earlier.result, second, np.zeros(1, np.intp)):
-                cause = _cause(again, earlier.inputs)
-                self._auditor.report(found._replace(row=earlier.row), _LATER, cause)
-        if not episode.first.infos.errors:
-            self._auditor.keep(Earlier(row, first, episode.first), self._layout.row_nbytes(0))
+        """Compare steps that were saved and restored with a rollout that was not."""
+        plan = _batch(taken)
+        plan = [plan] if isinstance(plan, list) else plan[None]
+        live = self._again(replace(first, horizon=len(taken), actions=plan, last_infos=True), True)
+        infos = [live.infos[0], steps[-1].infos[0]]
+        both = set(infos[0]) & set(infos[1]) - set(STEP_COUNTS)
+        infos = [{key: info[key] for key in info if key in both} for info in infos]
+        observations = [spaces.take(step.obs, 0) for step in steps]
+        saved = Rollout(
+            steps[-1].states,
+            spaces.stacked(self._layout.observation_space, observations, len(steps)),
+            np.stack([step.rewards for step in steps], axis=1),
+            np.stack([step.terminateds for step in steps], axis=1),
+            np.stack([step.truncateds for step in steps], axis=1),
+            BatchInfo(1, {}, [infos[1]]),
+        )
+        live = live._replace(infos=BatchInfo(1, {}, [infos[0]], live.infos.errors))
+        self._check(saved, [0], live, [place], _SAVED, _INCOMPLETE)
 
-    def _first_difference(
-        self, result: Any, second: Any, rows: NDArray[np.intp]
-    ) -> Difference | None:
-        """Return the first difference between ``result[rows[i]]`` and ``second[i]``, if any."""
-        if not isinstance(result, Transition) and _equal(result, second, rows):
-            return None
-        for place, row in enumerate(rows.tolist()):
-            if (error := second.infos.errors.get(place)) is not None:
-                if not isinstance(error, _HINDRANCES):
-                    return Difference(
-                        row, "its result", f"none the second time, but the error {error!r}"
-                    )
+    # Comparing
+
+    def _check(
+        self, first: Any, rows: Any, second: Any, places: list[int], how: str, cause: str = ""
+    ) -> None:
+        """Report the first difference between ``first[rows[i]]`` and ``second[i]``, if any.
+
+        These are results of the audited row at ``places[i]``. `how` says how it was stepped again,
+        and `cause` is the likely cause if none is found.
+        """
+        for index, field, values in self._differences(first, np.asarray(rows), second):
+            place = places[index]
+            cause = self._cause(copy_rows(self._inputs, [place])) or cause
+            self._auditor.report(int(self._rows[place]), field, values, how, cause)
+            break
+
+    def _differences(
+        self, first: Any, rows: NDArray[np.intp], second: Any
+    ) -> Iterator[tuple[int, str, str]]:
+        """Yield index, field and values wherever ``first[rows[i]]`` and ``second[i]`` differ."""
+        errors = second.infos.errors
+        for index, error in errors.items():
+            if not isinstance(error, _HINDRANCES):
+                yield index, "its result", f"no error and {error!r}"
+        good = [index for index in range(len(rows)) if index not in errors]
+        if isinstance(first, Transition) and good:
+            first = self._as_batch(first)
+        for name in _FIELDS:
+            one: Any = getattr(first, name, None)
+            other: Any = getattr(second, name, None)
+            if one is None or not good:
                 continue
-            if isinstance(result, Transition):
-                found = self._step_difference(result, second)
-            else:
-                found = self._row_difference(result, second, row, place)
-            if found:
-                return Difference(row, *found)
-        return None
+            if isinstance(one, np.ndarray) and one[rows[good]].tobytes() == other[good].tobytes():
+                continue  # most audits end here, at a fraction of the cost
+            for index in good:
+                found = self._difference(name, one, int(rows[index]), other, index)
+                if found is not None:
+                    yield index, *found
 
-    def _step_difference(
-        self, result: Transition, batch: BatchTransition
+    def _difference(
+        self, name: str, one: Any, row: int, other: Any, index: int
     ) -> tuple[str, str] | None:
-        """Return the first difference between a single step and a batch of one row, if any."""
-        infos = [_as_numbers(without_clock(info)) for info in (result.info, batch.infos[0])]
-        for name, one, other in (
-            ("obs", self._auditor.as_row(result.obs), spaces.take(batch.obs, 0)),
-            ("reward", result.reward, batch.rewards[0].item()),
-            ("terminated", result.terminated, bool(batch.terminateds[0])),
-            ("truncated", result.truncated, bool(batch.truncateds[0])),
-            ("info", *infos),
-        ):
-            if found := difference(one, other, name):
-                return found
-        return self._auditor.state_difference(result.state, batch.states[0])
+        """Return where ``one[row]`` and ``other[index]`` differ, and both values.
 
-    def _row_difference(
-        self, result: Any, second: Any, row: int, place: int
-    ) -> tuple[str, str] | None:
-        for name in result._fields:
-            one, other = getattr(result, name), getattr(second, name)
-            if one is None:
-                continue
-            if name == "infos":
-                infos = without_clock(one[row]), without_clock(other[place])
-                found = difference(*infos, "info")
-            elif name == "states":
-                found = self._auditor.state_difference(one[row], other[place])
-            elif isinstance(one, list):
-                found = difference(one[row], other[place], name)
-            else:
-                found = difference(spaces.take(one, row), spaces.take(other, place), name)
-            if found is not None:
-                return found
-        return None
+        They are parts of the field `name` of two results.
+        """
+        if name == "states":
+            return self._auditor.state_difference(one[row], other[index])
+        if name == "infos":
+            return difference(without_clock(one[row]), without_clock(other[index]), "info")
+        return difference(spaces.take(one, row), spaces.take(other, index), name)
 
+    def _as_batch(self, step: Transition) -> Any:
+        """Return the result of a single step as that of a batch of one row."""
+        space, rows = self._layout.observation_space, self._layout.allocate(self._inputs)
+        assert rows.next_states is not None
+        rows.next_states[0], rows.rewards[0] = step.state, step.reward
+        rows.terminateds[0], rows.truncateds[0] = step.terminated, step.truncated
+        if isinstance(rows.observations, list):
+            rows.observations[0] = spaces.as_row(space, step.obs)
+        else:
+            spaces.put(space, rows.observations, 0, step.obs)
+        info = dict(step.info)
+        rows.n_step[0], _ = (info.pop(name) for name in STEP_COUNTS)
+        for name, column in rows.columns.items():
+            column[0] = info.pop(name)
+        if rows.infos is not None and info:
+            rows.infos[0] = info
+        return self._layout.result(rows)
 
-def _cause(again: Again, inputs: Inputs) -> str:
-    """Return a sentence that says why the rows `inputs` do not repeat, or ``""`` if unknown."""
-    cause = ""
-    with watched_generators() as drawn_from, contextlib.suppress(Exception):
-        again.here(inputs)
-        cause = drawn_from().strip() or again.outside_cause(inputs)
-    return cause
+    def _cause(self, inputs: Inputs) -> str:
+        """Return a sentence that says why the rows `inputs` do not repeat; ``""`` if unknown."""
+        cause = ""
+        with watched_generators() as drawn_from, contextlib.suppress(Exception):
+            self._again(inputs, True)
+            cause = drawn_from().strip() or self._outside_cause(inputs)
+        return cause
 
 
-def copy_rows(inputs: Inputs, rows: NDArray[np.intp]) -> Inputs:
+def copy_rows(inputs: Inputs, rows: Any) -> Inputs:
     """Return copies of the rows `rows` of a batch's inputs."""
-    if isinstance(inputs.actions, list):
-        actions: Any = copy.deepcopy([inputs.actions[row] for row in rows])
-    else:
-        actions = inputs.actions[rows]
-    return replace(
-        inputs,
-        count=len(rows),
-        actions=actions,
-        states=inputs.states.copy() if len(inputs.states) == 1 else inputs.states[rows],
-        dt=inputs.dt if isinstance(inputs.dt, int) else inputs.dt[rows],
-        seeds=None if inputs.seeds is None else inputs.seeds[rows],
-    )
+    chosen = select_rows(inputs, rows)
+    if isinstance(chosen.actions, list):
+        chosen.actions = copy.deepcopy(chosen.actions)
+    if chosen.states is inputs.states:
+        chosen.states = inputs.states.copy()
+    return chosen
 
 
-def _equal(result: Any, second: Any, rows: NDArray[np.intp]) -> bool:
-    """Return whether all results are known to be equal to the last bit.
-
-    If not, rows must be compared one by one. Most audits end here, at a fraction of that cost.
-    """
-    infos, others = result.infos, second.infos
-    if others.errors or infos.has_objects or others.has_objects:
-        return False
-    names = [name for name in result._fields if name != "infos"]
-    pairs = [(getattr(result, name), getattr(second, name)) for name in names]
-    pairs += [(infos.column(key), others.column(key)) for key in sorted(infos.keys())]
-    while pairs:
-        one, other = pairs.pop()
-        if isinstance(one, dict):
-            pairs += [(one[key], other[key]) for key in one]
-        elif isinstance(one, tuple):
-            pairs += zip(one, other, strict=True)
-        elif isinstance(one, list) or (one is not None and one[rows].tobytes() != other.tobytes()):
-            return False
-    return True
-
-
-def _as_numbers(value: Any) -> Any:
-    """Convert all numbers in `value` to float64, since a batch may have changed their dtypes."""
-    if isinstance(value, dict):
-        return {key: _as_numbers(inner) for key, inner in value.items()}
-    if isinstance(value, bool | int | float | np.ndarray | np.generic):
-        array = np.asarray(value)
-        return array.astype(np.float64) if array.dtype.kind in "biuf" else array
-    return value
+def _batch(actions: list[Any]) -> Any:
+    """Return actions as those of a batch are: an array, or a list of objects."""
+    return np.stack(actions) if isinstance(actions[0], (np.ndarray, np.generic)) else actions

@@ -1,10 +1,10 @@
-"""One batch: its checked inputs, and the arrays for its results."""
+"""One batch: its checked inputs, its shape, and the arrays for its results."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,10 @@ from plangym_like.errors import InputError, StepCountError
 from plangym_like.states.rows import Row
 
 Leaf = tuple[tuple[int, ...], np.dtype[Any]]
+
+# The parts of a batch's memory. ``inputs`` is freed when the batch is done; the others are freed
+# one by one, when the caller drops the arrays in them.
+REGIONS = ("inputs", "states", "observations", "outcomes")
 
 
 @dataclass(slots=True)
@@ -67,11 +71,66 @@ class Rows:
         return self.infos is not None or isinstance(self.observations, list)
 
 
+class Shape(NamedTuple):
+    """The shape of a batch: rows, horizon, and which arrays it has.
+
+    Attributes
+    ----------
+    rows, horizon : int
+    state_rows : int
+        The number of input states; 1 if all rows share one.
+    dt : int
+        The `dt` of all rows; 0 if each row has its own.
+    seeded, wants_states, wants_observations, last_infos : bool
+        Whether rows have seeds; which results are wanted (see `Inputs` for `last_infos`).
+    action : str
+        The dtype of the actions as a string, "" if they are objects.
+    """
+
+    rows: int
+    horizon: int
+    state_rows: int
+    dt: int
+    seeded: bool
+    wants_states: bool
+    wants_observations: bool
+    action: str
+    last_infos: bool = False
+
+    @classmethod
+    def of(cls, inputs: Inputs, *, states: bool, observations: bool) -> Shape:
+        """Return the shape of a batch with these inputs."""
+        return cls(
+            inputs.count,
+            inputs.horizon,
+            len(inputs.states),
+            inputs.dt if isinstance(inputs.dt, int) else 0,
+            inputs.seeds is not None,
+            states,
+            observations,
+            "" if isinstance(inputs.actions, list) else inputs.actions.dtype.str,
+            inputs.last_infos,
+        )
+
+
 def check_on_error(on_error: Any) -> bool:
     """Return whether `on_error` masks failed rows; raise `InputError` if it is invalid."""
     if on_error not in ("raise", "mask"):
         raise InputError(f"on_error must be 'raise' or 'mask', got {on_error!r}")
     return bool(on_error == "mask")
+
+
+def select_rows(inputs: Inputs, rows: NDArray[np.intp]) -> Inputs:
+    """Return copies of the inputs of `rows`; a state that all rows share is not copied."""
+    actions, states = inputs.actions, inputs.states
+    return replace(
+        inputs,
+        count=len(rows),
+        actions=[actions[row] for row in rows] if isinstance(actions, list) else actions[rows],
+        states=states if len(states) == 1 else states[rows],
+        dt=inputs.dt if isinstance(inputs.dt, int) else inputs.dt[rows],
+        seeds=None if inputs.seeds is None else inputs.seeds[rows],
+    )
 
 
 def dt_of(inputs: Inputs, index: int) -> int:

@@ -67,6 +67,11 @@ class CurrentState:
         self.kept_image: Any = None
         self.is_quick = type(simulator).step_row is not Simulator.step_row
 
+    @property
+    def follows_given(self) -> bool:
+        """Whether the current state was reached from a state that a caller gave."""
+        return self.started and self.given and not self.lost
+
     def check(self, name: str) -> None:
         """Raise `StateLostError` if the current state of the environment `name` is lost."""
         if self.lost:
@@ -344,6 +349,7 @@ def not_in_use(mark: threading.Lock) -> threading.Lock:
         raise RuntimeError(
             "an environment was used while it was already in use: a signal handler, or code that "
             "one of its methods was running, called it again; set a flag in the handler instead, "
-            "or use a clone of the environment there"
+            "or use a clone of the environment there. If this process was forked while another "
+            "thread used the environment, use a clone too"
         )
     return mark

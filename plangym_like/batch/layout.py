@@ -1,28 +1,41 @@
-"""`Layout`: checks the batches of one environment, and allocates their results."""
+"""`Layout`: checks the batches of one environment, and defines where their arrays are."""
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import Any
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete, Space
 from numpy.typing import NDArray
 
 from plangym_like.batch import spaces
-from plangym_like.batch.arrays import Inputs, Leaf, Rows, check_dt
+from plangym_like.batch.arrays import REGIONS, Inputs, Leaf, Rows, Shape, check_dt
 from plangym_like.batch.ownership import owned
-from plangym_like.batch.simulator import Outcome
 from plangym_like.errors import BatchLengthError, InputError
 from plangym_like.results import BatchInfo, BatchStep, BatchTransition, Rollout
 from plangym_like.states.rows import Row, StateFormat
 from plangym_like.support.memory_limits import refuse_too_much
 
+# Arrays begin at multiples of so many bytes.
+_ALIGN = 64
+_NOTHING = np.empty(0, np.uint8)
+# Attributes that must be equal in all layouts -> their names in the error message.
+_SHARED = {
+    "observation_space": "observation space",
+    "action_space": "action space",
+    "format": "meaning of states",
+    "columns": "set of info columns",
+    "plain_infos": "presence of other infos",
+    "out_of_bounds": "option out_of_bounds",
+}
+
 
 class Layout:
-    """Checks the batches of one environment, and allocates arrays for their results.
+    """Checks the batches of one environment, and defines where their arrays are in memory.
 
     All processes of the environment have the same layout.
 
@@ -35,8 +48,7 @@ class Layout:
     plain_infos : bool
         Whether rows may have other info keys.
     exact : bool
-        Whether stepping a row twice gives the same bytes. If false, two processes never step the
-        same row at the same time.
+        Whether stepping a row twice gives the same bytes; if not, audits are off.
     out_of_bounds : {"pass", "raise", "clip"}
         How to treat actions beyond the bounds of a `Box`.
     """
@@ -63,9 +75,6 @@ class Layout:
         self._obs_nbytes = sum(
             math.prod(shape) * dtype.itemsize for shape, dtype in self.obs_leaves or ()
         )
-        # The shape and dtype of observations that are arrays; ``None`` otherwise.
-        is_array = spaces.is_leaf(observation_space)
-        self._obs_leaf: Any = (self.obs_leaves or [])[0] if is_array else (None, None)
         self.array_actions = spaces.is_leaf(action_space)
         # The range and the dtype of `Discrete` actions; other spaces have an empty range.
         self._choices = range(0)
@@ -170,13 +179,19 @@ class Layout:
         if not inputs.verified:
             self.format.verify(inputs.states[start:stop], start)
 
-    def allocate(
-        self,
-        inputs: Inputs,
-        *,
-        states: bool = True,
-        observations: bool = True,
-    ) -> Rows:
+    # The arrays of a batch
+
+    @cached_property
+    def signature(self) -> int:
+        """A number that is equal for layouts whose batches have the same form and meaning."""
+        actions = spaces.leaves(self.action_space)
+        arrays = [*(self.obs_leaves or ()), *self.columns.values(), *(actions or ())]
+        told = [(shape, dtype.str) for shape, dtype in arrays]
+        parts = self.format.fingerprint, list(self.columns), self.plain_infos, told
+        digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "little")
+
+    def allocate(self, inputs: Inputs, *, states: bool = True, observations: bool = True) -> Rows:
         """Return `Rows` with `inputs` and new arrays for the results.
 
         Raises
@@ -184,30 +199,88 @@ class Layout:
         MemoryError
             The arrays would not fit into memory.
         """
-        lead = (inputs.count, inputs.horizon) if inputs.horizon else (inputs.count,)
-        refuse_too_much(
-            inputs.count * self.row_nbytes(inputs.horizon, states=states, observations=observations)
-        )
-        return Rows(
+        shape = Shape.of(inputs, states=states, observations=observations)
+        plan = _plan(self, shape)
+        refuse_too_much(plan.nbytes)
+        return self._rows(
+            shape,
+            [np.empty(inner, dtype) for inner, dtype, _ in plan.arrays["states"]],
+            [np.empty(inner, dtype) for inner, dtype, _ in plan.arrays["observations"]],
+            [np.empty(inner, dtype) for inner, dtype, _ in plan.arrays["outcomes"]],
             inputs,
-            np.empty((inputs.count, self.format.state_nbytes), np.uint8) if states else None,
-            self._new_observations(lead) if observations else None,
-            np.empty(lead, np.float64),
-            np.empty(lead, bool),
-            np.empty(lead, bool),
-            np.empty(inputs.count, np.int64),
-            {
-                name: np.empty((inputs.count, *shape), dtype)
-                for name, (shape, dtype) in self.columns.items()
-                if not inputs.horizon
-            },
-            {} if self.plain_infos and (inputs.last_infos or not inputs.horizon) else None,
         )
 
-    def _new_observations(self, lead: tuple[int, ...]) -> Any:
-        if self.obs_leaves is None:
-            return [None] * math.prod(lead)
-        return spaces.empty(self.observation_space, lead)
+    def region_nbytes(self, shape: Shape) -> dict[str, int]:
+        """Return how many bytes each region of a batch needs, by name."""
+        return _plan(self, shape).regions
+
+    def place(
+        self,
+        shape: Shape,
+        regions: Mapping[str, Row],
+        actions: Any = None,
+        *,
+        inputs: Inputs | None = None,
+    ) -> Rows:
+        """Return the batch whose arrays are in `regions`; empty regions may be left out.
+
+        By default, its inputs are in ``regions["inputs"]``, except `actions` that are objects.
+        All processes place the arrays of a batch in the same way.
+        """
+        plan, found = _plan(self, shape), {}
+        for name, arrays in plan.arrays.items():
+            if name != "inputs" or inputs is None:
+                memory = regions.get(name, _NOTHING)
+                found[name] = [np.ndarray(inner, dtype, memory, at) for inner, dtype, at in arrays]
+        marks = None
+        if inputs is None:
+            inputs, marks = self._inputs_of(shape, found["inputs"], actions)
+        results = found["states"], found["observations"], found["outcomes"]
+        return self._rows(shape, *results, inputs, marks)
+
+    def _rows(
+        self,
+        shape: Shape,
+        states: list[NDArray[Any]],
+        leaves: list[NDArray[Any]],
+        outcomes: list[NDArray[Any]],
+        inputs: Inputs,
+        marks: NDArray[np.int32] | None = None,
+    ) -> Rows:
+        """Return a batch with these arrays, which are in the order of `_arrays`."""
+        observations: Any = None
+        if shape.wants_observations:
+            if self.obs_leaves is None:
+                observations = [None] * (shape.rows * max(1, shape.horizon))
+            else:
+                observations = spaces.build(self.observation_space, iter(leaves))
+        rewards, terminateds, truncateds, n_step, *columns = outcomes
+        names = () if shape.horizon else self.columns
+        return Rows(
+            inputs,
+            states[0] if shape.wants_states else None,
+            observations,
+            rewards,
+            terminateds,
+            truncateds,
+            n_step,
+            dict(zip(names, columns, strict=True)),
+            {} if self.plain_infos and (shape.last_infos or not shape.horizon) else None,
+            marks=marks,
+        )
+
+    def _inputs_of(
+        self, shape: Shape, arrays: list[NDArray[Any]], actions: Any
+    ) -> tuple[Inputs, NDArray[np.int32]]:
+        """Return the inputs and the marks of a batch from the arrays of its first region."""
+        given = iter(arrays)
+        states = next(given)
+        dt = shape.dt or next(given)
+        seeds = next(given) if shape.seeded else None
+        marks = next(given)
+        if self.array_actions:
+            actions = next(given)
+        return Inputs(shape.rows, shape.horizon, actions, states, dt, seeds), marks
 
     def row_nbytes(self, horizon: int, *, states: bool = True, observations: bool = True) -> int:
         """Return about how many bytes the result of one row needs."""
@@ -244,41 +317,39 @@ class Layout:
             infos,
         )
 
-    def result_of_one(
-        self, inputs: Inputs, state: Row | None, outcome: Outcome
-    ) -> BatchTransition | BatchStep:
-        """Return the result of a batch of one row, without copying the state.
+    def put_result(self, rows: Rows, at: NDArray[np.intp], result: Any) -> int:
+        """Write `result`, the result of some rows of a batch, into the rows `at` of `rows`.
 
-        `state` and `outcome` are the results of `Simulator.step_from`. An observation that has the
-        shape and dtype of its space is not copied either.
-
-        Raises
-        ------
-        ObservationError
-            The observation does not match its space.
+        This is the inverse of `result`. Return the number of bytes of all arrays of `result`.
         """
-        obs, reward, terminated, truncated, info, frames = outcome
-        observations: Any
-        if (
-            type(obs) is np.ndarray
-            and obs.dtype is self._obs_leaf[1]
-            and obs.shape == self._obs_leaf[0]
-        ):
-            observations = obs[None]
-        else:
-            observations = spaces.empty(self.observation_space, (1,))
-            spaces.put(self.observation_space, observations, 0, obs)
-        rewards, flags = np.array((reward,), np.float64), np.array((terminated, truncated), bool)
-        plain = None
-        if self.plain_infos and info:
-            rest = {key: value for key, value in info.items() if key not in self.columns}
-            plain = [rest] if rest else None
-        values = [info[name] for name in self.columns]
-        columns = partial(_columns_of_one, self.columns, values, n_step=frames, dt=inputs.dt)
-        infos = BatchInfo(1, columns, plain)
-        if state is None:
-            return BatchStep(observations, rewards, flags[:1], flags[1:], infos)
-        return BatchTransition(state[None], observations, rewards, flags[:1], flags[1:], infos)
+        infos, horizon = result.infos, rows.inputs.horizon
+        pairs = [(column, infos[name]) for name, column in rows.columns.items()]
+        pairs += [
+            (rows.rewards, result.rewards),
+            (rows.terminateds, result.terminateds),
+            (rows.truncateds, result.truncateds),
+            (rows.n_step, infos["n_step"]),
+        ]
+        if rows.next_states is not None:
+            pairs.append((rows.next_states, result.states))
+        if rows.observations is not None:
+            space, found = self.observation_space, result.observations if horizon else result.obs
+            if self.obs_leaves is not None:
+                leaves = spaces.flatten(space, rows.observations)
+                pairs += zip(leaves, spaces.flatten(space, found), strict=True)
+            else:
+                for index, row in enumerate(at):
+                    one, first = spaces.take(found, index), row * max(1, horizon)
+                    each = [spaces.take(one, time) for time in range(horizon)] or [one]
+                    rows.observations[first : first + len(each)] = each
+        for array, part in pairs:
+            array[at] = part
+        if rows.infos is not None and infos.has_objects and not horizon:
+            shared = {*self.columns, "n_step", "dt"}
+            for row, info in zip(at.tolist(), infos, strict=True):
+                if plain := {key: info[key] for key in info if key not in shared}:
+                    rows.infos[row] = plain
+        return sum(part.nbytes for _, part in pairs)
 
     def _infos(self, rows: Rows, errors: Mapping[int, Exception] | None) -> BatchInfo:
         count, dt = rows.inputs.count, rows.inputs.dt
@@ -295,6 +366,22 @@ class Layout:
         if _is_empty(states):
             return np.empty((0, self.format.state_nbytes), np.uint8), True
         return self.format.check(states, sums=sums), sums or not self.format.checksum
+
+
+def common_layout(layouts: Sequence[Layout]) -> Layout:
+    """Return the layout that all `layouts` share; raise `InputError` if they differ."""
+    first = layouts[0]
+    for index, layout in enumerate(layouts[1:], 1):
+        for name, what in _SHARED.items():
+            one, other = getattr(first, name), getattr(layout, name)
+            if one != other:
+                if name == "format":
+                    one, other = one.fingerprint_fields, other.fingerprint_fields
+                raise InputError(
+                    f"the environments of a BatchEnv must be equal, but the {what} of env 0 is "
+                    f"{one} and that of env {index} is {other}"
+                )
+    return first
 
 
 def _is_one(given: Any) -> bool:
@@ -328,15 +415,68 @@ def _blank(rows: Rows, failed: list[int]) -> None:
             rows.infos.pop(index, None)
 
 
-def _columns_of_one(
-    leaves: Mapping[str, Leaf], values: Sequence[Any], **counts: Any
-) -> dict[str, NDArray[Any] | int]:
-    """Return the columns of a batch of one row: `values`, each in its own dtype, and `counts`."""
-    columns = {}
-    for (name, (shape, dtype)), value in zip(leaves.items(), values, strict=True):
-        columns[name] = np.empty((1, *shape), dtype)
-        columns[name][0] = value
-    return columns | counts
+class _Plan(NamedTuple):
+    """Where the arrays of batches of one shape are.
+
+    Attributes
+    ----------
+    arrays : dict of str to list
+        Shape, dtype and start of each array of a region.
+    regions : dict of str to int
+        The bytes of each region.
+    nbytes : int
+        The bytes of all results.
+    """
+
+    arrays: dict[str, list[tuple[tuple[int, ...], np.dtype[Any], int]]]
+    regions: dict[str, int]
+    nbytes: int
+
+
+@lru_cache(maxsize=64)
+def _plan(layout: Layout, shape: Shape) -> _Plan:
+    plan = _Plan({}, {}, 0)
+    for region in REGIONS:
+        start = 0
+        plan.arrays[region] = []
+        for inner, dtype in _arrays(layout, shape, region):
+            plan.arrays[region].append((inner, dtype, start))
+            start += -(-math.prod(inner) * dtype.itemsize // _ALIGN) * _ALIGN
+        plan.regions[region] = start
+    return plan._replace(nbytes=sum(plan.regions.values()) - plan.regions["inputs"])
+
+
+def _arrays(layout: Layout, shape: Shape, region: str) -> list[Leaf]:
+    """Return the shape and dtype of each array in a region, in the order of their places."""
+    lead = (shape.rows, shape.horizon) if shape.horizon else (shape.rows,)
+    number = np.dtype(np.int64)
+    width = layout.format.state_nbytes
+    if region == "inputs":
+        arrays: list[Leaf] = [((shape.state_rows, width), np.dtype(np.uint8))]
+        if not shape.dt:
+            arrays.append(((shape.rows,), number))
+        if shape.seeded:
+            arrays.append(((shape.rows,), np.dtype(np.uint64)))
+        arrays.append(((shape.rows,), np.dtype(np.int32)))
+        if layout.array_actions:
+            assert layout.action_space.shape is not None
+            arrays.append(((*lead, *layout.action_space.shape), np.dtype(shape.action)))
+        return arrays
+    if region == "states":
+        return [((shape.rows, width), np.dtype(np.uint8))] if shape.wants_states else []
+    if region == "observations":
+        if not shape.wants_observations:
+            return []
+        return [((*lead, *inner), dtype) for inner, dtype in layout.obs_leaves or ()]
+    flag = np.dtype(bool)
+    columns = {} if shape.horizon else layout.columns
+    return [
+        (lead, np.dtype(np.float64)),
+        (lead, flag),
+        (lead, flag),
+        ((shape.rows,), number),
+        *(((shape.rows, *inner), dtype) for inner, dtype in columns.values()),
+    ]
 
 
 def _common_length(lengths: dict[str, int]) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import threading
+import os
 import warnings
 from typing import Any, NoReturn
 
@@ -14,11 +14,11 @@ from plangym_like.batch.arrays import Inputs, Rows, dt_of
 from plangym_like.batch.current_state import CurrentState, not_in_use
 from plangym_like.batch.layout import Layout
 from plangym_like.batch.ownership import owned
-from plangym_like.batch.simulator import Outcome, Simulator, no_simulator
+from plangym_like.batch.simulator import Simulator, no_simulator
 from plangym_like.errors import ClosedError, RowExitError
 from plangym_like.results import BatchStep, BatchTransition, Rollout
 from plangym_like.states.rows import HEADER_NBYTES, Row, StateFormat
-from plangym_like.support.fork_safety import forget_after_fork, held_by_lost_thread
+from plangym_like.support.fork_safety import new_lock
 
 
 class RowStepper:
@@ -52,12 +52,11 @@ class RowStepper:
         self.layout = layout
         self.name = name
         self.current = CurrentState(simulator, layout.format)
-        self.lock = threading.RLock()
+        self.lock, self._owner_pid = new_lock(), os.getpid()
         self.refusal: ClosedError | None = None
         self.hosted = False
         self._audit_copy: RowStepper | None = None
         self._has_tried_to_copy = False
-        forget_after_fork(self)
 
     def for_audits(self) -> RowStepper:
         """Return a stepper with a copy of the simulator, or this stepper if there is no copy.
@@ -94,56 +93,9 @@ class RowStepper:
         `states` and `observations` say what the result includes; `masked` and `audit` are as in
         `run_rows`.
         """
-        layout = self.layout
-        failure = None
-        if inputs.count == 1 and not inputs.horizon and "rgb" not in layout.columns:
-            try:
-                return self._run_one(inputs, states, audit)
-            except Exception as error:
-                if not masked:
-                    raise
-                failure = error
-        rows = layout.allocate(inputs, states=states, observations=observations)
-        if failure is not None:
-            return layout.result(rows, {0: failure})
+        rows = self.layout.allocate(inputs, states=states, observations=observations)
         errors = self.run_rows(rows, 0, inputs.count, masked=masked, audit=audit)
-        return layout.result(rows, errors)
-
-    def _run_one(self, inputs: Inputs, states: bool, audit: bool) -> BatchTransition | BatchStep:
-        """Step a batch of one row without allocating arrays for its results first."""
-        with self.lock:
-            if self.refusal is not None:
-                self.ensure_usable()
-            with not_in_use(self.current.in_use):
-                if self.current.row is None:
-                    self.current.set_aside()
-                step = self._result_as_made if audit else self._result_of_one
-                return step(inputs, states)
-
-    def _result_as_made(self, inputs: Inputs, states: bool) -> BatchTransition | BatchStep:
-        with self._as_made():
-            return self._result_of_one(inputs, states)
-
-    def _result_of_one(self, inputs: Inputs, states: bool) -> BatchTransition | BatchStep:
-        # A separate method keeps `_run_one` short, for the same reason as `_run_range`.
-        try:
-            fresh, outcome = self._step_one(inputs, states)
-            if fresh is not None:
-                self.layout.format.seal_row(fresh)
-            return self.layout.result_of_one(inputs, fresh, outcome)
-        except BaseException as error:
-            self._raise_in_row(error, None)
-
-    def _step_one(self, inputs: Inputs, read: bool) -> tuple[Row | None, Outcome]:
-        """Step a batch of one row, with the simulator's fast path if there is one."""
-        sim, seeds = self.simulator, inputs.seeds
-        state, action, dt = inputs.states[0], owned(inputs.actions[0]), dt_of(inputs, 0)
-        if read and seeds is None and self.current.is_quick:
-            found = sim.step_row(state, action, dt)
-            if found is not None:
-                return found
-        seed = None if seeds is None else int(seeds[0])
-        return sim.step_from(state, action, dt, seed=seed, read=read)
+        return self.layout.result(rows, errors)
 
     def run_rows(
         self, rows: Rows, start: int, stop: int, *, masked: bool = False, audit: bool = False
@@ -246,12 +198,9 @@ class RowStepper:
         lower = self._run_rows_apart(rows, start, middle, audit)
         return lower | self._run_rows_apart(rows, middle, stop, audit)
 
-    def _raise_in_row(self, error: BaseException, rows: Rows | None) -> NoReturn:
-        """Raise the error of a row, with a note that names the row.
-
-        `rows` is ``None`` for a batch of one row.
-        """
-        row, count = (0, 1) if rows is None else (int(rows.cursor[0]), rows.inputs.count)
+    def _raise_in_row(self, error: BaseException, rows: Rows) -> NoReturn:
+        """Raise the error of a row, with a note that names the row."""
+        row, count = int(rows.cursor[0]), rows.inputs.count
         raised = error
         if self.hosted and not isinstance(error, Exception):
             raised = row_exit(error)
@@ -278,29 +227,30 @@ class RowStepper:
         self.simulator.exactness, self.simulator.exactness_note = "approximate", note
         warnings.warn(note, RuntimeWarning, stacklevel=4)
 
+    @property
+    def usable(self) -> bool:
+        """Whether the simulator is open, and was not being used when this process was forked."""
+        if self.refusal is None and self.current.in_use.locked():
+            if os.getpid() != self._owner_pid:
+                self.refusal = ClosedError(
+                    f"the environment {self.name} was in use by another thread when this process "
+                    "was forked, so its simulator may be half-way through a step here: clone it or "
+                    "make another one"
+                )
+        return self.refusal is None
+
     def ensure_usable(self) -> None:
         """Raise `ClosedError` if the simulator can no longer be used."""
-        if self.refusal is not None:
+        if not self.usable:
             raise ClosedError(str(self.refusal))
 
     def close(self) -> None:
         """Close the simulator; safe to call more than once."""
-        if self.refusal is None:
+        if self.usable:  # otherwise, closing it could block
             self.refusal = closed(self.name)
             if self._audit_copy is not None:
                 self._audit_copy.close()
             self.simulator.close()
-
-    def forget(self) -> None:
-        """In a forked child process, refuse further use if another thread was stepping rows."""
-        if held_by_lost_thread(self.lock):
-            # Closing the simulator could block: the other thread was in the middle of a step.
-            self.lock = threading.RLock()
-            self.refusal = ClosedError(
-                f"the environment {self.name} was in use by another thread when this process was "
-                "forked, so its simulator may be half-way through a step here: clone it or make "
-                "another one"
-            )
 
 
 def row_exit(error: BaseException) -> RowExitError:

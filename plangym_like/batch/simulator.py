@@ -308,26 +308,6 @@ class Simulator(abc.ABC):
         """
         return None
 
-    def step_from(
-        self, row: Row, action: Any, dt: int, *, seed: int | None, read: bool
-    ) -> tuple[Row | None, Outcome]:
-        """Step from `row`; return the next state without its checksum, and the outcome.
-
-        The caller may change both. With ``read=False``, the state is ``None``. If `seed` is given,
-        the row is reseeded before it is stepped.
-        """
-        self.write(row[HEADER_NBYTES:])
-        if seed is not None:
-            self.reseed(seed)
-        obs, reward, terminated, truncated, info, n_step = self.step(action, dt)
-        # Copied now, because the next use of the simulator may change these objects.
-        outcome = owned(obs), reward, terminated, truncated, owned_info(info), n_step
-        if not read:
-            return None, outcome
-        fresh = row.copy()
-        self.save(fresh)
-        return fresh, outcome
-
     def step_rows(self, rows: Rows, start: int, stop: int) -> None:
         """Step the rows ``start:stop`` of a batch, each from its own state.
 

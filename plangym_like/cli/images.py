@@ -16,6 +16,7 @@ from plangym_like import registry
 from plangym_like.errors import MissingExtraError
 from plangym_like.planners import Plan
 from plangym_like.states.rows import Row
+from plangym_like.support.lazy_imports import broken_import
 
 _HEIGHT = 240  # of a frame, in pixels
 _FRAMES = 300  # in a GIF, at most
@@ -23,11 +24,16 @@ _MILLISECONDS = 40
 
 
 def require_images() -> None:
-    """Raise `MissingExtraError` unless the drawing libraries are installed."""
+    """Raise `MissingExtraError` unless the drawing libraries are installed.
+
+    The error of a library that is installed, but cannot be imported, is passed on as it is.
+    """
     for name in ("matplotlib", "PIL", "tqdm"):
         try:
             importlib.import_module(name)
         except ImportError as error:
+            if broken_import(error):
+                raise
             raise MissingExtraError(
                 f"images need {name}: pip install 'plangym_like[viz]', or add --no-images"
             ) from error

@@ -1,19 +1,147 @@
-"""`NodeActor`: an actor that Ray runs on a node. This module is quick to import."""
+"""`NodeActor`: the actor that Ray runs on a node, and the environment that it hosts there."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, fields
+from typing import Any
 
+from plangym_like.batch.arrays import Inputs
+from plangym_like.batch.layout import Layout
+from plangym_like.errors import StateMismatchError
+from plangym_like.execution.executor import SubmitOptions
+from plangym_like.execution.known_ids import know, known_ids
+from plangym_like.execution.short_episode import ShortEpisode, episode_given
 from plangym_like.processes import fork_server
 from plangym_like.processes.child import serve_another_process
+from plangym_like.processes.remote_errors import pack_exception
+from plangym_like.processes.wire import dumps, dumps_by_value, loads
+from plangym_like.states.rows import Row, adopt_session_key, session_key
 
-if TYPE_CHECKING:
-    from plangym_like.cluster.chunks import ChunkRequest, ChunkResult
-    from plangym_like.cluster.node_env import NodeEnv, Readiness
-    from plangym_like.states.rows import Row
+# The number of calls that Ray may run at the same time: one steps a chunk, one sends the results of
+# another chunk, and one closes.
+CONCURRENCY = 3
+# Counters that the driver updates itself.
+_COUNTED_BY_DRIVER = {"batches", "rows", "rows_sent"}
+
+
+@dataclass(slots=True)
+class ChunkResult:
+    """What an actor returns for a chunk of rows.
+
+    Attributes
+    ----------
+    result : BatchTransition, BatchStep, Rollout or None
+        The result of the rows, without the exceptions of failed rows.
+    error : bytes or None
+        The packed exception that was raised instead of a result.
+    failed : dict of int to bytes
+        If rows are masked, the packed exceptions of failed rows, by row of the chunk.
+    counts : dict of str to float
+        By how much each counter of the actor's workers has increased.
+    """
+
+    result: Any = None
+    error: bytes | None = None
+    failed: dict[int, bytes] = field(default_factory=dict)
+    counts: dict[str, float] = field(default_factory=dict)
+
+
+class NodeActor:
+    """Hosts an environment whose batches are stepped by processes on this node.
+
+    Rows never run in this process itself, so a row that crashes cannot end the connection to the
+    cluster. One thread makes the environment and steps all chunks, because some simulators belong
+    to the thread that made them; Ray's own threads send results meanwhile. The fork server starts
+    while this process imports the modules that the environment needs.
+
+    Parameters
+    ----------
+    context : dict
+        The arguments of `enter_worker_context`.
+    recipe : bytes
+        The result of `write_recipe`.
+    """
+
+    def __init__(self, context: dict[str, Any], recipe: bytes) -> None:
+        enter_worker_context(**context)
+        fork_server.warm_up(["plangym_like.execution.row_server"])
+        self._recipe = recipe
+        self._thread = ThreadPoolExecutor(1, "plangym_like")
+        self._env: Any = None
+        self._reported: dict[str, float] = {}
+
+    def make(self) -> tuple[int, bytes | None]:
+        """Make the environment and its processes; return the process id, and any packed error."""
+        try:
+            self._thread.submit(self._make).result()
+        except Exception as error:
+            return os.getpid(), pack_exception(error, skip_frames=1)
+        return os.getpid(), None
+
+    def _make(self) -> None:
+        key, packed = loads(self._recipe)
+        adopt_session_key(key)
+        construct, ids, expected, number, fields_there = loads(packed)
+        know(ids)
+        with episode_given(expected):
+            self._env = construct()
+        self._env.executor.pool.wait_ready()
+        layout = self._env.layout
+        if layout.signature != number:
+            fields_here = layout.format.fingerprint_fields
+            raise StateMismatchError(
+                "the environment on another machine differs from the driver's; install the same "
+                f"versions of its packages on both: expected {fields_there}, got {fields_here}",
+                fields_there,
+                fields_here,
+            )
+
+    def run(self, inputs: Inputs, states: Row, options: SubmitOptions) -> ChunkResult:
+        """Step a chunk, whose `inputs` were sent without `states`.
+
+        Exceptions are not raised, but returned in the result.
+        """
+        inputs.states = states
+        return self._thread.submit(self._run, inputs, options).result()
+
+    def _run(self, inputs: Inputs, options: SubmitOptions) -> ChunkResult:
+        chunk = ChunkResult()
+        try:
+            chunk.result = self._env.executor.submit(inputs, options)
+            errors = chunk.result.infos.errors
+            for row in list(errors):
+                chunk.failed[row] = pack_exception(errors.pop(row), skip_frames=1)
+        except Exception as error:
+            chunk.error = pack_exception(error, skip_frames=1)
+        tally = self._env.executor.tally
+        names = {item.name for item in fields(tally)} - _COUNTED_BY_DRIVER
+        for name in names:
+            now = getattr(tally, name)
+            if more := now - self._reported.get(name, 0):
+                chunk.counts[name], self._reported[name] = more, now
+        return chunk
+
+    def close(self) -> None:
+        """Close the environment, once the chunk that is being stepped is done."""
+        if self._env is not None:
+            self._thread.submit(self._env.close).result()
+
+
+def write_recipe(
+    construct: Callable[[], Any], name: Any, layout: Layout, expected: ShortEpisode | None = None
+) -> bytes:
+    """Pickle `construct`, which a `NodeActor` calls to make the environment `name`.
+
+    Its batches must have the given layout. The processes of the node have to repeat the short
+    episode `expected`, if it is given.
+    """
+    same = layout.signature, layout.format.fingerprint_fields
+    packed = dumps_by_value((construct, known_ids(name), expected, *same))
+    return dumps((session_key(), packed))
 
 
 def worker_context() -> dict[str, Any]:
@@ -36,51 +164,3 @@ def enter_worker_context(*, path: list[str], threads: str | None) -> None:
         os.environ.pop("OMP_NUM_THREADS", None)
     else:
         os.environ["OMP_NUM_THREADS"] = threads
-
-
-# The number of calls that Ray may run at the same time: one steps a chunk, one sends the results of
-# another chunk, and one closes.
-CONCURRENCY = 3
-
-
-class NodeActor:
-    """Hosts a `NodeEnv`.
-
-    One thread makes the environment and steps all chunks, because some simulators belong to the
-    thread that made them; Ray's own threads send results meanwhile. The fork server starts while
-    this process imports the modules that the environment needs.
-
-    Parameters
-    ----------
-    context : dict
-        The arguments of `enter_worker_context`.
-    recipe : bytes
-        The result of `write_recipe`.
-    """
-
-    def __init__(self, context: dict[str, Any], recipe: bytes) -> None:
-        enter_worker_context(**context)
-        fork_server.warm_up(["plangym_like.execution.job"])
-        self._recipe = recipe
-        self._thread = ThreadPoolExecutor(1, "plangym_like")
-        self._hosted: NodeEnv | None = None
-
-    def make(self) -> Readiness:
-        """Make the environment and its processes."""
-        return self._thread.submit(self._make).result()
-
-    def run(self, request: ChunkRequest, states: Row) -> ChunkResult:
-        """Step a chunk; exceptions are not raised, but returned in the result."""
-        assert self._hosted is not None
-        return self._thread.submit(self._hosted.run, request, states).result()
-
-    def close(self) -> None:
-        """Close the environment, once the chunk that is being stepped is done."""
-        if self._hosted is not None:
-            self._thread.submit(self._hosted.close).result()
-
-    def _make(self) -> Readiness:
-        from plangym_like.cluster.node_env import NodeEnv
-
-        self._hosted = NodeEnv()
-        return self._hosted.make(self._recipe)

@@ -1,4 +1,10 @@
-"""`RayExecutor`: steps the rows of a batch on this machine and on others."""
+"""`RayExecutor` and `RayDispatcher`: step the rows of a batch on this machine and on others.
+
+The workers of this machine and the actors of other nodes draw rows from the same pipe of tokens. An
+actor draws a *chunk* of several tokens, about as many as all its processes would take. Like tokens,
+chunks become smaller toward the end of the batch, so all machines are done at about the same time.
+Stepping a row again gives the same result, so the rows of a lost actor are put back.
+"""
 
 from __future__ import annotations
 
@@ -8,30 +14,48 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
+from numpy.typing import NDArray
+
+from plangym_like.batch.arrays import select_rows, single_steps
 from plangym_like.batch.layout import Layout
 from plangym_like.batch.row_stepper import RowStepper
 from plangym_like.cluster import ray_session
-from plangym_like.cluster.actors import ActorPool
-from plangym_like.cluster.node_env import write_recipe
-from plangym_like.cluster.placement import check_resources
-from plangym_like.cluster.ray_dispatcher import LEAST_SECONDS, RayDispatcher
-from plangym_like.cluster.ray_session import RaySession
-from plangym_like.errors import InputError
+from plangym_like.cluster.actors import ActorHandle, ActorPool, Chunk
+from plangym_like.cluster.node_actor import ChunkResult, write_recipe
+from plangym_like.cluster.ray_session import RaySession, import_ray
+from plangym_like.cluster.sites import ClusterOptions
+from plangym_like.errors import WorkerDiedError, WorkerError
 from plangym_like.execution.costs import CostModel
-from plangym_like.execution.dispatcher import Dispatcher
+from plangym_like.execution.dispatcher import HERE, Dispatcher, StepHere
+from plangym_like.execution.executor import SubmitOptions
 from plangym_like.execution.process_executor import ProcessExecutor
 from plangym_like.execution.process_options import ProcessOptions
+from plangym_like.execution.row_faults import name_rows
+from plangym_like.execution.row_pool import RowPool
 from plangym_like.execution.shared_batch import SharedBatch
 from plangym_like.execution.short_episode import ShortEpisode, episode_given
+from plangym_like.execution.tokens import Range
 from plangym_like.processes.external_process import ExternalProcess
-from plangym_like.results import RayStats
-from plangym_like.support.arguments import as_count
+from plangym_like.processes.remote_errors import unpack_exception
 
 # How long to wait for workers on this machine before checking for results of actors, and vice
 # versa (`benchmarks/constants.py` for the first).
 _LOOK_SECONDS, _POLL_SECONDS = 2e-3, 0.05
+# The number of chunks that an actor has at once: one that it steps, and the next one.
+_DEPTH = 2
+# The least and the most seconds that a chunk should take. A chunk costs 1 to 2 ms in addition to
+# its rows (`benchmarks/ray_bench.py`); if chunks are short, a lost actor loses little work.
+LEAST_SECONDS, _MOST_SECONDS = 4e-3, 1.0
+_MOST_NBYTES = 16 << 20
+# An actor's equal part of a batch, divided by this number, is the least size of a chunk (2 to 32
+# take the same time if machines are equally fast, `benchmarks/constants.py`).
+_PIECES = 8
+# A state that all rows share is sent with each chunk if it has fewer bytes. Otherwise it is put
+# into the object store, from which each node fetches it once (`benchmarks/constants.py`).
+_PUT_NBYTES = 1 << 16
 
 
 class RayExecutor(ProcessExecutor):
@@ -67,8 +91,7 @@ class RayExecutor(ProcessExecutor):
     @property
     def n_workers(self) -> int:
         """How many processes step rows, on all machines."""
-        handles = self.actors.handles
-        return self.actors.local_workers + sum(each.placement.workers for each in handles)
+        return self.actors.local_workers + self.actors.workers
 
     def wait_ready(self, timeout: float | None = None) -> None:
         """Wait until all requested workers and actors are ready.
@@ -93,34 +116,27 @@ class RayExecutor(ProcessExecutor):
                     raise TimeoutError(
                         f"{waiting} workers and actors were not ready after {timeout} s"
                     )
-                if not self.actors.local_workers:
-                    self.actors.check_patience()
                 self.pool.wait(_LOOK_SECONDS)
-                self.actors.poll(_LOOK_SECONDS)
-
-    @property
-    def stats(self) -> RayStats:
-        """Counters of all batches so far."""
-        super().stats  # noqa: B018  it reads pending reports of workers
-        return self.actors.stats
 
     @property
     def _num_helpers(self) -> int:
-        return len(self.workers) + sum(each.placement.workers for each in self.actors.handles)
+        return len(self.workers) + self.actors.workers
 
     def _dispatcher(self, batch: SharedBatch) -> Dispatcher:
-        self.actors.survey()
-        self.actors.stats.bytes_shared += batch.nbytes
-        step_here = self._step_here(batch)
-        return RayDispatcher(self.actors, self.pool, self._costs, batch, step_here)
+        self.actors.poll()
+        self.tally.bytes_shared += batch.nbytes
+        return RayDispatcher(self.actors, self.pool, self._costs, batch, self._step_here(batch))
+
+    def _step_here(self, batch: SharedBatch) -> StepHere | None:
+        # Without workers on this machine, only batches that are too cheap to send are stepped here.
+        return super()._step_here(batch) if self.actors.local_workers else None
 
     def _tend(self) -> None:
         super()._tend()
-        self.actors.survey()
         self.actors.poll()
 
     def _wait(self, dispatcher: Dispatcher, seconds: float) -> None:
-        if not self.actors.busy:
+        if not any(handle.refs for handle in self.actors.handles):
             super()._wait(dispatcher, seconds)
         elif any(worker.busy for worker in self.workers):
             super()._wait(dispatcher, min(seconds, _LOOK_SECONDS))
@@ -137,6 +153,191 @@ class RayExecutor(ProcessExecutor):
             super().close()
 
 
+class RayDispatcher(Dispatcher):
+    """Steps one batch on the workers of a pool, in this process, and on actors.
+
+    Parameters
+    ----------
+    actors : ActorPool
+        The actors, which draw chunks as soon as they are ready.
+    pool, costs, batch, step_here
+        As in `Dispatcher`.
+    """
+
+    def __init__(
+        self,
+        actors: ActorPool,
+        pool: RowPool,
+        costs: CostModel,
+        batch: SharedBatch,
+        step_here: StepHere | None,
+    ) -> None:
+        super().__init__(pool, costs, batch, step_here)
+        self._actors = actors
+        self._sent: list[Chunk] = []
+        rows = batch.rows
+        self._options = SubmitOptions(
+            states=rows.next_states is not None,
+            observations=rows.observations is not None,
+            masked=batch.masked,
+            audit=batch.audit,
+        )
+        # The state that all rows share, or a Ray reference to it; ``None`` until it is sent.
+        self._shared: Any = None
+        # The most rows of a chunk: those that fit into a message; fewer after an actor has died.
+        self._fitting = _MOST_NBYTES * max(1, self.count) / max(1, batch.nbytes)
+        self._most = math.inf
+
+    # Chunks for actors
+
+    def _deal(self, start: int, stop: int, later: float = 0.0) -> None:
+        super()._deal(start, stop, later)
+        self._send_chunks()
+
+    @property
+    def _processes(self) -> int:
+        return super()._processes + self._actors.workers
+
+    def advance(self, *, here: bool) -> bool:
+        """Read results and send more rows, without waiting; return whether the batch is over."""
+        for chunk in [each for each in self._sent if each.outcome is not None]:
+            self._sent.remove(chunk)
+            self._read(chunk)
+        self._send_chunks()
+        return super().advance(here=here)
+
+    def _send_chunks(self) -> None:
+        """Send chunks to the ready actors that have room for them."""
+        ready = [each for each in self._actors.handles if each.ready and len(each.chunks) < _DEPTH]
+        rest = self._rows_not_begun() if ready else 0
+        for chunks in range(_DEPTH):
+            for handle in ready:
+                if len(handle.chunks) == chunks and (ranges := self._draw(handle, rest)):
+                    rest -= self._send(handle, Chunk(ranges))
+
+    def _rows_not_begun(self) -> int:
+        """Return about how many rows no process has begun."""
+        begun = sum(stop - start for start, stop in self._elsewhere())
+        return max(0, int((self._marks == 0).sum()) - begun)
+
+    def _elsewhere(self) -> list[Range]:
+        sent = [each for chunk in self._sent for each in chunk.ranges]
+        return super()._elsewhere() + sent
+
+    def _draw(self, handle: ActorHandle, rest: int) -> list[Range]:
+        """Return the ranges of the actor's next chunk; `rest` rows are left in all."""
+        if self._faults.suspects and not handle.chunks:
+            row = self._faults.suspects.popleft()
+            return [(row, row + 1)]
+        found, left = [], self._size(handle, rest)
+        while left > 0 and self.num_tokens:
+            token = self._pool.tokens.take_of(self._batch.key)
+            if token is None:
+                break
+            found.append(token)
+            left -= token[1] - token[0]
+        return sorted(found)
+
+    def _size(self, handle: ActorHandle, rest: int) -> int:
+        """Return how many of the `rest` remaining rows the actor's next chunk should hold.
+
+        Like a token, a chunk takes half of an equal part of the remaining time. If the actor still
+        steps another chunk, the next one is half as large, so that a slow actor has few rows.
+        """
+        workers, chunks = handle.site.workers, len(handle.chunks)
+        share = workers / self._processes
+        if rest * share < 1 and (chunks or not rest):  # idle processes take the last rows
+            return 0
+        # If the actor steps all rows, it sends the results of one half while it steps the other.
+        least = max(1.0, self.count * share / (_DEPTH if share == 1 else _PIECES))
+        most = min(self._fitting, self._most)
+        if seconds := self._costs.seconds_per_row(self._steps):
+            here = super()._processes
+            if here and rest * seconds / here < LEAST_SECONDS:
+                return 0
+            least = max(least, LEAST_SECONDS * workers / seconds)
+            most = min(most, max(1.0, _MOST_SECONDS * workers / seconds))
+        size = max(rest * share / (2 * (1 + chunks)), least)
+        if rest - size < least / 2:
+            size = rest
+        return max(1, int(min(size, most)))
+
+    def _send(self, handle: ActorHandle, chunk: Chunk) -> int:
+        """Send a chunk to an actor, and return the number of its rows."""
+        self._sent.append(chunk)
+        inputs, stats = select_rows(self._batch.rows.inputs, chunk.rows), self._actors.stats
+        states, inputs.states, inputs.verified = inputs.states, inputs.states[:0], True
+        arrays = [inputs.actions, inputs.dt, inputs.seeds]
+        if self._shared is None:
+            arrays.append(states)
+            if len(self._batch.inputs.states) == 1:
+                large = states.nbytes >= _PUT_NBYTES
+                self._shared = import_ray().put(states) if large else states
+        handle.send(chunk, inputs, states if self._shared is None else self._shared, self._options)
+        stats.chunks += 1
+        stats.rows_sent += inputs.count
+        stats.bytes_sent += sum(part.nbytes for part in arrays if isinstance(part, np.ndarray))
+        return inputs.count
+
+    # Outcomes of chunks
+
+    def _read(self, chunk: Chunk) -> None:
+        outcome, rows = chunk.outcome, chunk.rows
+        if isinstance(outcome, ChunkResult):
+            self._store(chunk, outcome)
+        elif isinstance(outcome, WorkerDiedError):
+            self._blame(rows, outcome)
+        elif isinstance(outcome, WorkerError):
+            self._put_back(rows)
+        else:
+            self._faults.fail(int(rows[0]), cast(Exception, outcome))
+
+    def _store(self, chunk: Chunk, result: ChunkResult) -> None:
+        rows = chunk.rows
+        if result.error is not None:
+            error = unpack_exception(result.error)
+            first = name_rows(error, rows, self.count)
+            self._marks[rows[:first]] = HERE  # the actor has stepped them
+            self._faults.fail(int(rows[first]), cast(Exception, error))
+            return
+        for index, packed in result.failed.items():
+            error = unpack_exception(packed)
+            name_rows(error, rows, self.count)
+            self._faults.lose(int(rows[index]), cast(Exception, error))
+        batch, stats = self._batch, self._actors.stats
+        stats.bytes_received += batch.layout.put_result(batch.rows, rows, result.result)
+        self._marks[rows] = HERE
+        self._pool.policy.note_progress()
+        self._most = max(self._most, 2 * len(rows))
+        if len(rows) == 1:
+            self._faults.note_survived(int(rows[0]))
+        self._taken += sum(single_steps(batch.inputs, *each) for each in chunk.ranges)
+        self._seconds += result.counts.get("seconds_on_workers", 0.0)
+        if not self._costs.seconds_per_row(self._steps):
+            self._note_costs()
+
+    def _blame(self, rows: NDArray[np.intp], error: WorkerDiedError) -> None:
+        """Put back rows in which an actor has died.
+
+        It is not known which row is to blame, if any. So chunks become smaller, until the row that
+        kills actors is alone in a chunk.
+        """
+        self._most = max(1.0, len(rows) / 2)
+        try:
+            self._pool.policy.note_death_without_progress(error)
+        except WorkerDiedError as failure:
+            self._faults.fail(int(rows[0]), failure)
+        if len(rows) == 1:
+            self._faults.note_death(int(rows[0]), error, alone=True, tried=())
+        else:
+            self._put_back(rows)
+
+    def abandon(self) -> None:
+        """Stop stepping the rows; the outcomes of chunks are ignored."""
+        self._sent.clear()
+        super().abandon()
+
+
 class RayOptions:
     """Makes a `RayExecutor` whose actors host ``node_env(n_workers=...)``.
 
@@ -151,8 +352,7 @@ class RayOptions:
     address, object_store_memory
         See `RayEnv`.
     where
-        ``n_workers``, ``resources``, ``placement``, ``runtime_env`` and ``cores_per_actor``; see
-        `RayEnv`.
+        The fields of `ClusterOptions`.
 
     Raises
     ------
@@ -172,22 +372,12 @@ class RayOptions:
         object_store_memory: int | None,
         **where: Any,
     ) -> None:
-        for number in ("n_workers", "cores_per_actor"):
-            if where[number] is not None:
-                as_count(number, where[number])
-        check_resources(where["resources"])
-        placement = where["placement"]
-        if isinstance(placement, str) and placement not in ("spread", "pack"):
-            raise InputError(
-                f"placement must be 'spread', 'pack' or a placement group, got {placement!r}"
-            )
-        self.n_workers: int | None = where["n_workers"]
-        self.isolated = local.isolated
+        self._where = ClusterOptions(**where)
+        self._where.check()
+        self.n_workers, self.isolated = self._where.n_workers, local.isolated
         self._node_env, self._name, self._local = node_env, name, local
         self._session = (address, object_store_memory)
-        self._where = where
-        self._expected: ShortEpisode | None = None
-        ray_session.load()
+        import_ray()
 
     def prepare(self) -> None:
         """Start the fork server for the workers on this machine."""
@@ -199,26 +389,19 @@ class RayOptions:
 
     def make(self, stepper: RowStepper) -> RayExecutor:
         """Connect to the cluster and start actors, without waiting until they are ready."""
-        self._expected = self._local.expected_of(stepper)
-        with episode_given(self._expected):
-            return self._make(stepper)
+        expected = self._local.expected_of(stepper)
+        recipe = partial(self._recipe, stepper.layout, expected)
+        with contextlib.ExitStack() as undo, episode_given(expected):
+            session = ray_session.join(*self._session)
+            undo.callback(session.leave)
+            actors = ActorPool(recipe, self._where, private=session.started)
+            undo.callback(actors.close)
+            make = partial(RayExecutor, session, actors)
+            executor = self._local.make_as(make, stepper, actors.local_workers)
+            undo.pop_all()
+            return executor
 
-    def _make(self, stepper: RowStepper) -> RayExecutor:
-        session = ray_session.join(*self._session)
-        try:
-            actors = ActorPool(self._recipe, stepper.layout, private=session.started, **self._where)
-            try:
-                executor = partial(RayExecutor, session, actors)
-                return self._local.make_as(executor, stepper, actors.local_workers)
-            except BaseException:
-                actors.close()
-                raise
-        except BaseException:
-            session.leave()
-            raise
-
-    def _recipe(self, n_workers: int) -> bytes:
+    def _recipe(self, layout: Layout, expected: ShortEpisode | None, n_workers: int) -> bytes:
         """Return the recipe for an actor with `n_workers` processes."""
-        return write_recipe(
-            partial(self._node_env, n_workers=n_workers), self._name, self._expected
-        )
+        construct = partial(self._node_env, n_workers=n_workers)
+        return write_recipe(construct, self._name, layout, expected)

@@ -34,7 +34,7 @@ if hasattr(os, "register_at_fork"):  # Windows has no fork
     os.register_at_fork(after_in_child=_renew_lock)
 
 
-def load() -> Any:
+def import_ray() -> Any:
     """Return the module `ray`.
 
     Raises
@@ -62,7 +62,7 @@ class RaySession:
     """
 
     def __init__(self, address: str | None, object_store_memory: int | None) -> None:
-        ray = load()
+        ray = import_ray()
         self.started = False
         self.users = 0
         self._connected = not ray.is_initialized()
@@ -93,7 +93,7 @@ class RaySession:
             if self.users > 0 or self is not _current:
                 return
             _current = None
-            ray = load()
+            ray = import_ray()
             if self._connected and ray.is_initialized():
                 ray.shutdown()
 
@@ -118,7 +118,7 @@ def join(address: str | None, object_store_memory: int | None = None) -> RaySess
     """
     global _current
     with _lock:
-        ray = load()
+        ray = import_ray()
         if _current is None or not ray.is_initialized():
             _current = RaySession(address, object_store_memory)
         else:

@@ -22,6 +22,7 @@ from plangym_like.envs.replayed import ReplayedSimulator
 from plangym_like.errors import MissingExtraError
 from plangym_like.snapshots.chains import innermost
 from plangym_like.snapshots.trial import TrialRule
+from plangym_like.support.lazy_imports import broken_import
 
 # The default number of copies of CarRacing; a copy with its track takes 6 MB.
 _CARS = 24
@@ -54,6 +55,8 @@ class Box2DSimulator(ReplayedSimulator):
         try:
             env = super().make_env()
         except gymnasium.error.DependencyNotInstalled as error:
+            if broken := broken_import(error):
+                raise broken from None
             raise MissingExtraError(
                 f"{self.name} needs Box2D: pip install 'plangym_like[box2d]'"
             ) from error

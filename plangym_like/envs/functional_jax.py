@@ -23,6 +23,7 @@ from plangym_like.envs.save_load_env import SaveLoadCodec, SaveLoadSimulator
 from plangym_like.errors import MissingExtraError
 from plangym_like.snapshots.trial import TrialRule
 from plangym_like.states.random_state import seeded_generator
+from plangym_like.support.lazy_imports import broken_import
 
 # The kinds of leaves: Python or NumPy numbers, weakly typed arrays, other arrays of JAX.
 _PLAIN, _WEAK, _ARRAY = range(3)
@@ -55,6 +56,8 @@ class FunctionalJaxSimulator(SaveLoadSimulator):
         try:
             env = GymnasiumSimulator.make_env(self)
         except ImportError as error:
+            if broken_import(error):
+                raise
             raise MissingExtraError(f"{error}: pip install 'plangym_like[jax]'") from error
         base: Any = env.unwrapped
         base.save_state = partial(_save, base)

@@ -43,9 +43,13 @@ subtree_com subtree_linvel ten_J ten_J_colind ten_J_rowadr ten_J_rownnz ten_leng
 ten_wrapadr ten_wrapnum tree_awake wrap_obj wrap_xpos xanchor xaxis ximat xipos xiquat xmat
 xpos xquat
 """
-# The arrays of MjData's buffer that every step computes from the integration state, in all versions
-# of MuJoCo since 3.2.
-RECOMPUTED = frozenset(_RECOMPUTED.split())
+# Places in sparse matrices, which depend on the model alone.
+_PLACES = """
+C_colind C_rowadr C_rownnz D_diag M_colind M_rowadr M_rownnz mapD2M mapM2C mapM2D mapM2M
+"""
+# The arrays of MjData's buffer that every step computes from the integration state, or that only
+# the model determines, in all versions of MuJoCo since 3.2.
+RECOMPUTED = frozenset((_RECOMPUTED + _PLACES).split())
 # Sleep counters, which stay the same unless trees may sleep.
 ASLEEP = frozenset(("tree_asleep",))
 # State of flexible bodies that MuJoCo keeps from step to step.
@@ -136,6 +140,8 @@ class PhysicsMemory:
     def write(self, payload: Row) -> None:
         """Restore the state in `payload`; derived arrays that it does not hold stay unchanged."""
         state = np.frombuffer(payload, np.float64, self._size)
+        if not state.flags.writeable:  # older versions of MuJoCo refuse such an array
+            state = state.copy()
         mujoco.mj_setState(self._model, self._data, state, INTEGRATION)
         for view, place in self.slices:
             view[:] = payload[place]

@@ -8,7 +8,7 @@ shared memory. If a worker dies or hangs, the rows that it had taken are put bac
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 import numpy as np
@@ -17,14 +17,12 @@ from numpy.typing import NDArray
 from plangym_like.batch.arrays import single_steps, steps_of
 from plangym_like.errors import WorkerDiedError
 from plangym_like.execution.costs import CostModel
-from plangym_like.execution.job import MORE
 from plangym_like.execution.row_faults import RowFaults
-from plangym_like.execution.row_pool import RowPool
-from plangym_like.execution.row_worker import RowWorker
+from plangym_like.execution.row_pool import Outcome, RowPool, RowWorker
+from plangym_like.execution.row_server import Report, unreported
 from plangym_like.execution.shared_batch import SharedBatch
 from plangym_like.execution.tokens import Range, cut
-from plangym_like.processes.remote_errors import unpack_exception
-from plangym_like.processes.shared_memory import WRITES_IN_ORDER
+from plangym_like.processes.remote_errors import portable, unpack_exception
 from plangym_like.processes.wire import loads
 
 StepHere = Callable[[int, int], "dict[int, Exception] | None"]
@@ -73,15 +71,12 @@ class Dispatcher:
         self._faults = RowFaults(
             pool.policy, pool.step_timeout, masked=batch.masked, tries_again=not batch.audit
         )
-        # Identifies the batch in `RowWorker.owner`. The dispatcher itself would make a reference
-        # cycle through pool and workers.
-        self.owner = object()
-        self.count = batch.inputs.count
+        self.number, self.count = batch.number, batch.inputs.count
         self._marks = batch.marks
         # Ranges to be put into the pipe: it is full, or holds the tokens of another batch.
         self._waiting: list[Range] = []
-        # Whether some results come in the workers' reports instead of in shared memory.
-        self._reported = batch.masked or batch.rows.have_objects
+        # When the batch last made progress, as far as this is known.
+        self._progress_at = time.monotonic()
         self._taken, self._seconds = 0.0, 0.0
 
     @property
@@ -91,12 +86,12 @@ class Dispatcher:
 
     def _held(self) -> list[RowWorker]:
         """Return the workers that are stepping rows of this batch."""
-        return [worker for worker in self._pool.workers if worker.owner is self.owner]
+        return [worker for worker in self._pool.workers if worker.batch == self.number]
 
     # Dealing rows
 
     def launch(self, *, here: bool) -> None:
-        """Let every ready worker step rows of the batch; if `here` is true, this process too.
+        """Deal the rows of the batch; if `here` is true, this process may step some of them.
 
         If `here` is true but the time per row is not known yet, this process first steps one row,
         the last.
@@ -108,30 +103,34 @@ class Dispatcher:
         """
         self._pool.count_rows()
         count = self._probe() if here and self._step_here is not None else self.count
-        workers = [worker for worker in self._pool.workers if worker.free]
-        if self._batch.audit and count < len(workers) and not self._batch.inputs.horizon:
-            # The first workers have probably stepped these rows before. Rollouts stay with them, so
-            # that they are compared with single steps of other workers.
-            workers = workers[::-1][:count]
         self._batch.begin()
         for start, stop in self._batch.parts():
-            later = single_steps(self._batch.inputs, min(stop, count), count) / self._horizon
-            self._deal(start, min(stop, count), later)
-            if start == 0:
-                self._begin(workers, more=stop < count)
-        for worker in self._held():
-            worker.slot[MORE] = 0
+            stop = min(stop, count)
+            all_at_once = (start, stop) == (0, self.count)
+            if start < stop and not (all_at_once and self._deal_to_others()):
+                later = single_steps(self._batch.inputs, stop, count) / self._horizon
+                self._deal(start, stop, later)
 
-    def _begin(self, workers: Sequence[RowWorker], *, more: bool) -> None:
-        """Let workers take the first tokens; `more` says that others will follow."""
-        for worker in workers[: self.num_tokens]:
-            worker.slot[MORE] = more
-            self._batch.send(worker, self.owner, self._pool.tokens)
+    def _deal_to_others(self) -> bool:
+        """Deal the rows of an audit to free workers, one range each; return whether it was done.
+
+        The first workers have probably stepped these rows before. Rollouts may stay with them, so
+        that they are compared with single steps of other workers.
+        """
+        if not self._batch.audit or self._step_here is not None or self._batch.inputs.horizon:
+            return False
+        free = [worker for worker in self._pool.workers if worker.free][::-1]
+        if len(free) < 2:
+            return False
+        ends = np.linspace(0, self.count, min(self.count, len(free)) + 1).astype(int).tolist()
+        for worker, start, stop in zip(free, ends, ends[1:], strict=False):
+            self._pool.step_alone(worker, self._batch, (start, stop), alone=False)
+        return True
 
     @property
     def num_tokens(self) -> int:
         """The number of tokens of the batch that no process has taken."""
-        return len(self._pool.tokens) if self._pool.dealing is self.owner else 0
+        return len(self._pool.tokens) if self._pool.dealing is self._batch else 0
 
     def _probe(self) -> int:
         """Step the last row if the time per row is not known; return how many rows are left."""
@@ -165,12 +164,13 @@ class Dispatcher:
         The pipe holds the tokens of one batch at a time: a worker steps one batch at a time.
         """
         pool = self._pool
-        if pool.dealing is not self.owner:
+        if pool.dealing is not self._batch:
             if pool.dealing is not None and len(pool.tokens):
                 self._waiting += ranges
                 return
-            pool.dealing = self.owner
-        self._waiting += pool.tokens.put(self._batch.number, ranges)
+            pool.dealing = self._batch
+            pool.keep_serving()  # workers need the batch's blocks before its tokens
+        self._waiting += pool.tokens.put(self._batch.key, ranges)
 
     def _put_waiting(self) -> None:
         if self._waiting:
@@ -183,60 +183,55 @@ class Dispatcher:
         If `here` is true, this process may step rows too.
         """
         self._put_waiting()
-        for worker in self._held():
-            if worker.task is not None and worker.task.done():
-                self._read_report(worker)
-            elif self._pool.step_timeout is not None:
-                self._check_progress(worker, self._pool.step_timeout)
+        for outcome in self._pool.outcomes_of(self.number):
+            self._take_in(outcome)
+        if self._pool.step_timeout is not None:
+            self._check_progress(self._pool.step_timeout)
         if self._faults.errors:  # these rows are not stepped any more
             self._marks[list(self._faults.errors)] = HERE
-        self._stop_above_failure()
-        self._feed(here=here)
-        self._put_back_lost()
         lowest = self._faults.lowest
-        if lowest is not None:
-            unstepped = not self._marks[:lowest].all()
-            return not self._faults.waits_for(below=unstepped, busy=bool(self._held()))
-        return not self._faults.suspects and self._all_done()
+        if lowest is None and not self._faults.suspects and self.done():
+            return True
+        self._stop_above_failure()
+        self._try_suspects()
+        self._put_back_lost()
+        if lowest is None:
+            return False
+        unstepped = not self._are_done(lowest)
+        return not self._faults.waits_for(below=unstepped, busy=bool(self._held()))
 
-    def _feed(self, *, here: bool) -> None:
-        """Let free workers step rows, suspects first.
-
-        If `here` is true, this process takes the next token.
-        """
+    def _try_suspects(self) -> None:
+        """Let free workers try suspects, one row each."""
         suspects = self._faults.suspects
-        least = 1 + (here and self._step_here is not None)
-        for worker in self._pool.workers:
-            if not worker.free:
-                continue
-            if suspects:
+        for worker in self._pool.workers if suspects else ():
+            if worker.free and suspects:
                 row = suspects.popleft()
-                self._batch.send(worker, self.owner, self._pool.tokens, (row, row + 1))
-            elif self.num_tokens >= least:
-                worker.slot[MORE] = 0
-                self._batch.send(worker, self.owner, self._pool.tokens)
+                self._pool.step_alone(worker, self._batch, (row, row + 1), alone=True)
 
     def _put_back_lost(self) -> None:
         """Put rows back whose token was lost: its worker died before it could say what it took."""
-        if self._waiting or self.num_tokens:
+        if self._waiting or self.num_tokens or self._marks.all():
+            return
+        # The ranges are read last: a worker that takes a token meanwhile then shows it.
+        if any(worker.may_have_taken for worker in self._pool.workers):
             return
         elsewhere = self._elsewhere()
-        # A worker without a range may just have taken a token.
-        if any(start == stop for start, stop in elsewhere):
-            return
         left = self._marks == 0
         for start, stop in elsewhere:
             left[start:stop] = False
         if self._faults.lowest is not None:
             left[self._faults.lowest :] = False
-        if left.any():
+        if left.any() and not self.num_tokens:
             self._put_back(np.flatnonzero(left))
 
     def _elsewhere(self) -> list[Range]:
         """Return the ranges that workers have taken, and the rows that are to be tried alone."""
-        held = [worker.range for worker in self._held() if worker.alone is None]
-        alone = (*self._tried(), *self._faults.suspects)
-        return held + [(row, row + 1) for row in alone]
+        ranges = [(row, row + 1) for row in self._faults.suspects]
+        for worker in self._held():
+            ranges.append(worker.range)
+            if worker.task is not None:
+                ranges.append(worker.task_rows)
+        return ranges
 
     def _put_back(self, rows: Any) -> None:
         """Put single rows back, as one token each."""
@@ -244,21 +239,14 @@ class Dispatcher:
         self._pool.tally.rows_retried += len(rows)
         self._put([(row, row + 1) for row in rows])
 
-    def _all_done(self) -> bool:
-        """Return whether all rows are done; do not wait for reports that are not needed."""
-        if not self._marks.all():
-            return False
-        busy = self._held()
-        if self._reported or not WRITES_IN_ORDER:
-            return not busy
-        for worker in busy:
-            if worker.alone is None:
-                worker.take_task()
-        return not self._held()
-
     def done(self) -> bool:
-        """Return whether shared memory tells that all rows are done."""
-        return bool(WRITES_IN_ORDER and not self._reported and self._marks.all())
+        """Return whether all rows are done."""
+        return self._are_done(self.count)
+
+    def _are_done(self, count: int) -> bool:
+        """Return whether the results of the first `count` rows are in memory."""
+        marks = self._marks[:count]
+        return bool(marks.all()) and not (count and int(marks.min()) < HERE)
 
     def max_sleep(self) -> float:
         """Return the longest time, in seconds, between two checks of the workers."""
@@ -280,7 +268,7 @@ class Dispatcher:
         if self._step_here is None:
             return False
         until, stepped = time.perf_counter() + _LOOK_SECONDS, False
-        while (found := self._pool.tokens.take_of(self._batch.number)) is not None:
+        while (found := self._pool.tokens.take_of(self._batch.key)) is not None:
             stepped = True
             if not self._step(*found) or time.perf_counter() > until:
                 break
@@ -313,48 +301,47 @@ class Dispatcher:
 
     # Reports, and workers that fail
 
-    def _read_report(self, worker: RowWorker) -> None:
-        # The error's type does not show whether the worker died: a row may raise this type, too.
-        died, alone = worker.died, worker.alone
-        try:
-            report = worker.report()
-        except Exception as error:
-            error = error.with_traceback(None)
-            if died and isinstance(error, WorkerDiedError):
-                self._replace_dead(worker, error)
-            else:
-                start, stop = worker.range
-                row = max(worker.cursor, 0)
-                if start <= row < stop:
-                    self._marks[start:row] = HERE
-                self._faults.fail(row, error)
+    def _take_in(self, outcome: Outcome) -> None:
+        """Take in a worker's report, or put back what it had taken if it has died."""
+        report, alone, index = outcome.report, outcome.alone, outcome.worker
+        if outcome.died:
+            self._retry_of_dead(outcome)
             return
-        if alone is not None:
+        if report is None:
+            assert outcome.error is not None
+            self._faults.fail(0, outcome.error)
+            return
+        if report.failure:
+            self._marks[report.start : report.row] = HERE
+            error = unpack_exception(report.failure)
+            self._faults.fail(report.row, portable(error).with_traceback(None))
+        elif alone is not None:
             self._faults.note_survived(alone)
-        for index, packed in report.errors.items():
-            self._faults.lose(index, cast(Exception, unpack_exception(packed)))
+        for row, packed in report.errors.items():
+            self._faults.lose(row, cast(Exception, unpack_exception(packed)))
+        self._read_objects(index, report)
+
+    def _read_objects(self, worker: int, report: Report) -> None:
+        reported = np.zeros(self.count, bool)
+        for start, stop in report.stepped:
+            reported[start:stop] = True
+        # The worker may have stepped more rows since.
+        reported &= self._marks == unreported(worker)
         try:
             infos, observations = loads(report.objects) if report.objects else ({}, {})
         except Exception as error:
-            self._find_unreadable(worker, error)
-        else:
-            rows = self._batch.rows
-            if rows.infos is not None:
-                rows.infos.update(infos)
-            for index, value in observations.items():
-                rows.observations[index] = value
-            # Their results are here now, so they are not stepped again if the worker dies later.
-            self._marks[self._stepped_by(worker)] = HERE
+            self._find_unreadable(reported, error)
+            return
+        rows = self._batch.rows
+        if rows.infos is not None:
+            rows.infos.update(infos)
+        for index, value in observations.items():
+            rows.observations[index] = value
+        self._marks[reported] = HERE
 
-    def _stepped_by(self, worker: RowWorker) -> NDArray[np.bool_]:
-        """Return a mask of the rows that `worker` has stepped and not reported yet, ``(N,)``."""
-        mine: NDArray[np.bool_] = self._marks == worker.index + 1
-        return mine
-
-    def _find_unreadable(self, worker: RowWorker, error: Exception) -> None:
+    def _find_unreadable(self, reported: NDArray[np.bool_], error: Exception) -> None:
         """Find the row whose report cannot be unpickled: queue each row to be stepped alone."""
-        mine = np.flatnonzero(self._stepped_by(worker))
-        rows = [int(row) for row in mine if row not in self._faults.errors]
+        rows = [int(row) for row in np.flatnonzero(reported) if row not in self._faults.errors]
         if len(rows) == 1:
             error.add_note(f"(in row {rows[0]} of a batch of {self.count})")
             self._faults.lose(rows[0], error.with_traceback(None))
@@ -362,25 +349,41 @@ class Dispatcher:
             self._faults.suspects.extend(rows)
             self._marks[rows] = 0
 
-    def _replace_dead(self, worker: RowWorker, error: WorkerDiedError) -> None:
-        """Replace a dead worker, and put its unfinished rows back.
+    def _retry_of_dead(self, outcome: Outcome) -> None:
+        """Put the unfinished rows of a dead worker back.
 
         The row in which it died is tried again alone; if this row is to blame, it fails instead.
         """
-        (start, stop), row, alone = worker.range, worker.cursor, worker.alone
-        in_row = start <= row < stop
-        progress = bool(self._stepped_by(worker).any())
-        self._pool.replace_dead(worker, idle=not in_row)
-        if progress:
+        row, alone = outcome.row, outcome.alone
+        error = cast(WorkerDiedError, outcome.error)
+        mine = self._marks == outcome.worker + 1
+        if mine.any() or (self._marks == unreported(outcome.worker)).any():
+            self._marks[mine] = HERE
             self._pool.policy.note_progress()
         else:
             self._pool.policy.note_death_without_progress(error)
-        if in_row:
-            self._faults.note_death(row, error, alone=alone is not None, tried=self._tried())
-        self._retry(worker, start, stop, row if in_row else None, alone)
+        if outcome.in_row:
+            self._faults.note_death(row, error, alone=alone == row, tried=self._tried())
+        self._retry(outcome.worker, outcome.range, row if outcome.in_row else None, alone)
 
-    def _check_progress(self, worker: RowWorker, limit: float) -> None:
-        """Replace `worker` if it hangs; its row is tried once more, with a short time limit."""
+    def _check_progress(self, limit: float) -> None:
+        """Replace workers that hang; their rows are tried once more, with a short time limit."""
+        busy = False
+        for worker in self._pool.workers:
+            if worker.batch == self.number or worker.may_have_taken:
+                busy = True
+                self._check_worker(worker, limit)
+        if busy or not self.num_tokens or self._step_here is not None:
+            self._progress_at = time.monotonic()
+        elif time.monotonic() - self._progress_at > limit + _BEGIN_SECONDS:
+            # No worker takes a token: all of them were stopped.
+            self._progress_at = time.monotonic()
+            for worker in self._pool.workers:
+                if worker.free:
+                    self._pool.tally.timeouts += 1
+                    self._pool.replace(worker)
+
+    def _check_worker(self, worker: RowWorker, limit: float) -> None:
         (start, stop), row, alone = worker.range, worker.cursor, worker.alone
         begun, again = start <= row < stop, self._faults.is_slow(row)
         patience = limit
@@ -392,50 +395,47 @@ class Dispatcher:
         if worker.idle_seconds() <= patience:
             return
         self._pool.tally.timeouts += 1
+        mine = worker.batch == self.number
         self._pool.replace(worker)
-        start, stop = worker.range  # it may have gone on until it was killed
-        begun = begun and worker.cursor == row and start <= row < stop
+        if not mine:
+            return
+        left, last = worker.left_at
+        begun = begun and last == row and left[0] <= row < left[1]
         if begun:
             self._faults.note_timeout(row, tried=self._tried())
-        self._retry(worker, start, stop, row if begun else None, alone)
+        self._retry(worker.index, left, row if begun else None, alone)
 
     def _tried(self) -> list[int]:
         return [worker.alone for worker in self._held() if worker.alone is not None]
 
-    def _retry(
-        self, worker: RowWorker, start: int, stop: int, row: int | None, alone: int | None
-    ) -> None:
+    def _retry(self, worker: int, left: Range, row: int | None, alone: int | None) -> None:
         """Put back the rows of a replaced worker: its range, and rows whose report is lost.
 
         `row` is left out, because it is tried alone or has failed. `alone` is the row that the
         worker was to try alone.
         """
-        mine = self._stepped_by(worker)
-        if self._reported:
-            self._marks[mine] = 0
-            rows = mine.nonzero()[0].tolist()
-        else:
-            self._marks[mine] = HERE
-            rows = []
-        rows += [each for each in range(start, stop) if each != row and not self._marks[each]]
-        if alone is not None and row is None and not self._marks[alone]:
+        lost = self._marks == unreported(worker)
+        self._marks[lost] = 0
+        rows = {int(each) for each in np.flatnonzero(lost)}
+        rows |= {each for each in range(*left) if not self._marks[each]}
+        if alone is not None and row != alone and not self._marks[alone]:
             self._faults.suspects.append(alone)
-            rows = [each for each in rows if each != alone]
+            rows.discard(alone)
         self._pool.tally.rows_retried += row is not None
-        self._put_back(sorted(set(rows) - {row}))
+        self._put_back(sorted(rows - {row}))
 
     def _stop_above_failure(self) -> None:
         """Stop stepping rows above the lowest row whose error ends the batch."""
         lowest = self._faults.lowest
         if lowest is None:
             return
+        self._batch.want_until(lowest)
+        for worker in self._pool.workers:
+            worker.cancel(self.number, lowest)
         tokens, self._waiting = self._waiting, []
-        if self._pool.dealing is self.owner:
+        if self._pool.dealing is self._batch:
             tokens += self._pool.tokens.drain()
         self._put([(start, min(stop, lowest)) for start, stop in tokens if start < lowest])
-        for worker in self._held():
-            if worker.range[0] >= lowest:
-                worker.cancel()
 
     # The end
 
@@ -450,14 +450,12 @@ class Dispatcher:
 
     def _end(self) -> None:
         """Leave the pipe to other batches."""
-        if self._pool.dealing is self.owner:
+        if self._pool.dealing is self._batch:
             self._pool.tokens.drain()
             self._pool.dealing = None
 
     def abandon(self) -> None:
         """Tell the batch's workers to stop, and keep its memory until all of them have stopped."""
+        self._pool.abandon(self.number, self._batch.memory)
         self._waiting = []
         self._end()
-        for worker in self._held():
-            worker.abandon()
-        self._pool.keep_until_unused(self._batch.memory, self.owner)

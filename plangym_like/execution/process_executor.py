@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import math
+import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
 from functools import partial
 from typing import Any
 
-from plangym_like.batch.arrays import Inputs, steps_of
+from plangym_like.batch.arrays import REGIONS, Inputs, steps_of
 from plangym_like.batch.current_state import not_in_use
 from plangym_like.batch.layout import Layout
 from plangym_like.batch.row_stepper import RowStepper
-from plangym_like.errors import (
-    ClosedError,
-    PoisonInputError,
-    StepTimeoutError,
-    WorkerDiedError,
-    WorkerTimeoutError,
-)
-from plangym_like.execution.batch_run import BatchRun
+from plangym_like.errors import ClosedError, WorkerTimeoutError
 from plangym_like.execution.costs import CostModel
 from plangym_like.execution.dispatcher import Dispatcher, StepHere
 from plangym_like.execution.executor import SerialExecutor, SubmitOptions
-from plangym_like.execution.placement import REGIONS
 from plangym_like.execution.row_pool import RowPool
 from plangym_like.execution.shared_batch import SharedBatch
 from plangym_like.execution.short_episode import ShortEpisode
@@ -33,16 +27,16 @@ from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.remote_errors import is_remote, portable_result
 from plangym_like.processes.shared_memory import BlockPool
 from plangym_like.results import Future, Stats
-from plangym_like.support.fork_safety import forget_after_fork
+from plangym_like.support.fork_safety import new_lock
 
 _CLOSE_SECONDS = 2.0
-# How many times a call is tried before it is blamed for the deaths of its workers, and for hanging
-# in them; and the longest time between two checks of its worker (replies and deaths end the wait).
-_CALLS, _TIMEOUTS, _CALL_LOOK_SECONDS = 3, 2, 0.5
 
 # After a batch was not worth sending, so many batches of the same size are not considered, because
 # this would take a tenth of the time of a CartPole row (`benchmarks/never_slower.py`).
 _SAME = 32
+
+
+_INTERRUPTED = "this batch was interrupted, so it has no results: step again"
 
 
 class ProcessExecutor:
@@ -87,7 +81,8 @@ class ProcessExecutor:
         self.layout = layout
         self._stepper = stepper
         self._costs = CostModel()
-        self.pool = RowPool(self._processes, step_timeout, start_timeout, stats, expected)
+        timeouts = step_timeout, start_timeout
+        self.pool = RowPool(self._processes, layout.signature, *timeouts, stats, expected)
         self.workers, self.tally = self.pool.workers, self.pool.tally
         self.isolated = stepper is None
         # Steps the batches that are not worth sending.
@@ -97,13 +92,11 @@ class ProcessExecutor:
         self._same = 0
         self._pools = {region: BlockPool() for region in REGIONS}
         # Audits are small: in the batches' own pools, their blocks would displace larger ones.
-        # Their results are copied, because some are kept for long.
+        # Their results are copied, because those of a row that is followed are kept for some time.
         self._audit_pools = dict.fromkeys(REGIONS, BlockPool(most_lent=0, most_idle=len(REGIONS)))
-        self.lock, self._in_use = threading.RLock(), threading.Lock()
+        self.lock, self._in_use = new_lock(), threading.Lock()
         self._runs: list[BatchRun] = []
-        self._closed = False
-        self._closed_because = "this environment has been closed: make another one"
-        forget_after_fork(self)
+        self._closed, self._owner_pid = False, os.getpid()
 
     def __len__(self) -> int:
         return len(self._processes)
@@ -136,8 +129,9 @@ class ProcessExecutor:
         Several batches may be pending. Free workers take rows of the oldest batch first.
         """
         blocking = options.blocking
-        if self._same and blocking and self._here is not None and not self._closed:
+        if self._same and blocking and self._here is not None:
             if type(inputs.dt) is int and self._small == (inputs.count, inputs.horizon, inputs.dt):
+                self.ensure_open()
                 self._same -= 1
                 return self._here.step(inputs, options)
         with self.lock:
@@ -150,25 +144,36 @@ class ProcessExecutor:
                 if blocking:
                     return self._run_here(inputs, options)
                 return Future.of(partial(self._run_here, inputs, options))
-            with self.alone():
-                self._drop_unwanted()
-                pools = self._audit_pools if options.audit else self._pools
-                batch = SharedBatch(self.layout, pools, inputs, options)
-                run = BatchRun(self, self._dispatcher(batch))
-                # From here on, the batch is cancelled when its future is dropped, even if an
-                # interrupt drops it.
-                future = run.future(self)
-                self._runs.append(run)
-                run.attempt(partial(self._launch, run, blocking))
-            if not run.done and not options.audit:
-                self.tally.begin(inputs.count)
-            del run, batch  # an error's traceback holds this frame
+            run, future = self._begin(inputs, options)
             if not blocking:
                 return future
-            try:
-                return future.result()
-            finally:
-                del future
+            if not run.done:
+                with self.alone():
+                    run.attempt(partial(self.drive, run))
+        result, error = run.outcome()
+        # An error's traceback refers to this frame, which must not refer to the error.
+        del run, future
+        if error is None:
+            return result
+        try:
+            raise error
+        finally:
+            del error
+
+    def _begin(self, inputs: Inputs, options: SubmitOptions) -> tuple[BatchRun, Future[Any] | None]:
+        """Let free workers step rows of a new batch; return it, and its future if one is wanted."""
+        with self.alone():
+            self._drop_unwanted()
+            pools = self._audit_pools if options.audit else self._pools
+            batch = SharedBatch(self.layout, pools, inputs, options)
+            run = BatchRun(self, self._dispatcher(batch))
+            # From here on, the batch is cancelled when its future is dropped.
+            future = None if options.blocking else run.future(self)
+            self._runs.append(run)
+            run.attempt(partial(self._launch, run, options.blocking))
+        if not run.done and not options.audit:
+            self.tally.begin(inputs.count)
+        return run, future
 
     def alone(self) -> threading.Lock:
         """Return the lock to hold while batches are advanced; see `not_in_use`."""
@@ -204,7 +209,6 @@ class ProcessExecutor:
 
     def _launch(self, run: BatchRun, here: bool) -> bool:
         """Let free workers step rows of `run`; if `here` is true, this process steps rows too."""
-        self.pool.abandon_all_but([each.dispatcher.owner for each in self._runs if not each.done])
         self.pool.prepare()
         run.dispatcher.launch(here=here)
         return False
@@ -281,8 +285,8 @@ class ProcessExecutor:
         if run in self._runs:
             self._runs.remove(run)
         self.pool.release_unused()
-        for pool in (*self._pools.values(), *self._audit_pools.values()):
-            pool.forget(lambda number: any(number in worker.known for worker in self.workers))
+        if not self._runs:
+            self.pool.drop_outcomes()
 
     def answer(self, index: int, future: Future[Any]) -> Any:
         """Return the result of `future`, a call to environment `index`.
@@ -303,82 +307,6 @@ class ProcessExecutor:
                 "needs a larger start_timeout"
             ) from error
 
-    def call(self, function: Callable[..., Any], *args: Any, is_step: bool = False) -> Any:
-        """Call ``function(env, *args)`` in a worker after all pending batches; return its result.
-
-        A worker that dies or hangs is replaced, and the call is tried again: twice after deaths,
-        once after a timeout. `is_step` says that the call takes no longer than a row of a batch.
-
-        Raises
-        ------
-        PoisonInputError
-            Workers repeatedly died in the call.
-        StepTimeoutError
-            `step_timeout` is given, and the call repeatedly took longer: than `step_timeout` if it
-            is a step, otherwise than `start_timeout`.
-        """
-        limit = self.pool.step_timeout
-        name = "step_timeout"
-        if limit is not None and not is_step:
-            name, limit = "start_timeout", self.pool.start_timeout
-        deaths = timeouts = 0
-        with self.lock:
-            for run in tuple(self._runs):
-                run.settle(None)
-            while True:
-                try:
-                    with self.alone():
-                        return self._call_once(function, args, name, limit)
-                except PoisonInputError as error:
-                    deaths += 1
-                    if is_remote(error) or deaths == _CALLS:
-                        raise
-                except StepTimeoutError as error:
-                    timeouts += 1
-                    if is_remote(error) or timeouts == _TIMEOUTS:
-                        raise
-
-    def _call_once(
-        self, function: Callable[..., Any], args: Any, name: str, limit: float | None
-    ) -> Any:
-        self.pool.prepare()
-        while not (free := [worker for worker in self.workers if worker.free]):
-            self.ensure_open()  # another thread may close it meanwhile
-            self.pool.wait(_CALL_LOOK_SECONDS)
-            self.pool.tend()
-        worker = free[0]
-        worker.start_task(function, *args)
-        task = worker.task
-        assert task is not None
-        until = math.inf if limit is None else time.monotonic() + limit
-        try:
-            while not task.done() and (left := until - time.monotonic()) > 0:
-                self.ensure_open()
-                self.pool.wait(min(_CALL_LOOK_SECONDS, left))
-            if task.done() and not worker.died:
-                return portable_result(worker.take_task())
-        except BaseException:
-            if worker.task is not None:
-                worker.abandon()
-            raise
-        if not task.done():
-            self.tally.timeouts += 1
-            self.pool.replace(worker)
-            raise StepTimeoutError(
-                f"a call in a worker took longer than {name}={limit:g} seconds, and hung again in "
-                f"a new worker; the environment hangs in this state, or needs a larger {name}",
-                [0],
-            )
-        error = task.exception()
-        assert isinstance(error, WorkerDiedError)
-        self.pool.replace_dead(worker, idle=False)
-        raise PoisonInputError(
-            f"this call was tried {_CALLS} times, and killed its worker the last time (exit status "
-            f"{error.exitcode}); its state or its arguments seem to be the cause",
-            0,
-            error.exitcode,
-        ) from error
-
     # The end
 
     def close(self) -> None:
@@ -386,7 +314,7 @@ class ProcessExecutor:
 
         This takes at most about 2 seconds; workers that are still stepping by then are killed.
         """
-        if self._closed:
+        if self._closed or os.getpid() != self._owner_pid:
             return
         self._closed = True
         self._runs.clear()
@@ -395,15 +323,159 @@ class ProcessExecutor:
             pool.close()
 
     def ensure_open(self) -> None:
-        """Raise `ClosedError` after `close`."""
+        """Raise `ClosedError` after `close`, and in forked copies of the process."""
         if self._closed:
-            raise ClosedError(self._closed_because)
+            raise ClosedError("this environment has been closed: make another one")
+        if os.getpid() != self._owner_pid:
+            raise ClosedError(
+                "this environment belongs to the process that this one was forked from; make or "
+                "clone another one here"
+            )
 
-    def forget(self) -> None:
-        """Mark the executor as closed; called after `os.fork`, in the child process."""
-        self.lock, self._in_use = threading.RLock(), threading.Lock()
-        self._closed = True
-        self._closed_because = (
-            "this environment belongs to the process that this one was forked from; make or clone "
-            "another one here"
-        )
+
+class BatchRun:
+    """A batch that is being executed, with methods to wait for its result or cancel it.
+
+    Parameters
+    ----------
+    executor : ProcessExecutor
+        Advances the batch; referenced weakly, since the executor refers to its batches.
+    dispatcher : Dispatcher
+        Steps the rows of the batch.
+
+    Attributes
+    ----------
+    result, error
+        The result of the batch, or the error that ended it.
+    done : bool
+        Whether the batch is over.
+    interrupted : bool
+        Whether an interrupt, such as Ctrl-C, came while the batch was advanced. Its state may be
+        inconsistent, so it is then dropped.
+    """
+
+    def __init__(self, executor: ProcessExecutor, dispatcher: Dispatcher) -> None:
+        self._executor: ProcessExecutor = weakref.proxy(executor)
+        self._dispatcher: Dispatcher | None = dispatcher
+        self.count = dispatcher.count
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.done = self.interrupted = False
+        self._future: weakref.ref[Future[Any]] | None = None
+
+    @property
+    def dispatcher(self) -> Dispatcher:
+        """The dispatcher of the batch's rows; it exists until the batch is over."""
+        assert self._dispatcher is not None
+        return self._dispatcher
+
+    def future(self, owner: Any = None) -> Future[Any]:
+        """Make the batch's future, which keeps `owner` alive until the batch is over.
+
+        Call this only once.
+        """
+        future: Future[Any] = Future(self, owner)
+        self._future = weakref.ref(future)
+        return future
+
+    @property
+    def what(self) -> str:
+        """The name of the batch in error messages."""
+        return f"a batch of {self.count} rows"
+
+    @property
+    def settled(self) -> bool:
+        """Whether the batch is known to be over."""
+        return self.done
+
+    def outcome(self) -> tuple[Any, BaseException | None]:
+        """Return ``(result, None)`` or ``(None, error)``; the batch must be over."""
+        return self.result, self.error
+
+    @property
+    def dropped(self) -> bool:
+        """Whether nobody can get the result: it was interrupted, or its `Future` is gone."""
+        return self.interrupted or (self._future is not None and self._future() is None)
+
+    def settle(self, timeout: float | None) -> bool:
+        """Wait at most `timeout` seconds, and return whether the batch is over."""
+        if self.done:
+            return True
+        if timeout is None:
+            with self._executor.lock:
+                self._advance(math.inf)
+            return self.done
+        until = time.monotonic() + timeout if timeout > 0 else -math.inf
+        # Another thread may hold the lock for longer than `timeout`.
+        if self._executor.lock.acquire(timeout=max(timeout, 0.0)):
+            try:
+                self._advance(until)
+            finally:
+                self._executor.lock.release()
+        return self.done
+
+    def _advance(self, until: float) -> None:
+        if not self.done:
+            with self._executor.alone():
+                self.attempt(lambda: self._executor.drive(self, until))
+
+    def cancel(self, error: BaseException) -> bool:
+        """Stop the batch; its future then raises `error`. Return False if it was already over."""
+        with self._executor.lock:
+            if self.done:
+                return False
+            with self._executor.alone():
+                self.drop(error)
+            return True
+
+    def drop(self, error: BaseException) -> None:
+        """Do what `cancel` does; the caller must already hold the executor's locks."""
+        self.attempt(lambda: self._fail(error))
+
+    def attempt(self, advance: Callable[[], bool]) -> bool:
+        """Call `advance`, and return whether the batch is over; an error ends the batch.
+
+        An `Exception` is stored, and raised by the batch's `Future`. Any other error, such as
+        `KeyboardInterrupt`, is raised here, and the batch's `Future` then raises `ClosedError`.
+        """
+        try:
+            over = self._attempt(advance)
+        except BaseException:
+            self.interrupted = True
+            # If this is interrupted too, the executor drops the batch before the next one.
+            self._attempt(advance)
+            raise
+        return over
+
+    def _attempt(self, advance: Callable[[], bool]) -> bool:
+        try:
+            if self.done:  # an interrupt came before the executor recorded it
+                over = True
+            elif self.interrupted:
+                over = self._fail(ClosedError(_INTERRUPTED))
+            else:
+                over = advance()
+                if over and self.error is None:
+                    self._finish()
+        except Exception as error:
+            over = self._fail(error)
+        if over:
+            self.done = True
+            self._executor.note_done(self)
+            # Dropped, so that only the caller keeps the memory of the result in use.
+            self._dispatcher = None
+        return over
+
+    def _finish(self) -> None:
+        """Set the result, or the error, of a batch whose rows are done."""
+        error = self.dispatcher.failure
+        if error is None:
+            self.result = self.dispatcher.result()
+        else:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> bool:
+        if self._dispatcher is not None:
+            self.error = error
+            self._dispatcher.abandon()
+        return True

@@ -93,7 +93,7 @@ class ProcessOptions:
         self._audit = env_kwargs.get("audit", "raise")
         # The worker that was started early, to run the trial of the environment.
         self._early: list[ExternalProcess] = []
-        self._preload = ["plangym_like.execution.job"]
+        self._preload = ["plangym_like.execution.row_server"]
         module = getattr(env_class, "__module__", None)
         if module is not None and module.startswith("plangym_like."):
             self._preload.append(module)

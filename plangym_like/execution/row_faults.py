@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter, deque
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
 
 from plangym_like.errors import PoisonInputError, StepTimeoutError, WorkerDiedError
 from plangym_like.processes.pool import RetryPolicy
@@ -17,6 +21,8 @@ _STOP_SECONDS = 0.1
 # deaths.
 _MOST_DEATHS, _DEATHS_ALONE = 4, 2
 _MOST_DEATHS_AMONG_KILLINGS = 24
+# The note with which `RowStepper` says which row raised an exception.
+_NOTE = re.compile(r"\(in row (\d+) of a batch of \d+\)")
 
 
 class RowFaults:
@@ -188,9 +194,43 @@ def _poisoned(row: int, deaths: int, deaths_alone: int, error: WorkerDiedError) 
 
 def _timed_out(rows: list[int], limit: float | None) -> StepTimeoutError:
     """Return the error for rows that hung twice."""
-    named = f"row {rows[0]}" if len(rows) == 1 else f"rows {', '.join(map(str, rows))}"
     return StepTimeoutError(
-        f"{named} took longer than step_timeout={limit} seconds, and hung again in a new worker; "
-        "the environment hangs in this state, or needs a larger step_timeout",
+        f"{_named(rows)} took longer than step_timeout={limit} seconds, and hung again in a new "
+        "worker; the environment hangs in this state, or needs a larger step_timeout",
         rows,
     )
+
+
+def _named(rows: Sequence[int]) -> str:
+    return f"row {rows[0]}" if len(rows) == 1 else f"rows {', '.join(map(str, rows))}"
+
+
+def name_rows(error: BaseException, rows: NDArray[np.intp], count: int) -> int:
+    """Let an error of a part of a batch name rows by their index in the batch, of `count` rows.
+
+    `rows` are the indices of the part's rows. Return the index in the part of the first row that
+    `error` names; 0 if it names none. An exception that a row raised names it in its last note.
+    """
+    notes = getattr(error, "__notes__", [])
+    before: Sequence[int] = ()
+    if notes and (found := _NOTE.fullmatch(notes[-1])):
+        first = int(found[1])
+        notes[-1] = f"(in row {rows[first]} of a batch of {count})"
+        return first
+    if isinstance(error, PoisonInputError):
+        before = [error.index]
+    elif isinstance(error, StepTimeoutError):
+        before = error.indices
+    if not before:
+        return 0
+    after = [int(rows[index]) for index in before]
+    message = str(error)
+    if message.startswith(_named(before)):
+        message = _named(after) + message.removeprefix(_named(before))
+    if isinstance(error, PoisonInputError):
+        error.index = after[0]
+        error.args = (message, error.index, error.exitcode)
+    elif isinstance(error, StepTimeoutError):
+        error.indices = tuple(after)
+        error.args = (message, error.indices)
+    return before[0]

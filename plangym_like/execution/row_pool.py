@@ -1,22 +1,330 @@
-"""`RowPool`: the workers of a `ProcessExecutor`, and measurements of the rows they stepped."""
+"""`RowPool`: the workers of a `ProcessExecutor`, and the rows that they are stepping."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import os
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
-from plangym_like.execution.job import SLOT_WORDS
-from plangym_like.execution.row_worker import RowWorker
-from plangym_like.execution.shared_batch import BatchMemory
+from plangym_like.errors import WorkerDiedError
+from plangym_like.execution.row_server import (
+    BATCH,
+    BUSY,
+    CANCELLED,
+    CURSOR,
+    LIMIT,
+    NANOSECONDS,
+    SLOT_WORDS,
+    START,
+    STEPPED,
+    STOP,
+    Order,
+    Report,
+    compare_with_caller,
+    greet,
+    progress_slot,
+    serve,
+    step_alone,
+)
 from plangym_like.execution.short_episode import ShortEpisode
-from plangym_like.execution.tokens import Tokens
+from plangym_like.execution.tokens import Key, Range, Tokens
 from plangym_like.processes.external_process import ExternalProcess
-from plangym_like.processes.pool import WorkerPool
-from plangym_like.processes.shared_memory import SharedBlock
-from plangym_like.results import Stats
+from plangym_like.processes.pool import GRACE_SECONDS, WorkerHandle, WorkerPool
+from plangym_like.processes.remote_errors import is_remote, portable_result
+from plangym_like.processes.shared_memory import SharedBlock, alive
+from plangym_like.results import Future, Stats
 
 # How long to poll for the last rows before sleeping; workers usually finish theirs shortly after
 # this process (`benchmarks/constants.py`).
 _SPIN_SECONDS = 3e-4
+
+
+class Dealt(Protocol):
+    """The part of a `SharedBatch` that is needed to deal its rows."""
+
+    @property
+    def key(self) -> Key:
+        """The key of the batch in tokens."""
+
+    @property
+    def blocks(self) -> Sequence[SharedBlock]:
+        """The blocks that workers need."""
+
+
+class Outcome(NamedTuple):
+    """How a worker's serving, or its task, ended.
+
+    Attributes
+    ----------
+    worker : int
+        The worker's index.
+    batch : int
+        The number of the batch whose rows it stepped.
+    alone : int or None
+        The row that it was to try alone.
+    report : Report or None
+        Its report; ``None`` if there is an error.
+    error : Exception or None
+        Why the worker could not step rows, or how it died.
+    died : bool
+        Whether it has died, and was replaced.
+    row : int
+        If it died, the row that it was stepping; -1 if it had not begun a row.
+    range : (int, int)
+        If it died, the range that it had taken and not finished.
+    """
+
+    worker: int
+    batch: int
+    alone: int | None
+    report: Report | None
+    error: Exception | None = None
+    died: bool = False
+    row: int = -1
+    range: Range = (0, 0)
+
+    @property
+    def in_row(self) -> bool:
+        """Whether the worker died while it was stepping `row`."""
+        return self.range[0] <= self.row < self.range[1]
+
+
+class RowWorker(WorkerHandle):
+    """A process that hosts a `PlanEnv`, and the rows that it is stepping.
+
+    A worker that is ready serves (see `plangym_like.execution.row_server`), or has a task: a range
+    of rows that it alone is to step.
+
+    Parameters
+    ----------
+    process : ExternalProcess
+    index : int
+        The worker's index in the pool, and the number of its progress slot.
+    slots : SharedBlock
+        The progress slots of all workers.
+    signature : int
+        The signature of the layout of batches.
+    expected : ShortEpisode, optional
+        A short episode of the caller, which each new process has to repeat.
+
+    Attributes
+    ----------
+    alone : int or None
+        The only row of its task, which is tried alone because it may be at fault.
+    known : set of int
+        The numbers of the shared memory blocks that the process has received; 0 is the pipe of
+        tokens.
+    task_rows : (int, int)
+        The range of its last task.
+    left_at : ((int, int), int)
+        The range and the row at which its last process was when it ended.
+    """
+
+    def __init__(
+        self,
+        process: ExternalProcess,
+        index: int,
+        slots: SharedBlock,
+        signature: int,
+        expected: ShortEpisode | None = None,
+    ) -> None:
+        super().__init__(process, index, greet)
+        self._expected = expected
+        self._slots, self._signature = slots, signature
+        self.slot = progress_slot(slots.array(), index)
+        self.alone: int | None = None
+        self.known: set[int] = set()
+        self._attached: Sequence[int] = ()
+        # Its requests to serve, each with the number of the batch whose blocks were sent along.
+        self._servings: deque[tuple[Future[Any], int]] = deque()
+        self._pid = process.pid
+        self.progress_at = 0.0
+        self._progress: tuple[int, ...] = ()
+        self._counted = (0, 0)
+        self._task_of = 0
+        self.task_rows = (0, 0)
+        self.left_at: tuple[Range, int] = (0, 0), -1
+
+    def _greet(self) -> None:
+        super()._greet()
+        self._is_compared = False
+
+    def become_ready(self) -> bool:
+        """Return whether the worker has become ready since the last call.
+
+        It is ready once it has made its environment and has repeated the caller's episode.
+        """
+        if not super().become_ready():
+            return False
+        if self._expected is None or self._is_compared:
+            return True
+        self._is_compared = True
+        compare = partial(compare_with_caller, expected=self._expected)
+        self._greeting = self.process.apply(compare, patient=True)
+        self.started_at = time.monotonic()
+        return False
+
+    # What it is doing
+
+    @property
+    def batch(self) -> int:
+        """The number of the batch whose rows it may be writing; 0 if there is none."""
+        if self.task is not None:
+            return self._task_of
+        return int(self.slot[BATCH]) if self.slot[BUSY] else 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether the worker is stepping rows, or has a task."""
+        return super().busy or bool(self.slot[BUSY])
+
+    @property
+    def free(self) -> bool:
+        """Whether the worker can be given a task."""
+        return super().free and not self.slot[BUSY]
+
+    @property
+    def may_have_taken(self) -> bool:
+        """Whether the worker may just have taken a token that its slot does not show yet."""
+        return self.task is None and bool(self.slot[BUSY] and self.slot[START] >= self.slot[STOP])
+
+    def may_write(self, batch: int) -> bool:
+        """Return whether the worker may still write results of rows of `batch`."""
+        return self.batch == batch or self.may_have_taken
+
+    @property
+    def cursor(self) -> int:
+        """The row that the worker steps, or was stepping when it died; -1 before the first row."""
+        return int(self.slot[CURSOR])
+
+    @property
+    def range(self) -> Range:
+        """The range of rows that the worker has taken and not finished; ``(n, n)`` if none."""
+        return int(self.slot[START]), int(self.slot[STOP])
+
+    def idle_seconds(self) -> float:
+        """Return how many seconds ago the worker last began a row, a range or a task."""
+        now = time.monotonic()
+        progress = tuple(self.slot[[CURSOR, START, BUSY, BATCH]].tolist())
+        if progress != self._progress:
+            self._progress, self.progress_at = progress, now
+        return now - self.progress_at
+
+    def counts(self) -> tuple[int, float]:
+        """Return how many rows it has stepped since the last call, and their seconds."""
+        slot = self.slot
+        now = int(slot[STEPPED]), int(slot[NANOSECONDS])
+        before, self._counted = self._counted, now
+        return now[0] - before[0], (now[1] - before[1]) * 1e-9
+
+    # Orders
+
+    def keep_serving(self, tokens: Tokens, done_fd: int, batch: Dealt | None) -> None:
+        """Let the worker serve, if it does not, and send it the blocks of `batch` that it lacks."""
+        if not self.ready or self.task is not None or self.interrupted:
+            return
+        if self.process.pid != self._pid:  # other code has restarted it
+            self._pid = self.process.pid
+            self._lose_process()
+        blocks = () if batch is None else batch.blocks
+        if self._servings and all(block.number in self.known for block in blocks):
+            return
+        order, fds = self._order(tokens, done_fd, batch)
+        self.interrupted = True
+        serving = self.process.apply(serve, order, fds=fds, patient=True)
+        self._servings.append((serving, 0 if batch is None else batch.key[1]))
+        self.interrupted = False
+
+    def step_alone(
+        self, tokens: Tokens, done_fd: int, batch: Dealt, rows: Range, *, alone: bool
+    ) -> None:
+        """Let the worker step a range of rows; `alone` says that the only row may be at fault."""
+        order, fds = self._order(tokens, done_fd, batch)
+        self.alone = rows[0] if alone else None
+        self._task_of, self.task_rows = batch.key[1], rows
+        self._progress, self.progress_at = (), time.monotonic()
+        self.start_task(step_alone, order, batch.key, rows, fds=fds)
+
+    def _order(
+        self, tokens: Tokens, done_fd: int, batch: Dealt | None
+    ) -> tuple[Order, Sequence[int]]:
+        """Return an order, with which the blocks are sent that the worker lacks."""
+        fds = [] if 0 in self.known else [tokens.read_fd, tokens.write_fd, done_fd]
+        blocks = [self._slots, *(() if batch is None else batch.blocks)]
+        fresh = [block for block in blocks if block.number not in self.known]
+        dropped = tuple(self.known - alive - {0})
+        attached = ([0] if fds else []) + [block.number for block in fresh]
+        order = Order(
+            self.index, self._slots.number, self._signature, self.process.linger, attached, dropped
+        )
+        self.known.difference_update(dropped)
+        self.known.update(attached)
+        self._attached = attached
+        return order, [*fds, *(block.fd for block in fresh)]
+
+    def outcome(self) -> Outcome | None:
+        """Return how its serving or its task ended, or ``None`` if there is nothing to say."""
+        while self._servings and self._servings[0][0].settled:
+            found = self._outcome_of(*self._servings.popleft(), None)
+            if found is not None:
+                return found
+        if self.task is not None and self.task.settled:
+            alone, self.alone = self.alone, None
+            return self._outcome_of(self.take_task(), self._task_of, alone)
+        return None
+
+    def _outcome_of(self, future: Future[Any], batch: int, alone: int | None) -> Outcome | None:
+        """Return how a request ended that was sent for `batch`."""
+        try:
+            report: Report = portable_result(future)
+        except Exception as error:
+            told = error.with_traceback(None)
+            if isinstance(error, WorkerDiedError) and not is_remote(error):
+                # It may have died while it sent a report, after its last row.
+                number = int(self.slot[BATCH]) or self._task_of
+                if self.task is not None and number == self._task_of:  # it is lost as well
+                    alone = self.alone
+                where = self.cursor, self.range
+                return Outcome(self.index, number, alone, None, told, True, *where)
+            # The worker may lack the blocks that were sent along, so they will be sent again.
+            self.known.difference_update(self._attached)
+            return Outcome(self.index, batch, alone, None, told)
+        if not report.batch and alone is None:
+            return None
+        return Outcome(self.index, report.batch or batch, alone, report)
+
+    def cancel(self, batch: int, limit: int = 0) -> None:
+        """Let the worker step no rows of `batch` from row `limit` on.
+
+        If it has to stop stepping another batch, it goes on to do so.
+        """
+        other = self.abandoned_at is not None and self.slot[CANCELLED] != batch
+        if other or not self.process.awaited():  # ended, or the worker of another process
+            return
+        self.slot[LIMIT], self.slot[CANCELLED] = limit, batch
+
+    def abandon(self) -> None:
+        """Tell the worker to stop stepping its batch, because its rows are not needed any more."""
+        self.cancel(self.batch)
+        self.abandoned_at = time.monotonic()
+
+    def restart(self) -> None:
+        """Replace a dead or hung process with a new one, which has no rows."""
+        super().restart()
+        # Read only now, because the old process may have gone on until it was killed.
+        self.left_at = (int(self.slot[START]), int(self.slot[STOP])), self.cursor
+        self._lose_process()
+
+    def _lose_process(self) -> None:
+        self.known.clear()
+        self._servings.clear()
+        self.alone = None
+        slot = self.slot
+        slot[CURSOR], slot[START], slot[STOP], slot[BUSY], slot[BATCH] = -1, 0, 0, 0, 0
 
 
 class RowPool(WorkerPool[RowWorker]):
@@ -26,6 +334,8 @@ class RowPool(WorkerPool[RowWorker]):
     ----------
     envs : sequence of ExternalProcess
         The processes; each hosts a `PlanEnv`.
+    signature : int
+        The signature of the layout of batches.
     step_timeout, start_timeout : float, optional
         As in `ProcessExecutor`.
     stats : Stats, optional
@@ -37,8 +347,8 @@ class RowPool(WorkerPool[RowWorker]):
     ----------
     tokens : Tokens
         The rows of one batch that no process has begun.
-    dealing : object
-        The owner of these rows; see `RowWorker.owner`.
+    dealing : Dealt or None
+        The batch whose rows these are.
     tally : Stats
         Counters of what has happened so far.
     slowest_row : float
@@ -48,6 +358,7 @@ class RowPool(WorkerPool[RowWorker]):
     def __init__(
         self,
         envs: Sequence[ExternalProcess],
+        signature: int,
         step_timeout: float | None,
         start_timeout: float | None,
         stats: Stats | None = None,
@@ -56,23 +367,37 @@ class RowPool(WorkerPool[RowWorker]):
         self.step_timeout = step_timeout
         self._slots = SharedBlock(8 * SLOT_WORDS * max(1, len(envs)))
         self.tokens = Tokens()
-        self.dealing: object = None
+        self.dealing: Dealt | None = None
         self.tally = Stats() if stats is None else stats
+        self._done_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) if envs else -1
+        self._finalizer = weakref.finalize(self, _close, self._done_fd)
+        self._finalizer.atexit = False
         super().__init__(
             [
-                RowWorker(process, index, self._slots, expected)
+                RowWorker(process, index, self._slots, signature, expected)
                 for index, process in enumerate(envs)
             ],
             start_timeout=start_timeout,
             spin_seconds=_SPIN_SECONDS,
             counts=self.tally,
+            event_fd=self._done_fd,
         )
         self.slowest_row = 0.0
-        self._leftover: list[tuple[BatchMemory, object]] = []
+        self._outcomes: list[Outcome] = []
+        self._leftover: list[tuple[Any, int]] = []
 
     def wait_for_rows(self, seconds: float, done: Callable[[], bool]) -> None:
         """Wait as `WorkerPool.wait` does; while this polls, return once ``done()`` is true."""
         self.tally.seconds_waiting += self.wait(seconds, done)
+
+    def keep_serving(self) -> None:
+        """Let all workers that are ready serve, with the blocks of the batch that is dealt."""
+        for worker in self.workers:
+            worker.keep_serving(self.tokens, self._done_fd, self.dealing)
+
+    def step_alone(self, worker: RowWorker, batch: Dealt, rows: Range, *, alone: bool) -> None:
+        """Let a free worker step a range of rows; see `RowWorker.step_alone`."""
+        worker.step_alone(self.tokens, self._done_fd, batch, rows, alone=alone)
 
     def count_rows(self) -> tuple[int, float]:
         """Return how many rows the workers have stepped since the last call, and their seconds."""
@@ -88,36 +413,71 @@ class RowPool(WorkerPool[RowWorker]):
             self.tally.rows_sent += rows
         return rows, seconds
 
-    def abandon_all_but(self, owners: Collection[object]) -> None:
-        """Tell each worker to stop if its rows belong to a batch that is not in `owners`.
-
-        This is needed only if a second Ctrl-C interrupted the cancellation of a batch.
-        """
+    def tend(self) -> None:
+        """Collect outcomes, replace workers as `WorkerPool.tend` does, and let all others serve."""
+        self.wait(0.0)
         for worker in self.workers:
-            if worker.owner is not None and worker.owner not in owners:
-                if worker.abandoned_at is None:
-                    worker.abandon()
+            if not worker.ready:
+                continue
+            outcome = worker.outcome()
+            if outcome is not None:
+                self._outcomes.append(outcome)
+                if outcome.died:
+                    self.replace_dead(worker, idle=not outcome.in_row)
+            elif worker.abandoned_at is not None and worker.task is None:
+                self._tend_stopping(worker, worker.abandoned_at)
+        self._tend_all()
+        self.keep_serving()
 
-    def keep_until_unused(self, memory: BatchMemory, owner: object) -> None:
-        """Keep the memory of a cancelled batch until no worker writes to it any more."""
-        self._leftover.append((memory, owner))
+    def _tend_stopping(self, worker: RowWorker, abandoned_at: float) -> None:
+        """Replace a worker that does not stop stepping an abandoned batch."""
+        if worker.batch != worker.slot[CANCELLED]:
+            worker.abandoned_at = None
+        elif time.monotonic() - abandoned_at > GRACE_SECONDS:
+            self.replace_stuck(worker)
+
+    def outcomes_of(self, batch: int) -> list[Outcome]:
+        """Remove and return the outcomes of a batch."""
+        if not self._outcomes:
+            return []
+        mine = [outcome for outcome in self._outcomes if outcome.batch == batch]
+        self._outcomes = [outcome for outcome in self._outcomes if outcome.batch != batch]
+        return mine
+
+    def drop_outcomes(self) -> None:
+        """Drop the outcomes of batches that are over; called while no batch is running."""
+        self._outcomes.clear()
+
+    def abandon(self, batch: int, memory: Any) -> None:
+        """Let workers stop stepping a batch; keep its memory until none of them writes to it."""
+        self._leftover.append((memory, batch))
+        for worker in self.workers:
+            if worker.may_write(batch):
+                worker.cancel(batch)
+            if worker.batch == batch and worker.abandoned_at is None:
+                worker.abandon()
 
     def release_unused(self) -> None:
-        """Release memory that no worker writes to any more."""
-        if not self._leftover:
-            return
-        owners = [worker.owner for worker in self.workers]
+        """Release memory of abandoned batches that no worker writes to any more."""
         for left in tuple(self._leftover):
-            if left[1] not in owners:
+            if not any(worker.may_write(left[1]) for worker in self.workers):
                 self._leftover.remove(left)
+                self.outcomes_of(left[1])
                 left[0].release()
 
     def close(self, seconds: float) -> None:
         """Ask all workers to exit, and kill them if they are still running after `seconds`."""
+        self.tokens.drain()
         for worker in self.workers:
-            worker.cancel()
+            worker.cancel(worker.batch)
         super().close(seconds)
         while self._leftover:
             self._leftover.pop()[0].release()
         self._slots.close()
         self.tokens.close()
+        self._finalizer()
+
+
+def _close(descriptor: int) -> None:
+    if descriptor >= 0:
+        os.close(descriptor)

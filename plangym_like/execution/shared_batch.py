@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
-from plangym_like.batch.arrays import Inputs, Rows
+from plangym_like.batch.arrays import REGIONS, Inputs, Rows, Shape
 from plangym_like.batch.layout import Layout
 from plangym_like.errors import StateFormatError, WorkerError
 from plangym_like.execution.executor import SubmitOptions
-from plangym_like.execution.job import Job
-from plangym_like.execution.placement import REGIONS, Memory, Shape, place, region_nbytes, signature
-from plangym_like.execution.row_worker import RowWorker
-from plangym_like.execution.tokens import Range, Tokens
+from plangym_like.execution.row_server import HEADER_NBYTES, WANTED, Description, write_header
+from plangym_like.execution.tokens import Key
 from plangym_like.processes.shared_memory import BlockPool, SharedBlock
-from plangym_like.support.memory_limits import refuse_too_much
+from plangym_like.states.rows import Row
 
 # The states of a batch are verified and copied in parts of so many bytes, so that workers can begin
 # with the first part (`benchmarks/throughput.py`, MsPacman with 256 states).
@@ -43,7 +40,9 @@ class SharedBatch:
     Attributes
     ----------
     number : int
-        The number of the batch in tokens.
+        The number of the batch.
+    key : (int, int)
+        The key of the batch in tokens.
     inputs : Inputs
         The checked inputs; a copy of its actions if they are objects and `blocking` is false.
     rows : Rows
@@ -57,16 +56,24 @@ class SharedBatch:
     ) -> None:
         self.layout, self.masked, self.audit = layout, options.masked, options.audit
         self.number = next(_numbers)
-        self._pools, kept = pools, options.blocking
+        kept = options.blocking
         if not kept and isinstance(inputs.actions, list):
             inputs = replace(inputs, actions=copy.deepcopy(inputs.actions))
         self.inputs = inputs
         self._shape = Shape.of(inputs, states=options.states, observations=options.observations)
-        sizes = region_nbytes(layout, self._shape)
-        self.memory = BatchMemory(pools, sizes)
+        sizes = dict(layout.region_nbytes(self._shape))
         self.nbytes = sum(sizes.values())
         actions = inputs.actions if isinstance(inputs.actions, list) else None
-        self.rows = place(layout, self._shape, self.memory.arrays, actions)
+        description = Description(self._shape, self.masked, self.audit, actions).packed()
+        place = HEADER_NBYTES + sizes["inputs"]
+        sizes["inputs"] = place + len(description)
+        self.memory = BatchMemory(pools, sizes)
+        blocks = {region: block.number for region, block in self.memory.blocks.items()}
+        self.key: Key = blocks["inputs"], self.number
+        header = self.memory.arrays["inputs"]
+        self._header = write_header(header, self.number, blocks, place, description, inputs.count)
+        regions = {**self.memory.arrays, "inputs": header[HEADER_NBYTES:]}
+        self.rows = layout.place(self._shape, regions, actions)
         assert self.rows.marks is not None
         self.marks = self.rows.marks
         self.marks[:] = 0
@@ -118,26 +125,14 @@ class SharedBatch:
             yield start, stop
         inputs.verified = True
 
-    def send(
-        self, worker: RowWorker, owner: object, tokens: Tokens, rows: Range | None = None
-    ) -> None:
-        """Let a worker step rows of the batch: those that it takes from `tokens`, or `rows`."""
-        given = self.inputs
-        blocks = self.memory.blocks
-        dropped = (number for pool in set(self._pools.values()) for number in pool.dropped)
-        make_job = partial(
-            Job,
-            batch=self.number,
-            signature=signature(self.layout),
-            shape=self._shape,
-            rows=rows,
-            blocks={region: block.number for region, block in blocks.items()},
-            dropped=tuple(number for number in dropped if number in worker.known),
-            masked=self.masked,
-            audit=self.audit,
-            actions=given.actions if isinstance(given.actions, list) else None,
-        )
-        worker.send(owner, make_job, tokens, list(blocks.values()))
+    @property
+    def blocks(self) -> Sequence[SharedBlock]:
+        """The blocks that workers need."""
+        return tuple(self.memory.blocks.values())
+
+    def want_until(self, row: int) -> None:
+        """Tell workers that rows from `row` on need not be stepped."""
+        self._header[WANTED] = row
 
     def verify_from(self, start: int) -> None:
         """Verify the states of rows from `start` on.
@@ -167,15 +162,15 @@ class SharedBatch:
         """Return the rows; arrays whose memory cannot be lent to the caller are copied."""
         if not self.memory.private - {"inputs"}:
             return self.rows
-        rows = place(self.layout, self._shape, self.memory.results())
-        rows.inputs, rows.infos = self.inputs, self.rows.infos
+        rows = self.layout.place(self._shape, self.memory.results(), inputs=self.inputs)
+        rows.infos = self.rows.infos
         if isinstance(self.rows.observations, list):
             rows.observations = self.rows.observations
         return rows
 
 
 class BatchMemory:
-    """The shared memory of one batch: one block for each of its regions (see `placement`).
+    """The shared memory of one batch: one block for each of its regions (see `REGIONS`).
 
     Attributes
     ----------
@@ -195,13 +190,8 @@ class BatchMemory:
     def __init__(self, pools: Mapping[str, BlockPool], sizes: Mapping[str, int]) -> None:
         self._pools = pools
         self.blocks: dict[str, SharedBlock] = {}
-        self.arrays: dict[str, Memory] = {}
+        self.arrays: dict[str, Row] = {}
         self.private: set[str] = set()
-        try:
-            self._check(sizes)
-        except MemoryError:
-            self._drop_idle()
-            self._check(sizes)
         try:
             for region in REGIONS:
                 if sizes[region]:
@@ -209,15 +199,6 @@ class BatchMemory:
         except BaseException:
             self.release()
             raise
-
-    def _check(self, sizes: Mapping[str, int]) -> None:
-        """Raise `MemoryError` if all new blocks and copies together would not fit into memory."""
-        nbytes = 0
-        for region, size in sizes.items():
-            pool = self._pools[region]
-            nbytes += 0 if pool.has(size) else size
-            nbytes += 0 if region == "inputs" or pool.may_lend() else size
-        refuse_too_much(nbytes)
 
     def _drop_idle(self) -> None:
         for pool in self._pools.values():
@@ -237,7 +218,7 @@ class BatchMemory:
             self.private.add(region)
             self.arrays[region] = block.array()
 
-    def results(self) -> dict[str, Memory]:
+    def results(self) -> dict[str, Row]:
         """Return the bytes of each region; copy the results in `private` regions."""
         return {
             region: array.copy() if region in self.private and region != "inputs" else array

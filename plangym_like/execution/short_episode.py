@@ -27,7 +27,6 @@ import numpy as np
 from plangym_like.batch.layout import Layout
 from plangym_like.batch.simulator import Simulator
 from plangym_like.errors import DifferentWorkerError
-from plangym_like.execution.placement import signature
 from plangym_like.states.rows import Row
 
 # At least three steps are taken, at most eight, and after the third none after so many seconds.
@@ -87,7 +86,7 @@ def play_rows(simulator: Simulator, layout: Layout, start: Row | None = None) ->
         else:
             simulator.write(start)
         _take_steps(partial(simulator.step, dt=1), simulator.action_space, outcomes)
-    return ShortEpisode(outcomes, start, signature(layout))
+    return ShortEpisode(outcomes, start, layout.signature)
 
 
 def _take_steps(step: Callable[[Any], Any], space: Any, outcomes: list[list[Any]]) -> None:

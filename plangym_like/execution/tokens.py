@@ -18,8 +18,8 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-# The number of the batch, and the range of its rows.
-_TOKEN = struct.Struct("=qqq")
+# The batch's key (see `Key`), and the range of its rows.
+_TOKEN = struct.Struct("=qqqq")
 # The most tokens of one write; the kernel does not divide writes of up to 4,096 bytes.
 _MOST = 4096 // _TOKEN.size
 # No more tokens are added to so many. The pipe then has room for those that are put back.
@@ -29,6 +29,8 @@ _FULL = 1000
 _FINE_SECONDS, _COARSE_SECONDS = 4e-4, 12e-3
 
 Range = tuple[int, int]
+# The number of the block that describes a batch, and the number of the batch.
+Key = tuple[int, int]
 
 
 class Tokens:
@@ -52,11 +54,11 @@ class Tokens:
         """Whether the pipe is open, and not that of a process that this one was forked from."""
         return self.read_fd >= 0 and os.getpid() == self._pid
 
-    def put(self, batch: int, ranges: Iterable[Range]) -> list[Range]:
+    def put(self, batch: Key, ranges: Iterable[Range]) -> list[Range]:
         """Add tokens; return those for which there is no room."""
         left = list(ranges)
         while left and self._usable and len(self) < _FULL:
-            packed = b"".join(_TOKEN.pack(batch, *each) for each in left[:_MOST])
+            packed = b"".join(_TOKEN.pack(*batch, *each) for each in left[:_MOST])
             try:
                 os.write(self.write_fd, packed)
             except OSError:  # full, or closed by another thread
@@ -64,38 +66,39 @@ class Tokens:
             del left[:_MOST]
         return left
 
-    def put_back(self, batch: int, rows: Range) -> None:
+    def put_back(self, batch: Key, rows: Range) -> None:
         """Put back a token that this process has taken."""
         while self._usable:
             with contextlib.suppress(BlockingIOError):
-                os.write(self.write_fd, _TOKEN.pack(batch, *rows))
+                os.write(self.write_fd, _TOKEN.pack(*batch, *rows))
                 return
             time.sleep(1e-3)  # others take tokens meanwhile
 
-    def take(self) -> tuple[int, int, int] | None:
-        """Remove and return the next token ``(batch, start, stop)``; ``None`` if none is left."""
+    def take(self) -> tuple[Key, Range] | None:
+        """Remove the next token, and return its batch and its rows; ``None`` if none is left."""
         if not self._usable:
             return None
         try:
-            return _TOKEN.unpack(os.read(self.read_fd, _TOKEN.size))
+            block, number, start, stop = _TOKEN.unpack(os.read(self.read_fd, _TOKEN.size))
         except OSError:  # empty, or closed by another thread
             return None
+        return (block, number), (start, stop)
 
-    def take_of(self, batch: int) -> Range | None:
+    def take_of(self, batch: Key) -> Range | None:
         """Return the next token's range if it is of `batch`; otherwise leave the token there."""
         token = self.take()
         if token is None:
             return None
         if token[0] != batch:
-            self.put_back(token[0], token[1:])
+            self.put_back(*token)
             return None
-        return token[1:]
+        return token[1]
 
     def drain(self) -> list[Range]:
         """Remove all tokens, and return their ranges."""
         found = []
         while (token := self.take()) is not None:
-            found.append(token[1:])
+            found.append(token[1])
         return found
 
     def __len__(self) -> int:

@@ -24,7 +24,6 @@ from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.remote_errors import is_portable
 from plangym_like.snapshots.trial_outcomes import known_trials
 from plangym_like.support.arguments import as_count, check_seconds
-from plangym_like.support.fork_safety import forget_after_fork
 
 # How long a process polls for the next call before it sleeps, if there are enough cores
 # (`benchmarks/constants.py`).
@@ -73,7 +72,7 @@ class LaneParts:
     ) -> None:
         _check_numbers(num_lanes, n_workers, timeout, checkpoint_every)
         check_can_start()
-        self._closed = self._is_copy = False
+        self._closed, self._owner_pid = False, os.getpid()
         self.num_lanes = num_lanes
         self.results = LaneResults(num_lanes, stats)
         count = min(n_workers, num_lanes)
@@ -109,14 +108,6 @@ class LaneParts:
             for worker in workers:
                 worker.process.close(0.0)
             raise
-        forget_after_fork(self)
-
-    def forget(self) -> None:
-        """In a forked child, make all later calls raise an error.
-
-        Otherwise, these calls would write to memory that is shared with the parent process.
-        """
-        self._is_copy = True
 
     def begin(self) -> None:
         """Check that the lanes can be used, and record the episodes lost since the last call.
@@ -128,7 +119,8 @@ class LaneParts:
         """
         if self._closed:
             raise ClosedError("these lanes have been closed; make others")
-        if self._is_copy:
+        # Memory is shared with the owner, so another process must not write to it.
+        if os.getpid() != self._owner_pid:
             raise ClosedError(
                 "these lanes belong to the process that this one was forked from; make others here"
             )

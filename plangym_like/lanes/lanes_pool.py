@@ -196,7 +196,7 @@ class LanesPool(WorkerPool[LanesWorker]):
 
     def _settle(self, workers: Sequence[LanesWorker]) -> None:
         for worker in workers:
-            worker.send_interrupted = worker.rung = False
+            worker.interrupted = worker.rung = False
             if worker.task is None and worker.ready:
                 worker.start_task(HostedLanes.pass_by)
         for worker in workers:

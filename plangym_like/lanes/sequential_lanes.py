@@ -148,7 +148,7 @@ def as_gym_env(env: Any) -> Any:
     if not is_plan_env(env):
         skip_unread_screens(env)
         return env
-    needs_view = env.return_image or env._given.elsewhere or env.layout.out_of_bounds != "pass"
+    needs_view = env.return_image or env._tries or env.layout.out_of_bounds != "pass"
     return env.as_gym() if needs_view else LiveEnv(env)
 
 

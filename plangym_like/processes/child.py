@@ -1,4 +1,15 @@
-"""`ChildProcess`: a process that this process owns; how it is started, and checks before that.
+"""`ChildProcess`: a process that this process owns; how it is started, and ends with its owner.
+
+Each worker, and the fork server, has an open file on the read end of a pipe, its alive pipe. Only
+the owner has the write end. The kernel closes the write end when the owner dies in any way, and
+then sends SIGKILL to the process that is registered for the file's signals (``F_SETOWN``). No code
+has to run in the process that is killed. SIGKILL also ends a process that is stopped, that blocks
+its signals, or that is stuck in C with the GIL held.
+
+The kernel releases the file when all its descriptors are closed, and a worker may close its own
+descriptors. So for each worker that it forks, the fork server opens the pipe once more, and
+registers the worker for the signal of that file. A worker that is a direct child of its owner asks
+the kernel to send it SIGKILL when its parent ends.
 
 Each worker imports the module of its environment's class. If this module starts workers when it is
 imported, each worker would start more of them, without end. So a worker that is importing a module
@@ -8,6 +19,7 @@ starts no workers (see `check_can_start`).
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import importlib
 import io
@@ -26,7 +38,7 @@ from types import CodeType, FrameType
 from typing import NamedTuple
 
 from plangym_like.errors import WorkerStartError
-from plangym_like.support.fork_safety import forget_after_fork
+from plangym_like.support.fork_safety import close_in_copies, new_lock
 
 # Environment variables that limit numerical libraries to one thread.
 ONE_THREAD = {
@@ -52,6 +64,8 @@ _NEEDED = {
     "signal": ("SIGKILL", "pthread_sigmask"),
     "socket": ("AF_UNIX", "MSG_CMSG_CLOEXEC", "MSG_NOSIGNAL", "SCM_RIGHTS"),
 }
+
+_PR_SET_PDEATHSIG = 1
 
 # In a process that works for another one: the function in which it began to do so.
 _main_loop: CodeType | None = None
@@ -162,8 +176,8 @@ class ChildProcess:
         self._status_fn = status_fn
         self._collect_fn = collect_fn
         self._oom_kills = oom_kills()
-        self._lock = threading.RLock()
-        forget_after_fork(self)
+        self._lock = new_lock()
+        close_in_copies(self)
 
     def poll(self) -> bool:
         """Return whether the process has ended; if it has, set `exitcode`.
@@ -210,13 +224,9 @@ class ChildProcess:
         self.kill()
         return self.wait(timeout)
 
-    def forget(self) -> None:
-        """Treat the child process as ended; called in a fork of the process that owns it."""
-        self._lock = threading.RLock()
-        self.ended = True
-
     def close(self) -> None:
-        """Close the descriptor; the process continues."""
+        """Close the descriptor, and treat the process as ended; it is not killed."""
+        self.ended = True
         pidfd, self.pidfd = self.pidfd, None
         if pidfd is not None:
             os.close(pidfd)
@@ -251,14 +261,13 @@ def _readable(descriptor: int, timeout: float) -> bool:
     return bool(poller.poll(math.ceil(max(timeout, 0.0) * 1000)))
 
 
-# A function that starts a process. Its first two arguments are the new process's ends of the data
-# socket and of the alive pipe (see `parent_death`). The last argument closes the other ends, which
-# a forked process must not keep.
-Start = Callable[[int, int, contextlib.ExitStack], ChildProcess]
+# A function that starts a process; its arguments are the ends of the data socket and of the alive
+# pipe that the new process has.
+Start = Callable[[int, int], ChildProcess]
 
 
 class Launched(NamedTuple):
-    """A new process, its data socket and its alive pipe (see `parent_death`)."""
+    """A new process, its data socket and its alive pipe."""
 
     connection: socket.socket
     alive_write: io.FileIO
@@ -274,21 +283,21 @@ class Launched(NamedTuple):
 def launch_by(start: Start, kind: int = socket.SOCK_STREAM) -> Launched:
     """Start a process by calling `start`, and connect it to this one.
 
-    The connection is a pair of sockets of type `kind`, and a pipe that tells the process when this
-    one has ended (see `parent_death`).
+    The connection is a pair of sockets of type `kind`; the alive pipe ends the process with this
+    one.
     """
     fill_standard_descriptors()
     with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
         here, there = socket.socketpair(socket.AF_UNIX, kind)
-        ours.callback(here.close)
+        ours.callback(close_in_copies(here).close)
         theirs.callback(there.close)
         alive_read, alive_write = (
             io.FileIO(descriptor, mode)
             for descriptor, mode in zip(os.pipe(), ("rb", "wb"), strict=True)
         )
-        ours.callback(alive_write.close)
+        ours.callback(close_in_copies(alive_write).close)
         theirs.callback(alive_read.close)
-        process = start(there.fileno(), alive_read.fileno(), ours)
+        process = start(there.fileno(), alive_read.fileno())
         ours.pop_all()
     return Launched(here, alive_write, process)
 
@@ -313,7 +322,7 @@ def start_python(
             'start another interpreter; start_method="fork" does not need it'
         )
     path = [entry for entry in sys.path if type(entry) is str]
-    first = "from plangym_like.processes import parent_death; parent_death.die_with_parent(); "
+    first = "from plangym_like.processes.child import die_with_parent; die_with_parent(); "
     code = (
         f"import sys; sys.path[:] = {path!r}; {first if dies_with_parent else ''}"
         f"from {module} import {function}; {function}({', '.join(map(str, descriptors))})"
@@ -331,6 +340,22 @@ def start_python(
     return ChildProcess(process.pid, open_pidfd(process.pid))
 
 
+def start_copy(run: Callable[[], object]) -> ChildProcess:
+    """Fork this process; the copy calls `run`, and then ends."""
+    flush_outputs()
+    dies_with_parent = in_lasting_thread()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            if dies_with_parent:
+                die_with_parent()
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            run()
+        finally:
+            os._exit(1)
+    return ChildProcess(pid, open_pidfd(pid))
+
+
 @contextlib.contextmanager
 def _interrupts_blocked() -> Iterator[None]:
     """Block SIGINT; new processes inherit this, and unblock SIGINT once they ignore it."""
@@ -339,6 +364,81 @@ def _interrupts_blocked() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
+def interrupts_deferred() -> Iterator[None]:
+    """Let Ctrl-C take effect only after the block, which should take milliseconds.
+
+    Only the main thread is interrupted, so this does nothing in other threads.
+
+    Examples
+    --------
+    >>> try:
+    ...     with interrupts_deferred():
+    ...         signal.raise_signal(signal.SIGINT)
+    ...         print("not interrupted")
+    ... except KeyboardInterrupt:
+    ...     print("interrupted")
+    not interrupted
+    interrupted
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    arrived: list[tuple[int, FrameType | None]] = []
+    signal.signal(signal.SIGINT, lambda number, frame: arrived.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if arrived:
+            handler(*arrived[0])
+
+
+def tie_to(alive_fd: int) -> None:
+    """Make this process end as soon as the last write end of the pipe `alive_fd` is closed."""
+    os.set_inheritable(alive_fd, False)
+    kill_at_end_of(alive_fd, os.getpid())
+    # The pipe may have been closed before the signal was requested.
+    poller = select.poll()
+    poller.register(alive_fd, 0)
+    if poller.poll(0):
+        os._exit(1)
+
+
+def kill_at_end_of(alive_fd: int, pid: int) -> None:
+    """Let the kernel kill `pid` when the last write end of the pipe `alive_fd` is closed.
+
+    This works for one process per open file, and only as long as some process has a descriptor of
+    the file behind `alive_fd`.
+    """
+    import fcntl  # Windows does not have it
+
+    fcntl.fcntl(alive_fd, fcntl.F_SETOWN, pid)
+    fcntl.fcntl(alive_fd, fcntl.F_SETSIG, signal.SIGKILL)
+    flags = fcntl.fcntl(alive_fd, fcntl.F_GETFL)
+    fcntl.fcntl(alive_fd, fcntl.F_SETFL, flags | os.O_ASYNC)
+
+
+def open_again(pipe_fd: int) -> int:
+    """Open the read end of the pipe `pipe_fd` again, as a new open file; return its descriptor."""
+    return os.open(f"/proc/self/fd/{pipe_fd}", os.O_RDONLY)
+
+
+def in_lasting_thread() -> bool:
+    """Return whether this thread lives as long as the process, so that `die_with_parent` works.
+
+    `die_with_parent` ends a child process as soon as the thread that started it ends. Only the main
+    thread is certain to live as long as the process.
+    """
+    return threading.get_native_id() == os.getpid()
+
+
+def die_with_parent() -> None:
+    """Let the kernel kill this process as soon as the thread that started it has ended."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
 
 
 def serve_another_process() -> None:

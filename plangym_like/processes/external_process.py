@@ -5,20 +5,18 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
 from typing import Any, Self
 
 from plangym_like.errors import ClosedError, WorkerDiedError
-from plangym_like.processes.child import check_can_start
+from plangym_like.processes.child import check_can_start, interrupts_deferred
 from plangym_like.processes.connection import Connection
-from plangym_like.processes.interrupts import interrupts_deferred
 from plangym_like.processes.start_methods import get_ready, launch, worker_environ
 from plangym_like.processes.wire import ACCESS, CALL, dumps, dumps_by_value, loads
 from plangym_like.results import Future
-from plangym_like.support.fork_safety import forget_after_fork
+from plangym_like.support.fork_safety import new_lock
 
 _serial_numbers = count()
 
@@ -55,6 +53,10 @@ class ExternalProcess:
         to wake a sleeping process on the caller's core, where one of the two processes has to
         wait.
 
+    Attributes
+    ----------
+    linger : float
+
     Examples
     --------
     >>> with ExternalProcess(lambda: [3, 1, 2]) as numbers:
@@ -84,12 +86,11 @@ class ExternalProcess:
         self._constructor = dumps_by_value(constructor)
         self._start_method = start_method
         self._preload = tuple(preload)
-        self._linger = linger
+        self.linger = linger
         self._remote_calls: dict[str, Callable[..., Any]] = {}
         self._closed = False
-        self._restarting = threading.RLock()
+        self._restarting = new_lock()
         self._connection, self._ready = self._launch()
-        forget_after_fork(self)
 
     def _launch(self) -> tuple[Connection, Future[Any]]:
         from plangym_like.states.rows import session_key
@@ -104,7 +105,7 @@ class ExternalProcess:
             "argv": [argument for argument in getattr(sys, "argv", []) if type(argument) is str],
             "environ": worker_environ(),
             "session_key": session_key(),
-            "linger": self._linger,
+            "linger": self.linger,
         }
         payload = dumps((setup, self._constructor))
         get_ready(self._start_method, self._preload)
@@ -135,7 +136,7 @@ class ExternalProcess:
             partial(_construct, self._constructor),
             start_method=self._start_method,
             preload=self._preload,
-            linger=self._linger,
+            linger=self.linger,
         )
 
     def call(self, name: str, /, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -208,10 +209,12 @@ class ExternalProcess:
         """Return the data socket's descriptor, or -1 if the connection has ended."""
         return self._connection.fileno()
 
-    @property
-    def unsent(self) -> bool:
-        """Whether a request, or part of one, is still waiting to be sent."""
-        return self._connection.unsent
+    def awaited(self) -> dict[int, int]:
+        """Return the events to wait for, by descriptor; after one of them, call `drain`.
+
+        Return an empty dict if the connection has ended.
+        """
+        return self._connection.awaited()
 
     def drain(self) -> None:
         """Process all replies that have arrived; if the process has ended, complete all requests.
@@ -258,10 +261,6 @@ class ExternalProcess:
         self._closed = True
         message = f"worker {self._name!r} has been closed; make another one"
         self._connection.close(timeout, lambda: ClosedError(message))
-
-    def forget(self) -> None:
-        """Replace the lock; called after `os.fork`, in the child process."""
-        self._restarting = threading.RLock()
 
     def _usable(self) -> Connection:
         if self._closed:

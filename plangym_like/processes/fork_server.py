@@ -7,13 +7,11 @@ state of the user's process. The fork server is started when it is first needed.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import pickle
 import socket
 import sys
-import threading
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -25,13 +23,13 @@ from plangym_like.processes.child import (
     Fate,
     Launched,
     Status,
+    interrupts_deferred,
     launch_by,
     start_python,
 )
-from plangym_like.processes.interrupts import interrupts_deferred
 from plangym_like.processes.shared_memory import none_are_left
-from plangym_like.processes.wire import descriptors_in, receive_with_descriptors, rights
-from plangym_like.support.fork_safety import forget_after_fork
+from plangym_like.processes.wire import receive_with_descriptors, rights
+from plangym_like.support.fork_safety import new_lock
 
 logger = logging.getLogger("plangym_like")
 
@@ -39,7 +37,7 @@ logger = logging.getLogger("plangym_like")
 _IMPORT_PATIENCE = 120.0
 _PATIENCE = 20.0
 
-_lock = threading.RLock()
+_lock = new_lock()
 _current: ForkServer | None = None
 _unfit: set[str] = set()
 
@@ -64,13 +62,11 @@ class ForkServer:
     """
 
     def __init__(self) -> None:
-        forget_after_fork(_fresh_start)
         self._launched = launch_by(_start, socket.SOCK_SEQPACKET)
         self._socket = self._launched.connection
-        self.pid = self._launched.process.pid
+        self.pid, self.owner_pid = self._launched.process.pid, os.getpid()
         self._loaded: frozenset[str] | None = None
-        self._finalizer = weakref.finalize(self, _end_fork_server, self._launched, os.getpid())
-        forget_after_fork(self)
+        self._finalizer = weakref.finalize(self, _end_fork_server, self._launched)
 
     def preload(self, modules: Sequence[str]) -> None:
         """Ask the fork server to import `modules`, without waiting for it."""
@@ -99,11 +95,6 @@ class ForkServer:
         """End the fork server. Its workers continue, but their exit status will not be known."""
         self._finalizer()
 
-    def forget(self) -> None:
-        """Close the descriptors; called after `os.fork`, in the child process."""
-        if self._finalizer.detach():
-            self._launched.close()
-
     def _send(self, verb: str, content: Any, descriptors: Sequence[int] = ()) -> socket.socket:
         """Send a request, and return the socket on which its answer will come."""
         packet = pickle.dumps((verb, content, [p for p in sys.path if type(p) is str]))
@@ -124,20 +115,18 @@ class ForkServer:
 
     def _ask(self, verb: str, content: Any, descriptors: Sequence[int] = ()) -> tuple[Any, ...]:
         """Send a request, and return the answer and its descriptors."""
-        packets: list[Any] = []
         # One request at a time, so that the time limit of a request does not include earlier ones.
         with _lock, self._send(verb, content, descriptors) as answers:
             try:
-                receive_with_descriptors(answers, 1 << 16, packets)
+                data, received = receive_with_descriptors(answers, 1 << 16)
             except OSError as error:  # a timeout or a reset
                 raise ForkServerGoneError from error
-        data, ancillary, _, _ = packets[0]
         if not data:
             raise ForkServerGoneError
         answer = pickle.loads(data)
         if isinstance(answer, StartsThreadsError | OSError):
             raise answer
-        return answer, descriptors_in(ancillary)
+        return answer, received
 
 
 def warm_up(preload: Sequence[str] = ()) -> None:
@@ -228,7 +217,7 @@ def fork_server_supported() -> bool:
 def _fork_server() -> ForkServer:
     global _current
     with _lock:
-        if _current is None:
+        if _current is None or _current.owner_pid != os.getpid():
             with interrupts_deferred():
                 _current = ForkServer()
         return _current
@@ -241,26 +230,13 @@ def _replace(fork_server: ForkServer) -> None:
             _current = None
 
 
-class _FreshStart:
-    """Resets this module after `os.fork`, in the child process."""
-
-    def forget(self) -> None:
-        global _current, _lock
-        _current, _lock = None, threading.RLock()
-
-
-_fresh_start = _FreshStart()
-
-
-def _start(control_fd: int, alive_fd: int, ours: contextlib.ExitStack) -> ChildProcess:
+def _start(control_fd: int, alive_fd: int) -> ChildProcess:
     environ = dict(os.environ) | ONE_THREAD
     main = "plangym_like.processes.fork_server_main"
     return start_python(main, "run", [control_fd, alive_fd], environ)
 
 
-def _end_fork_server(launched: Launched, owner: int) -> None:
-    if os.getpid() != owner:
-        return
+def _end_fork_server(launched: Launched) -> None:
     with interrupts_deferred():
         # Kill it before closing its pipe, since closing would also end its workers.
         launched.process.end()

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from itertools import chain
 from typing import Any, NoReturn
 
-from plangym_like.processes import parent_death, worker
+from plangym_like.processes import worker
 from plangym_like.processes.child import (
     Fate,
     Status,
@@ -24,16 +24,14 @@ from plangym_like.processes.child import (
     collect_child,
     fill_standard_descriptors,
     flush_outputs,
+    kill_at_end_of,
+    open_again,
     open_pidfd,
     serve_another_process,
+    tie_to,
 )
 from plangym_like.processes.fork_server import StartsThreadsError
-from plangym_like.processes.wire import (
-    SEND_FLAGS,
-    descriptors_in,
-    receive_with_descriptors,
-    rights,
-)
+from plangym_like.processes.wire import SEND_FLAGS, receive_with_descriptors, rights
 
 _PRELOADED = ("numpy", "numpy.random", "cloudpickle", "gymnasium", "plangym_like.states.rows")
 
@@ -45,7 +43,7 @@ def run(control_fd: int, alive_fd: int) -> NoReturn:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        parent_death.tie_to(alive_fd)
+        tie_to(alive_fd)
         fill_standard_descriptors()
         os.set_inheritable(control_fd, False)
         control = socket.socket(fileno=control_fd)
@@ -67,7 +65,7 @@ class ForkServerMain:
         self._poller = select.poll()
         self._poller.register(control, select.POLLIN)
         # For each worker: its pidfd, and the descriptor of the file through which the kernel kills
-        # the worker when the owner ends (see `parent_death`).
+        # the worker when the owner ends (see `child`).
         self._children: dict[int, tuple[int, int]] = {}
         self._statuses: dict[int, int] = {}
         self._threaded_by: str | None = None
@@ -84,12 +82,10 @@ class ForkServerMain:
                     self._collect_ended()
 
     def _answer_one(self) -> bool:
-        packets: list[Any] = []
-        receive_with_descriptors(self._control, 1 << 20, packets)
-        data, ancillary, _, _ = packets[0]
+        data, descriptors = receive_with_descriptors(self._control, 1 << 20)
         if not data:
             return False
-        reply_fd, *received = descriptors_in(ancillary)
+        reply_fd, *received = descriptors
         verb, content, sys.path[:] = pickle.loads(data)
         answer: Any = None
         with socket.socket(fileno=reply_fd) as replies:
@@ -110,7 +106,7 @@ class ForkServerMain:
                     os.close(descriptor)
             # The owner may have stopped waiting for the answer.
             with contextlib.suppress(OSError):
-                ancillary = [] if pidfd is None else rights([pidfd])
+                ancillary = rights([] if pidfd is None else [pidfd])
                 replies.sendmsg([pickle.dumps(answer)], ancillary, SEND_FLAGS)
         return True
 
@@ -119,7 +115,7 @@ class ForkServerMain:
             if name in sys.modules:
                 continue
             # A worker that needs the module will raise the same error and report it.
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(BaseException):  # also SystemExit
                 importlib.import_module(name)
             if self._threaded_by is None and len(os.listdir("/proc/self/task")) > 1:
                 self._threaded_by = "" if default else name
@@ -134,7 +130,7 @@ class ForkServerMain:
         gc.collect()
         gc.freeze()
         flush_outputs()
-        guard = parent_death.open_again(self._alive_fd)
+        guard = open_again(self._alive_fd)
         try:
             pid = os.fork()
         except OSError:
@@ -142,7 +138,7 @@ class ForkServerMain:
             raise
         if pid == 0:
             self._become_worker(descriptors, guard)
-        parent_death.kill_at_end_of(guard, pid)
+        kill_at_end_of(guard, pid)
         pidfd = open_pidfd(pid)
         if pidfd is None:
             os.kill(pid, signal.SIGKILL)

@@ -17,15 +17,7 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 
-from plangym_like.processes import parent_death
-from plangym_like.processes.child import (
-    ChildProcess,
-    Launched,
-    flush_outputs,
-    launch_by,
-    open_pidfd,
-)
-from plangym_like.support.fork_safety import forget_after_fork
+from plangym_like.processes.child import ChildProcess, Launched, launch_by, start_copy, tie_to
 
 
 class ForkedCopy:
@@ -44,7 +36,6 @@ class ForkedCopy:
         if hasattr(os, "fork"):
             with contextlib.suppress(OSError):  # there is no memory for the copy, for example
                 self._launched = launch_by(partial(_start_copy, function))
-        forget_after_fork(self)
 
     def result(self) -> bytes | None:
         """Wait for the result of the function, and end the copy.
@@ -67,12 +58,6 @@ class ForkedCopy:
             launched.process.end()
             launched.close()
 
-    def forget(self) -> None:
-        """In a forked child process, leave the copy to the process that made it."""
-        launched, self._launched = self._launched, None
-        if launched is not None:
-            launched.close()
-
 
 def _read(connection: socket.socket, until: float) -> bytes | None:
     """Return what the copy has sent, after its length."""
@@ -89,33 +74,17 @@ def _read(connection: socket.socket, until: float) -> bytes | None:
     return None
 
 
-def _start_copy(
-    function: Callable[[], bytes], data_fd: int, alive_fd: int, ours: contextlib.ExitStack
-) -> ChildProcess:
-    flush_outputs()
-    dies_with_parent = parent_death.in_lasting_thread()
+def _start_copy(function: Callable[[], bytes], data_fd: int, alive_fd: int) -> ChildProcess:
     with warnings.catch_warnings():
         # Python and JAX warn that a copy of a process with threads may hang.
         warnings.simplefilter("ignore")
-        pid = os.fork()
-    if pid == 0:
-        try:
-            if dies_with_parent:
-                parent_death.die_with_parent()
-            _run(function, data_fd, alive_fd, ours)
-        finally:
-            os._exit(1)
-    return ChildProcess(pid, open_pidfd(pid))
+        return start_copy(partial(_run, function, data_fd, alive_fd))
 
 
-def _run(
-    function: Callable[[], bytes], data_fd: int, alive_fd: int, ours: contextlib.ExitStack
-) -> None:
+def _run(function: Callable[[], bytes], data_fd: int, alive_fd: int) -> None:
     gc.disable()  # it would write to most pages of memory, which would then be copied
-    ours.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    parent_death.tie_to(alive_fd)
+    tie_to(alive_fd)
     # What an environment prints was printed by this process already.
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):

@@ -5,7 +5,9 @@ Each of them has a `WorkerHandle`. `RetryPolicy` decides when to stop replacing 
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import select
 import signal
 import time
@@ -20,7 +22,7 @@ from plangym_like.results import Future
 logger = logging.getLogger("plangym_like")
 
 # How long a worker may continue with an abandoned task before it is replaced.
-_GRACE_SECONDS = 1.0
+GRACE_SECONDS = 1.0
 # The longest time between two checks of workers that are starting; a reply ends it earlier.
 _LOOK_SECONDS = 0.5
 # The number of failed starts in succession, per worker, that raises an error. If the last process
@@ -128,8 +130,9 @@ class WorkerHandle:
         The future of the worker's current task.
     abandoned_at : float or None
         When the task was abandoned, if it was.
-    send_interrupted : bool
-        Whether sending a task was interrupted, so that the worker may not have received it.
+    interrupted : bool
+        True while a task is sent or the process is restarted. If Ctrl-C or another exception
+        interrupts this, it stays true, and the pool replaces the process before its next task.
     started_at : float
         When the process was started.
     """
@@ -142,7 +145,7 @@ class WorkerHandle:
         self._prepare = prepare or _do_nothing
         self.task: Future[Any] | None = None
         self.abandoned_at: float | None = None
-        self.send_interrupted = False
+        self.interrupted = False
         self._greet()
 
     def _greet(self) -> None:
@@ -162,7 +165,7 @@ class WorkerHandle:
     @property
     def free(self) -> bool:
         """Whether the worker can be given a task."""
-        return self._greeting is None and self.task is None and not self.send_interrupted
+        return self._greeting is None and self.task is None and not self.interrupted
 
     @property
     def died(self) -> bool:
@@ -183,22 +186,17 @@ class WorkerHandle:
             Any error that the constructor or `prepare` raised, or the error for a process that has
             ended.
         """
-        if self._greeting is None or not self._greeting.done():
+        if self._greeting is None or not self._greeting.settled:
             return False
         portable_result(self._greeting)
         self._greeting = None
         return True
 
     def start_task(self, fn: Callable[..., Any], *args: Any, fds: Sequence[int] = ()) -> None:
-        """Call ``fn(hosted, *args)`` in the process; see `ExternalProcess.apply`.
-
-        If this call is interrupted, the pool replaces the worker, since the task may be half sent.
-        """
-        try:
-            self.task = self.process.apply(fn, *args, fds=fds, patient=True)
-        except BaseException:
-            self.send_interrupted = True
-            raise
+        """Call ``fn(hosted, *args)`` in the process; see `ExternalProcess.apply`."""
+        self.interrupted = True
+        self.task = self.process.apply(fn, *args, fds=fds, patient=True)
+        self.interrupted = False
 
     def take_task(self) -> Future[Any]:
         """Return the future of the task, which may still be pending, and free the worker."""
@@ -209,14 +207,16 @@ class WorkerHandle:
 
     def abandon(self) -> None:
         """Mark the task as abandoned: its result is not needed, and the worker should stop it."""
-        self.abandoned_at = time.monotonic()
+        if self.task is not None:
+            self.abandoned_at = time.monotonic()
 
     def restart(self) -> None:
         """Kill the process if it is still running, and start a new one, which has no task."""
+        self.interrupted = True
+        self.task = self.abandoned_at = None
         self.process.restart()
         self._greet()
-        self.task = self.abandoned_at = None
-        self.send_interrupted = False
+        self.interrupted = False
 
 
 def _do_nothing(hosted: Any) -> None:
@@ -225,7 +225,7 @@ def _do_nothing(hosted: Any) -> None:
 
 def _ended(future: Future[Any]) -> bool:
     """Return whether `future` failed because the process ended or was closed."""
-    error = future.exception() if future.done() else None
+    error = future.exception() if future.settled else None
     return error is not None and not is_remote(error)
 
 
@@ -271,6 +271,8 @@ class WorkerPool(Generic[Handle]):
         should be at least the usual time between the replies of two workers.
     counts : PoolCounts, optional
         Where deaths and restarts are counted.
+    event_fd : int
+        The descriptor of an `os.eventfd` whose events end `wait`; -1 if there is none.
 
     Attributes
     ----------
@@ -288,12 +290,14 @@ class WorkerPool(Generic[Handle]):
         start_timeout: float | None = None,
         spin_seconds: float = 0.0,
         counts: PoolCounts | None = None,
+        event_fd: int = -1,
     ) -> None:
         self.workers = workers
         self.start_timeout = start_timeout
         self.policy = RetryPolicy()
         self._counts = counts
         self._spin_seconds = spin_seconds
+        self._event_fd = event_fd
         self._poller = select.poll()
         self._watched: dict[int, tuple[int, Handle]] = {}
         self._start_over = False
@@ -310,27 +314,34 @@ class WorkerPool(Generic[Handle]):
         while not (events := self._poller.poll(0)):
             if stop is not None and stop():
                 break
-            if time.perf_counter() > until:
-                events = self._poller.poll(max(0.0, seconds - self._spin_seconds) * 1000)
+            if time.perf_counter() >= until:
+                left = seconds - self._spin_seconds
+                events = self._poller.poll(left * 1000) if left > 0 else []
                 break
         waited = time.perf_counter() - begun
-        for descriptor, _ in events:
-            self._watched[descriptor][1].process.drain()
+        self._drain(events)
         return waited
+
+    def _drain(self, events: list[tuple[int, int]]) -> None:
+        for descriptor, _ in events:
+            if descriptor == self._event_fd:
+                with contextlib.suppress(BlockingIOError):  # another thread has read it
+                    os.eventfd_read(descriptor)
+            else:
+                self._watched[descriptor][1].process.drain()
 
     def _watch_all(self) -> None:
         watched: dict[int, tuple[int, Handle]] = {}
         for worker in self.workers:
-            process = worker.process
-            wanted = select.POLLIN | select.POLLOUT if process.unsent else select.POLLIN
-            watched[process.fileno()] = wanted, worker
-            watched[process.sentinel or -1] = select.POLLIN, worker
-        watched.pop(-1, None)
+            for descriptor, mask in worker.process.awaited().items():
+                watched[descriptor] = mask, worker
         if watched != self._watched:
-            self._poller = select.poll()
+            poller = select.poll()
+            if self._event_fd >= 0:
+                poller.register(self._event_fd, select.POLLIN)
             for descriptor, (mask, _) in watched.items():
-                self._poller.register(descriptor, mask)
-            self._watched = watched
+                poller.register(descriptor, mask)
+            self._poller, self._watched = poller, watched
 
     def wait_ready(self) -> None:
         """Wait until all workers are ready; raise the error of one that fails, as in `tend`."""
@@ -353,22 +364,20 @@ class WorkerPool(Generic[Handle]):
         self.replace(worker)
 
     def prepare(self) -> None:
-        """Replace workers that died since the last task, and then call `tend`.
+        """Do what `tend` does, before a new task.
 
-        If a constructor has raised an error, also replace the workers that are not ready.
+        If a constructor has raised an error, first replace the workers that are not ready.
         """
         start_over, self._start_over = self._start_over, False
-        for worker in self.workers:
-            if start_over and not worker.ready:
+        for worker in self.workers if start_over else ():
+            if not worker.ready:
                 self.replace(worker)
-            elif worker.free and not worker.process.is_alive():
-                self.replace_dead(worker, idle=True)
         self.tend()
 
     def tend(self) -> None:
         """Check the workers with no task or an abandoned task, and replace them if needed.
 
-        This never waits.
+        This never waits. It first reads the replies that have arrived.
 
         Raises
         ------
@@ -377,13 +386,17 @@ class WorkerPool(Generic[Handle]):
         Exception
             Any error of the constructor of a hosted object.
         """
+        self.wait(0.0)
+        self._tend_all()
+
+    def _tend_all(self) -> None:
         for worker in self.workers:
-            if worker.send_interrupted:
+            if worker.interrupted:
                 self.replace(worker)
             elif worker.task is None:
                 if not worker.ready:
                     self._tend_starting(worker)
-                elif worker.process.fileno() < 0:
+                elif not worker.process.awaited():
                     self.replace_dead(worker, idle=True)
             elif worker.abandoned_at is not None:
                 self._tend_abandoned(worker, worker.abandoned_at)
@@ -419,18 +432,22 @@ class WorkerPool(Generic[Handle]):
         return time.monotonic() - worker.started_at > limit
 
     def _tend_abandoned(self, worker: Handle, abandoned_at: float) -> None:
-        if worker.task is not None and worker.task.done():
+        if worker.task is not None and worker.task.settled:
             worker.take_task()
-            if worker.process.fileno() < 0:
+            if not worker.process.awaited():
                 self.replace_dead(worker, idle=False)
-        elif time.monotonic() - abandoned_at > _GRACE_SECONDS:
-            logger.warning(
-                "the worker with pid %d did not stop an abandoned task within %g seconds; "
-                "it is replaced",
-                worker.process.pid,
-                _GRACE_SECONDS,
-            )
-            self.replace(worker)
+        elif time.monotonic() - abandoned_at > GRACE_SECONDS:
+            self.replace_stuck(worker)
+
+    def replace_stuck(self, worker: Handle) -> None:
+        """Replace a worker that did not stop what its owner has abandoned."""
+        logger.warning(
+            "the worker with pid %d did not stop an abandoned task within %g seconds; "
+            "it is replaced",
+            worker.process.pid,
+            GRACE_SECONDS,
+        )
+        self.replace(worker)
 
     def close(self, seconds: float) -> None:
         """Ask all workers to exit, and kill them if they are still running after `seconds`."""

@@ -85,10 +85,18 @@ def portable_result(future: Future[Any], timeout: float | None = None) -> Any:
     error = future.exception(timeout)
     if error is None or isinstance(error, Exception) or not is_remote(error):
         return future.result(timeout)
+    raise portable(error)
+
+
+def portable(error: BaseException) -> Exception:
+    """Return `error`, or a `RemoteError` for a remote exception that would end this program."""
+    if isinstance(error, Exception):
+        return error
     failure = RemoteError(f"the worker's code raised {error!r}")
     for note in getattr(error, "__notes__", ()):
         failure.add_note(note)
-    raise failure from error.__cause__
+    failure.__cause__ = error.__cause__
+    return failure
 
 
 def _as_group(error: BaseException) -> tuple[str, Any]:

@@ -18,16 +18,16 @@ import platform
 import tempfile
 import weakref
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.errors import WorkerError
-from plangym_like.processes.interrupts import hold
-from plangym_like.support.fork_safety import take_care_after_fork
+from plangym_like.processes.child import interrupts_deferred
+from plangym_like.support import fork_safety
 from plangym_like.support.memory_limits import ensure_available
 
 # Whether processors see each other's writes in the order in which they were made. If so, a word in
@@ -35,6 +35,8 @@ from plangym_like.support.memory_limits import ensure_available
 WRITES_IN_ORDER = platform.machine() in ("x86_64", "AMD64")
 
 _numbers = itertools.count(1)
+# The numbers of all blocks of this process that have not been garbage-collected.
+alive: set[int] = set()
 _PAGE = mmap.PAGESIZE
 # The errors of a lack of file descriptors.
 _ERRORS = (errno.EMFILE, errno.ENFILE)
@@ -60,13 +62,15 @@ class SharedBlock:
         self.number = next(_numbers)
         self.nbytes = -(-max(nbytes, 1) // _PAGE) * _PAGE
         self.fd = -1
+        alive.add(self.number)
+        weakref.finalize(self, alive.discard, self.number).atexit = False
         try:
             ensure_available(self.nbytes)
             if hasattr(os, "posix_fallocate"):
-                self.fd, self._finalizer = _memory_file(self)
-                self._finalizer.atexit = False
-                os.posix_fallocate(self.fd, 0, self.nbytes)
-                self._map()
+                with interrupts_deferred():
+                    self._make_file()
+                    os.posix_fallocate(self.fd, 0, self.nbytes)
+                    self._map()
             else:
                 self.memory = mmap.mmap(-1, self.nbytes)
         except (OSError, ValueError) as error:
@@ -81,12 +85,20 @@ class SharedBlock:
                 "batches, or free memory"
             ) from error
 
+    def _make_file(self) -> None:
+        if hasattr(os, "memfd_create"):
+            self.fd = os.memfd_create("plangym_like", os.MFD_CLOEXEC)
+        else:
+            self.fd, path = tempfile.mkstemp(prefix="plangym_like")
+            os.unlink(path)
+        self._finalizer = weakref.finalize(self, os.close, self.fd)
+        self._finalizer.atexit = False
+
     def _map(self) -> None:
         """Map the file; keep the descriptor that the mapping has anyway, and close the other."""
         file = os.fstat(self.fd)
-        # Duplicated and closed in one operation, which Ctrl-C cannot interrupt.
-        opened, closing = itertools.tee(map(os.dup, (self.fd,)))
-        [(likely, _)] = zip(opened, map(os.close, closing), strict=True)
+        likely = os.dup(self.fd)
+        os.close(likely)
         # This duplicates the descriptor. The new one has the lowest free number, which is `likely`
         # unless another thread has opened a file meanwhile.
         self.memory = mmap.mmap(self.fd, self.nbytes)
@@ -125,18 +137,17 @@ def attach(fd: int) -> NDArray[np.uint8]:
 
 @dataclass(slots=True)
 class _Loan:
-    """A lent block, and a weak reference to the array through which it is lent."""
+    """A lent block, a weak reference to the array that was lent, and `num_forks` at that time."""
 
     array: weakref.ref[NDArray[np.uint8]]
     block: SharedBlock
-    copied: bool = False
+    num_forks: int
 
 
 class BlockPool:
     """Lends blocks as arrays, and reuses a block when its array has been garbage-collected.
 
-    Ctrl-C may interrupt any method. Even then, no block has two users, but the pool may lose a
-    block.
+    If Ctrl-C interrupts a method, the pool may lose a block, which is then freed.
 
     Parameters
     ----------
@@ -144,11 +155,6 @@ class BlockPool:
         How many blocks may be lent at the same time; each of them uses a file descriptor.
     most_idle : int
         How many unused blocks are kept.
-
-    Attributes
-    ----------
-    dropped : list of int
-        The numbers of closed blocks that a worker may still have mapped; see `forget`.
     """
 
     def __init__(self, *, most_lent: int = 4, most_idle: int = 2) -> None:
@@ -157,25 +163,16 @@ class BlockPool:
         self._idle: list[SharedBlock] = []
         self._lent: dict[int, _Loan] = {}
         self._returned: deque[weakref.ref[Any]] = deque()
-        self.dropped: list[int] = []
-        take_care_after_fork(self)
 
     def take(self, nbytes: int) -> SharedBlock:
         """Return a block of at least `nbytes` that is not much larger."""
-        fitting = self._fitting(nbytes)
-        if fitting:
-            block = min(fitting, key=lambda block: block.nbytes)
-            self._idle.remove(block)
-            return block
-        return SharedBlock(nbytes)
-
-    def has(self, nbytes: int) -> bool:
-        """Return whether `take` would return an unused block, rather than a new one."""
-        return bool(self._fitting(nbytes))
-
-    def _fitting(self, nbytes: int) -> list[SharedBlock]:
         self._collect()
-        return [block for block in self._idle if nbytes <= block.nbytes <= 2 * nbytes + _PAGE]
+        fitting = [block for block in self._idle if nbytes <= block.nbytes <= 2 * nbytes + _PAGE]
+        if not fitting:
+            return SharedBlock(nbytes)
+        block = min(fitting, key=attrgetter("nbytes"))
+        self._idle.remove(block)
+        return block
 
     def may_lend(self) -> bool:
         """Return whether one more block may be lent."""
@@ -185,10 +182,8 @@ class BlockPool:
     def lend(self, block: SharedBlock) -> NDArray[np.uint8]:
         """Return an array over `block`; the block becomes idle when the array is dropped."""
         array = block.array()
-        # The callback may run anywhere, even inside this class, so it only appends to a queue. It
-        # is not a Python function: a Ctrl-C raised in such a function would be lost, and so would
-        # the block.
-        loan = _Loan(weakref.ref(array, self._returned.append), block)
+        # The callback may run anywhere, even inside this class, so it only appends to a queue.
+        loan = _Loan(weakref.ref(array, self._returned.append), block, fork_safety.num_forks)
         self._lent[id(loan.array)] = loan
         return array
 
@@ -196,70 +191,33 @@ class BlockPool:
         """Take back a block that was not lent."""
         self._idle.append(block)
         while len(self._idle) > self._most_idle:
-            self._drop(self._idle.pop(0))
+            self._idle.pop(0).close()
 
     def drop_idle(self) -> None:
         """Drop all unused blocks."""
         self._collect()
         while self._idle:
-            self._drop(self._idle.pop())
-
-    def forget(self, known: Callable[[int], bool]) -> None:
-        """Remove from `dropped` the numbers for which ``known(number)`` is false.
-
-        ``known(number)`` must return whether a worker still has the block with that number.
-        """
-        if self.dropped:
-            self.dropped = [number for number in self.dropped if known(number)]
-
-    def take_care(self) -> None:
-        """Never reuse the blocks that are lent now: a process forked from this one may use them."""
-        for loan in list(self._lent.values()):
-            loan.copied = True
+            self._idle.pop().close()
 
     def close(self) -> None:
         """Drop every block; arrays over lent ones stay valid."""
         for loan in self._lent.values():
-            self._drop(loan.block)
+            loan.block.close()
         for block in self._idle:
-            self._drop(block)
+            block.close()
         self._lent.clear()
         self._idle.clear()
 
-    def _drop(self, block: SharedBlock) -> None:
-        block.close()
-        self.dropped.append(block.number)
-
     def _collect(self) -> None:
         while self._returned:
-            # Removed from the queue last, so that an interrupted call can be repeated.
             loan = self._lent.pop(id(self._returned[0]), None)
-            if loan is not None and loan.copied:
-                self._drop(loan.block)
-            elif loan is not None:
-                self.give(loan.block)
             self._returned.popleft()
-
-
-def _memory_file(block: SharedBlock) -> tuple[int, weakref.finalize[..., SharedBlock]]:
-    """Return a new memory file, and the finalizer that closes it when `block` is dropped.
-
-    If Ctrl-C interrupts this, no descriptor of ``memfd_create`` stays open.
-    """
-    fds: list[int] = []
-    finalizers: list[weakref.finalize[..., SharedBlock]] = []
-    try:
-        if hasattr(os, "memfd_create"):
-            hold(fds, os.memfd_create, "plangym_like", os.MFD_CLOEXEC)
-        else:
-            fd, path = tempfile.mkstemp(prefix="plangym_like")
-            fds.append(fd)
-            os.unlink(path)
-        hold(finalizers, weakref.finalize, block, os.close, fds[0])
-    finally:
-        if fds and not finalizers:
-            os.close(fds[0])
-    return fds[0], finalizers[0]
+            if loan is None:
+                continue
+            if loan.num_forks == fork_safety.num_forks:
+                self.give(loan.block)
+            else:  # the array may still be used in a forked copy of this process
+                loan.block.close()
 
 
 def none_are_left(error: OSError) -> str | None:

@@ -13,21 +13,19 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import logging
 import os
-import signal
 from collections.abc import Callable, Sequence
 
 from plangym_like.errors import InputError, WorkerStartError
-from plangym_like.processes import fork_server, parent_death
+from plangym_like.processes import fork_server
 from plangym_like.processes.child import (
     ONE_THREAD,
     ChildProcess,
     Launched,
-    flush_outputs,
+    in_lasting_thread,
     launch_by,
-    open_pidfd,
+    start_copy,
     start_python,
 )
 from plangym_like.processes.shared_memory import none_are_left
@@ -99,47 +97,32 @@ def _no_start(error: OSError) -> WorkerStartError:
     return WorkerStartError(f"no worker could be started ({error}): {advice}")
 
 
-def _start_from_fork_server(
-    preload: Sequence[str], data_fd: int, alive_fd: int, ours: contextlib.ExitStack
-) -> ChildProcess:
+def _start_from_fork_server(preload: Sequence[str], data_fd: int, alive_fd: int) -> ChildProcess:
     if not _fork_server_works:
-        return _start_interpreter(preload, data_fd, alive_fd, ours)
+        return _start_interpreter(preload, data_fd, alive_fd)
     # The outputs are sent along, since they may have been redirected after the fork server started;
     # `launch_by` has made sure that they are open.
     return fork_server.fork_worker([data_fd, alive_fd, 1, 2], preload)
 
 
-def _start_interpreter(
-    preload: Sequence[str], data_fd: int, alive_fd: int, ours: contextlib.ExitStack
-) -> ChildProcess:
+def _start_interpreter(preload: Sequence[str], data_fd: int, alive_fd: int) -> ChildProcess:
     return start_python(
         "plangym_like.processes.worker",
         "run",
         [data_fd, alive_fd],
         worker_environ(),
-        dies_with_parent=parent_death.in_lasting_thread(),
+        dies_with_parent=in_lasting_thread(),
     )
 
 
-def _start_copy(
-    preload: Sequence[str], data_fd: int, alive_fd: int, ours: contextlib.ExitStack
-) -> ChildProcess:
+def _start_copy(preload: Sequence[str], data_fd: int, alive_fd: int) -> ChildProcess:
     from plangym_like.processes import worker
 
-    flush_outputs()
-    dies_with_parent = parent_death.in_lasting_thread()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            if dies_with_parent:
-                parent_death.die_with_parent()
-            ours.close()
-            atexit._clear()
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            worker.run(data_fd, alive_fd)
-        finally:
-            os._exit(1)
-    return ChildProcess(pid, open_pidfd(pid))
+    def run() -> None:
+        atexit._clear()
+        worker.run(data_fd, alive_fd)
+
+    return start_copy(run)
 
 
 START_METHODS: dict[str, Callable[..., ChildProcess]] = {

@@ -20,6 +20,7 @@ payload of RESULT is the value. The payload of EXCEPTION is the exception, packe
 from __future__ import annotations
 
 import array
+import os
 import pickle
 import socket
 import struct
@@ -27,8 +28,6 @@ import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
-
-from plangym_like.processes.interrupts import hold
 
 ACCESS, CALL, RESULT, EXCEPTION, CLOSE = range(1, 6)
 
@@ -54,6 +53,9 @@ _CHUNK_NBYTES = 1 << 16
 _LARGE_CHUNK_NBYTES = 1 << 20
 
 Deliver = Callable[[int, int, memoryview], None]
+# Ancillary data, as `socket.sendmsg` takes it, and data to be sent with it.
+Rights = list[tuple[int, int, "array.array[int]"]]
+Buffer = tuple[memoryview, Rights]
 
 
 class Message(NamedTuple):
@@ -122,8 +124,10 @@ def frame(kind: int, request: int, payload: bytes, num_descriptors: int = 0) -> 
     return [header + payload] if len(payload) < _JOIN_NBYTES else [header, payload]
 
 
-def rights(descriptors: Sequence[int]) -> list[tuple[int, int, array.array[int]]]:
+def rights(descriptors: Sequence[int]) -> Rights:
     """Return the ancillary data that sends `descriptors` along with the first byte of a buffer."""
+    if not descriptors:
+        return []
     if len(descriptors) > MAX_DESCRIPTORS:
         raise ValueError(
             f"one message takes {MAX_DESCRIPTORS} descriptors at most, got {len(descriptors)}"
@@ -131,18 +135,31 @@ def rights(descriptors: Sequence[int]) -> list[tuple[int, int, array.array[int]]
     return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
 
 
-def descriptors_in(ancillary: Sequence[tuple[int, int, bytes]]) -> list[int]:
-    """Return the descriptors that came with a received buffer; they are not inheritable."""
+def receive_with_descriptors(connection: socket.socket, nbytes: int) -> tuple[bytes, list[int]]:
+    """Receive once; return the data, and the descriptors that came along, not inheritable."""
+    flags = socket.MSG_CMSG_CLOEXEC
+    data, ancillary, _, _ = connection.recvmsg(nbytes, _ANCILLARY_NBYTES, flags)
     found = array.array("i")
-    for level, kind, data in ancillary:
+    for level, kind, content in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            found.frombytes(data[: len(data) - len(data) % found.itemsize])
-    return list(found)
+            found.frombytes(content[: len(content) - len(content) % found.itemsize])
+    return data, list(found)
 
 
-def receive_with_descriptors(connection: socket.socket, nbytes: int, results: list[Any]) -> None:
-    """Receive once; append ``(data, ancillary, flags, address)`` to `results` (see `hold`)."""
-    hold(results, connection.recvmsg, nbytes, _ANCILLARY_NBYTES, socket.MSG_CMSG_CLOEXEC)
+def outgoing(
+    kind: int, request: int, payload: bytes, descriptors: Sequence[int] = ()
+) -> list[Buffer]:
+    """Return the buffers of one message, for `Channel.send`.
+
+    The descriptors must stay open until the message is sent.
+    """
+    for descriptor in descriptors:
+        os.fstat(descriptor)  # an error now is the caller's; later, it would end the worker
+    first, *others = frame(kind, request, payload, len(descriptors))
+    buffers: list[Buffer] = [(memoryview(first), rights(descriptors))]
+    for other in others:
+        buffers.append((memoryview(other), []))
+    return buffers
 
 
 class BlockingReader:
@@ -152,6 +169,11 @@ class BlockingReader:
         self._connection = connection
         self._data = bytearray()
         self._descriptors: list[int] = []
+
+    @property
+    def has_data(self) -> bool:
+        """Whether bytes of a further message have been received."""
+        return bool(self._data)
 
     def read(self) -> Message | None:
         """Return the next message, or ``None`` if the connection has ended."""
@@ -169,149 +191,95 @@ class BlockingReader:
 
     def _fill(self, nbytes: int) -> bool:
         while len(self._data) < nbytes:
-            received: list[Any] = []
             wanted = max(_JOIN_NBYTES, min(nbytes - len(self._data), 1 << 20))
-            receive_with_descriptors(self._connection, wanted, received)
-            data, ancillary, _, _ = received[0]
-            if ancillary:
-                self._descriptors += descriptors_in(ancillary)
+            data, descriptors = receive_with_descriptors(self._connection, wanted)
+            self._descriptors += descriptors
             if not data:
                 return False
             self._data += data
         return True
 
 
-class Outgoing:
-    """One buffer to send; `sent` lists how many of its bytes each call of ``send`` has sent."""
-
-    __slots__ = ("data", "descriptors", "sent")
-
-    def __init__(self, data: bytes, descriptors: Sequence[int] = ()) -> None:
-        self.data = memoryview(data)
-        self.descriptors = descriptors
-        self.sent: list[int] = []
-
-
-def outgoing(
-    kind: int, request: int, payload: bytes, descriptors: Sequence[int] = ()
-) -> list[Outgoing]:
-    """Return the buffers of one message, for `Channel.post`."""
-    first, *others = frame(kind, request, payload, len(descriptors))
-    return [Outgoing(first, descriptors), *map(Outgoing, others)]
-
-
 class Channel:
-    """Sends and receives messages over a non-blocking stream socket.
+    """Sends and receives messages over a non-blocking stream socket; it is not thread-safe.
 
-    A signal handler that raises an exception may interrupt any method between two bytecodes, and
-    the method can then be repeated. This is safe because bytes move from the kernel into `_chunks`,
-    and from `_outbox` to the kernel, in single operations that cannot be interrupted. Everything
-    else is derived from these two attributes.
+    After an exception in one of its methods, such as a `KeyboardInterrupt`, bytes may be lost, and
+    the channel cannot be used any more.
 
-    A channel is not thread-safe: hold one lock around `post`, `flush` and `retract`, and another
-    one around `receive` and `pass_on`. A signal handler may call `receive` and `pass_on` even if it
-    has interrupted one of them.
+    Attributes
+    ----------
+    ended : bool
+        Whether the other process has closed its end.
     """
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
-        self.socket = connection
+        self.ended = False
+        self._socket = connection
         self._chunks: list[bytes] = []
-        self._outbox: deque[Outgoing] = deque()
+        # How many bytes have been received, and how many are needed for the next message.
+        self._nbytes, self._needed = 0, HEADER.size
+        self._outbox: deque[Buffer] = deque()
 
     @property
     def unsent(self) -> bool:
-        """Whether there are queued bytes for `flush` to send."""
+        """Whether there are queued bytes for `send` to send."""
         return bool(self._outbox)
 
-    def post(self, parts: list[Outgoing]) -> None:
-        """Queue a message; its descriptors must stay open until it is sent."""
-        self._outbox.extend(parts)
-
-    def flush(self) -> bool:
-        """Send as much as possible without blocking; return whether everything was sent."""
+    def send(self, message: Sequence[Buffer] = ()) -> None:
+        """Queue `message`, and send as much of the queue as possible without waiting."""
         outbox = self._outbox
+        outbox.extend(message)
         while outbox:
-            part = outbox[0]
-            done = sum(part.sent)
-            if done >= len(part.data):
-                outbox.popleft()
-                continue
+            data, ancillary = outbox[0]
             try:
-                if part.descriptors and not part.sent:
-                    ancillary = rights(part.descriptors)
-                    hold(part.sent, self.socket.sendmsg, [part.data], ancillary, SEND_FLAGS)
-                else:
-                    hold(part.sent, self.socket.send, part.data[done:], SEND_FLAGS)
+                sent = self._socket.sendmsg([data], ancillary, SEND_FLAGS)
             except BlockingIOError:
-                return False
-        return True
+                return
+            except ConnectionError:
+                # What the process has sent before it ended may still be received.
+                outbox.clear()
+                return
+            if sent < len(data):
+                outbox[0] = data[sent:], []
+            else:
+                outbox.popleft()
 
-    def retract(self, parts: list[Outgoing]) -> bool:
-        """Remove an unsent message from the queue; return False if part of it has been sent."""
-        if parts[0].sent:
-            return False
-        self._outbox = deque([part for part in self._outbox if part not in parts])
-        return True
+    def receive(self, deliver: Deliver) -> bool:
+        """Receive what has arrived, without waiting; return whether there was anything.
 
-    def receive(self, deliver: Deliver, *, everything: bool = False) -> bool:
-        """Receive and deliver all complete messages; return whether more may follow.
-
-        Parameters
-        ----------
-        deliver : callable
-            Called with the kind, request id and payload of each message. It may be called twice for
-            a message if a signal handler interrupts this method.
-        everything : bool
-            Whether to read until it is certain, not only likely, that the kernel has no more data.
+        ``deliver(kind, request, payload)`` is called for each complete message.
         """
-        while True:
+        received = False
+        while not self.ended:
             wanted = _CHUNK_NBYTES if len(self._chunks) < 2 else _LARGE_CHUNK_NBYTES
             try:
-                hold(self._chunks, self.socket.recv, wanted)
+                chunk = self._socket.recv(wanted)
             except BlockingIOError:
-                return True
+                break
             except ConnectionError:
-                return False
-            # None if a signal handler has already delivered the received bytes.
-            received = self._chunks[-1] if self._chunks else None
-            if received == b"":
-                return False
-            self.pass_on(deliver)
-            if (received is None or len(received) < wanted) and not everything:
-                return True
+                chunk = b""
+            self.ended = not chunk
+            if chunk:
+                received = True
+                self._chunks.append(chunk)
+                self._nbytes += len(chunk)
+                if self._nbytes >= self._needed:
+                    self._deliver_complete(deliver)
+                if len(chunk) < wanted:
+                    break
+        return received
 
-    def pass_on(self, deliver: Deliver) -> bool:
-        """Deliver all complete messages received so far; return whether there were any."""
-        chunks = self._chunks
-        parts = chunks[:]
-        if not parts:
-            return False
-        count, first = len(parts), parts[0]
-        if count > 1:
-            if len(first) >= HEADER.size:
-                needed = HEADER.size + HEADER.unpack_from(first)[3]
-                if sum(map(len, parts)) < needed:
-                    return False
-            first = b"".join(parts)
-        data = memoryview(first)
-        start = 0
+    def _deliver_complete(self, deliver: Deliver) -> None:
+        data, start = memoryview(b"".join(self._chunks)), 0
+        self._needed = HEADER.size
         while len(data) - start >= HEADER.size:
             kind, request, _, nbytes = HEADER.unpack_from(data, start)
-            body = start + HEADER.size
-            if len(data) - body < nbytes:
+            end = start + HEADER.size + nbytes
+            if end > len(data):
+                self._needed = end - start
                 break
-            deliver(kind, request, data[body : body + nbytes])
-            start = body + nbytes
-        if not start and count == 1:
-            return False
-        rest = [bytes(data[start:])] if start < len(data) else []
-        # No signal handler runs between the next two lines, but one may have run before and
-        # delivered these messages already.
-        if chunks[:count] == parts:
-            chunks[:count] = rest
-        return start > 0
-
-    def clear(self) -> None:
-        """Drop all queued messages."""
-        self._outbox.clear()
+            deliver(kind, request, data[start + HEADER.size : end])
+            start = end
+        self._nbytes = len(data) - start
+        self._chunks = [bytes(data[start:])] if self._nbytes else []

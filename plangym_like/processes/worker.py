@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
+import io
 import mmap
 import os
 import select
@@ -16,8 +18,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from plangym_like.errors import PlangymError
-from plangym_like.processes import parent_death
-from plangym_like.processes.child import flush_outputs, serve_another_process
+from plangym_like.processes.child import flush_outputs, serve_another_process, tie_to
 from plangym_like.processes.remote_errors import pack_exception
 from plangym_like.processes.wire import (
     ACCESS,
@@ -30,6 +31,7 @@ from plangym_like.processes.wire import (
     frame,
     loads,
 )
+from plangym_like.support.fork_safety import close_in_copies
 
 # The number of frames of `_answer` and its helpers, which are left out of tracebacks.
 _OWN_FRAMES = 2
@@ -39,6 +41,12 @@ _AFRESH = (
     "if a package has to be set up before it is used (for example by calling its register()), pass "
     "a function that sets up the package and then makes the object"
 )
+# Functions that set the number of threads, by the names that they have in builds of OpenBLAS.
+_BLAS_SETTERS = [
+    f"{prefix}openblas_set_num_threads{suffix}"
+    for prefix in ("", "scipy_")
+    for suffix in ("", "64_")
+]
 # Address space that is reserved for reporting a lack of memory.
 _RESERVE_NBYTES = 4 << 20
 
@@ -48,7 +56,8 @@ def run(data_fd: int, alive_fd: int) -> NoReturn:
     status = 1
     try:
         serve_another_process()
-        status = _serve(data_fd, alive_fd)
+        connection, _alive = _take_over(data_fd, alive_fd)
+        status = Worker(connection).serve()
     except ConnectionError:
         pass
     except BaseException:
@@ -62,26 +71,22 @@ def run(data_fd: int, alive_fd: int) -> NoReturn:
 # leaves a `with` or `finally` block more than 256 instructions into a function.
 
 
-def _serve(data_fd: int, alive_fd: int) -> int:
+def _take_over(data_fd: int, alive_fd: int) -> tuple[socket.socket, io.FileIO]:
+    """Set up this process; return its data socket and its alive pipe, which must stay open."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    parent_death.tie_to(alive_fd)
+    tie_to(alive_fd)
     os.set_inheritable(data_fd, False)
-    connection = socket.socket(fileno=data_fd)
+    alive = close_in_copies(io.FileIO(alive_fd))
+    connection = close_in_copies(socket.socket(fileno=data_fd))
     connection.setblocking(True)
-    os.register_at_fork(after_in_child=lambda: _leave_to_parent(connection, alive_fd))
-    return Worker(connection).serve()
+    return connection, alive
 
 
 def _flush() -> None:
     with contextlib.suppress(BaseException):
         flush_outputs()
-
-
-def _leave_to_parent(connection: socket.socket, alive_fd: int) -> None:
-    connection.close()
-    os.close(alive_fd)
 
 
 class Worker:
@@ -105,6 +110,7 @@ class Worker:
         self._hosted: Any = None
         self._attend: Callable[[Any, bool], bool] = _has_no_bell
         self._linger = 0.0
+        self._pollers: dict[int, select.poll] = {}
         self._reserve = mmap.mmap(-1, _RESERVE_NBYTES)
 
     def serve(self) -> int:
@@ -115,6 +121,7 @@ class Worker:
         if not self._construct(first):
             return 1
         self._attend = getattr(type(self._hosted), "attend_bell", _has_no_bell)
+        _workers[:] = [self]
         while True:
             message = self._reader.read()
             if message is None or message.kind == CLOSE:
@@ -125,6 +132,23 @@ class Worker:
                 self._look_out()
         self._say_goodbye()
         return 0
+
+    def release_reserve(self) -> None:
+        """Free the memory that is reserved for reporting a lack of memory."""
+        self._reserve.close()
+
+    def has_request(self, fd: int, seconds: float) -> bool:
+        """Do what `wait_for_request` does."""
+        if self._reader.has_data:
+            return True
+        poller = self._pollers.get(fd)
+        if poller is None:
+            poller = self._pollers[fd] = select.poll()
+            poller.register(self._connection, select.POLLIN)
+            if fd >= 0:
+                poller.register(fd, select.POLLIN)
+        own = self._connection.fileno()
+        return any(ready == own for ready, _ in poller.poll(1000 * seconds))
 
     def _look_out(self) -> None:
         """Poll for a while, so that the next request does not have to wake the worker."""
@@ -156,7 +180,7 @@ class Worker:
         try:
             payload = dumps(self._do(message))
         except BaseException as error:
-            self._reserve.close()
+            self.release_reserve()
             told = pack_exception(error, skip_frames=_OWN_FRAMES)
             self._send(EXCEPTION, message.request, told)
         else:
@@ -206,6 +230,24 @@ class Worker:
             atexit._run_exitfuncs()
 
 
+# The worker of this process, once it answers requests.
+_workers: list[Worker] = []
+
+
+def wait_for_request(fd: int, seconds: float) -> bool:
+    """Wait until the owner has sent another request, or until the descriptor `fd` can be read.
+
+    For functions that this process executes for its owner. This waits at most `seconds`, and
+    returns whether there is a request. If `fd` is -1, it waits only for requests.
+    """
+    return _workers[0].has_request(fd, seconds)
+
+
+def release_reserve() -> None:
+    """Free memory in which an error can be packed; for functions that report errors themselves."""
+    _workers[0].release_reserve()
+
+
 def _settle_in(
     *,
     path: list[str],
@@ -223,6 +265,7 @@ def _settle_in(
     if dict(os.environ) != environ:
         os.environ.clear()
         os.environ.update(environ)
+    _use_blas_threads(environ.get("OPENBLAS_NUM_THREADS", "1"))
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):
             stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
@@ -233,6 +276,21 @@ def _settle_in(
     from plangym_like.states.rows import adopt_session_key
 
     adopt_session_key(session_key)
+
+
+def _use_blas_threads(number: str) -> None:
+    """Let OpenBLAS, which NumPy uses, run `number` threads.
+
+    The fork server has loaded it with one thread, because a process with threads is not forked.
+    """
+    if not number.isdigit() or int(number) < 2:
+        return
+    with open("/proc/self/maps") as maps:
+        paths = {line.split(maxsplit=5)[-1].strip() for line in maps if "openblas" in line}
+    for library in map(ctypes.CDLL, paths):
+        for name in _BLAS_SETTERS:
+            with contextlib.suppress(AttributeError):
+                getattr(library, name)(int(number))
 
 
 def _has_no_bell(hosted: Any, watching: bool) -> bool:

@@ -13,10 +13,11 @@ from plangym_like.errors import MissingExtraError
 
 @contextmanager
 def needs_extra(what: str, extra: str, *modules: str) -> Iterator[None]:
-    """If an import in the block fails, raise `MissingExtraError` with the install command.
+    """If a module that the block imports is missing, raise `MissingExtraError`.
 
-    The message begins with `what`, and the command installs `extra`. If `modules` are given, only
-    failed imports of these modules and their submodules count.
+    The message begins with `what`, and ends with the command that installs `extra`. If `modules`
+    are given, only failed imports of these modules and their submodules count. The error of a
+    module that is installed, but cannot be imported, is passed on as it is.
 
     >>> with needs_extra("images need nothing_like_this", "viz"):
     ...     import nothing_like_this
@@ -29,7 +30,21 @@ def needs_extra(what: str, extra: str, *modules: str) -> Iterator[None]:
     except ImportError as error:
         if modules and (error.name or "").partition(".")[0] not in modules:
             raise
+        if broken_import(error):
+            raise
         raise MissingExtraError(f"{what}: pip install 'plangym_like[{extra}]'") from error
+
+
+def broken_import(error: Exception) -> ImportError | None:
+    """Return why an installed module cannot be imported, or None if a module is missing.
+
+    Gymnasium replaces both errors by one that says that the module is not installed; the original
+    error is its cause.
+    """
+    reason = error.__cause__ or error
+    if isinstance(reason, ImportError) and not isinstance(reason, ModuleNotFoundError):
+        return reason
+    return None
 
 
 def lazy_names(

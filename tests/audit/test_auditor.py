@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import tracemalloc
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,49 +16,51 @@ import plangym_like
 from plangym_like.audit import auditor
 from plangym_like.audit.comparison import AuditedRows
 
+# What audits do not watch: they step rows with the class attributes of before.
+KEPT = threading.local()
+KEPT.now, KEPT.seconds, KEPT.steps, KEPT.pauses = 0.0, 0.0, 0, []
+
 
 class Timed(Walk):
-    """Counts the steps of all copies; each takes `seconds` on the clock that it keeps."""
+    """Counts the steps of all copies; each takes ``KEPT.seconds`` on the clock of `KEPT`."""
 
     length = 10_000
-    now, seconds, steps = 0.0, 0.0, 0
-    pauses: ClassVar[list[float]] = []
 
     def step(self, action: Any) -> Any:
-        Timed.steps += 1
-        Timed.now += Timed.seconds + sum(Timed.pauses)
-        Timed.pauses.clear()
+        KEPT.steps += 1
+        KEPT.now += KEPT.seconds + sum(KEPT.pauses)
+        KEPT.pauses.clear()
         return super().step(action)
 
 
 @pytest.fixture(params=[1e-6, 1e-3, 10.0])
 def seconds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> float:
-    """How long a step takes; audits read the clock of `Timed`."""
-    monkeypatch.setattr(auditor, "clock", lambda: Timed.now)
-    monkeypatch.setattr(Timed, "seconds", request.param)
+    """How long a step takes; audits read the clock of `KEPT`."""
+    monkeypatch.setattr(auditor, "clock", lambda: KEPT.now)
+    monkeypatch.setattr(KEPT, "seconds", request.param)
     return float(request.param)
 
 
 def single_steps(env: Any, count: int) -> int:
     """Take single steps from given states; return how many steps that took, with audits."""
-    state, begun = env.reset(seed=0).state, Timed.steps
+    state, begun = env.reset(seed=0).state, KEPT.steps
     for number in range(count):
         state = env.step(number % 3, state).state
-    return Timed.steps - begun
+    return KEPT.steps - begun
 
 
 def batches(env: Any, count: int) -> int:
     """Step batches of 64 rows; return how many steps that took, with audits."""
-    state, begun = env.reset(seed=0).state, Timed.steps
+    state, begun = env.reset(seed=0).state, KEPT.steps
     for _ in range(count):
         env.step_batch(np.arange(64) % 3, state)
-    return Timed.steps - begun
+    return KEPT.steps - begun
 
 
 def test_the_first_steps_are_audited_for_a_twentieth_of_their_number(seconds: float) -> None:
     with plangym_like.make(Timed, snapshot="pickle") as env:
         assert single_steps(env, 1000) <= 1050
-        # An audit takes half a millisecond, besides its steps.
+        # A step of the first audit is expected to take 0.2 ms.
         assert (env.stats.rows_audited > 0) == (seconds > 1e-6)
     with plangym_like.make(Timed, snapshot="pickle") as env:
         assert batches(env, 20) <= 1280 * 1.05
@@ -72,44 +75,58 @@ def test_in_the_long_run_audits_take_one_step_in_500(seconds: float) -> None:
         assert batches(env, 60) <= 60 * 64 * 1.002 + 64
 
 
+def test_each_audit_is_longer_than_the_one_before(unhurried_audits: None) -> None:
+    audited = [0]
+    with plangym_like.make(Timed, snapshot="pickle") as env:
+        state, begun = env.reset(seed=0).state, KEPT.steps
+        for _ in range(200):
+            env.step_batch(np.arange(64) % 3, state)
+            if env.stats.rows_audited > audited[-1]:
+                audited.append(env.stats.rows_audited)
+    lengths = np.diff(audited).tolist()
+    assert lengths[:16] == [*range(2, 17), 16]
+    # One of the rows is followed twice. A copy of the environment took steps when it was made.
+    assert 0 <= KEPT.steps - begun - 200 * 64 - 3 * sum(lengths) <= 20
+
+
 def test_an_audit_that_costs_much_delays_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(auditor, "clock", lambda: Timed.now)
-    monkeypatch.setattr(Timed, "seconds", 1e-3)
-    compare = AuditedRows._compare_again
+    monkeypatch.setattr(auditor, "clock", lambda: KEPT.now)
+    monkeypatch.setattr(KEPT, "seconds", 1e-3)
+    follow = AuditedRows._follow
 
     def slowly(self: Any, *args: Any) -> Any:
-        Timed.now += 0.1
-        return compare(self, *args)
+        KEPT.now += 0.1
+        return follow(self, *args)
 
-    monkeypatch.setattr(AuditedRows, "_compare_again", slowly)
+    monkeypatch.setattr(AuditedRows, "_follow", slowly)
     with plangym_like.make(Timed, snapshot="pickle") as env:
-        begun = Timed.now
+        begun = KEPT.now
         steps = batches(env, 60)
         # The first audits are not known to cost so much.
-        assert Timed.now - begun <= 60 * 64 * 1e-3 * 1.05 + 0.25
+        assert KEPT.now - begun <= 60 * 64 * 1e-3 * 1.05 + 0.25
         assert steps > 60 * 64
 
 
 def test_a_pause_in_a_call_buys_no_audits(seconds: float) -> None:
     with plangym_like.make(Timed, snapshot="pickle") as env:
-        Timed.pauses.append(1e6)
+        KEPT.pauses.append(1e6)
         assert batches(env, 20) <= 1280 * 1.05
 
 
 def test_a_pause_in_an_audit_does_not_end_audits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(auditor, "clock", lambda: Timed.now)
-    monkeypatch.setattr(Timed, "seconds", 1e-3)
-    compare = AuditedRows._compare_again
+    monkeypatch.setattr(auditor, "clock", lambda: KEPT.now)
+    monkeypatch.setattr(KEPT, "seconds", 1e-3)
+    follow = AuditedRows._follow
 
     def paused(self: Any, *args: Any) -> Any:
-        Timed.now += 1e6
-        monkeypatch.setattr(AuditedRows, "_compare_again", compare)
-        return compare(self, *args)
+        KEPT.now += 1e6
+        monkeypatch.setattr(AuditedRows, "_follow", follow)
+        return follow(self, *args)
 
-    with plangym_like.make(Timed, snapshot="pickle") as env:
+    with plangym_like.make(Timed, snapshot="pickle", audit_every=20) as env:
         batches(env, 20)
         before = env.stats.rows_audited
-        monkeypatch.setattr(AuditedRows, "_compare_again", paused)
+        monkeypatch.setattr(AuditedRows, "_follow", paused)
         batches(env, 100)
         assert env.stats.rows_audited > before + 8
 

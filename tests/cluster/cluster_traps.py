@@ -6,6 +6,7 @@ Actors import this file to know it; the tests themselves would bring all of pyte
 from __future__ import annotations
 
 import os
+import signal
 import time
 from functools import partial
 from typing import Any
@@ -47,6 +48,12 @@ def kill_actor(action: int) -> None:
 def fail_elsewhere(owner: int, name: str, **kwargs: Any) -> CounterEnv:
     if os.getpid() != owner:
         raise ArithmeticError("not on this machine")
+    return CounterEnv(name, **kwargs)
+
+
+def die_elsewhere(owner: int, name: str, **kwargs: Any) -> CounterEnv:
+    if os.getpid() != owner:
+        os.kill(os.getpid(), signal.SIGKILL)
     return CounterEnv(name, **kwargs)
 
 

@@ -36,6 +36,8 @@ FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 IGNORED = ("builtin type", "Setting the shape on a NumPy array", "Bitwise inversion")
 PYTHON = [sys.executable, "-W", "error"]
 PYTHON += [part for text in IGNORED for part in ("-W", f"ignore:{text}:DeprecationWarning")]
+# torch 2.4 unpickles tensors so.
+PYTHON += ["-W", "ignore:You are using `torch.load` with `weights_only=False`:FutureWarning"]
 # What a fence prints, right after it.
 OUTPUT = re.compile(r"\n+```output\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # Printed after each fence, so that their outputs can be told apart.

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from gymnasium.envs.classic_control import AcrobotEnv
 from gymnasium.vector import SyncVectorEnv
+from suite import CLIFF
 
 import plangym_like
 from plangym_like import registry
@@ -40,7 +41,7 @@ class Subject(NamedTuple):
 
 SUBJECTS = {
     "classic control": Subject("MountainCar-v0", "force", (0.0005, 0.003)),
-    "toy text": Subject("CliffWalking-v1", "P", (-5, 5)),
+    "toy text": Subject(CLIFF, "P", (-5, 5)),
     "robot's mass": Subject("HalfCheetah-v5", "model.body_mass", (1, 5), {}, "mujoco"),
     "Atari": Subject("ALE/Pong-v5", "_frameskip", (2, 7), {"obs_type": "ram"}, "ale_py"),
     "robot's gravity": Subject("Hopper-v5", "model.opt.gravity", (-9, -1), {}, "mujoco"),

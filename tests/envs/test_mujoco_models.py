@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,8 @@ def test_robots_with_more_joints_step_as_in_gymnasium(
     episodes = []
     for lane in range(LANES):
         first = alone.reset(seed=lane)[0]
-        episodes.append([alone.step(action) for action in actions[:, lane]])
+        # Infos of Gymnasium 1.1 hold arrays that the next step changes.
+        episodes.append([copy.deepcopy(alone.step(action)) for action in actions[:, lane]])
     alone.close()
     shape = np.shape(first)
     with plangym_like.make(f"{name}-v5", xml_file=path) as env:

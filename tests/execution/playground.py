@@ -216,24 +216,6 @@ class Meeting:
         os.close(self._permits)
 
 
-class Hesitation:
-    """Harm: wait at a meeting from now on, whenever rows are done, before saying so."""
-
-    def __init__(self, meeting: Meeting) -> None:
-        self._meeting = meeting
-
-    def __call__(self, action: int) -> None:
-        from plangym_like.execution import job
-
-        make_report = job.Report
-
-        def report(*args: Any) -> Any:
-            self._meeting(action)
-            return make_report(*args)
-
-        job.Report = report  # type: ignore[assignment,misc]
-
-
 class PressCtrlC(Meeting):
     """Interrupts the test's own process, then waits to be let go."""
 

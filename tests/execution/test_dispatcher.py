@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import select
 import signal
 import threading
 import time
@@ -21,7 +22,6 @@ from hosted import wait_until_gone
 from playground import (
     AlwaysSend,
     CounterEnv,
-    Hesitation,
     Meeting,
     PressCtrlC,
     SleepingEnv,
@@ -43,8 +43,9 @@ from plangym_like.errors import (
     StepTimeoutError,
     WorkerStartError,
 )
-from plangym_like.execution import dispatcher, process_executor, row_pool
+from plangym_like.execution import dispatcher, process_executor
 from plangym_like.execution.costs import CostModel
+from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.shared_memory import WRITES_IN_ORDER
 
 ACTIONS = np.arange(200)
@@ -196,34 +197,23 @@ def test_the_caller_steps_what_a_slow_worker_has_not_taken(
 
 
 @pytest.mark.skipif(not WRITES_IN_ORDER, reason="only a message says that rows are done")
-@pytest.mark.parametrize("killed", [False, True])
-def test_rows_that_are_seen_to_be_done_are_not_waited_for(
-    serial: CounterEnv,
-    make_env: Any,
-    meeting: Meeting,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    killed: bool,
-) -> None:
-    # This process sees what happens in memory only while it is awake.
-    monkeypatch.setattr(row_pool, "_SPIN_SECONDS", 600.0)
-    env = make_env(Trap(Hesitation(meeting), [9], tmp_path))
-    # Infos of plain steps come with what a worker says; a rollout has none.
-    plans, state = np.arange(10)[:, None], serial.get_state()
-    expected = serial.rollout_batch(plans, state)
-    first = env.rollout_batch(plans, state)
-    # The workers have not been allowed to say that they are done, and may be about to ask.
-    assert_same(first, expected)
-    assert meeting.next_report()[0] in {each.pid for each in env.batch_env}
-    if killed:
-        for process in env.batch_env:
-            process.kill()
-    else:
-        meeting.let_go(1000)
-        assert env.stats.seconds_on_workers > 0
-    assert_same(env.rollout_batch(plans, state), expected)
-    assert env.stats.deaths == 2 * killed
-    assert_same(first, expected)
+def test_results_that_are_arrays_need_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    with plangym_like.make("CartPole-v1", n_workers=2, isolate=True, audit="off") as env:
+        state, actions = env.reset(seed=0).state, [0, 1] * 20
+        env.batch_env.pool.wait_ready()
+        env.step_batch(actions, state)
+        sent = []
+        apply = ExternalProcess.apply
+
+        def counted(process: Any, *args: Any, **kwargs: Any) -> Any:
+            sent.append(args)
+            return apply(process, *args, **kwargs)
+
+        monkeypatch.setattr(ExternalProcess, "apply", counted)
+        for _ in range(30):
+            env.step_batch(actions, state)
+        assert sent == []
+        assert env.stats.rows_sent == env.stats.rows == 31 * 40
 
 
 def test_a_worker_that_is_not_ready_yet_holds_nothing_up(
@@ -544,6 +534,25 @@ def test_failures_in_batch_after_batch_leave_the_pool_whole(
         assert len(pool._lent) + len(pool._idle) <= 7
 
 
+def test_a_batch_makes_no_poller(
+    serial: CounterEnv, make_env: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = make_env(isolate=True, n_workers=3)
+    expected = serial.step_batch(ACTIONS, serial.get_state())
+    sending(env)
+    made: list[object] = []
+    poll = select.poll
+
+    def make_poller() -> Any:
+        made.append(None)
+        return poll()
+
+    monkeypatch.setattr(select, "poll", make_poller)
+    for _ in range(10):
+        assert_same(env.step_batch(ACTIONS, serial.get_state()), expected)
+    assert not made
+
+
 # Ctrl-C
 
 
@@ -587,7 +596,7 @@ def test_ctrl_c_comes_through_at_once_and_the_next_batch_is_right(
         assert_same(env.step_batch(ACTIONS[1:], serial.get_state()), expected)
         sending(env)  # a worker that was interrupted while its rows were sent has been replaced
     assert min(late) < 0.1
-    assert env.stats.deaths == env.stats.rows_retried == 0
+    assert env.stats.rows_retried == 0
     press.close()
 
 
@@ -634,7 +643,6 @@ def test_interrupts_anywhere_leave_every_later_batch_right(
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert interrupted > 5
-    assert env.stats.deaths == 0
 
 
 # Starting

@@ -217,7 +217,7 @@ def test_without_workers_it_is_done_already(serial: CounterEnv) -> None:
             assert future.done() and not future.cancel() and future.exception() is None
             assert_same(future(), serial.step_batch(ACTIONS, state))
             assert future() is future.result(0)
-    assert "done" in repr(future)
+    assert "finished" in repr(future)
 
 
 def test_errors_without_workers_come_with_the_result(serial: CounterEnv) -> None:

@@ -1,4 +1,4 @@
-"""Isolated environments load no state that a caller gave into the simulator of this process."""
+"""Isolated workers step the states that a caller gives before this process loads them."""
 
 from __future__ import annotations
 
@@ -14,18 +14,15 @@ from playground import CounterEnv, CounterSimulator, kill_itself
 import plangym_like
 from plangym_like.constructors import ParallelEnv
 from plangym_like.errors import PoisonInputError, StepTimeoutError
+from plangym_like.execution.process_executor import ProcessExecutor
 from plangym_like.lanes.sequential_lanes import as_gym_env
-from plangym_like.processes.pool import WorkerHandle
 from plangym_like.states.rows import Row
 
 FORGED, DEADLY = 666, 667
 
 
 class TouchySimulator(CounterSimulator):
-    """A counter that must not load forged states in its owner's process.
-
-    A state is forged if its noise is `FORGED`, which steps do not change. Deadly ones end workers.
-    """
+    """A counter with states that end the process that loads them: those whose noise is `DEADLY`."""
 
     checksum = True
 
@@ -35,12 +32,11 @@ class TouchySimulator(CounterSimulator):
 
     def write(self, payload: Row) -> None:
         super().write(payload)
-        if os.getpid() == self._owner_pid:
-            assert self._words[1] not in (FORGED, DEADLY), "a forged state was loaded here"
+        if self._words[1] == DEADLY:
+            assert os.getpid() != self._owner_pid, "a deadly state was loaded here"
+            kill_itself(0)
 
     def image(self) -> Any:
-        if self._words[1] == DEADLY:
-            kill_itself(0)
         return np.full((2, 2, 3), self._words[0] % 256, np.uint8)
 
     def view(self, payloads: Row) -> dict[str, Any]:
@@ -59,7 +55,7 @@ class TouchyEnv(CounterEnv):
 
 
 def forged(env: Any, noise: int = FORGED) -> Row:
-    """Return a forged state that a worker has made."""
+    """Return a state with this noise, which steps do not change, made by a worker."""
     state = env.reset(seed=3).state
     row: Row = env.step_batch([1], state, seeds=[noise]).states[0]
     return row
@@ -86,7 +82,7 @@ def plain(result: Any) -> Any:
 
 
 @pytest.mark.parametrize("use", USES)
-def test_no_given_state_is_loaded_here(use: str) -> None:
+def test_given_states_are_used_as_in_one_process(use: str) -> None:
     options: dict[str, Any] = {"n_workers": 1, "isolate": True}
     with (
         ParallelEnv(TouchyEnv, "toy", owner=os.getpid(), **options) as env,
@@ -101,7 +97,7 @@ def test_no_given_state_is_loaded_here(use: str) -> None:
             assert plain(other.step(2)) == plain(serial.step(2))
 
 
-def test_lanes_load_no_given_state_here() -> None:
+def test_lanes_use_given_states() -> None:
     with ParallelEnv(TouchyEnv, "toy", n_workers=1, isolate=True, owner=os.getpid()) as env:
         row = forged(env)
         lane = as_gym_env(env)
@@ -119,67 +115,69 @@ def test_states_of_own_episodes_are_used_here() -> None:
         assert np.array_equal(env.batch_env[0].call("get_state")(), before)
 
 
-def test_a_state_that_ends_its_worker_in_use_is_an_error() -> None:
+LOADS: dict[str, Callable[[Any, Row], object]] = {
+    name: USES[name] for name in ("set_state", "step", "view_state", "sync_states")
+}
+
+
+@pytest.mark.parametrize("use", LOADS)
+def test_a_state_that_ends_its_worker_is_never_loaded_here(use: str) -> None:
     with ParallelEnv(TouchyEnv, "toy", n_workers=1, isolate=True, owner=os.getpid()) as env:
-        row = forged(env, DEADLY)
-        env.set_state(row)
-        with pytest.raises(PoisonInputError, match="killed its worker the last time") as caught:
-            env.get_image()
+        row, before = forged(env, DEADLY), env.get_state()
+        with pytest.raises(PoisonInputError, match="killed 4 workers") as caught:
+            LOADS[use](env, row)
         assert caught.value.index == 0 and caught.value.exitcode
-        assert env.stats.deaths == 3
-        assert np.array_equal(env.get_state(), row)
+        assert np.array_equal(env.get_state(), before)
         assert env.step(1).obs.shape == (4, 2)
 
 
 # What one use of a given state costs
 
 USES_OF_GIVEN: dict[str, Callable[[Any, Row], object]] = {
-    **USES,
+    "set_state": USES["set_state"],
+    "view_state": USES["view_state"],
     "step_batch": lambda env, row: env.step_batch([1], row),
-    "get_image": lambda env, row: env.get_image(),
-    "reset": lambda env, row: env.reset(),
     "step": lambda env, row: env.step(1, row),
     "next step": lambda env, row: env.step(1),
     "as_gym": lambda env, row: env.as_gym().step(1),
     "view many": lambda env, row: env.view_state(np.stack([row] * 20)),
 }
-del USES_OF_GIVEN["steps"], USES_OF_GIVEN["audits"]
 
 
 @pytest.fixture
-def tasks(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The tasks that workers are given."""
+def batches(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The batches that are submitted to workers."""
     given: list[Any] = []
-    start = WorkerHandle.start_task
+    submit = ProcessExecutor.submit
 
-    def counted(worker: Any, fn: Any, *args: Any, **options: Any) -> None:
-        given.append(fn)
-        start(worker, fn, *args, **options)
+    def counted(executor: Any, inputs: Any, options: Any) -> Any:
+        given.append(inputs)
+        return submit(executor, inputs, options)
 
-    monkeypatch.setattr(WorkerHandle, "start_task", counted)
+    monkeypatch.setattr(ProcessExecutor, "submit", counted)
     return given
 
 
 @pytest.mark.parametrize("use", USES_OF_GIVEN)
-def test_each_use_of_a_given_state_is_one_message(use: str, tasks: list[Any]) -> None:
+def test_each_use_of_a_given_state_is_one_batch(use: str, batches: list[Any]) -> None:
     options: dict[str, Any] = {"n_workers": 1, "isolate": True, "audit": "off"}
     with ParallelEnv(TouchyEnv, "toy", owner=os.getpid(), **options) as env:
         row = forged(env)
         env.set_state(row)
-        before, rows = len(tasks), env.stats.rows
+        before, rows = len(batches), env.stats.rows
         USES_OF_GIVEN[use](env, row)
-        assert len(tasks) == before + 1
+        assert len(batches) == before + 1
         assert env.stats.rows == rows + (use == "step_batch")
 
 
-def test_a_step_of_a_game_is_one_message(tasks: list[Any]) -> None:
+def test_a_step_of_a_game_is_one_batch(batches: list[Any]) -> None:
     pytest.importorskip("ale_py")
     options: dict[str, Any] = {"obs_type": "ram", "n_workers": 1, "isolate": True, "audit": "off"}
     with plangym_like.make("ALE/MsPacman-v5", **options) as env:
         state = env.reset(seed=0).state
         for number in range(1, 4):
             state = env.step(2, state).state
-            assert len(tasks) == number
+            assert len(batches) == number
         assert env.stats.rows == 0
 
 
@@ -236,7 +234,7 @@ def test_a_step_that_hangs_is_ended_after_step_timeout() -> None:
     options: dict[str, Any] = {"n_workers": 1, "step_timeout": 1.0, "start_timeout": 600.0}
     with ParallelEnv(SlowEnv, "toy", owner=os.getpid(), **options) as env:
         row = forged(env, SLOW)
-        with pytest.raises(StepTimeoutError, match=r"took longer than step_timeout=1 seconds"):
+        with pytest.raises(StepTimeoutError, match=r"took longer than step_timeout=1.0 seconds"):
             env.step(3, row)
-        assert env.stats.timeouts == 2
+        assert env.stats.timeouts == 1
         assert env.step(1, row).obs.shape == (4, 2)

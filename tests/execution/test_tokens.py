@@ -11,6 +11,8 @@ import pytest
 
 from plangym_like.execution.tokens import Tokens, cut
 
+ONE, OTHER = (7, 1), (7, 2)
+
 
 @pytest.fixture
 def tokens() -> Iterator[Tokens]:
@@ -41,7 +43,7 @@ def test_ranges_of_rows_that_are_sorted_by_dt_take_equally_long() -> None:
 def test_each_token_is_taken_once(tokens: Tokens) -> None:
     """Four processes take tokens, and one of them is killed in between."""
     ranges = [(number, number + 1) for number in range(900)]
-    assert tokens.put(5, ranges) == []
+    assert tokens.put(ONE, ranges) == []
     assert len(tokens) == 900
     read, write = os.pipe()
     children = []
@@ -51,7 +53,7 @@ def test_each_token_is_taken_once(tokens: Tokens) -> None:
             taken, mine = 0, Tokens(os.dup(tokens.read_fd), os.dup(tokens.write_fd))
             assert tokens.take() is None  # the pipe belongs to another process
             while (token := mine.take()) is not None and not (number == 0 and taken == 10):
-                os.write(write, int(token[1]).to_bytes(8, "little"))
+                os.write(write, int(token[1][0]).to_bytes(8, "little"))
                 taken += 1
             os._exit(0)
         children.append(pid)
@@ -68,28 +70,28 @@ def test_each_token_is_taken_once(tokens: Tokens) -> None:
 
 
 def test_tokens_of_other_batches_stay(tokens: Tokens) -> None:
-    tokens.put(1, [(0, 4), (4, 6)])
-    assert tokens.take_of(2) is None
+    tokens.put(ONE, [(0, 4), (4, 6)])
+    assert tokens.take_of(OTHER) is None
     assert len(tokens) == 2
-    assert {tokens.take_of(1), tokens.take_of(1)} == {(0, 4), (4, 6)}
+    assert {tokens.take_of(ONE), tokens.take_of(ONE)} == {(0, 4), (4, 6)}
     assert tokens.take() is None
 
 
 def test_what_does_not_fit_is_returned(tokens: Tokens) -> None:
     ranges = [(number, number + 1) for number in range(10_000)]
-    left = tokens.put(1, ranges)
+    left = tokens.put(ONE, ranges)
     assert 0 < len(left) < 10_000
     # There is room for tokens that are put back, without waiting.
     for _ in range(64):
         token = tokens.take()
         assert token is not None
-        tokens.put_back(token[0], token[1:])
+        tokens.put_back(*token)
     assert sorted(tokens.drain()) + left == ranges
 
 
 def test_a_closed_pipe_is_empty() -> None:
     closed = Tokens()
-    closed.put(1, [(0, 1)])
+    closed.put(ONE, [(0, 1)])
     closed.close()
     closed.close()
-    assert (len(closed), closed.take(), closed.put(1, [(0, 1)])) == (0, None, [(0, 1)])
+    assert (len(closed), closed.take(), closed.put(ONE, [(0, 1)])) == (0, None, [(0, 1)])

@@ -120,7 +120,6 @@ def test_no_batch_gets_the_rows_of_another(isolate: bool, wanted: int, at_random
             clean = number * 1_000_000 + 500_000 + np.arange(rng.choice((2, 300))) % 900
             after = env.step_batch(clean, state)
             assert (after.obs == clean).all() and (after.rewards == clean).all()
-        assert env.stats.deaths == 0
     assert sum(disturbed.values()) >= wanted
 
 

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
+import numpy as np
 import pytest
 from hosted import run_script
+
+import plangym_like
+from plangym_like.errors import ClosedError
+from plangym_like.execution.row_server import CANCELLED
 
 HEAD = """
 import os, signal, sys, threading, time, traceback, warnings
@@ -76,7 +83,7 @@ def in_child(work):
 def refuses(use, *words):
     try:
         use()
-    except ClosedError as error:
+    except (ClosedError, RuntimeError) as error:
         assert all(word in str(error) for word in words), str(error)
     else:
         raise AssertionError("it was not refused")
@@ -132,6 +139,7 @@ thread = in_thread(lambda: env.step(1, state))
 
 def work():
     refuses(lambda: env.step(0, state), "forked", "clone")
+    refuses(env.reset, "Slow", "forked", "clone")
     refuses(lambda: env.step_batch([0, 0], state), "forked")
     with env.clone() as other:
         assert other.step(0, state).obs.tolist() == [1]
@@ -182,7 +190,7 @@ process.wait_ready()
 def hold_all():
     connection = process._connection
     locks = (process._restarting, connection.process._lock, fork_server._lock, ray_session._lock)
-    for lock in (*locks, connection._sending, connection._reading):
+    for lock in (*locks, connection._lock):
         lock.acquire()
     inside.set()
     leave.wait()
@@ -273,3 +281,27 @@ def test_no_lock_of_the_package_stays_locked_in_a_copy() -> None:
 def test_a_copy_of_a_program_with_archives_does_not_write_to_its_files() -> None:
     result = run_script(ARCHIVES, timeout=300)
     assert (result.stdout, result.returncode) == ("fine\n", 0), result.stderr
+
+
+def test_a_copy_does_not_disturb_a_pending_batch() -> None:
+    actions = np.zeros(2000, np.int64)
+    with plangym_like.make("CartPole-v1", n_workers=2, isolate=True, audit="off") as env:
+        state = env.reset(seed=0).state
+        expected = env.step_batch(actions, state).states
+        future = env.step_batch(actions, state, blocking=False)
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                with pytest.raises(ClosedError, match="forked"):
+                    future.result(60)
+                with pytest.raises(ClosedError, match="forked"):
+                    env.step_batch(actions, state)
+                env.close()
+                status = 0
+            finally:
+                os._exit(status)
+        assert os.waitpid(pid, 0)[1] == 0
+        assert not any(worker.slot[CANCELLED] for worker in env.batch_env.workers)
+        assert np.array_equal(future.result(60).states, expected)
+        assert env.stats.deaths == 0

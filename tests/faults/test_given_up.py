@@ -52,7 +52,6 @@ def test_ctrl_c_while_a_row_hangs(
             while not wait_until_gone(pid, 0.05):  # it is replaced while other batches run
                 assert_same(env.step_batch(actions, serial.get_state()), expected)
             sending(env)
-        assert env.stats.deaths == 0
         # On a slow machine, the other worker may still be in a row, too, when its time is over.
         assert env.stats.restarts >= 2
     press.close()

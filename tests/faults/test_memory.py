@@ -278,7 +278,8 @@ def deep_cleanups(code: types.CodeType) -> Iterator[str]:
 
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="it needs no memory for that any more")
 @pytest.mark.parametrize(
-    "name", ["processes/worker", "execution/job", "batch/row_stepper", "env", "batch/simulator"]
+    "name",
+    ["processes/worker", "execution/row_server", "batch/row_stepper", "env", "batch/simulator"],
 )
 def test_a_worker_that_runs_out_of_memory_can_say_so(name: str) -> None:
     path = Path(plangym_like.__file__).parent / f"{name}.py"

@@ -352,7 +352,6 @@ def test_ctrl_c_at_any_moment_leaves_no_stale_reply(
     expected = Player(make_part("CartPole-v1", 0, 4, vectorise=False)).play(SEEDS[:4], 12)
     assert plain(Player(lanes).play(SEEDS[:4], 12)) == plain(expected)
     assert moment.where is not None or number > 50  # Python 3.13 traces fewer moments
-    assert lanes.stats.deaths == 0
 
 
 def test_an_exception_of_a_signal_handler_is_not_the_result_of_a_task(

@@ -419,3 +419,55 @@ def test_processes_that_the_hosted_object_starts_inherit_no_descriptor_of_ours()
 
     with ExternalProcess(HostedObject) as process:
         assert process.apply(look)(20).strip() == "[0, 1, 2]"
+
+
+def test_a_grandchild_of_a_worker_keeps_its_files() -> None:
+    def use_grandchild(hosted: Any) -> bytes:
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                # These get the numbers of the worker's descriptors, which are closed here.
+                files = [os.open(os.devnull, os.O_RDONLY) for _ in range(10)]
+                grandchild = os.fork()
+                if grandchild == 0:
+                    for file in files:
+                        os.fstat(file)
+                    os.write(write, b"all are open")
+                    os._exit(0)
+                os.waitpid(grandchild, 0)
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        os.close(write)
+        with open(read, "rb") as file:
+            return file.read()
+
+    with ExternalProcess(HostedObject) as process:
+        assert process.apply(use_grandchild)(60) == b"all are open"
+        assert process.echo(1) == 1
+
+
+def test_workers_use_as_many_blas_threads_as_the_user_asks_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def count_threads(hosted: Any) -> list[int]:
+        import ctypes
+
+        with open("/proc/self/maps") as maps:
+            paths = {line.split(maxsplit=5)[-1].strip() for line in maps if "openblas" in line}
+        counts = []
+        for library in map(ctypes.CDLL, sorted(paths)):
+            for name in ("scipy_openblas_get_num_threads64_", "openblas_get_num_threads64_"):
+                if hasattr(library, name):
+                    counts.append(getattr(library, name)())
+        return counts
+
+    with ExternalProcess(HostedObject) as process:
+        counts = process.apply(count_threads)(60)
+    if not counts:
+        pytest.skip("NumPy uses another BLAS")
+    assert set(counts) == {1}
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "2")
+    with ExternalProcess(HostedObject) as process:
+        assert set(process.apply(count_threads)(60)) == {2}

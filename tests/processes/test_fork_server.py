@@ -252,3 +252,17 @@ def test_ctrl_c_reaches_the_owner_alone() -> None:
     with ExternalProcess(HostedObject) as process:
         assert process.echo(2) == 2
     assert fork_server._current is current
+
+
+@pytest.mark.usefixtures("fresh_fork_server")
+def test_a_module_that_exits_when_it_is_imported_does_not_end_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "exits_at_import.py").write_text("raise SystemExit(3)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with ExternalProcess(HostedObject, preload=["exits_at_import", "colorsys"]) as process:
+        assert "colorsys" in process.modules()
+    with ExternalProcess(HostedObject, preload=["exits_at_import"]) as process:
+        with pytest.raises(SystemExit):
+            process.apply(lambda hosted: __import__("exits_at_import"))(60)
+        assert process.echo(1) == 1

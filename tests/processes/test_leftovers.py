@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 import threading
-import time
 import weakref
 from pathlib import Path
 
@@ -57,28 +55,6 @@ def test_dropped_while_it_is_constructed_or_busy() -> None:
     process = ExternalProcess(HostedObject)
     process.call("sleep", 60)
     del process
-
-
-class PressesWhenClosed(HostedObject):
-    """Presses its owner's Ctrl-C while it is closed."""
-
-    def __init__(self, owner: int) -> None:
-        self.owner = owner
-
-    def close(self) -> None:
-        os.kill(self.owner, signal.SIGINT)
-
-
-def test_a_ctrl_c_while_a_worker_is_dropped_is_not_lost() -> None:
-    """What a finalizer raises would only be printed."""
-    owner = os.getpid()
-    process = ExternalProcess(lambda: PressesWhenClosed(owner))
-    process.wait_ready(100)
-    start = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
-        del process
-        time.sleep(60)
-    assert time.monotonic() - start < 60
 
 
 def test_a_future_keeps_its_worker() -> None:

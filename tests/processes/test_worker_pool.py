@@ -17,6 +17,7 @@ from plangym_like.processes import pool as worker_handle
 from plangym_like.processes import pool as worker_pool
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.pool import RetryPolicy, WorkerHandle, WorkerPool
+from plangym_like.processes.wire import Channel
 
 Pool = WorkerPool[WorkerHandle]
 
@@ -189,7 +190,7 @@ def test_an_abandoned_task_that_stops_leaves_its_worker(make: Callable[..., Pool
 def test_an_abandoned_task_that_does_not_stop(
     make: Callable[..., Pool], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(worker_pool, "_GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(worker_pool, "GRACE_SECONDS", 0.2)
     pool = make(1)
     wait_for(pool, lambda: all_free(pool))
     (worker,) = pool.workers
@@ -259,5 +260,26 @@ def test_a_handle_without_a_pool() -> None:
         until = time.monotonic() + 60
         while not worker.become_ready():
             assert time.monotonic() < until
+            process.drain()
         worker.start_task(pid_of)
         assert worker.take_task().result(60) == process.pid
+
+
+def test_a_task_for_a_worker_that_an_interrupt_has_ended(
+    make: Callable[..., Pool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = make(1)
+    wait_for(pool, lambda: all_free(pool))
+    (worker,) = pool.workers
+
+    def interrupted(*_: Any) -> bool:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Channel, "receive", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            worker.process.drain()
+    worker.start_task(pid_of)
+    wait_for(pool, lambda: worker.died)
+    pool.replace_dead(worker, idle=False)
+    wait_for(pool, lambda: worker.free)

@@ -112,7 +112,7 @@ def test_classes_of_a_function_work_in_workers(name: str) -> None:
     what, options = local_classes()[name]
     with (
         plangym_like.make(what, audit="off", **options) as serial,
-        plangym_like.make(what, n_workers=2, isolate=True, **options) as isolated,
+        plangym_like.make(what, n_workers=2, isolate=True, audit_every=1, **options) as isolated,
     ):
         states = serial.reset(seed=0).state
         for _ in range(20):

@@ -8,7 +8,7 @@ from plangym_like.batchers.engine.local_workers import LocalWorkers
 from plangym_like.batchers.engine.process_workers import ProcessWorkers
 from plangym_like.batchers.engine.workers import PoolOptions, Workers
 from plangym_like.cluster import ray_session
-from plangym_like.cluster.placement import check_resources
+from plangym_like.cluster.sites import check_resources
 from plangym_like.errors import InputError
 from plangym_like.processes.start_methods import check_start_method
 
@@ -54,7 +54,7 @@ class Backend:
             "runtime_env": runtime_env,
         }
         if name == "ray":
-            ray_session.load()
+            ray_session.import_ray()
         elif given := [option for option, value in cluster.items() if value is not None]:
             raise InputError(f"only backend='ray' takes {', '.join(given)}, got {name!r}")
         check_resources(resources)

@@ -64,7 +64,7 @@ class GroupActor:
 
     def __init__(self, recipe: bytes, groups: Sequence[int], num_groups: int) -> None:
         self._recipe = recipe
-        self._node: str = ray_session.load().util.get_node_ip_address()
+        self._node: str = ray_session.import_ray().util.get_node_ip_address()
         self._groups = groups
         self._control = empty(control_layout(num_groups), ())
         self._memory: dict[str, Any] = {CONTROL: self._control}

@@ -13,7 +13,7 @@ from plangym_like.batchers.engine.tensor_tree import PackedTree, pack, unpack
 from plangym_like.batchers.engine.workers import Call, ObjectMaker, PoolOptions, Workers
 from plangym_like.cluster import ray_session
 from plangym_like.cluster.node_actor import worker_context
-from plangym_like.cluster.placement import actor_options
+from plangym_like.cluster.sites import actor_options
 from plangym_like.errors import InputError, WorkerDiedError
 from plangym_like.lanes.tree import with_axes
 from plangym_like.processes.remote_errors import unpack_exception
@@ -41,7 +41,7 @@ class _SharedContent:
     def ref(self) -> Any:
         """Return a Ray reference to the content, which is stored only once for all workers."""
         if self._ref is None:
-            self._ref = ray_session.load().put(self._update())
+            self._ref = ray_session.import_ray().put(self._update())
         return self._ref
 
 
@@ -93,7 +93,7 @@ class RayWorkers(Workers):
     def _start_actors(
         self, resources: dict[str, Any] | None, runtime_env: dict[str, Any] | None
     ) -> None:
-        ray, options, session = ray_session.load(), self.options, self._session
+        ray, options, session = ray_session.import_ray(), self.options, self._session
         assert session is not None
         self.num_workers = options.count_workers(max(1, int(ray.cluster_resources().get("CPU", 0))))
         # A cluster that was started for this program has no other users: reserve no cores there.
@@ -164,7 +164,7 @@ class RayWorkers(Workers):
 
     def wait(self, seconds: float, group: int | None) -> None:
         self._ask_for_heartbeats()
-        ray, refs = ray_session.load(), [*self._calls, *self._heartbeat_refs]
+        ray, refs = ray_session.import_ray(), [*self._calls, *self._heartbeat_refs]
         if not refs:
             time.sleep(seconds)
             return
@@ -185,7 +185,7 @@ class RayWorkers(Workers):
                 del self._calls[ref]
 
     def _receive(self, ref: Any, worker: int, future: Future[Any]) -> None:
-        ray = ray_session.load()
+        ray = ray_session.import_ray()
         try:
             result: JobResult = ray.get(ref)
         except ray.exceptions.RayError as error:
@@ -224,7 +224,7 @@ class RayWorkers(Workers):
         session, self._session = self._session, None
         if session is None:
             return
-        ray, actors, self._actors = ray_session.load(), self._actors, []
+        ray, actors, self._actors = ray_session.import_ray(), self._actors, []
         if ray.is_initialized():
             for actor in actors:
                 actor.stop.options(concurrency_group=_CONTROL_THREAD).remote()

@@ -10,7 +10,7 @@ from plangym_like.batchers.episodes.assemble import Steps, assemble
 from plangym_like.batchers.episodes.background_batcher import BackgroundBatcher, checked_args
 from plangym_like.batchers.episodes.episode_loop import EpisodeArgs
 from plangym_like.batchers.episodes.trajectories import Trajectories
-from plangym_like.processes.interrupts import interrupts_deferred
+from plangym_like.processes.child import interrupts_deferred
 
 
 class Batcher(BackgroundBatcher):

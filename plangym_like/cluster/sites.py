@@ -1,4 +1,4 @@
-"""Which nodes of a Ray cluster step rows, with how many processes; the options of actors."""
+"""Which nodes of a Ray cluster step rows, with how many processes; and what actors claim there."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from plangym_like.errors import InputError
+from plangym_like.support.arguments import as_count
 
 # The most workers of one actor. Its process copies inputs and results for all of them, so a large
 # node has several actors.
@@ -15,57 +16,54 @@ _MOST_WORKERS = 16
 _NAMED_OPTIONS = ("num_cpus", "num_gpus", "memory")
 
 
-class Placement(NamedTuple):
-    """Where one actor runs: a node by its id, or one bundle of a placement group.
+class ClusterOptions(NamedTuple):
+    """Which processes a user of the cluster wants, and where; see `RayEnv` for the fields."""
 
-    ``workers`` is the number of its processes that step rows.
+    n_workers: int | None
+    cores_per_actor: int | None
+    resources: dict[str, Any] | None
+    placement: Any
+    runtime_env: dict[str, Any] | None
+
+    def check(self) -> None:
+        """Raise `InputError` if an option is invalid."""
+        for name in ("n_workers", "cores_per_actor"):
+            if (number := getattr(self, name)) is not None:
+                as_count(name, number)
+        check_resources(self.resources)
+        if isinstance(self.placement, str) and self.placement not in ("spread", "pack"):
+            raise InputError(
+                f"placement must be 'spread', 'pack' or a placement group, got {self.placement!r}"
+            )
+
+
+class Site(NamedTuple):
+    """Where one actor runs, and the number of its processes that step rows.
+
+    ``node`` is the id of a node. In a placement group, ``bundle`` is the index of a bundle, and
+    ``node`` is empty until the bundle has a node.
     """
 
     node: str
     workers: int
     bundle: int = -1
 
-    def options(
-        self,
-        *,
-        reserve: bool,
-        resources: dict[str, Any] | None,
-        placement_group: Any,
-        runtime_env: dict[str, Any] | None,
-    ) -> dict[str, Any]:
-        """Return the arguments of ``.options`` for an actor with this placement.
 
-        If `reserve` is true, the actor claims a core for each of its workers.
-        """
-        from ray.util import scheduling_strategies  # type: ignore[import-not-found,unused-ignore]
-
-        options = actor_options(self.workers if reserve else 0, resources, runtime_env)
-        strategy: Any
-        if self.bundle >= 0:
-            strategy = scheduling_strategies.PlacementGroupSchedulingStrategy(
-                placement_group, self.bundle
-            )
-        else:
-            strategy = scheduling_strategies.NodeAffinitySchedulingStrategy(self.node, soft=False)
-        options["scheduling_strategy"] = strategy
-        return options
-
-
-def place_workers(
+def choose_sites(
     cores: Mapping[str, int],
     wanted: int | None,
     *,
     cores_per_actor: int | None = None,
     spread: bool = True,
-) -> list[Placement]:
-    """Return placements for `wanted` workers (``None``: one per core) on nodes with free `cores`.
+) -> list[Site]:
+    """Return sites for `wanted` workers (``None``: one per core) on nodes with free `cores`.
 
     Parameters
     ----------
     cores : mapping of str to int
         Free cores by node.
     wanted : int or None
-        The maximum number of workers; fewer are placed if there are not enough cores.
+        The maximum number of workers; there are fewer if there are not enough cores.
     cores_per_actor : int, optional
         How many workers one actor has. By default, each node gets the fewest actors with at most 16
         workers each.
@@ -74,10 +72,10 @@ def place_workers(
 
     Examples
     --------
-    >>> place_workers({"a": 4, "b": 2}, 4)
-    [Placement(node='a', workers=3, bundle=-1), Placement(node='b', workers=1, bundle=-1)]
-    >>> filled = place_workers({"a": 4, "b": 2}, 5, cores_per_actor=2, spread=False)
-    >>> [(placement.node, placement.workers) for placement in filled]
+    >>> choose_sites({"a": 4, "b": 2}, 4)
+    [Site(node='a', workers=3, bundle=-1), Site(node='b', workers=1, bundle=-1)]
+    >>> filled = choose_sites({"a": 4, "b": 2}, 5, cores_per_actor=2, spread=False)
+    >>> [(site.node, site.workers) for site in filled]
     [('a', 2), ('a', 2), ('b', 1)]
     """
     free = {node: count for node, count in cores.items() if count > 0}
@@ -87,7 +85,7 @@ def place_workers(
     for node, count in (_spread if spread else _pack)(free, wanted).items():
         actors = -(-count // (cores_per_actor or _MOST_WORKERS))
         size = cores_per_actor or -(-count // actors)
-        found += [Placement(node, min(size, count - first)) for first in range(0, count, size)]
+        found += [Site(node, min(size, count - first)) for first in range(0, count, size)]
     return found
 
 

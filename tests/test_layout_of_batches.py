@@ -1,4 +1,4 @@
-"""Where the arrays of a batch lie in shared memory, for the caller and for workers."""
+"""Where the arrays of a batch are in memory, for the caller and for workers."""
 
 from __future__ import annotations
 
@@ -11,18 +11,10 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plangym_like.batch.arrays import Rows
-from plangym_like.batch.layout import Layout
+from plangym_like.batch.arrays import REGIONS, Rows, Shape
+from plangym_like.batch.layout import Layout, common_layout
 from plangym_like.batch.spaces import flatten
 from plangym_like.errors import InputError
-from plangym_like.execution.placement import (
-    REGIONS,
-    Shape,
-    common_layout,
-    place,
-    region_nbytes,
-    signature,
-)
 from plangym_like.states.rows import StateFormat
 
 BOX = spaces.Box(-1, 1, (3, 2), np.float32)
@@ -87,11 +79,11 @@ LAYOUTS = {
 def test_both_sides_find_the_same_arrays(which: str, shape: Shape, seed: int) -> None:
     here = LAYOUTS[which]
     space = here.observation_space
-    sizes = region_nbytes(here, shape)
+    sizes = here.region_nbytes(shape)
     memory = {region: np.zeros(nbytes, np.uint8) for region, nbytes in sizes.items() if nbytes}
     actions = None if here.array_actions else ["a"] * shape.rows
-    ours = place(here, shape, memory, actions)
-    theirs = place(here, shape, memory, actions)
+    ours = here.place(shape, memory, actions)
+    theirs = here.place(shape, memory, actions)
     rng = np.random.default_rng(seed)
     written = []
     for array in arrays_of(ours, space):
@@ -115,9 +107,9 @@ def test_they_look_as_a_batch_in_ordinary_memory(which: str, horizon: int) -> No
     states = here.format.new(count)
     inputs = here.check(actions, states, numbers, numbers, horizon=bool(horizon))
     shape = Shape.of(inputs, states=True, observations=True)
-    sizes = region_nbytes(here, shape)
+    sizes = here.region_nbytes(shape)
     memory = {region: np.zeros(nbytes, np.uint8) for region, nbytes in sizes.items() if nbytes}
-    shared = place(here, shape, memory, inputs.actions)
+    shared = here.place(shape, memory, inputs.actions)
     plain = here.allocate(inputs)
     assert shared.inputs.count == count
     assert shared.inputs.horizon == horizon
@@ -134,21 +126,21 @@ def test_only_what_is_there_takes_room() -> None:
     here = LAYOUTS["nest"]
     bare = Shape(4, 0, 1, 1, False, False, False, "<i8")
     full = Shape(4, 0, 4, 0, True, True, True, "<i8")
-    assert region_nbytes(here, bare)["states"] == region_nbytes(here, bare)["observations"] == 0
-    assert all(region_nbytes(here, full)[region] > 0 for region in REGIONS)
-    assert region_nbytes(here, full)["inputs"] > region_nbytes(here, bare)["inputs"]
-    assert region_nbytes(LAYOUTS["text"], full)["observations"] == 0
+    assert here.region_nbytes(bare)["states"] == here.region_nbytes(bare)["observations"] == 0
+    assert all(here.region_nbytes(full)[region] > 0 for region in REGIONS)
+    assert here.region_nbytes(full)["inputs"] > here.region_nbytes(bare)["inputs"]
+    assert LAYOUTS["text"].region_nbytes(full)["observations"] == 0
 
 
 def test_rewards_do_not_live_as_long_as_images() -> None:
     """Each kind of result has a region, so a caller can keep one and drop the others."""
     here = LAYOUTS["box"]
     shape = Shape(100, 0, 100, 1, False, True, True, "<i8")
-    assert region_nbytes(here, shape)["outcomes"] < 100 * (8 + 1 + 1 + 8) + 4 * 64
+    assert here.region_nbytes(shape)["outcomes"] < 100 * (8 + 1 + 1 + 8) + 4 * 64
 
 
 def test_equal_environments_have_equal_signatures() -> None:
-    assert signature(layout(NEST, BOX, COLUMNS)) == signature(layout(NEST, BOX, dict(COLUMNS)))
+    assert layout(NEST, BOX, COLUMNS).signature == layout(NEST, BOX, dict(COLUMNS)).signature
 
 
 @pytest.mark.parametrize(
@@ -167,7 +159,7 @@ def test_equal_environments_have_equal_signatures() -> None:
     ],
 )
 def test_whatever_moves_an_array_changes_the_signature(other: Layout) -> None:
-    assert signature(other) != signature(layout())
+    assert other.signature != layout().signature
 
 
 def test_shapes_say_what_inputs_are() -> None:

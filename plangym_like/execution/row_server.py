@@ -1,0 +1,551 @@
+"""`serve` and `step_alone`: how a worker steps rows of batches.
+
+A worker serves: it takes tokens from the pipe that all processes of its pool read (see `Tokens`),
+steps their rows, and marks these in shared memory. In the usual case no message is sent. A worker
+stops serving, and so replies to its owner, if it has results that are no arrays, if a row raises an
+exception, or if its owner has sent another request.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plangym_like.batch.arrays import Inputs, Rows, Shape, steps_of
+from plangym_like.batch.layout import Layout
+from plangym_like.batch.row_stepper import RowStepper, row_exit
+from plangym_like.errors import StateMismatchError
+from plangym_like.execution.costs import CostModel
+from plangym_like.execution.short_episode import ShortEpisode, check, play_rows
+from plangym_like.execution.tokens import Key, Range, Tokens
+from plangym_like.processes.remote_errors import pack_exception
+from plangym_like.processes.shared_memory import WRITES_IN_ORDER, attach
+from plangym_like.processes.wire import dumps, loads
+from plangym_like.processes.worker import release_reserve, wait_for_request
+from plangym_like.states.rows import Row
+
+# The indexes of the fields of a progress slot, and its size in words of 64 bits: the row that the
+# worker is stepping; the range that it has taken; whether it may have taken a token; the number of
+# its batch; the number of a batch that it should stop stepping, and the row from which on; how long
+# it has stepped rows so far, and how many.
+CURSOR, START, STOP, BUSY, BATCH, CANCELLED, LIMIT, NANOSECONDS, STEPPED = range(9)
+SLOT_WORDS = 16
+# The frames of this module that are left out of tracebacks.
+_OWN_FRAMES = 2
+# How long a worker steps rows before it looks whether the batch was cancelled.
+_PORTION_SECONDS = 12e-3
+# The longest time that a worker waits for a token or a request.
+_WAIT_SECONDS = 60.0
+
+# The number of batches whose arrays are cached; most programs use few shapes and blocks.
+_KEPT_PLACES = 16
+
+# The first bytes of the block that holds a batch's inputs, as int64: the number of the batch; the
+# numbers of the blocks of its results (0 for none); where its `Description` is pickled; and how
+# many rows, from the first on, have to be stepped.
+HEADER_NBYTES = 64
+WANTED = 6
+_RESULTS = ("states", "observations", "outcomes")
+
+
+class HostedEnv(Protocol):
+    """The interface of the `PlanEnv` that a worker hosts."""
+
+    @property
+    def row_stepper(self) -> RowStepper:
+        """The object that steps rows in the worker."""
+
+    def setup(self) -> None:
+        """Make the environment, unless it exists already."""
+
+
+class Description(NamedTuple):
+    """What a worker has to know of a batch, in addition to its arrays.
+
+    Attributes
+    ----------
+    shape : Shape
+    masked : bool
+        Whether to continue after a row that raises.
+    audit : bool
+        Whether the rows are stepped for an audit; see `RowStepper.run_rows`.
+    actions : sequence or None
+        The actions of all rows, if they are objects.
+    """
+
+    shape: Shape
+    masked: bool
+    audit: bool
+    actions: Sequence[Any] | None
+
+    def packed(self) -> bytes:
+        """Return the description as bytes."""
+        return _packed(self) if self.actions is None else dumps(self)
+
+
+@lru_cache(maxsize=64)
+def _packed(description: Description) -> bytes:
+    return dumps(description)
+
+
+def write_header(
+    memory: Row, number: int, blocks: dict[str, int], place: int, description: bytes, rows: int
+) -> NDArray[np.int64]:
+    """Describe a batch in the block of its inputs, with its pickled description at `place`.
+
+    Return the header, whose word `WANTED` may be changed later.
+    """
+    memory[place : place + len(description)] = np.frombuffer(description, np.uint8)
+    words = memory[:HEADER_NBYTES].view(np.int64)
+    words[1:7] = *(blocks.get(region, 0) for region in _RESULTS), place, len(description), rows
+    words[0] = number
+    return words
+
+
+class Order(NamedTuple):
+    """A request to a worker to step rows.
+
+    Attributes
+    ----------
+    worker : int
+        The number of the worker's progress slot.
+    slots : int
+        The number of the block that holds all progress slots.
+    signature : int
+        The signature of the owner's layout.
+    linger : float
+        Seconds for which the worker polls for the next token before it sleeps.
+    attached : sequence of int
+        The numbers of blocks whose file descriptors are sent with the order. If it begins with 0,
+        the descriptors of the pipe of tokens, and of the event that tells the owner that a batch is
+        done, are sent before them.
+    dropped : sequence of int
+        The numbers of blocks that the worker no longer needs.
+    """
+
+    worker: int
+    slots: int
+    signature: int
+    linger: float
+    attached: Sequence[int]
+    dropped: Sequence[int]
+
+
+@dataclass(slots=True)
+class Report:
+    """What a worker sends about rows, in addition to the results in shared memory.
+
+    Attributes
+    ----------
+    batch : int
+        The number of the batch; 0 if there is nothing to say.
+    stepped : list of (int, int)
+        The ranges of rows that it reports on, whose results it has not reported before.
+    objects : bytes
+        The pickled infos and observations that are Python objects, by index; empty if none.
+    errors : dict of int to bytes
+        If rows are masked, the packed exceptions of failed rows, by row index.
+    failure : bytes
+        If rows are not masked, the packed exception of the row that has failed; empty if none.
+    row : int
+        The row that has failed; the rows from `start` to this one have been stepped.
+    start : int
+    """
+
+    batch: int = 0
+    stepped: list[Range] = field(default_factory=list)
+    objects: bytes = b""
+    errors: dict[int, bytes] = field(default_factory=dict)
+    failure: bytes = b""
+    row: int = 0
+    start: int = 0
+
+
+def unreported(worker: int) -> int:
+    """Return the mark of rows whose results `worker` has not reported yet."""
+    return -2 - worker
+
+
+@dataclass(slots=True)
+class _Batch:
+    """A batch that this worker steps rows of."""
+
+    key: Key
+    description: Description
+    rows: Rows
+    steps: float
+    header: NDArray[np.int64]
+
+    def is_done(self) -> bool:
+        """Return whether all rows that have to be stepped are marked."""
+        assert self.rows.marks is not None
+        return bool(self.rows.marks[: self.header[WANTED]].all())
+
+
+class _RowServer:
+    """Steps rows of batches in this process; there is one for each process.
+
+    Its blocks stay mapped from one request to the next.
+    """
+
+    def __init__(self) -> None:
+        self._blocks: dict[int, Row] = {}
+        self._placed: dict[tuple[Any, ...], tuple[Description, Rows, float]] = {}
+        self._tokens: Tokens
+        self._done_fd = -1
+        self._costs = CostModel()
+        self._batch: _Batch | None = None
+        self._errors: dict[int, Exception] = {}
+        self._stepped: list[Range] = []
+        self._reports = False
+
+    def begin(self, env: HostedEnv, order: Order, fds: Sequence[int]) -> None:
+        """Get ready for an order.
+
+        Raises
+        ------
+        StateMismatchError
+            The batches of `env` have another layout than those of the owner.
+        MemoryError
+            A block cannot be mapped.
+        """
+        self._attach(order.attached, fds)
+        if order.dropped:
+            self._placed.clear()
+            self._batch = None
+        for number in order.dropped:
+            self._blocks.pop(number, None)
+        self._stepper = env.row_stepper
+        layout = self._stepper.layout
+        if layout.signature != order.signature:
+            raise _mismatch(layout)
+        self._slot = progress_slot(self._blocks[order.slots], order.worker)
+        self._worker = order.worker
+        self._linger = order.linger
+
+    def serve(self) -> None:
+        """Step the rows of tokens until there is something to report, or another request."""
+        slot, tokens = self._slot, self._tokens
+        until = time.perf_counter() + self._linger
+        while True:
+            slot[BUSY] = 1
+            token = tokens.take()
+            if token is not None:
+                key, (start, stop) = token
+                if self._reports and key != self._key:
+                    tokens.put_back(key, (start, stop))
+                    break
+                if not self._open(key):
+                    tokens.put_back(key, (start, stop))
+                    break  # the owner sends the blocks
+                if self._batch is not None:
+                    self._step(start, stop)
+                    until = time.perf_counter() + self._linger
+                continue
+            if self._reports:
+                break
+            slot[BUSY] = 0
+            if self._batch is not None and self._batch.is_done():
+                os.eventfd_write(self._done_fd, 1)
+                self._batch = None
+            if self._waits(until):
+                break
+
+    def _waits(self, until: float) -> bool:
+        """Wait for the next token or request; return whether there is a request.
+
+        Poll until `until`, and sleep after that.
+        """
+        tokens = self._tokens
+        while time.perf_counter() < until:
+            if wait_for_request(-1, 0.0):
+                return True
+            if len(tokens):
+                return False
+            os.sched_yield()
+        return wait_for_request(tokens.read_fd, _WAIT_SECONDS)
+
+    def step_alone(self, key: Key, rows: Range) -> None:
+        """Step a range of rows that no token names."""
+        self._slot[BUSY] = 1
+        if self._open(key) and self._batch is not None:
+            self._step(*rows)
+
+    @property
+    def _key(self) -> Key | None:
+        return None if self._batch is None else self._batch.key
+
+    def _open(self, key: Key) -> bool:
+        """Find the batch `key`; return False if this process does not have its blocks yet.
+
+        If the batch is over, `_batch` is ``None``.
+        """
+        if self._batch is not None and self._batch.key == key:
+            return True
+        block, number = key
+        if block not in self._blocks:
+            return False
+        memory = self._blocks[block]
+        header = memory[:HEADER_NBYTES].view(np.int64)
+        found, *results, place, length = (int(word) for word in header[:WANTED])
+        self._batch = None
+        if found != number:
+            return True
+        if not all(each in self._blocks for each in results if each):
+            return False
+        packed = memory[place : place + length].tobytes()
+        cached = self._placed.get((block, *results, packed))
+        if cached is None:
+            cached = self._place(block, results, packed)
+        description, rows, steps = cached
+        if rows.have_objects:
+            rows = replace(rows, infos=None if rows.infos is None else {})
+        slot = self._slot
+        slot[CURSOR], slot[START], slot[STOP], slot[BATCH] = -1, 0, 0, number
+        rows.cursor = slot[CURSOR : CURSOR + 1]
+        self._batch = _Batch(key, description, rows, steps, header)
+        return True
+
+    def _place(
+        self, block: int, results: Sequence[int], packed: bytes
+    ) -> tuple[Description, Rows, float]:
+        """Return a batch's description, its arrays, and the average number of its steps.
+
+        Batches without objects are cached by their shape and blocks. Without the cache, finding the
+        arrays in their blocks would take most of the time before the first row.
+        """
+        description: Description = loads(packed)
+        regions = {
+            region: self._blocks[number]
+            for region, number in zip(_RESULTS, results, strict=True)
+            if number
+        }
+        regions["inputs"] = self._blocks[block][HEADER_NBYTES:]
+        layout, actions = self._stepper.layout, description.actions
+        rows = layout.place(description.shape, regions, actions)
+        found = description, rows, steps_of(rows.inputs)
+        if actions is None and isinstance(rows.inputs.dt, int):
+            if len(self._placed) >= _KEPT_PLACES:
+                self._placed.clear()
+            self._placed[block, *results, packed] = found
+        return found
+
+    def _step(self, start: int, stop: int) -> None:
+        """Step a range of rows, and mark them.
+
+        The progress slot holds the range, and the row in it. If the worker dies, the slot and the
+        marks tell the owner which rows are left, and which row was being stepped.
+        """
+        batch = self._batch
+        assert batch is not None and batch.rows.marks is not None
+        slot, rows, masked = self._slot, batch.rows, batch.description.masked
+        marks = batch.rows.marks
+        slot[START], slot[STOP] = start, stop
+        while start < stop and not self._is_cancelled(start):
+            middle = start + self._portion(stop - start, batch.steps)
+            begun = time.perf_counter_ns()
+            self._errors |= (
+                self._stepper.run_rows(
+                    rows, start, middle, masked=masked, audit=batch.description.audit
+                )
+                or {}
+            )
+            nanoseconds = time.perf_counter_ns() - begun
+            self._costs.note(
+                (middle - start) * batch.steps, batch.steps, seconds=nanoseconds * 1e-9
+            )
+            slot[NANOSECONDS] += nanoseconds
+            slot[STEPPED] += middle - start
+            if not WRITES_IN_ORDER or self._errors or _holds_objects(rows):
+                self._reports = True
+                self._stepped.append((start, middle))
+            marks[start:middle] = unreported(self._worker) if self._reports else self._worker + 1
+            slot[START] = start = middle
+        slot[START] = slot[STOP]
+
+    def _is_cancelled(self, row: int) -> bool:
+        slot = self._slot
+        return bool(slot[CANCELLED] == slot[BATCH] and row >= slot[LIMIT])
+
+    def _portion(self, count: int, steps: float) -> int:
+        """Return how many of `count` rows to step before looking whether they are cancelled."""
+        seconds = self._costs.seconds_per_row(steps)
+        if not seconds:
+            return 1
+        if seconds * count <= 2 * _PORTION_SECONDS:
+            return count
+        return max(1, int(_PORTION_SECONDS / seconds))
+
+    def report(self, failure: BaseException | None = None) -> Report:
+        """Return the report on the rows that have been stepped since the last one.
+
+        `failure` is the exception of a row, if one was raised.
+        """
+        batch, self._batch = self._batch, None
+        errors, self._errors = self._errors, {}
+        stepped, self._stepped, self._reports = self._stepped, [], False
+        report, slot = Report(), self._slot
+        if failure is not None:
+            release_reserve()
+            if batch is None:
+                raise failure
+        if batch is not None and (stepped or failure is not None):
+            report.batch, report.stepped = batch.key[1], stepped
+            report.start = int(slot[START])
+            report.row = max(int(slot[CURSOR]), report.start)
+            if batch.rows.have_objects:
+                rows = [row for each in stepped for row in range(*each)]
+                report.objects, refused = _pack(batch.rows, batch.description.shape, rows)
+                if refused and not batch.description.masked and failure is None:
+                    report.row = report.start = min(refused)
+                    failure = refused[report.row]
+                errors |= refused
+            report.errors = {index: pack_exception(error) for index, error in errors.items()}
+            if failure is not None:
+                report.failure = pack_exception(failure, skip_frames=_OWN_FRAMES)
+        slot[START] = slot[STOP] = 0
+        slot[BUSY] = 0
+        return report
+
+    def _attach(self, numbers: Sequence[int], fds: Sequence[int]) -> None:
+        """Map the blocks `numbers` from the descriptors `fds`; keep none if one mapping fails."""
+        left = list(fds)
+        if 0 in numbers:
+            if self._done_fd >= 0:
+                self._tokens.close()
+                os.close(self._done_fd)
+            self._tokens, self._done_fd = Tokens(left.pop(0), left.pop(0)), left.pop(0)
+        self._map([number for number in numbers if number], left)
+
+    def _map(self, numbers: Sequence[int], fds: list[int]) -> None:
+        # A separate method, for the same reason as in `RowStepper._run_range`.
+        try:
+            for number in numbers:
+                self._blocks[number] = attach(fds.pop(0))
+        except BaseException:
+            for number in numbers:
+                self._blocks.pop(number, None)
+            for fd in fds:
+                os.close(fd)
+            raise
+
+
+_server = _RowServer()
+
+
+def serve(env: HostedEnv, order: Order, fds: Sequence[int] = ()) -> Report:
+    """Serve until there is something to report, or another request."""
+    _server.begin(env, order, fds)
+    try:
+        _server.serve()
+    except BaseException as error:
+        return _server.report(error)
+    return _server.report()
+
+
+def step_alone(
+    env: HostedEnv, order: Order, key: Key, rows: Range, fds: Sequence[int] = ()
+) -> Report:
+    """Step one range of rows, which only this worker is to step."""
+    _server.begin(env, order, fds)
+    try:
+        _server.step_alone(key, rows)
+    except BaseException as error:
+        return _server.report(error)
+    return _server.report()
+
+
+def _mismatch(layout: Layout) -> StateMismatchError:
+    return StateMismatchError(
+        "the worker's environment differs from the caller's: its constructor made another one "
+        "there, or the environment behaves differently in each process (it iterates a set of "
+        "strings, or draws from a global generator). The worker's state rows have the fields "
+        f"{layout.format.fingerprint_fields}, and its observations are in "
+        f"{layout.observation_space}",
+        f"{layout.signature:016x}",
+        layout.format.fingerprint_fields,
+    )
+
+
+def _holds_objects(rows: Rows) -> bool:
+    """Return whether some of the results so far are Python objects."""
+    return bool(rows.infos) or isinstance(rows.observations, list)
+
+
+def _pack(rows: Rows, shape: Shape, stepped: Sequence[int]) -> tuple[bytes, dict[int, Exception]]:
+    """Pickle infos and observations; return the bytes, and the errors of unpicklable rows."""
+    infos: dict[int, Any] = dict(rows.infos or {})
+    observations: dict[int, Any] = {}
+    span = max(1, shape.horizon)
+    if isinstance(rows.observations, list):
+        observations = {
+            index: rows.observations[index]
+            for row in stepped
+            for index in range(row * span, (row + 1) * span)
+        }
+    if not (infos or observations):
+        return b"", {}
+    with contextlib.suppress(BaseException):  # pickling raised it: workers are not interrupted
+        return dumps((infos, observations)), {}
+    refused = {}
+    for row in stepped:
+        own = range(row * span, (row + 1) * span)
+        error = _refusal((infos.get(row), [observations.get(index) for index in own]))
+        if error is not None:
+            refused[row] = error
+            error.add_note("(its info or observation cannot be sent from its worker)")
+            error.add_note(f"(in row {row} of a batch of {shape.rows})")
+            infos.pop(row, None)
+            for index in own:
+                observations.pop(index, None)
+    return dumps((infos, observations)), refused
+
+
+def _refusal(value: Any) -> Exception | None:
+    """Return the exception raised by pickling `value`, or ``None`` if it can be pickled."""
+    try:
+        dumps(value)
+    except BaseException as error:
+        return error if isinstance(error, Exception) else row_exit(error)
+    return None
+
+
+def progress_slot(slots: Row, worker: int) -> NDArray[np.int64]:
+    """Return the progress slot of one worker, ``(SLOT_WORDS,) int64``."""
+    nbytes = 8 * SLOT_WORDS
+    return slots[worker * nbytes : (worker + 1) * nbytes].view(np.int64)
+
+
+def outside_cause(env: HostedEnv, inputs: Inputs) -> str:
+    """Return what `RowStepper.outside_cause` says about rows in a worker."""
+    return env.row_stepper.outside_cause(inputs)
+
+
+def compare_with_caller(env: HostedEnv, expected: ShortEpisode) -> None:
+    """Repeat the steps of the caller's environment, unless rows have another layout here.
+
+    In that case, batches raise `StateMismatchError`.
+
+    Raises
+    ------
+    DifferentWorkerError
+        The results differ.
+    """
+    simulator, layout = env.row_stepper.simulator, env.row_stepper.layout
+    if expected.start is not None and expected.signature == layout.signature:
+        check(expected, play_rows(simulator, layout, expected.start))
+
+
+def greet(env: HostedEnv) -> bool:
+    """Make the environment, unless it exists already."""
+    env.setup()
+    env.row_stepper.hosted = True
+    return True
