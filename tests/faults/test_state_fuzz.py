@@ -238,19 +238,8 @@ def test_game_states_with_a_repaired_checksum_end_workers_at_most(count: int) ->
             else:
                 body[rng.integers(0, used, 3)] = rng.integers(0, 256, 3)
         env.layout.format.seal(forged)
-        few = count // 5
-        result = env.step_batch(np.zeros(count - few, int), forged[few:], on_error="mask")
+        result = env.step_batch(np.zeros(count, int), forged, on_error="mask")
         lost = len(result.infos.errors)
-        for row in forged[:few]:
-            try:
-                env.view_state(row)
-                env.step(0, row)
-                for _ in range(5):
-                    env.step(int(rng.integers(4)))
-            except (PoisonInputError, StepTimeoutError):
-                lost += 1
-            except Exception:  # what the emulator itself has to say of it
-                continue
         assert lost > 0  # else this tests nothing
         env.set_state(rows[0])
         again = env.step_batch(actions[:, 0], rows)
