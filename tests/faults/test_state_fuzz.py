@@ -16,7 +16,7 @@ import pytest
 from small_envs import Nested
 
 import plangym_like
-from plangym_like.errors import PoisonInputError, StateError, StepTimeoutError, UntrustedStateError
+from plangym_like.errors import StateError, UntrustedStateError
 from plangym_like.states.rows import HEADER_NBYTES
 
 CANARY = "canary"
