@@ -732,8 +732,11 @@ class PlanEnv:
         if not executor.isolated:
             return self.row_stepper.outside_cause(inputs)
         if isinstance(executor, ProcessExecutor) and executor.workers:
-            asked = executor.workers[0].process.apply(outside_cause, inputs)
-            return str(asked.result(_ASK_SECONDS))
+            ready = [worker.process for worker in executor.workers if worker.ready]
+            asked = [process.apply(outside_cause, inputs) for process in ready]
+            told = [str(each.result(_ASK_SECONDS)) for each in asked]
+            # One worker may only suspect what another one has found out.
+            return max(told, key=lambda text: ("depends on it" in text, text), default="")
         return ""  # all workers are on other machines
 
     # States

@@ -114,14 +114,16 @@ class Dispatcher:
     def _deal_to_others(self) -> bool:
         """Deal the rows of an audit to free workers, one range each; return whether it was done.
 
-        The first workers have probably stepped these rows before. Rollouts may stay with them, so
-        that they are compared with single steps of other workers.
+        Each audit begins with another worker, because the same worker may have stepped these rows
+        before. Rollouts are compared with single steps, so any worker may step them.
         """
         if not self._batch.audit or self._step_here is not None or self._batch.inputs.horizon:
             return False
-        free = [worker for worker in self._pool.workers if worker.free][::-1]
+        free = [worker for worker in self._pool.workers if worker.free]
         if len(free) < 2:
             return False
+        first = self.number % len(free)
+        free = free[first:] + free[:first]
         ends = np.linspace(0, self.count, min(self.count, len(free)) + 1).astype(int).tolist()
         for worker, start, stop in zip(free, ends, ends[1:], strict=False):
             self._pool.step_alone(worker, self._batch, (start, stop), alone=False)
@@ -446,7 +448,7 @@ class Dispatcher:
             self._taken, self._seconds = rows * self._steps, seconds
         self._note_costs()
         self._end()
-        return self._batch.result(self._faults.errors)
+        return self._batch.result(dict(sorted(self._faults.errors.items())))
 
     def _end(self) -> None:
         """Leave the pipe to other batches."""

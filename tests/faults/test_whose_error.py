@@ -167,8 +167,9 @@ def test_a_rows_own_worker_error_does_not_refuse_a_state() -> None:
         state = env.reset(seed=3).state
         env.set_state(state)
         assert np.array_equal(env.get_state(), state)
+        assert env.step(1, state).obs.shape == (4, 2)
         with pytest.raises(WorkerDiedError, match="my own worker died"):
-            env.step(1, state)
+            env.step_batch([1], state)
         assert env.stats.deaths == env.stats.restarts == 0
 
 

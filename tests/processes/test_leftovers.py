@@ -207,4 +207,7 @@ print(num_caught > 5, descriptors() - before, workers())
 def test_interrupted_starts_and_ends(method: str, num_interrupts: int, tmp_path: Path) -> None:
     arguments = f"import sys; sys.argv[1:] = [{method!r}, {num_interrupts}]\n"
     result = run_script(arguments + INTERRUPTED, path=tmp_path / "script.py")
-    assert (result.stdout, result.stderr) == ("True set() []\n", "")
+    # An interrupt may come in a callback of Python's own weak references, which prints it.
+    told = [line for line in result.stderr.splitlines() if line.startswith("Exception ignored")]
+    assert all("_remove" in line for line in told), result.stderr
+    assert (result.stdout, bool(result.stderr)) == ("True set() []\n", bool(told)), result.stderr
