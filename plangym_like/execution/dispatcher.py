@@ -200,7 +200,8 @@ class Dispatcher:
         if lowest is None:
             return False
         unstepped = not self._are_done(lowest)
-        return not self._faults.waits_for(below=unstepped, busy=bool(self._held()))
+        busy = any(worker.may_write(self.number) for worker in self._pool.workers)
+        return not self._faults.waits_for(below=unstepped, busy=busy)
 
     def _try_suspects(self) -> None:
         """Let free workers try suspects, one row each."""
