@@ -296,26 +296,12 @@ class Layout:
         infos, observations = self._infos(rows, errors), rows.observations
         if isinstance(observations, list):
             observations = spaces.stacked(self.observation_space, observations, rows.inputs.horizon)
-        if rows.inputs.horizon:
-            assert rows.next_states is not None
-            return Rollout(
-                rows.next_states,
-                observations,
-                rows.rewards,
-                rows.terminateds,
-                rows.truncateds,
-                infos,
-            )
+        parts = observations, rows.rewards, rows.terminateds, rows.truncateds, infos
         if rows.next_states is None:
-            return BatchStep(observations, rows.rewards, rows.terminateds, rows.truncateds, infos)
-        return BatchTransition(
-            rows.next_states,
-            observations,
-            rows.rewards,
-            rows.terminateds,
-            rows.truncateds,
-            infos,
-        )
+            return BatchStep(*parts)
+        if rows.inputs.horizon:
+            return Rollout(rows.next_states, *parts)
+        return BatchTransition(rows.next_states, *parts)
 
     def put_result(self, rows: Rows, at: NDArray[np.intp], result: Any) -> int:
         """Write `result`, the result of some rows of a batch, into the rows `at` of `rows`.

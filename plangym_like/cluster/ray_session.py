@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from typing import Any
 
 from plangym_like.errors import InputError, WorkerStartError
+from plangym_like.support.fork_safety import new_lock
 from plangym_like.support.lazy_imports import needs_extra
 
 # Turn off Ray's output, telemetry and warnings; variables that are already set are not changed.
@@ -20,18 +20,8 @@ _QUIET = {
 # the memory; chunks in transit are small and short-lived.
 _LEAST_STORE_NBYTES, _MOST_STORE_NBYTES, _STORE_PART = 1 << 27, 2 << 30, 8
 
-_lock = threading.RLock()
+_lock = new_lock()
 _current: RaySession | None = None
-
-
-def _renew_lock() -> None:
-    global _lock
-    _lock = threading.RLock()
-
-
-# In a forked copy of the process, a lock that another thread held would stay locked for ever.
-if hasattr(os, "register_at_fork"):  # Windows has no fork
-    os.register_at_fork(after_in_child=_renew_lock)
 
 
 def import_ray() -> Any:

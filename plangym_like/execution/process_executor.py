@@ -35,7 +35,6 @@ _CLOSE_SECONDS = 2.0
 # this would take a tenth of the time of a CartPole row (`benchmarks/never_slower.py`).
 _SAME = 32
 
-
 _INTERRUPTED = "this batch was interrupted, so it has no results: step again"
 
 

@@ -307,7 +307,11 @@ class _RowServer:
             cached = self._place(block, results, packed)
         description, rows, steps = cached
         if rows.have_objects:
-            rows = replace(rows, infos=None if rows.infos is None else {})
+            observations = rows.observations
+            if isinstance(observations, list):
+                observations = [None] * len(observations)
+            infos: Any = None if rows.infos is None else {}
+            rows = replace(rows, infos=infos, observations=observations)
         slot = self._slot
         slot[CURSOR], slot[START], slot[STOP], slot[BATCH] = -1, 0, 0, number
         rows.cursor = slot[CURSOR : CURSOR + 1]
@@ -319,8 +323,8 @@ class _RowServer:
     ) -> tuple[Description, Rows, float]:
         """Return a batch's description, its arrays, and the average number of its steps.
 
-        Batches without objects are cached by their shape and blocks. Without the cache, finding the
-        arrays in their blocks would take most of the time before the first row.
+        Batches whose inputs are arrays are cached by their shape and blocks. Without the cache,
+        finding the arrays in their blocks would take most of the time before the first row.
         """
         description: Description = loads(packed)
         regions = {
