@@ -708,6 +708,7 @@ class PlanEnv:
         if waits or not inputs.count or not self._auditor.is_due(steps):
             return executor.submit(inputs, options)
         sample = self._sample(executor, inputs, options)
+        options = options._replace(processes=sample.processes)
         return sample.audited(executor.submit(inputs, options))
 
     def _sample(self, executor: Executor, inputs: Inputs, options: SubmitOptions) -> AuditedRows:
@@ -716,12 +717,17 @@ class PlanEnv:
         return AuditedRows(self._auditor, self._layout, inputs, again, self._outside_cause)
 
     def _step_again(
-        self, executor: Executor, options: SubmitOptions, inputs: Inputs, alone: bool
+        self,
+        executor: Executor,
+        options: SubmitOptions,
+        inputs: Inputs,
+        processes: NDArray[np.int32] | None,
     ) -> Any:
         """Step rows for an audit; see `AuditedRows`."""
-        if alone:
+        if processes is None:
             executor, options = self._alone(executor), _WHOLE
-        return executor.submit(inputs, options._replace(masked=True, audit=True, blocking=True))
+        options = options._replace(masked=True, audit=True, blocking=True, processes=processes)
+        return executor.submit(inputs, options)
 
     def _alone(self, executor: Executor) -> Executor:
         """Return an executor that steps rows in this process, or `executor` if it is isolated."""

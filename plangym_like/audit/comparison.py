@@ -64,13 +64,18 @@ class AuditedRows:
         The validated inputs of the whole batch, before it is stepped. The rows to audit are copied,
         since the caller may change its arrays before the batch is done.
     again : callable
-        ``again(inputs, alone)`` steps rows, and returns their result with the exceptions of failed
-        rows (``infos.errors``). If `alone` is true, they are stepped in this process if possible,
-        and the result has states and observations. Otherwise they are stepped in any process, and
-        the result has what that of the audited batch has.
+        ``again(inputs, processes)`` steps rows, and returns their result with the exceptions of
+        failed rows (``infos.errors``). If `processes` is ``None``, they are stepped in this process
+        if possible, and the result has states and observations. Otherwise they are stepped in other
+        processes than these, and the result has what that of the audited batch has.
     outside_cause : callable
         ``outside_cause(inputs)`` returns a sentence that names the class attributes and globals on
         which the rows depend, or ``""``.
+
+    Attributes
+    ----------
+    processes : ``(N,) int32``
+        The process that stepped each row of the batch; see `SubmitOptions`.
     """
 
     def __init__(
@@ -78,7 +83,7 @@ class AuditedRows:
         auditor: Auditor,
         layout: Layout,
         inputs: Inputs,
-        again: Callable[[Inputs, bool], Any],
+        again: Callable[[Inputs, NDArray[np.int32] | None], Any],
         outside_cause: Callable[[Inputs], str],
     ) -> None:
         self._auditor, self._layout = auditor, layout
@@ -86,6 +91,7 @@ class AuditedRows:
         # Three results of each row that is followed are kept.
         self._length = auditor.length(3 * layout.row_nbytes(inputs.horizon))
         self._rows = auditor.choose(inputs.count, self._length)
+        self.processes = np.zeros(inputs.count, np.int32)
         self._inputs = copy_rows(inputs, self._rows)
         self._steps = single_steps(inputs, 0, inputs.count)
         self._needed = (len(self._rows) + 2 * self._length) * self._steps / inputs.count
@@ -121,10 +127,9 @@ class AuditedRows:
             return
         compared = 0
         with contextlib.suppress(*_HINDRANCES):
-            # An executor gives the first rows to one process and the last to another, so in the
-            # reverse order, most rows go to another process than before.
-            places.reverse()
-            second = self._again(copy_rows(self._inputs, places), False)
+            processes = self.processes[self._rows]
+            places.sort(key=processes.__getitem__)  # an executor divides rows into ranges
+            second = self._again(copy_rows(self._inputs, places), processes[places])
             self._check(result, self._rows[places], second, places, _AGAIN)
             compared = len(places)
             if auditor.may_follow:
@@ -141,7 +146,7 @@ class AuditedRows:
         steps: list[BatchTransition] = []
         tries = islice(self._actions_from(place), _TRIES * self._length)
         for number, action in enumerate(tries):
-            step = self._again(replace(current, actions=_batch([action])), True)
+            step = self._again(replace(current, actions=_batch([action])), None)
             if number == 0 and not first.horizon:
                 self._check(result, self._rows[[place]], step, [place], _ALONE, _BATCHED)
             error = step.infos.errors.get(0)
@@ -172,7 +177,7 @@ class AuditedRows:
         """Compare steps that were saved and restored with a rollout that was not."""
         plan = _batch(taken)
         plan = [plan] if isinstance(plan, list) else plan[None]
-        live = self._again(replace(first, horizon=len(taken), actions=plan, last_infos=True), True)
+        live = self._again(replace(first, horizon=len(taken), actions=plan, last_infos=True), None)
         infos = [live.infos[0], steps[-1].infos[0]]
         both = set(infos[0]) & set(infos[1]) - set(STEP_COUNTS)
         infos = [{key: info[key] for key in info if key in both} for info in infos]
@@ -262,7 +267,7 @@ class AuditedRows:
         """Return a sentence that says why the rows `inputs` do not repeat; ``""`` if unknown."""
         cause = ""
         with watched_generators() as drawn_from, contextlib.suppress(Exception):
-            self._again(inputs, True)
+            self._again(inputs, None)
             cause = drawn_from().strip() or self._outside_cause(inputs)
         return cause
 

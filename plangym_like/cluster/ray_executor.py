@@ -217,12 +217,12 @@ class RayDispatcher(Dispatcher):
 
     def _rows_not_begun(self) -> int:
         """Return about how many rows no process has begun."""
-        begun = sum(stop - start for start, stop in self._elsewhere())
+        begun = sum(stop - start for start, stop in self._taken_ranges())
         return max(0, int((self._marks == 0).sum()) - begun)
 
-    def _elsewhere(self) -> list[Range]:
+    def _taken_ranges(self) -> list[Range]:
         sent = [each for chunk in self._sent for each in chunk.ranges]
-        return super()._elsewhere() + sent
+        return super()._taken_ranges() + sent
 
     def _draw(self, handle: ActorHandle, rest: int) -> list[Range]:
         """Return the ranges of the actor's next chunk; `rest` rows are left in all."""

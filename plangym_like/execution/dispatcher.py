@@ -75,6 +75,8 @@ class Dispatcher:
         self._marks = batch.marks
         # Ranges to be put into the pipe: it is full, or holds the tokens of another batch.
         self._waiting: list[Range] = []
+        # Ranges that another process than before is to step, each with the process of before.
+        self._elsewhere: list[tuple[int, Range]] = []
         # When the batch last made progress, as far as this is known.
         self._progress_at = time.monotonic()
         self._taken, self._seconds = 0.0, 0.0
@@ -104,30 +106,27 @@ class Dispatcher:
         self._pool.count_rows()
         count = self._probe() if here and self._step_here is not None else self.count
         self._batch.begin()
+        processes = self._batch.processes if self._batch.audit else None
         for start, stop in self._batch.parts():
             stop = min(stop, count)
-            all_at_once = (start, stop) == (0, self.count)
-            if start < stop and not (all_at_once and self._deal_to_others()):
+            if processes is not None and self._processes > 1:
+                self._elsewhere += _runs(processes, start, stop)
+            elif start < stop:
                 later = single_steps(self._batch.inputs, stop, count) / self._horizon
                 self._deal(start, stop, later)
+        self._give_tasks()
 
-    def _deal_to_others(self) -> bool:
-        """Deal the rows of an audit to free workers, one range each; return whether it was done.
+    def _take_elsewhere(self, process: int) -> Range | None:
+        """Remove and return a range that `process` may step, but other processes stepped before.
 
-        Each audit begins with another worker, because the same worker may have stepped these rows
-        before. Rollouts are compared with single steps, so any worker may step them.
+        If there is no other process, it may step any range.
         """
-        if not self._batch.audit or self._step_here is not None or self._batch.inputs.horizon:
-            return False
-        free = [worker for worker in self._pool.workers if worker.free]
-        if len(free) < 2:
-            return False
-        first = self.number % len(free)
-        free = free[first:] + free[:first]
-        ends = np.linspace(0, self.count, min(self.count, len(free)) + 1).astype(int).tolist()
-        for worker, start, stop in zip(free, ends, ends[1:], strict=False):
-            self._pool.step_alone(worker, self._batch, (start, stop), alone=False)
-        return True
+        ready = sum(worker.ready for worker in self._pool.workers) + (self._step_here is not None)
+        for index, (before, rows) in enumerate(self._elsewhere):
+            if before != process or ready < 2:
+                del self._elsewhere[index]
+                return rows
+        return None
 
     @property
     def num_tokens(self) -> int:
@@ -195,7 +194,7 @@ class Dispatcher:
         if lowest is None and not self._faults.suspects and self.done():
             return True
         self._stop_above_failure()
-        self._try_suspects()
+        self._give_tasks()
         self._put_back_lost()
         if lowest is None:
             return False
@@ -203,13 +202,17 @@ class Dispatcher:
         busy = any(worker.may_write(self.number) for worker in self._pool.workers)
         return not self._faults.waits_for(below=unstepped, busy=busy)
 
-    def _try_suspects(self) -> None:
-        """Let free workers try suspects, one row each."""
+    def _give_tasks(self) -> None:
+        """Let free workers step suspects, one row each, and ranges of an audit."""
         suspects = self._faults.suspects
-        for worker in self._pool.workers if suspects else ():
-            if worker.free and suspects:
+        for worker in self._pool.workers if suspects or self._elsewhere else ():
+            if not worker.free:
+                continue
+            if suspects:
                 row = suspects.popleft()
                 self._pool.step_alone(worker, self._batch, (row, row + 1), alone=True)
+            elif (rows := self._take_elsewhere(worker.index + 1)) is not None:
+                self._pool.step_alone(worker, self._batch, rows, alone=False)
 
     def _put_back_lost(self) -> None:
         """Put rows back whose token was lost: its worker died before it could say what it took."""
@@ -218,18 +221,19 @@ class Dispatcher:
         # The ranges are read last: a worker that takes a token meanwhile then shows it.
         if any(worker.may_have_taken for worker in self._pool.workers):
             return
-        elsewhere = self._elsewhere()
+        taken = self._taken_ranges()
         left = self._marks == 0
-        for start, stop in elsewhere:
+        for start, stop in taken:
             left[start:stop] = False
         if self._faults.lowest is not None:
             left[self._faults.lowest :] = False
         if left.any() and not self.num_tokens:
             self._put_back(np.flatnonzero(left))
 
-    def _elsewhere(self) -> list[Range]:
-        """Return the ranges that workers have taken, and the rows that are to be tried alone."""
+    def _taken_ranges(self) -> list[Range]:
+        """Return the ranges that workers have taken, or that they will get as tasks."""
         ranges = [(row, row + 1) for row in self._faults.suspects]
+        ranges += [rows for _, rows in self._elsewhere]
         for worker in self._held():
             ranges.append(worker.range)
             if worker.task is not None:
@@ -261,7 +265,9 @@ class Dispatcher:
     @property
     def steps_next(self) -> bool:
         """Whether `step_own` would step rows now."""
-        return self._step_here is not None and self.num_tokens > 0
+        if self._step_here is None:
+            return False
+        return self.num_tokens > 0 or any(before for before, _ in self._elsewhere)
 
     def step_own(self) -> bool:
         """Step rows in this process until the workers must be checked.
@@ -271,11 +277,16 @@ class Dispatcher:
         if self._step_here is None:
             return False
         until, stepped = time.perf_counter() + _LOOK_SECONDS, False
-        while (found := self._pool.tokens.take_of(self._batch.key)) is not None:
+        while (found := self._next()) is not None:
             stepped = True
             if not self._step(*found) or time.perf_counter() > until:
                 break
         return stepped
+
+    def _next(self) -> Range | None:
+        """Return the next range for this process."""
+        rows = self._take_elsewhere(0) if self._elsewhere else None
+        return self._pool.tokens.take_of(self._batch.key) if rows is None else rows
 
     def _step(self, start: int, stop: int) -> bool:
         """Step rows in this process; return whether none of them has failed the batch."""
@@ -340,7 +351,7 @@ class Dispatcher:
             rows.infos.update(infos)
         for index, value in observations.items():
             rows.observations[index] = value
-        self._marks[reported] = HERE
+        self._marks[reported] = worker + 1
 
     def _find_unreadable(self, reported: NDArray[np.bool_], error: Exception) -> None:
         """Find the row whose report cannot be unpickled: queue each row to be stepped alone."""
@@ -439,6 +450,11 @@ class Dispatcher:
         if self._pool.dealing is self._batch:
             tokens += self._pool.tokens.drain()
         self._put([(start, min(stop, lowest)) for start, stop in tokens if start < lowest])
+        self._elsewhere = [
+            (before, (start, min(stop, lowest)))
+            for before, (start, stop) in self._elsewhere
+            if start < lowest
+        ]
 
     # The end
 
@@ -449,6 +465,8 @@ class Dispatcher:
             self._taken, self._seconds = rows * self._steps, seconds
         self._note_costs()
         self._end()
+        if self._batch.processes is not None and not self._batch.audit:
+            np.maximum(self._marks, 0, out=self._batch.processes)
         return self._batch.result(dict(sorted(self._faults.errors.items())))
 
     def _end(self) -> None:
@@ -460,5 +478,13 @@ class Dispatcher:
     def abandon(self) -> None:
         """Tell the batch's workers to stop, and keep its memory until all of them have stopped."""
         self._pool.abandon(self.number, self._batch.memory)
-        self._waiting = []
+        self._waiting, self._elsewhere = [], []
         self._end()
+
+
+def _runs(processes: NDArray[np.int32], start: int, stop: int) -> list[tuple[int, Range]]:
+    """Return the ranges of rows ``start:stop`` that the same process has stepped, and which one."""
+    part = processes[start:stop]
+    ends = [*(np.flatnonzero(np.diff(part)) + start + 1).tolist(), stop]
+    starts = [start, *ends[:-1]]
+    return [(int(processes[at]), (at, end)) for at, end in zip(starts, ends, strict=True)]

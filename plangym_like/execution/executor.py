@@ -9,6 +9,9 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from plangym_like.batch.arrays import Inputs
 from plangym_like.batch.layout import Layout
 from plangym_like.batch.row_stepper import RowStepper
@@ -29,8 +32,10 @@ class SubmitOptions(NamedTuple):
     masked : bool
         Report failed rows in the result, instead of raising their exceptions.
     audit : bool
-        Whether this is an audit, which steps rows a second time: if possible, in other workers than
-        the first time. The rows are not counted in `stats`.
+        Whether this is an audit, which steps rows a second time. They are not counted in `stats`.
+    processes : int array ``(N,)``, optional
+        The process that steps each row: 0 for this one, and i + 1 for worker i. A batch writes
+        them. An audit reads them, and if possible, other processes step the rows again.
     """
 
     states: bool = True
@@ -38,6 +43,7 @@ class SubmitOptions(NamedTuple):
     blocking: bool = True
     masked: bool = False
     audit: bool = False
+    processes: NDArray[np.int32] | None = None
 
 
 class Executor(Protocol):
