@@ -88,7 +88,7 @@ CONSTANTS = {
         "execution.row_pool", "_SPIN_SECONDS", (3e-4, 0.0, 1e-4, 1e-3), lambda: game_batches(32)
     ),
     "rows_look": Constant(
-        "execution.dispatcher", "_LOOK_SECONDS", (6e-3, 1e-3, 3e-2), lambda: game_batches(256)
+        "execution.batch_run", "_LOOK_SECONDS", (6e-3, 1e-3, 3e-2), lambda: game_batches(256)
     ),
     "lanes_spin": Constant(
         *("lanes.lanes_pool", "_SPIN_SECONDS", (3e-4, 0.0, 1e-4, 1e-3)),

@@ -194,7 +194,7 @@ def sending(env: Any) -> Any:
         # As nothing can be stepped here, the first batch waits until an actor is ready.
         env.executor._stepper, env.executor.isolated = None, True
     elif isinstance(env, plangym_like.ParallelEnv):
-        env.batch_env._costs = AlwaysSend()
+        env.batch_env.costs = AlwaysSend()
         env.batch_env.pool.wait_ready()
     return env
 

@@ -1,4 +1,4 @@
-"""`RayExecutor` and `RayDispatcher`: step the rows of a batch on this machine and on others.
+"""`RayExecutor` and `RayRun`: step the rows of a batch on this machine and on others.
 
 The workers of this machine and the actors of other nodes draw rows from the same pipe of tokens. An
 actor draws a *chunk* of several tokens, about as many as all its processes would take. Like tokens,
@@ -28,16 +28,14 @@ from plangym_like.cluster.node_actor import ChunkResult, write_recipe
 from plangym_like.cluster.ray_session import RaySession, import_ray
 from plangym_like.cluster.sites import ClusterOptions
 from plangym_like.errors import WorkerDiedError, WorkerError
-from plangym_like.execution.costs import CostModel
-from plangym_like.execution.dispatcher import HERE, Dispatcher, StepHere
+from plangym_like.execution.batch_run import HERE, BatchRun, StepHere
 from plangym_like.execution.executor import SubmitOptions
 from plangym_like.execution.process_executor import ProcessExecutor
 from plangym_like.execution.process_options import ProcessOptions
 from plangym_like.execution.row_faults import name_rows
-from plangym_like.execution.row_pool import RowPool
+from plangym_like.execution.schedule import CostModel, Range
 from plangym_like.execution.shared_batch import SharedBatch
 from plangym_like.execution.short_episode import ShortEpisode, episode_given
-from plangym_like.execution.tokens import Range
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.remote_errors import unpack_exception
 
@@ -84,7 +82,7 @@ class RayExecutor(ProcessExecutor):
     ) -> None:
         super().__init__(workers, layout, stepper, stats=actors.stats, **options)
         if not workers:
-            self._costs = CostModel(LEAST_SECONDS)
+            self.costs = CostModel(LEAST_SECONDS)
         self._session = session
         self.actors = actors
 
@@ -107,7 +105,9 @@ class RayExecutor(ProcessExecutor):
         with self.lock:
             while True:
                 self.ensure_open()
-                self._tend()
+                self.pool.wait(_LOOK_SECONDS)
+                self.pool.tend()
+                self.actors.poll()
                 waiting = sum(not worker.ready for worker in self.workers)
                 waiting += sum(not handle.ready for handle in self.actors.handles)
                 if self.n_workers and not waiting:
@@ -116,32 +116,29 @@ class RayExecutor(ProcessExecutor):
                     raise TimeoutError(
                         f"{waiting} workers and actors were not ready after {timeout} s"
                     )
-                self.pool.wait(_LOOK_SECONDS)
 
     @property
     def _num_helpers(self) -> int:
         return len(self.workers) + self.actors.workers
 
-    def _dispatcher(self, batch: SharedBatch) -> Dispatcher:
+    def _run_of(self, batch: SharedBatch) -> BatchRun:
         self.actors.poll()
         self.tally.bytes_shared += batch.nbytes
-        return RayDispatcher(self.actors, self.pool, self._costs, batch, self._step_here(batch))
+        return RayRun(self, batch, self._step_here(batch))
 
     def _step_here(self, batch: SharedBatch) -> StepHere | None:
         # Without workers on this machine, only batches that are too cheap to send are stepped here.
         return super()._step_here(batch) if self.actors.local_workers else None
 
-    def _tend(self) -> None:
-        super()._tend()
-        self.actors.poll()
-
-    def _wait(self, dispatcher: Dispatcher, seconds: float) -> None:
-        if not any(handle.refs for handle in self.actors.handles):
-            super()._wait(dispatcher, seconds)
-        elif any(worker.busy for worker in self.workers):
-            super()._wait(dispatcher, min(seconds, _LOOK_SECONDS))
-        else:
-            self.actors.poll(min(seconds, _POLL_SECONDS))
+    def _wait(self, run: BatchRun, seconds: float) -> None:
+        away = 0.0  # how long to wait for actors
+        if any(handle.refs for handle in self.actors.handles):
+            if any(worker.busy for worker in self.workers):
+                seconds = min(seconds, _LOOK_SECONDS)
+            else:
+                seconds, away = 0.0, min(seconds, _POLL_SECONDS)
+        super()._wait(run, seconds)
+        self.actors.poll(away)
 
     def close(self) -> None:
         """End all workers and actors, within seconds, and leave the session."""
@@ -153,27 +150,16 @@ class RayExecutor(ProcessExecutor):
             super().close()
 
 
-class RayDispatcher(Dispatcher):
+class RayRun(BatchRun):
     """Steps one batch on the workers of a pool, in this process, and on actors.
 
-    Parameters
-    ----------
-    actors : ActorPool
-        The actors, which draw chunks as soon as they are ready.
-    pool, costs, batch, step_here
-        As in `Dispatcher`.
+    The actors of the executor draw chunks as soon as they are ready. The parameters are those of
+    `BatchRun`.
     """
 
-    def __init__(
-        self,
-        actors: ActorPool,
-        pool: RowPool,
-        costs: CostModel,
-        batch: SharedBatch,
-        step_here: StepHere | None,
-    ) -> None:
-        super().__init__(pool, costs, batch, step_here)
-        self._actors = actors
+    def __init__(self, owner: RayExecutor, batch: SharedBatch, step_here: StepHere | None) -> None:
+        super().__init__(owner, batch, step_here)
+        self._actors = owner.actors
         self._sent: list[Chunk] = []
         rows = batch.rows
         self._options = SubmitOptions(
@@ -198,13 +184,13 @@ class RayDispatcher(Dispatcher):
     def _processes(self) -> int:
         return super()._processes + self._actors.workers
 
-    def advance(self, *, here: bool) -> bool:
+    def advance(self) -> bool:
         """Read results and send more rows, without waiting; return whether the batch is over."""
         for chunk in [each for each in self._sent if each.outcome is not None]:
             self._sent.remove(chunk)
             self._read(chunk)
         self._send_chunks()
-        return super().advance(here=here)
+        return super().advance()
 
     def _send_chunks(self) -> None:
         """Send chunks to the ready actors that have room for them."""
@@ -251,7 +237,7 @@ class RayDispatcher(Dispatcher):
         # If the actor steps all rows, it sends the results of one half while it steps the other.
         least = max(1.0, self.count * share / (_DEPTH if share == 1 else _PIECES))
         most = min(self._fitting, self._most)
-        if seconds := self._costs.seconds_per_row(self._steps):
+        if seconds := self._owner.costs.seconds_per_row(self._steps):
             here = super()._processes
             if here and rest * seconds / here < LEAST_SECONDS:
                 return 0
@@ -266,7 +252,7 @@ class RayDispatcher(Dispatcher):
         """Send a chunk to an actor, and return the number of its rows."""
         self._sent.append(chunk)
         inputs, stats = select_rows(self._batch.rows.inputs, chunk.rows), self._actors.stats
-        states, inputs.states, inputs.verified = inputs.states, inputs.states[:0], True
+        states, inputs.states = inputs.states, inputs.states[:0]
         arrays = [inputs.actions, inputs.dt, inputs.seeds]
         if self._shared is None:
             arrays.append(states)
@@ -313,8 +299,8 @@ class RayDispatcher(Dispatcher):
             self._faults.note_survived(int(rows[0]))
         self._taken += sum(single_steps(batch.inputs, *each) for each in chunk.ranges)
         self._seconds += result.counts.get("seconds_on_workers", 0.0)
-        if not self._costs.seconds_per_row(self._steps):
-            self._note_costs()
+        if not self._owner.costs.seconds_per_row(self._steps):
+            self._owner.costs.note(self._taken, self._steps, seconds=self._seconds)
 
     def _blame(self, rows: NDArray[np.intp], error: WorkerDiedError) -> None:
         """Put back rows in which an actor has died.
@@ -332,10 +318,9 @@ class RayDispatcher(Dispatcher):
         else:
             self._put_back(rows)
 
-    def abandon(self) -> None:
-        """Stop stepping the rows; the outcomes of chunks are ignored."""
-        self._sent.clear()
-        super().abandon()
+    def _fail(self, error: BaseException) -> bool:
+        self._sent.clear()  # the outcomes of chunks are ignored
+        return super()._fail(error)
 
 
 class RayOptions:

@@ -6,8 +6,7 @@ import math
 import os
 import threading
 import time
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import CancelledError
 from functools import partial
 from typing import Any
@@ -17,10 +16,10 @@ from plangym_like.batch.current_state import not_in_use
 from plangym_like.batch.layout import Layout
 from plangym_like.batch.row_stepper import RowStepper
 from plangym_like.errors import ClosedError, WorkerTimeoutError
-from plangym_like.execution.costs import CostModel
-from plangym_like.execution.dispatcher import Dispatcher, StepHere
+from plangym_like.execution.batch_run import BatchRun, StepHere
 from plangym_like.execution.executor import SerialExecutor, SubmitOptions
 from plangym_like.execution.row_pool import RowPool
+from plangym_like.execution.schedule import CostModel
 from plangym_like.execution.shared_batch import SharedBatch
 from plangym_like.execution.short_episode import ShortEpisode
 from plangym_like.processes.external_process import ExternalProcess
@@ -30,12 +29,12 @@ from plangym_like.results import Future, Stats
 from plangym_like.support.fork_safety import new_lock
 
 _CLOSE_SECONDS = 2.0
-
+# The longest sleep between checks of the workers (replies and deaths end it earlier), and the least
+# number of checks within a step timeout.
+_SLEEP_SECONDS, _CHECKS_PER_TIMEOUT = 0.5, 16
 # After a batch was not worth sending, so many batches of the same size are not considered, because
 # this would take a tenth of the time of a CartPole row (`benchmarks/never_slower.py`).
 _SAME = 32
-
-_INTERRUPTED = "this batch was interrupted, so it has no results: step again"
 
 
 class ProcessExecutor:
@@ -63,6 +62,10 @@ class ProcessExecutor:
     ----------
     isolated : bool
         Whether only other processes step rows.
+    pool : RowPool
+        The workers, with what they are doing.
+    costs : CostModel
+        The times measured in earlier batches.
     """
 
     def __init__(
@@ -79,11 +82,14 @@ class ProcessExecutor:
         self._processes = list(workers)
         self.layout = layout
         self._stepper = stepper
-        self._costs = CostModel()
+        self.costs = CostModel()
         timeouts = step_timeout, start_timeout
         self.pool = RowPool(self._processes, layout.signature, *timeouts, stats, expected)
         self.workers, self.tally = self.pool.workers, self.pool.tally
         self.isolated = stepper is None
+        self._most_sleep = _SLEEP_SECONDS
+        if step_timeout is not None:
+            self._most_sleep = min(_SLEEP_SECONDS, step_timeout / _CHECKS_PER_TIMEOUT)
         # Steps the batches that are not worth sending.
         self._here = None if stepper is None else SerialExecutor(stepper, self.tally)
         # The size of the last batch that was not, and how many of this size to step here.
@@ -122,8 +128,7 @@ class ProcessExecutor:
     def submit(self, inputs: Inputs, options: SubmitOptions) -> Any:
         """Step a batch of checked inputs; return its result, or a `Future` of it.
 
-        Checksums are verified before rows are stepped. Workers begin with the first rows while
-        later ones are still being verified.
+        The process that steps a row verifies the checksum of its state before.
 
         Several batches may be pending. Free workers take rows of the oldest batch first.
         """
@@ -143,44 +148,36 @@ class ProcessExecutor:
                 if blocking:
                     return self._run_here(inputs, options)
                 return Future.of(partial(self._run_here, inputs, options))
-            run, future = self._begin(inputs, options)
-            if not blocking:
-                return future
-            if not run.done:
-                with self.alone():
+            with self.alone():
+                self._drop_unwanted()
+                pools = self._audit_pools if options.audit else self._pools
+                run = self._run_of(SharedBatch(self.layout, pools, inputs, options))
+                # From here on, the batch is cancelled when its future is dropped.
+                future = None if blocking else run.future(self)
+                self._runs.append(run)
+                over = run.attempt(partial(run.launch, here=blocking))
+                if not over and not options.audit:
+                    self.tally.begin(inputs.count)
+                if future is not None:
+                    return future
+                if not over:
                     run.attempt(partial(self.drive, run))
-        result, error = run.outcome()
-        # An error's traceback refers to this frame, which must not refer to the error.
-        del run, future
+        error = run.error
         if error is None:
-            return result
+            return run.result
+        del run  # an error's traceback refers to this frame, which must not refer to the error
         try:
             raise error
         finally:
             del error
 
-    def _begin(self, inputs: Inputs, options: SubmitOptions) -> tuple[BatchRun, Future[Any] | None]:
-        """Let free workers step rows of a new batch; return it, and its future if one is wanted."""
-        with self.alone():
-            self._drop_unwanted()
-            pools = self._audit_pools if options.audit else self._pools
-            batch = SharedBatch(self.layout, pools, inputs, options)
-            run = BatchRun(self, self._dispatcher(batch))
-            # From here on, the batch is cancelled when its future is dropped.
-            future = None if options.blocking else run.future(self)
-            self._runs.append(run)
-            run.attempt(partial(self._launch, run, options.blocking))
-        if not run.done and not options.audit:
-            self.tally.begin(inputs.count)
-        return run, future
-
     def alone(self) -> threading.Lock:
         """Return the lock to hold while batches are advanced; see `not_in_use`."""
         return not_in_use(self._in_use)
 
-    def _dispatcher(self, batch: SharedBatch) -> Dispatcher:
+    def _run_of(self, batch: SharedBatch) -> BatchRun:
         self.tally.bytes_shared += batch.nbytes
-        return Dispatcher(self.pool, self._costs, batch, self._step_here(batch))
+        return BatchRun(self, batch, self._step_here(batch))
 
     def _step_here(self, batch: SharedBatch) -> StepHere | None:
         if self._stepper is None:
@@ -201,16 +198,10 @@ class ProcessExecutor:
         if not workers:
             return True
         if not options.blocking:  # `submit` must return quickly
-            return self._costs.cheap(count, steps_of(inputs))
+            return self.costs.cheap(count, steps_of(inputs))
         if count == 1:  # a single row is never worth sending
             return True
-        return not self._costs.worth_sending(count, steps_of(inputs), workers=workers)
-
-    def _launch(self, run: BatchRun, here: bool) -> bool:
-        """Let free workers step rows of `run`; if `here` is true, this process steps rows too."""
-        self.pool.prepare()
-        run.dispatcher.launch(here=here)
-        return False
+        return not self.costs.worth_sending(count, steps_of(inputs), workers=workers)
 
     def _drop_unwanted(self) -> None:
         """Cancel batches whose futures have been dropped."""
@@ -224,33 +215,31 @@ class ProcessExecutor:
 
         Return whether `run` is over. If `until` has passed already, this process steps no rows.
         """
-        here = until > time.monotonic()
+        here, seconds = until > time.monotonic(), 0.0
         while True:
             self.ensure_open()  # another thread may close it meanwhile
-            busy = here and run.dispatcher.step_own()
+            if here and run.step_own():
+                seconds = 0.0
+            self._wait(run, seconds)
             self._drop_unwanted()
-            self._tend()
             over = False
             for each in tuple(self._runs):
                 if each is run:
-                    over = run.dispatcher.advance(here=here)
+                    over = run.advance()
                 else:  # workers that finished `run` continue with the batches after it
-                    each.attempt(partial(each.dispatcher.advance, here=False))
+                    each.attempt(each.advance)
             if over:
                 return True
             left = until - time.monotonic()
             if left <= 0:
                 return False
-            if not busy and not (here and run.dispatcher.steps_next):
-                self._wait(run.dispatcher, left)
+            seconds = 0.0 if here and run.steps_next else min(left, self._most_sleep)
 
-    def _tend(self) -> None:
-        """Replace dead or hung workers that are not stepping rows of a running batch."""
+    def _wait(self, run: BatchRun, seconds: float) -> None:
+        """Wait at most `seconds` for an event, and replace workers that died or do not stop."""
+        stop = run.is_done if run.ends_soon else None
+        self.tally.seconds_waiting += self.pool.wait(seconds, stop)
         self.pool.tend()
-
-    def _wait(self, dispatcher: Dispatcher, seconds: float) -> None:
-        """Wait at most `seconds` for a reply or another event."""
-        self.pool.wait_for_rows(min(seconds, dispatcher.max_sleep()), dispatcher.done)
 
     def _run_here(self, inputs: Inputs, options: SubmitOptions) -> Any:
         if self._here is None:  # the batch is empty
@@ -264,7 +253,7 @@ class ProcessExecutor:
         seconds = self.tally.seconds_here - before  # 0 for audits, which are not recorded
         if inputs.count and seconds > 0:
             steps = steps_of(inputs)
-            self._costs.note(inputs.count * steps, steps, seconds=seconds)
+            self.costs.note(inputs.count * steps, steps, seconds=seconds)
             if isinstance(inputs.dt, int) and self._num_helpers:
                 self._small, self._same = (inputs.count, inputs.horizon, inputs.dt), _SAME
         return result
@@ -330,151 +319,3 @@ class ProcessExecutor:
                 "this environment belongs to the process that this one was forked from; make or "
                 "clone another one here"
             )
-
-
-class BatchRun:
-    """A batch that is being executed, with methods to wait for its result or cancel it.
-
-    Parameters
-    ----------
-    executor : ProcessExecutor
-        Advances the batch; referenced weakly, since the executor refers to its batches.
-    dispatcher : Dispatcher
-        Steps the rows of the batch.
-
-    Attributes
-    ----------
-    result, error
-        The result of the batch, or the error that ended it.
-    done : bool
-        Whether the batch is over.
-    interrupted : bool
-        Whether an interrupt, such as Ctrl-C, came while the batch was advanced. Its state may be
-        inconsistent, so it is then dropped.
-    """
-
-    def __init__(self, executor: ProcessExecutor, dispatcher: Dispatcher) -> None:
-        self._executor: ProcessExecutor = weakref.proxy(executor)
-        self._dispatcher: Dispatcher | None = dispatcher
-        self.count = dispatcher.count
-        self.result: Any = None
-        self.error: BaseException | None = None
-        self.done = self.interrupted = False
-        self._future: weakref.ref[Future[Any]] | None = None
-
-    @property
-    def dispatcher(self) -> Dispatcher:
-        """The dispatcher of the batch's rows; it exists until the batch is over."""
-        assert self._dispatcher is not None
-        return self._dispatcher
-
-    def future(self, owner: Any = None) -> Future[Any]:
-        """Make the batch's future, which keeps `owner` alive until the batch is over.
-
-        Call this only once.
-        """
-        future: Future[Any] = Future(self, owner)
-        self._future = weakref.ref(future)
-        return future
-
-    @property
-    def what(self) -> str:
-        """The name of the batch in error messages."""
-        return f"a batch of {self.count} rows"
-
-    @property
-    def settled(self) -> bool:
-        """Whether the batch is known to be over."""
-        return self.done
-
-    def outcome(self) -> tuple[Any, BaseException | None]:
-        """Return ``(result, None)`` or ``(None, error)``; the batch must be over."""
-        return self.result, self.error
-
-    @property
-    def dropped(self) -> bool:
-        """Whether nobody can get the result: it was interrupted, or its `Future` is gone."""
-        return self.interrupted or (self._future is not None and self._future() is None)
-
-    def settle(self, timeout: float | None) -> bool:
-        """Wait at most `timeout` seconds, and return whether the batch is over."""
-        if self.done:
-            return True
-        if timeout is None:
-            with self._executor.lock:
-                self._advance(math.inf)
-            return self.done
-        until = time.monotonic() + timeout if timeout > 0 else -math.inf
-        # Another thread may hold the lock for longer than `timeout`.
-        if self._executor.lock.acquire(timeout=max(timeout, 0.0)):
-            try:
-                self._advance(until)
-            finally:
-                self._executor.lock.release()
-        return self.done
-
-    def _advance(self, until: float) -> None:
-        if not self.done:
-            with self._executor.alone():
-                self.attempt(lambda: self._executor.drive(self, until))
-
-    def cancel(self, error: BaseException) -> bool:
-        """Stop the batch; its future then raises `error`. Return False if it was already over."""
-        with self._executor.lock:
-            if self.done:
-                return False
-            with self._executor.alone():
-                self.drop(error)
-            return True
-
-    def drop(self, error: BaseException) -> None:
-        """Do what `cancel` does; the caller must already hold the executor's locks."""
-        self.attempt(lambda: self._fail(error))
-
-    def attempt(self, advance: Callable[[], bool]) -> bool:
-        """Call `advance`, and return whether the batch is over; an error ends the batch.
-
-        An `Exception` is stored, and raised by the batch's `Future`. Any other error, such as
-        `KeyboardInterrupt`, is raised here, and the batch's `Future` then raises `ClosedError`.
-        """
-        try:
-            over = self._attempt(advance)
-        except BaseException:
-            self.interrupted = True
-            # If this is interrupted too, the executor drops the batch before the next one.
-            self._attempt(advance)
-            raise
-        return over
-
-    def _attempt(self, advance: Callable[[], bool]) -> bool:
-        try:
-            if self.done:  # an interrupt came before the executor recorded it
-                over = True
-            elif self.interrupted:
-                over = self._fail(ClosedError(_INTERRUPTED))
-            else:
-                over = advance()
-                if over and self.error is None:
-                    self._finish()
-        except Exception as error:
-            over = self._fail(error)
-        if over:
-            self.done = True
-            self._executor.note_done(self)
-            # Dropped, so that only the caller keeps the memory of the result in use.
-            self._dispatcher = None
-        return over
-
-    def _finish(self) -> None:
-        """Set the result, or the error, of a batch whose rows are done."""
-        error = self.dispatcher.failure
-        if error is None:
-            self.result = self.dispatcher.result()
-        else:
-            self._fail(error)
-
-    def _fail(self, error: BaseException) -> bool:
-        if self._dispatcher is not None:
-            self.error = error
-            self._dispatcher.abandon()
-        return True

@@ -11,16 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.errors import PoisonInputError, StepTimeoutError, WorkerDiedError
-from plangym_like.processes.pool import RetryPolicy
+from plangym_like.processes.pool import may_be_sent
 
 # How long to wait for workers that still step rows above the lowest failed row. Most stop within
 # this time, so that the batch's memory can be released at once.
 _STOP_SECONDS = 0.1
-# A row is to blame when `_MOST_DEATHS` workers have died in it, and `_DEATHS_ALONE` of them stepped
-# no other row. While workers are being killed from outside, a row is to blame only after many more
-# deaths.
-_MOST_DEATHS, _DEATHS_ALONE = 4, 2
-_MOST_DEATHS_AMONG_KILLINGS = 24
+# A row is to blame when so many workers that stepped no other row have died in it. Other programs
+# may have killed workers that ended by certain signals, so there must be more of these.
+_DEATHS_ALONE, _KILLED_ALONE = 3, 16
 # The note with which `RowStepper` says which row raised an exception.
 _NOTE = re.compile(r"\(in row (\d+) of a batch of \d+\)")
 
@@ -30,8 +28,6 @@ class RowFaults:
 
     Parameters
     ----------
-    policy : RetryPolicy
-        The record of failures in the pool so far.
     step_timeout : float or None
         Seconds that a row may take.
     masked : bool
@@ -48,14 +44,9 @@ class RowFaults:
     """
 
     def __init__(
-        self,
-        policy: RetryPolicy,
-        step_timeout: float | None,
-        *,
-        masked: bool,
-        tries_again: bool = True,
+        self, step_timeout: float | None, *, masked: bool, tries_again: bool = True
     ) -> None:
-        self._policy, self._step_timeout, self._masked = policy, step_timeout, masked
+        self._step_timeout, self._masked = step_timeout, masked
         self._tries_again = tries_again
         self.errors: dict[int, Exception] = {}
         self.suspects: deque[int] = deque()
@@ -111,9 +102,10 @@ class RowFaults:
         """
         self._deaths[row] += 1
         self._deaths_alone[row] += alone
-        deaths = self._deaths[row], self._deaths_alone[row]
-        if _row_is_to_blame(self._policy, *deaths, error.exitcode):
-            self.lose(row, _poisoned(row, *deaths, error))
+        killed = error.exitcode is not None and may_be_sent(error.exitcode)
+        most = _KILLED_ALONE if killed else _DEATHS_ALONE
+        if self._deaths_alone[row] >= most:
+            self.lose(row, _poisoned(row, self._deaths[row], self._deaths_alone[row], error))
         else:
             self._suspect(row, tried)
 
@@ -137,9 +129,6 @@ class RowFaults:
     def note_survived(self, row: int) -> None:
         """Record that a worker stepped `row` alone and survived."""
         self._slow.discard(row)
-        if self._deaths[row]:
-            # The row is not to blame for the deaths in it: something else killed the workers.
-            self._policy.note_idle_death()
 
     def _suspect(self, row: int, tried: Collection[int]) -> None:
         if row not in self.suspects and row not in tried:
@@ -165,19 +154,6 @@ class RowFaults:
         also = self._slow if hangs else set()
         soon = busy and not hangs and time.monotonic() - self._failed_at < _STOP_SECONDS
         return below or soon or bool(also) or any(row < lowest for row in self.suspects)
-
-
-def _row_is_to_blame(
-    policy: RetryPolicy, deaths: int, deaths_alone: int, exitcode: int | None
-) -> bool:
-    """Return whether a row in which `deaths` workers have died is to blame for their deaths.
-
-    In `deaths_alone` of these deaths, the worker stepped no other row. The last worker ended with
-    `exitcode`.
-    """
-    if policy.suspects_killing(exitcode):
-        return deaths >= _MOST_DEATHS_AMONG_KILLINGS
-    return deaths >= _MOST_DEATHS and deaths_alone >= _DEATHS_ALONE
 
 
 def _poisoned(row: int, deaths: int, deaths_alone: int, error: WorkerDiedError) -> PoisonInputError:

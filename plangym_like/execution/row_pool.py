@@ -6,9 +6,9 @@ import os
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from plangym_like.errors import WorkerDiedError
 from plangym_like.execution.row_server import (
@@ -16,7 +16,6 @@ from plangym_like.execution.row_server import (
     BUSY,
     CANCELLED,
     CURSOR,
-    LIMIT,
     NANOSECONDS,
     SLOT_WORDS,
     START,
@@ -28,10 +27,10 @@ from plangym_like.execution.row_server import (
     greet,
     progress_slot,
     serve,
-    step_alone,
 )
+from plangym_like.execution.schedule import Range, Tokens
+from plangym_like.execution.shared_batch import SharedBatch
 from plangym_like.execution.short_episode import ShortEpisode
-from plangym_like.execution.tokens import Key, Range, Tokens
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.pool import GRACE_SECONDS, WorkerHandle, WorkerPool
 from plangym_like.processes.remote_errors import is_remote, portable_result
@@ -41,18 +40,6 @@ from plangym_like.results import Future, Stats
 # How long to poll for the last rows before sleeping; workers usually finish theirs shortly after
 # this process (`benchmarks/constants.py`).
 _SPIN_SECONDS = 3e-4
-
-
-class Dealt(Protocol):
-    """The part of a `SharedBatch` that is needed to deal its rows."""
-
-    @property
-    def key(self) -> Key:
-        """The key of the batch in tokens."""
-
-    @property
-    def blocks(self) -> Sequence[SharedBlock]:
-        """The blocks that workers need."""
 
 
 class Outcome(NamedTuple):
@@ -106,6 +93,10 @@ class RowWorker(WorkerHandle):
         The worker's index in the pool, and the number of its progress slot.
     slots : SharedBlock
         The progress slots of all workers.
+    tokens : Tokens
+        Where it takes rows from.
+    done_fd : int
+        The descriptor of the event that tells the owner that a batch is done.
     signature : int
         The signature of the layout of batches.
     expected : ShortEpisode, optional
@@ -129,12 +120,15 @@ class RowWorker(WorkerHandle):
         process: ExternalProcess,
         index: int,
         slots: SharedBlock,
+        tokens: Tokens,
+        done_fd: int,
         signature: int,
         expected: ShortEpisode | None = None,
     ) -> None:
         super().__init__(process, index, greet)
         self._expected = expected
-        self._slots, self._signature = slots, signature
+        self._slots, self._tokens, self._done_fd = slots, tokens, done_fd
+        self._signature = signature
         self.slot = progress_slot(slots.array(), index)
         self.alone: int | None = None
         self.known: set[int] = set()
@@ -223,7 +217,7 @@ class RowWorker(WorkerHandle):
 
     # Orders
 
-    def keep_serving(self, tokens: Tokens, done_fd: int, batch: Dealt | None) -> None:
+    def keep_serving(self, batch: SharedBatch | None) -> None:
         """Let the worker serve, if it does not, and send it the blocks of `batch` that it lacks."""
         if not self.ready or self.task is not None or self.interrupted:
             return
@@ -233,27 +227,24 @@ class RowWorker(WorkerHandle):
         blocks = () if batch is None else batch.blocks
         if self._servings and all(block.number in self.known for block in blocks):
             return
-        order, fds = self._order(tokens, done_fd, batch)
+        order, fds = self._order(batch)
         self.interrupted = True
         serving = self.process.apply(serve, order, fds=fds, patient=True)
         self._servings.append((serving, 0 if batch is None else batch.key[1]))
         self.interrupted = False
 
-    def step_alone(
-        self, tokens: Tokens, done_fd: int, batch: Dealt, rows: Range, *, alone: bool
-    ) -> None:
+    def step_alone(self, batch: SharedBatch, rows: Range, *, alone: bool) -> None:
         """Let the worker step a range of rows; `alone` says that the only row may be at fault."""
-        order, fds = self._order(tokens, done_fd, batch)
+        order, fds = self._order(batch)
         self.alone = rows[0] if alone else None
         self._task_of, self.task_rows = batch.key[1], rows
         self._progress, self.progress_at = (), time.monotonic()
-        self.start_task(step_alone, order, batch.key, rows, fds=fds)
+        self.start_task(serve, order._replace(task=(batch.key, rows)), fds=fds)
 
-    def _order(
-        self, tokens: Tokens, done_fd: int, batch: Dealt | None
-    ) -> tuple[Order, Sequence[int]]:
+    def _order(self, batch: SharedBatch | None) -> tuple[Order, Sequence[int]]:
         """Return an order, with which the blocks are sent that the worker lacks."""
-        fds = [] if 0 in self.known else [tokens.read_fd, tokens.write_fd, done_fd]
+        pipe = [self._tokens.read_fd, self._tokens.write_fd, self._done_fd]
+        fds = [] if 0 in self.known else pipe
         blocks = [self._slots, *(() if batch is None else batch.blocks)]
         fresh = [block for block in blocks if block.number not in self.known]
         dropped = tuple(self.known - alive - {0})
@@ -297,15 +288,15 @@ class RowWorker(WorkerHandle):
             return None
         return Outcome(self.index, report.batch or batch, alone, report)
 
-    def cancel(self, batch: int, limit: int = 0) -> None:
-        """Let the worker step no rows of `batch` from row `limit` on.
+    def cancel(self, batch: int) -> None:
+        """Let the worker step no more rows of `batch`.
 
         If it has to stop stepping another batch, it goes on to do so.
         """
         other = self.abandoned_at is not None and self.slot[CANCELLED] != batch
         if other or not self.process.awaited():  # ended, or the worker of another process
             return
-        self.slot[LIMIT], self.slot[CANCELLED] = limit, batch
+        self.slot[CANCELLED] = batch
 
     def abandon(self) -> None:
         """Tell the worker to stop stepping its batch, because its rows are not needed any more."""
@@ -347,7 +338,7 @@ class RowPool(WorkerPool[RowWorker]):
     ----------
     tokens : Tokens
         The rows of one batch that no process has begun.
-    dealing : Dealt or None
+    dealing : SharedBatch or None
         The batch whose rows these are.
     tally : Stats
         Counters of what has happened so far.
@@ -367,14 +358,16 @@ class RowPool(WorkerPool[RowWorker]):
         self.step_timeout = step_timeout
         self._slots = SharedBlock(8 * SLOT_WORDS * max(1, len(envs)))
         self.tokens = Tokens()
-        self.dealing: Dealt | None = None
+        self.dealing: SharedBatch | None = None
         self.tally = Stats() if stats is None else stats
         self._done_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) if envs else -1
         self._finalizer = weakref.finalize(self, _close, self._done_fd)
         self._finalizer.atexit = False
         super().__init__(
             [
-                RowWorker(process, index, self._slots, signature, expected)
+                RowWorker(
+                    process, index, self._slots, self.tokens, self._done_fd, signature, expected
+                )
                 for index, process in enumerate(envs)
             ],
             start_timeout=start_timeout,
@@ -386,18 +379,10 @@ class RowPool(WorkerPool[RowWorker]):
         self._outcomes: list[Outcome] = []
         self._leftover: list[tuple[Any, int]] = []
 
-    def wait_for_rows(self, seconds: float, done: Callable[[], bool]) -> None:
-        """Wait as `WorkerPool.wait` does; while this polls, return once ``done()`` is true."""
-        self.tally.seconds_waiting += self.wait(seconds, done)
-
     def keep_serving(self) -> None:
         """Let all workers that are ready serve, with the blocks of the batch that is dealt."""
         for worker in self.workers:
-            worker.keep_serving(self.tokens, self._done_fd, self.dealing)
-
-    def step_alone(self, worker: RowWorker, batch: Dealt, rows: Range, *, alone: bool) -> None:
-        """Let a free worker step a range of rows; see `RowWorker.step_alone`."""
-        worker.step_alone(self.tokens, self._done_fd, batch, rows, alone=alone)
+            worker.keep_serving(self.dealing)
 
     def count_rows(self) -> tuple[int, float]:
         """Return how many rows the workers have stepped since the last call, and their seconds."""
@@ -415,19 +400,19 @@ class RowPool(WorkerPool[RowWorker]):
 
     def tend(self) -> None:
         """Collect outcomes, replace workers as `WorkerPool.tend` does, and let all others serve."""
-        self.wait(0.0)
-        for worker in self.workers:
-            if not worker.ready:
-                continue
-            outcome = worker.outcome()
-            if outcome is not None:
-                self._outcomes.append(outcome)
-                if outcome.died:
-                    self.replace_dead(worker, idle=not outcome.in_row)
-            elif worker.abandoned_at is not None and worker.task is None:
-                self._tend_stopping(worker, worker.abandoned_at)
-        self._tend_all()
+        super().tend()
         self.keep_serving()
+
+    def _tend_ready(self, worker: RowWorker) -> None:
+        outcome = worker.outcome()
+        if outcome is not None:
+            self._outcomes.append(outcome)
+            if outcome.died:
+                self.replace_dead(worker)
+        elif worker.abandoned_at is not None and worker.task is None:
+            self._tend_stopping(worker, worker.abandoned_at)
+        elif worker.task is not None:
+            super()._tend_ready(worker)
 
     def _tend_stopping(self, worker: RowWorker, abandoned_at: float) -> None:
         """Replace a worker that does not stop stepping an abandoned batch."""

@@ -1,4 +1,4 @@
-"""`serve` and `step_alone`: how a worker steps rows of batches.
+"""`serve`: how a worker steps rows of batches.
 
 A worker serves: it takes tokens from the pipe that all processes of its pool read (see `Tokens`),
 steps their rows, and marks these in shared memory. In the usual case no message is sent. A worker
@@ -23,9 +23,8 @@ from plangym_like.batch.arrays import Inputs, Rows, Shape, steps_of
 from plangym_like.batch.layout import Layout
 from plangym_like.batch.row_stepper import RowStepper, row_exit
 from plangym_like.errors import StateMismatchError
-from plangym_like.execution.costs import CostModel
+from plangym_like.execution.schedule import CostModel, Key, Range, Tokens
 from plangym_like.execution.short_episode import ShortEpisode, check, play_rows
-from plangym_like.execution.tokens import Key, Range, Tokens
 from plangym_like.processes.remote_errors import pack_exception
 from plangym_like.processes.shared_memory import WRITES_IN_ORDER, attach
 from plangym_like.processes.wire import dumps, loads
@@ -34,9 +33,9 @@ from plangym_like.states.rows import Row
 
 # The indexes of the fields of a progress slot, and its size in words of 64 bits: the row that the
 # worker is stepping; the range that it has taken; whether it may have taken a token; the number of
-# its batch; the number of a batch that it should stop stepping, and the row from which on; how long
-# it has stepped rows so far, and how many.
-CURSOR, START, STOP, BUSY, BATCH, CANCELLED, LIMIT, NANOSECONDS, STEPPED = range(9)
+# its batch; the number of a batch that it should stop stepping; how long it has stepped rows so
+# far, and how many.
+CURSOR, START, STOP, BUSY, BATCH, CANCELLED, NANOSECONDS, STEPPED = range(8)
 SLOT_WORDS = 16
 # The frames of this module that are left out of tracebacks.
 _OWN_FRAMES = 2
@@ -49,10 +48,10 @@ _WAIT_SECONDS = 60.0
 _KEPT_PLACES = 16
 
 # The first bytes of the block that holds a batch's inputs, as int64: the number of the batch; the
-# numbers of the blocks of its results (0 for none); where its `Description` is pickled; and how
-# many rows, from the first on, have to be stepped.
+# numbers of the blocks of its results (0 for none); where its `Description` is pickled, and its
+# size.
 HEADER_NBYTES = 64
-WANTED = 6
+_WORDS = 6
 _RESULTS = ("states", "observations", "outcomes")
 
 
@@ -77,6 +76,8 @@ class Description(NamedTuple):
         Whether to continue after a row that raises.
     audit : bool
         Whether the rows are stepped for an audit; see `RowStepper.run_rows`.
+    verified : bool
+        Whether the checksums of the states have been verified.
     actions : sequence or None
         The actions of all rows, if they are objects.
     """
@@ -84,6 +85,7 @@ class Description(NamedTuple):
     shape: Shape
     masked: bool
     audit: bool
+    verified: bool
     actions: Sequence[Any] | None
 
     def packed(self) -> bytes:
@@ -97,17 +99,13 @@ def _packed(description: Description) -> bytes:
 
 
 def write_header(
-    memory: Row, number: int, blocks: dict[str, int], place: int, description: bytes, rows: int
-) -> NDArray[np.int64]:
-    """Describe a batch in the block of its inputs, with its pickled description at `place`.
-
-    Return the header, whose word `WANTED` may be changed later.
-    """
+    memory: Row, number: int, blocks: dict[str, int], place: int, description: bytes
+) -> None:
+    """Describe a batch in the block of its inputs, with its pickled description at `place`."""
     memory[place : place + len(description)] = np.frombuffer(description, np.uint8)
     words = memory[:HEADER_NBYTES].view(np.int64)
-    words[1:7] = *(blocks.get(region, 0) for region in _RESULTS), place, len(description), rows
+    words[1:_WORDS] = *(blocks.get(region, 0) for region in _RESULTS), place, len(description)
     words[0] = number
-    return words
 
 
 class Order(NamedTuple):
@@ -129,6 +127,8 @@ class Order(NamedTuple):
         done, are sent before them.
     dropped : sequence of int
         The numbers of blocks that the worker no longer needs.
+    task : (Key, Range), optional
+        A range of rows, and its batch, that only this worker is to step. It then does not serve.
     """
 
     worker: int
@@ -137,6 +137,7 @@ class Order(NamedTuple):
     linger: float
     attached: Sequence[int]
     dropped: Sequence[int]
+    task: tuple[Key, Range] | None = None
 
 
 @dataclass(slots=True)
@@ -182,12 +183,11 @@ class _Batch:
     description: Description
     rows: Rows
     steps: float
-    header: NDArray[np.int64]
 
     def is_done(self) -> bool:
-        """Return whether all rows that have to be stepped are marked."""
+        """Return whether all rows are marked."""
         assert self.rows.marks is not None
-        return bool(self.rows.marks[: self.header[WANTED]].all())
+        return bool(self.rows.marks.all())
 
 
 class _RowServer:
@@ -295,7 +295,7 @@ class _RowServer:
             return False
         memory = self._blocks[block]
         header = memory[:HEADER_NBYTES].view(np.int64)
-        found, *results, place, length = (int(word) for word in header[:WANTED])
+        found, *results, place, length = header[:_WORDS].tolist()
         self._batch = None
         if found != number:
             return True
@@ -315,7 +315,7 @@ class _RowServer:
         slot = self._slot
         slot[CURSOR], slot[START], slot[STOP], slot[BATCH] = -1, 0, 0, number
         rows.cursor = slot[CURSOR : CURSOR + 1]
-        self._batch = _Batch(key, description, rows, steps, header)
+        self._batch = _Batch(key, description, rows, steps)
         return True
 
     def _place(
@@ -335,6 +335,7 @@ class _RowServer:
         regions["inputs"] = self._blocks[block][HEADER_NBYTES:]
         layout, actions = self._stepper.layout, description.actions
         rows = layout.place(description.shape, regions, actions)
+        rows.inputs.verified = description.verified
         found = description, rows, steps_of(rows.inputs)
         if actions is None and isinstance(rows.inputs.dt, int):
             if len(self._placed) >= _KEPT_PLACES:
@@ -353,15 +354,15 @@ class _RowServer:
         slot, rows, masked = self._slot, batch.rows, batch.description.masked
         marks = batch.rows.marks
         slot[START], slot[STOP] = start, stop
-        while start < stop and not self._is_cancelled(start):
+        while start < stop and slot[CANCELLED] != slot[BATCH]:
             middle = start + self._portion(stop - start, batch.steps)
             begun = time.perf_counter_ns()
-            self._errors |= (
-                self._stepper.run_rows(
-                    rows, start, middle, masked=masked, audit=batch.description.audit
-                )
-                or {}
+            rows.cursor[0] = start
+            self._stepper.layout.verify(rows.inputs, start, middle)
+            errors = self._stepper.run_rows(
+                rows, start, middle, masked=masked, audit=batch.description.audit
             )
+            self._errors |= errors or {}
             nanoseconds = time.perf_counter_ns() - begun
             self._costs.note(
                 (middle - start) * batch.steps, batch.steps, seconds=nanoseconds * 1e-9
@@ -374,10 +375,6 @@ class _RowServer:
             marks[start:middle] = unreported(self._worker) if self._reports else self._worker + 1
             slot[START] = start = middle
         slot[START] = slot[STOP]
-
-    def _is_cancelled(self, row: int) -> bool:
-        slot = self._slot
-        return bool(slot[CANCELLED] == slot[BATCH] and row >= slot[LIMIT])
 
     def _portion(self, count: int, steps: float) -> int:
         """Return how many of `count` rows to step before looking whether they are cancelled."""
@@ -446,22 +443,13 @@ _server = _RowServer()
 
 
 def serve(env: HostedEnv, order: Order, fds: Sequence[int] = ()) -> Report:
-    """Serve until there is something to report, or another request."""
+    """Step the rows of a task, or serve until there is something to report or another request."""
     _server.begin(env, order, fds)
     try:
-        _server.serve()
-    except BaseException as error:
-        return _server.report(error)
-    return _server.report()
-
-
-def step_alone(
-    env: HostedEnv, order: Order, key: Key, rows: Range, fds: Sequence[int] = ()
-) -> Report:
-    """Step one range of rows, which only this worker is to step."""
-    _server.begin(env, order, fds)
-    try:
-        _server.step_alone(key, rows)
+        if order.task is None:
+            _server.serve()
+        else:
+            _server.step_alone(*order.task)
     except BaseException as error:
         return _server.report(error)
     return _server.report()

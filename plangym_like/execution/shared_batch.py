@@ -10,15 +10,15 @@ from typing import Any
 
 from plangym_like.batch.arrays import REGIONS, Inputs, Rows, Shape
 from plangym_like.batch.layout import Layout
-from plangym_like.errors import StateFormatError, WorkerError
+from plangym_like.errors import WorkerError
 from plangym_like.execution.executor import SubmitOptions
-from plangym_like.execution.row_server import HEADER_NBYTES, WANTED, Description, write_header
-from plangym_like.execution.tokens import Key
+from plangym_like.execution.row_server import HEADER_NBYTES, Description, write_header
+from plangym_like.execution.schedule import Key
 from plangym_like.processes.shared_memory import BlockPool, SharedBlock
 from plangym_like.states.rows import Row
 
-# The states of a batch are verified and copied in parts of so many bytes, so that workers can begin
-# with the first part (`benchmarks/throughput.py`, MsPacman with 256 states).
+# The states of a batch are copied in parts of so many bytes, so that workers can begin with the
+# first part (`benchmarks/throughput.py`, MsPacman with 256 states).
 _PART_NBYTES = 1 << 20
 _numbers = itertools.count(1)
 
@@ -67,14 +67,19 @@ class SharedBatch:
         sizes = dict(layout.region_nbytes(self._shape))
         self.nbytes = sum(sizes.values())
         actions = inputs.actions if isinstance(inputs.actions, list) else None
-        description = Description(self._shape, self.masked, self.audit, actions).packed()
+        # The process that steps a row verifies its state. A state that all rows share is verified
+        # in `begin`.
+        self._verifies_late = kept and len(inputs.states) > 1 and not inputs.verified
+        description = Description(
+            self._shape, self.masked, self.audit, not self._verifies_late, actions
+        ).packed()
         place = HEADER_NBYTES + sizes["inputs"]
         sizes["inputs"] = place + len(description)
         self.memory = BatchMemory(pools, sizes)
         blocks = {region: block.number for region, block in self.memory.blocks.items()}
         self.key: Key = blocks["inputs"], self.number
         header = self.memory.arrays["inputs"]
-        self._header = write_header(header, self.number, blocks, place, description, inputs.count)
+        write_header(header, self.number, blocks, place, description)
         regions = {**self.memory.arrays, "inputs": header[HEADER_NBYTES:]}
         self.rows = layout.place(self._shape, regions, actions)
         assert self.rows.marks is not None
@@ -83,11 +88,9 @@ class SharedBatch:
         self._sent = self.rows.inputs
         if kept:
             self.rows.inputs = inputs
-        # States that are not shared by all rows may be copied part by part.
-        self._copies_late = kept and len(inputs.states) > 1
 
     def begin(self) -> None:
-        """Copy the inputs that every worker reads. After this, call `parts`.
+        """Copy the inputs that every worker reads, except states. After this, call `parts`.
 
         Raises
         ------
@@ -103,56 +106,40 @@ class SharedBatch:
         if given.seeds is not None:
             assert sent.seeds is not None
             sent.seeds[:] = given.seeds
-        if not self._copies_late:
-            self.layout.verify(given)
-            given.verified = True
-            sent.states[:] = given.states
+        if not self._verifies_late:
+            self.verify()
 
     def parts(self) -> Iterator[tuple[int, int]]:
-        """Verify and copy the states, part by part; yield the rows of each part.
-
-        Raises
-        ------
-        StateFormatError
-            The checksum of a state is wrong.
-        """
-        inputs = self.inputs
-        size = inputs.count
-        if self._copies_late and not inputs.verified:
-            size = max(1, _PART_NBYTES // max(1, inputs.states.itemsize * inputs.states.shape[1]))
-        for start in range(0, inputs.count, max(1, size)):
-            stop = min(start + size, inputs.count)
-            if self._copies_late:
-                self.layout.verify(inputs, start, stop)
-                self._sent.states[start:stop] = inputs.states[start:stop]
+        """Copy the states, part by part; yield the rows of each part."""
+        given, sent, count = self.inputs.states, self._sent.states, self.inputs.count
+        if len(given) == 1:
+            sent[:] = given
+            yield 0, count
+            return
+        size = max(1, _PART_NBYTES // given.shape[1])
+        for start in range(0, count, size):
+            stop = min(start + size, count)
+            sent[start:stop] = given[start:stop]
             yield start, stop
-        inputs.verified = True
 
     @property
     def blocks(self) -> Sequence[SharedBlock]:
         """The blocks that workers need."""
         return tuple(self.memory.blocks.values())
 
-    def want_until(self, row: int) -> None:
-        """Tell workers that rows from `row` on need not be stepped."""
-        self._header[WANTED] = row
-
-    def verify_from(self, start: int) -> None:
-        """Verify the states of rows from `start` on.
-
-        If one of them is damaged, the states of all rows are verified, so that the error names the
-        first damaged row of the batch.
+    def verify(self, start: int = 0, stop: int | None = None) -> None:
+        """Verify the checksums of the states of rows ``start:stop``, unless this has been done.
 
         Raises
         ------
         StateFormatError
-            The checksum of a state is wrong.
+            A checksum is wrong.
         """
-        try:
-            self.layout.verify(self.inputs, start if len(self.inputs.states) > 1 else 0)
-        except StateFormatError:
-            self.layout.verify(self.inputs)
-            raise
+        if len(self.inputs.states) == 1:
+            start, stop = 0, None
+        self.layout.verify(self.inputs, start, stop)
+        if (start, stop) == (0, None):
+            self.inputs.verified = True
 
     def result(self, errors: dict[int, Exception]) -> Any:
         """Return the result, whose memory then belongs to the caller; all rows must be done."""

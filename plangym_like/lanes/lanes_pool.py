@@ -204,7 +204,7 @@ class LanesPool(WorkerPool[LanesWorker]):
                 if self._wait_for_task(worker):
                     worker.take_task()
                 else:
-                    self.replace_dead(worker, idle=False)
+                    self.replace_dead(worker)
             if worker.busy_with_job:
                 # It is unknown whether its last job was done.
                 worker.log, worker.busy_with_job = None, False
@@ -320,7 +320,7 @@ class LanesPool(WorkerPool[LanesWorker]):
         """Replace the process if it has died or hung, and wait until the new one is ready."""
         if worker.task is not None or not worker.process.is_alive():
             pid, exitcode = worker.process.pid, worker.process.exitcode
-            self.replace_dead(worker, idle=False)
+            self.replace_dead(worker)
             self.policy.note_death_without_progress(
                 WorkerDiedError(f"process {pid} ended with exit status {exitcode}", pid, exitcode)
             )

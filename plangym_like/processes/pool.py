@@ -30,8 +30,6 @@ _LOOK_SECONDS = 0.5
 _FAILED_STARTS, _KILLED_STARTS = 3, 20
 # The number of deaths in succession, without any task making progress, that raises an error.
 _DEATHS_WITHOUT_PROGRESS = 64
-# How long after the death of an idle worker to suspect that other processes kill workers.
-_SUSPICION_SECONDS = 60.0
 # Exit codes of signals that other processes may send. Other signals, and exit statuses, are caused
 # by the worker.
 _SENT = {
@@ -46,7 +44,6 @@ class RetryPolicy:
 
     def __init__(self) -> None:
         self._failed_starts = self._deaths_without_progress = 0
-        self._idle_death_at = float("-inf")
 
     def note_ready(self) -> None:
         """Record that a worker has made the object that it hosts."""
@@ -91,18 +88,6 @@ class RetryPolicy:
                 error.pid,
                 error.exitcode,
             ) from error
-
-    def note_idle_death(self) -> None:
-        """Record a worker's death that no task caused; something outside may be killing workers."""
-        self._idle_death_at = time.monotonic()
-
-    def suspects_killing(self, exitcode: int | None) -> bool:
-        """Return whether a worker that ended with `exitcode` may have been killed from outside.
-
-        This is suspected only if an idle worker died less than a minute ago.
-        """
-        recent = time.monotonic() - self._idle_death_at < _SUSPICION_SECONDS
-        return recent and may_be_sent(exitcode)
 
 
 def may_be_sent(exitcode: int | None) -> bool:
@@ -267,8 +252,9 @@ class WorkerPool(Generic[Handle]):
     start_timeout : float, optional
         Seconds that a process may take to become ready before it is replaced; by default no limit.
     spin_seconds : float
-        How long `wait` polls before it sleeps. Waking up takes as long as a short task, so this
-        should be at least the usual time between the replies of two workers.
+        How long `wait` polls before it sleeps, if it is called with `stop`. Waking up takes as long
+        as a short task, so this should be at least the usual time between the replies of two
+        workers.
     counts : PoolCounts, optional
         Where deaths and restarts are counted.
     event_fd : int
@@ -305,30 +291,28 @@ class WorkerPool(Generic[Handle]):
     def wait(self, seconds: float, stop: Callable[[], bool] | None = None) -> float:
         """Wait at most `seconds` until a worker replies or dies; return the seconds waited.
 
-        Replies and deaths are processed. This polls before it sleeps; while it polls, it also
-        returns when ``stop()`` is true.
+        Replies and deaths are processed. With `stop`, this polls before it sleeps, and while it
+        polls, it also returns when ``stop()`` is true. With 0 seconds, it only processes what has
+        arrived.
         """
         self._watch_all()
         begun = time.perf_counter()
-        until = begun + min(seconds, self._spin_seconds)
+        until = begun if stop is None else begun + min(seconds, self._spin_seconds)
         while not (events := self._poller.poll(0)):
             if stop is not None and stop():
                 break
             if time.perf_counter() >= until:
-                left = seconds - self._spin_seconds
+                left = begun + seconds - time.perf_counter()
                 events = self._poller.poll(left * 1000) if left > 0 else []
                 break
         waited = time.perf_counter() - begun
-        self._drain(events)
-        return waited
-
-    def _drain(self, events: list[tuple[int, int]]) -> None:
         for descriptor, _ in events:
             if descriptor == self._event_fd:
                 with contextlib.suppress(BlockingIOError):  # another thread has read it
                     os.eventfd_read(descriptor)
             else:
                 self._watched[descriptor][1].process.drain()
+        return waited
 
     def _watch_all(self) -> None:
         watched: dict[int, tuple[int, Handle]] = {}
@@ -355,16 +339,14 @@ class WorkerPool(Generic[Handle]):
         if self._counts is not None:
             self._counts.restarts += 1
 
-    def replace_dead(self, worker: Handle, *, idle: bool) -> None:
-        """Replace the process of a worker that died; `idle` means that no task caused its death."""
+    def replace_dead(self, worker: Handle) -> None:
+        """Replace the process of a worker that died."""
         if self._counts is not None:
             self._counts.deaths += 1
-        if idle:
-            self.policy.note_idle_death()
         self.replace(worker)
 
     def prepare(self) -> None:
-        """Do what `tend` does, before a new task.
+        """Process what has arrived and call `tend`, before a new task.
 
         If a constructor has raised an error, first replace the workers that are not ready.
         """
@@ -372,12 +354,13 @@ class WorkerPool(Generic[Handle]):
         for worker in self.workers if start_over else ():
             if not worker.ready:
                 self.replace(worker)
+        self.wait(0.0)
         self.tend()
 
     def tend(self) -> None:
         """Check the workers with no task or an abandoned task, and replace them if needed.
 
-        This never waits. It first reads the replies that have arrived.
+        This never waits. Call `wait` before, which processes the replies that have arrived.
 
         Raises
         ------
@@ -386,20 +369,20 @@ class WorkerPool(Generic[Handle]):
         Exception
             Any error of the constructor of a hosted object.
         """
-        self.wait(0.0)
-        self._tend_all()
-
-    def _tend_all(self) -> None:
         for worker in self.workers:
             if worker.interrupted:
                 self.replace(worker)
-            elif worker.task is None:
-                if not worker.ready:
-                    self._tend_starting(worker)
-                elif not worker.process.awaited():
-                    self.replace_dead(worker, idle=True)
-            elif worker.abandoned_at is not None:
-                self._tend_abandoned(worker, worker.abandoned_at)
+            elif not worker.ready:
+                self._tend_starting(worker)
+            else:
+                self._tend_ready(worker)
+
+    def _tend_ready(self, worker: Handle) -> None:
+        if worker.task is None:
+            if not worker.process.awaited():
+                self.replace_dead(worker)
+        elif worker.abandoned_at is not None:
+            self._tend_abandoned(worker, worker.abandoned_at)
 
     def _tend_starting(self, worker: Handle) -> None:
         try:
@@ -407,7 +390,7 @@ class WorkerPool(Generic[Handle]):
         except Exception as error:
             # `died_starting` is read only now, since the process may have died in `become_ready`.
             if worker.died_starting and isinstance(error, WorkerDiedError):
-                self.replace_dead(worker, idle=True)
+                self.replace_dead(worker)
                 self.policy.note_failed_start(error, len(self.workers))
                 return
             # Workers with the same constructor would raise the same error, so there is no retry
@@ -435,7 +418,7 @@ class WorkerPool(Generic[Handle]):
         if worker.task is not None and worker.task.settled:
             worker.take_task()
             if not worker.process.awaited():
-                self.replace_dead(worker, idle=False)
+                self.replace_dead(worker)
         elif time.monotonic() - abandoned_at > GRACE_SECONDS:
             self.replace_stuck(worker)
 

@@ -17,7 +17,7 @@ from gymnasium import spaces
 
 from plangym_like.batch.simulator import Outcome, Simulator
 from plangym_like.envs.family_env import FamilyEnv
-from plangym_like.execution.costs import CostModel
+from plangym_like.execution.schedule import CostModel
 from plangym_like.states.rows import Row
 
 
@@ -310,6 +310,6 @@ class AlwaysSend(CostModel):
 def sending(env: Any) -> Any:
     """Return a `ParallelEnv` or `BatchEnv`, its workers ready and sent a share of every batch."""
     batch_env = env.batch_env
-    batch_env._costs = AlwaysSend()
+    batch_env.costs = AlwaysSend()
     batch_env.pool.wait_ready()
     return env

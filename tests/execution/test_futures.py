@@ -15,7 +15,7 @@ from playground import CounterEnv, Meeting, Trap, refuse, sending
 
 from plangym_like.constructors import ParallelEnv
 from plangym_like.errors import InputError, StateError
-from plangym_like.execution.costs import MESSAGE_SECONDS
+from plangym_like.execution.schedule import MESSAGE_SECONDS
 from plangym_like.results import BatchFuture
 
 ACTIONS = np.arange(100)
@@ -162,7 +162,7 @@ def test_a_small_batch_that_is_only_asked_whether_it_is_done(serial: CounterEnv)
     with ParallelEnv(CounterEnv, "toy", n_workers=3, audit="off") as env:
         for _ in range(20):  # so that the time per row is known
             env.step_batch(ACTIONS, state)
-        least = max(2, int(MESSAGE_SECONDS / env.executor._costs.seconds_per_row(1)))
+        least = max(2, int(MESSAGE_SECONDS / env.executor.costs.seconds_per_row(1)))
         for part in (1.2, 1.5, 1.8, 2.5):
             actions = np.arange(int(least * part))
             first = env.step_batch(np.zeros(4000, int), state, blocking=False)

@@ -124,7 +124,7 @@ LOADS: dict[str, Callable[[Any, Row], object]] = {
 def test_a_state_that_ends_its_worker_is_never_loaded_here(use: str) -> None:
     with ParallelEnv(TouchyEnv, "toy", n_workers=1, isolate=True, owner=os.getpid()) as env:
         row, before = forged(env, DEADLY), env.get_state()
-        with pytest.raises(PoisonInputError, match="killed 4 workers") as caught:
+        with pytest.raises(PoisonInputError, match=r"killed \d+ workers") as caught:
             LOADS[use](env, row)
         assert caught.value.index == 0 and caught.value.exitcode
         assert np.array_equal(env.get_state(), before)

@@ -1,13 +1,37 @@
-"""The errors of rows that fail, without processes."""
+"""Which rows are to blame for deaths, and the errors of rows that fail, without processes."""
 
 from __future__ import annotations
 
 import pickle
+import signal
 
 import numpy as np
+import pytest
 
-from plangym_like.errors import PoisonInputError, RemoteTraceback, StepTimeoutError
-from plangym_like.execution.row_faults import name_rows
+from plangym_like.errors import (
+    PoisonInputError,
+    RemoteTraceback,
+    StepTimeoutError,
+    WorkerDiedError,
+)
+from plangym_like.execution.row_faults import RowFaults, name_rows
+
+
+@pytest.mark.parametrize(("exitcode", "deaths"), [(-signal.SIGSEGV, 3), (-signal.SIGKILL, 16)])
+def test_a_row_is_to_blame_when_new_workers_that_step_nothing_else_die_in_it(
+    exitcode: int, deaths: int
+) -> None:
+    faults = RowFaults(None, masked=False)
+    died = WorkerDiedError("a worker died", 1, exitcode)
+    for _ in range(20):  # with other rows, so that these may be to blame
+        faults.note_death(5, died, alone=False, tried=())
+    assert list(faults.suspects) == [5]
+    for _ in range(deaths - 1):
+        faults.suspects.clear()
+        faults.note_death(5, died, alone=True, tried=())
+        assert list(faults.suspects) == [5] and faults.failure is None
+    faults.note_death(5, died, alone=True, tried=())
+    assert isinstance(faults.failure, PoisonInputError) and faults.failure.index == 5
 
 
 def test_errors_of_a_part_name_rows_of_the_batch() -> None:

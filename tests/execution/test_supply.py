@@ -25,8 +25,8 @@ SECONDS_PER_ROW = 1e-4
 
 def know_costs(env: Any) -> None:
     """Have the environment believe that a row takes `SECONDS_PER_ROW`."""
-    env.batch_env._costs = AlwaysSend()
-    env.batch_env._costs.note(1, 1, seconds=SECONDS_PER_ROW)
+    env.batch_env.costs = AlwaysSend()
+    env.batch_env.costs.note(1, 1, seconds=SECONDS_PER_ROW)
 
 
 @pytest.fixture(scope="module")

@@ -120,8 +120,6 @@ def test_idle_workers_that_die_are_replaced(make: Callable[..., Pool]) -> None:
     assert pool.workers[0].process.pid != first and not pool.workers[0].ready
     wait_for(pool, lambda: all_free(pool))
     assert (counts.deaths, counts.restarts) == (1, 1)
-    assert pool.policy.suspects_killing(-signal.SIGKILL)
-    assert not pool.policy.suspects_killing(-signal.SIGSEGV)
 
 
 def test_a_death_in_a_task_is_the_owners_to_judge(make: Callable[..., Pool]) -> None:
@@ -131,9 +129,8 @@ def test_a_death_in_a_task_is_the_owners_to_judge(make: Callable[..., Pool]) -> 
     worker.start_task(lambda hosted: os._exit(3))
     wait_for(pool, lambda: worker.died)
     assert worker.busy and isinstance(worker.task.exception(), WorkerDiedError)
-    pool.replace_dead(worker, idle=False)
+    pool.replace_dead(worker)
     wait_for(pool, lambda: all_free(pool))
-    assert not pool.policy.suspects_killing(-signal.SIGKILL)
 
     def raise_the_same(hosted: HostedObject) -> None:
         raise WorkerDiedError("a worker of my own", 1, -9)
@@ -281,5 +278,5 @@ def test_a_task_for_a_worker_that_an_interrupt_has_ended(
             worker.process.drain()
     worker.start_task(pid_of)
     wait_for(pool, lambda: worker.died)
-    pool.replace_dead(worker, idle=False)
+    pool.replace_dead(worker)
     wait_for(pool, lambda: worker.free)

@@ -1,8 +1,7 @@
-"""`Tokens`: ranges of rows that no process has begun; each process takes the next one.
+"""Which process steps which rows: `CostModel`, `cut` and `Tokens`.
 
-The tokens are in a pipe that all processes of a pool read. A token is written and read as a whole,
-because the kernel locks a pipe during each read and write, and everything in it is a multiple of a
-token. So the processes need no lock of their own, which a killed process could hold.
+`CostModel` decides whether a batch is worth sending to workers, `cut` divides its rows into ranges,
+and `Tokens` are the ranges that no process has begun: each process takes the next one.
 """
 
 from __future__ import annotations
@@ -18,6 +17,12 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+# Seconds to send a batch, wake a worker and read its report: the overhead of batches of 4 to 16
+# rows in `benchmarks/never_slower.py`.
+MESSAGE_SECONDS = 5e-4
+# The shortest time per step is raised by this fraction for so many seconds of steps, because steps
+# may become slower.
+_FADE_SECONDS, _FADE = 12e-3, 0.05
 # The batch's key (see `Key`), and the range of its rows.
 _TOKEN = struct.Struct("=qqqq")
 # The most tokens of one write; the kernel does not divide writes of up to 4,096 bytes.
@@ -26,15 +31,80 @@ _MOST = 4096 // _TOKEN.size
 _FULL = 1000
 # Rows are stepped in ranges that take `_COARSE_SECONDS`, and less toward the end of a batch, down
 # to `_FINE_SECONDS` (`benchmarks/never_slower.py`, 16 to 256 rows).
-_FINE_SECONDS, _COARSE_SECONDS = 4e-4, 12e-3
+_FINE_SECONDS, _COARSE_SECONDS = 2.5e-4, 12e-3
 
 Range = tuple[int, int]
 # The number of the block that describes a batch, and the number of the batch.
 Key = tuple[int, int]
 
 
+class CostModel:
+    """Decides whether a batch is worth sending to workers, from the time that its rows take.
+
+    The model: in this process, the time of a batch is proportional to the number of its single
+    steps. If the batch is sent, that time is divided by the number of processes, and the time for
+    messages is added. Rows of 1 step, of 2 or 3, of 4 to 7, and so on are measured separately,
+    because each row also has a fixed cost.
+
+    Parameters
+    ----------
+    message_seconds : float
+        The cost of sending a batch, in addition to its rows.
+
+    Examples
+    --------
+    >>> costs = CostModel()
+    >>> costs.worth_sending(256, 1, workers=1)
+    True
+    >>> costs.note(10, 1, seconds=1e-3)
+    >>> costs.worth_sending(256, 1, workers=1), costs.worth_sending(2, 1, workers=1)
+    (True, False)
+    """
+
+    def __init__(self, message_seconds: float = MESSAGE_SECONDS) -> None:
+        self._message = message_seconds
+        # The shortest time per step, in seconds, of rows with about so many steps; see `_key`.
+        self._seconds: dict[int, float] = {}
+
+    def seconds_per_row(self, steps: float) -> float:
+        """Return the seconds that a row with `steps` steps takes; 0 if this is not known."""
+        return self._seconds.get(_key(steps), 0.0) * steps
+
+    def worth_sending(self, count: int, steps: float, *, workers: int) -> bool:
+        """Return whether to send `count` rows, of `steps` steps on average, to `workers` workers.
+
+        If no time is known yet, the result is true: the rows are then timed while the batch is
+        stepped.
+        """
+        here = count * self.seconds_per_row(steps)
+        return not here or self._message + here / (workers + 1) < here
+
+    def cheap(self, count: int, steps: float) -> bool:
+        """Return whether `count` rows are known to take less time here than a message takes."""
+        return 0.0 < count * self.seconds_per_row(steps) < self._message
+
+    def note(self, taken: float, steps: float, *, seconds: float) -> None:
+        """Record how long a process took for `taken` single steps, of rows with `steps` steps.
+
+        The shortest time counts, because other programs may disturb a process. It is first raised
+        a little, so that older times count less.
+        """
+        key, found = _key(steps), seconds / taken
+        best = self._seconds.get(key, found)
+        self._seconds[key] = min(found, best * (1.0 + _FADE * seconds / _FADE_SECONDS))
+
+
+def _key(steps: float) -> int:
+    """Return a number that is the same for all rows that take about `steps` steps."""
+    return int(steps).bit_length()
+
+
 class Tokens:
-    """A pipe of tokens.
+    """A pipe of tokens, which all processes of a pool read.
+
+    A token is written and read as a whole, because the kernel locks a pipe during each read and
+    write, and everything in it is a multiple of a token. So the processes need no lock of their
+    own, which a killed process could hold.
 
     Parameters
     ----------
@@ -162,6 +232,6 @@ def cut(
     at, taken = 0, 0.0
     while at < len(ends):
         seconds = max(fine, min(coarse, (total - taken) / (2 * processes)))
-        end = max(at + 1, int(np.searchsorted(ends, taken + seconds, side="right")))
+        end = max(at + 1, int(ends.searchsorted(taken + seconds, side="right")))
         yield start + at, start + end
         at, taken = end, float(ends[end - 1])

@@ -1,4 +1,4 @@
-"""`Dispatcher`: steps the rows of one batch on workers and in this process.
+"""`BatchRun`: one batch that is being stepped, by workers and by this process.
 
 The rows are divided into ranges, which become smaller toward the end of the batch. Each process
 takes the next range when it has finished its last one (see `Tokens`), and then marks its rows in
@@ -7,31 +7,34 @@ shared memory. If a worker dies or hangs, the rows that it had taken are put bac
 
 from __future__ import annotations
 
+import math
 import time
+import weakref
 from collections.abc import Callable, Iterable
-from typing import Any, cast
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.batch.arrays import single_steps, steps_of
-from plangym_like.errors import WorkerDiedError
-from plangym_like.execution.costs import CostModel
+from plangym_like.errors import ClosedError, WorkerDiedError
 from plangym_like.execution.row_faults import RowFaults
 from plangym_like.execution.row_pool import Outcome, RowPool, RowWorker
 from plangym_like.execution.row_server import Report, unreported
+from plangym_like.execution.schedule import CostModel, Range, cut
 from plangym_like.execution.shared_batch import SharedBatch
-from plangym_like.execution.tokens import Range, cut
 from plangym_like.processes.remote_errors import portable, unpack_exception
 from plangym_like.processes.wire import loads
+from plangym_like.results import Future
 
 StepHere = Callable[[int, int], "dict[int, Exception] | None"]
 
 # How long this process steps rows before it checks for dead workers (`benchmarks/constants.py`).
 _LOOK_SECONDS = 6e-3
-# The longest sleep between checks (replies and deaths end it earlier), and the least number of
-# checks within a step timeout.
-_SLEEP_SECONDS, _LOOKS_PER_TIMEOUT = 0.5, 16
+# A batch that takes less time is polled for.
+_SOON_SECONDS = 1e-3
 # The time limit for the second try of a row that hung. It is short, because the caller has already
 # waited. If rows are slow, the limit is the time of `_SECOND_TRY_ROWS` rows.
 _SECOND_TRY_SECONDS, _SECOND_TRY_ROWS = 0.2, 10
@@ -40,71 +43,203 @@ _SECOND_TRY_SECONDS, _SECOND_TRY_ROWS = 0.2, 10
 _BEGIN_SECONDS = 3.0
 # In `marks`: this process has stepped the row, or it is not to be stepped any more.
 HERE = -1
+_INTERRUPTED = "this batch was interrupted, so it has no results: step again"
 
 
-class Dispatcher:
-    """Steps one batch on the workers of a pool, and in this process.
+class Owner(Protocol):
+    """The part of a `ProcessExecutor` that its batches need."""
+
+    @property
+    def pool(self) -> RowPool:
+        """The workers."""
+
+    @property
+    def costs(self) -> CostModel:
+        """The times measured in earlier batches."""
+
+    @property
+    def lock(self) -> Any:
+        """The lock to hold while a batch is advanced by a thread."""
+
+    def alone(self) -> AbstractContextManager[Any]:
+        """Return the lock to hold while batches are advanced; see `not_in_use`."""
+
+    def drive(self, run: Any, until: float = math.inf) -> bool:
+        """Advance all batches until `run` is over or the deadline `until` has passed."""
+
+    def note_done(self, run: Any) -> None:
+        """Record that `run` is over."""
+
+
+class BatchRun:
+    """Steps one batch on the workers of a pool, and in this process; the source of its `Future`.
 
     Parameters
     ----------
-    pool : RowPool
-        The workers.
-    costs : CostModel
-        The times measured in earlier batches.
+    owner : ProcessExecutor
+        Advances the batch; referenced weakly, since it refers to its batches.
     batch : SharedBatch
         The batch whose rows are stepped.
     step_here : callable or None
         ``step_here(start, stop)`` steps rows in this process. With ``on_error="mask"``, it returns
         the exceptions of rows that failed, instead of raising. ``None``: only workers step rows.
+
+    Attributes
+    ----------
+    result, error
+        The result of the batch, or the error that ended it.
+    done : bool
+        Whether the batch is over.
+    interrupted : bool
+        Whether an interrupt, such as Ctrl-C, came while the batch was advanced. Its state may be
+        inconsistent, so it is then dropped.
     """
 
-    def __init__(
-        self,
-        pool: RowPool,
-        costs: CostModel,
-        batch: SharedBatch,
-        step_here: StepHere | None,
-    ) -> None:
-        self._pool, self._batch, self._step_here = pool, batch, step_here
-        self._costs, self._steps = costs, steps_of(batch.inputs)
+    def __init__(self, owner: Owner, batch: SharedBatch, step_here: StepHere | None) -> None:
+        self._owner: Owner = weakref.proxy(owner)
+        self._pool = owner.pool
+        self._batch, self._step_here = batch, step_here
+        self._marks, self._steps = batch.marks, steps_of(batch.inputs)
+        self.number, self.count = batch.number, batch.inputs.count
         # Audits cost little time, so they do not wait twice for a row that hangs.
         self._faults = RowFaults(
-            pool.policy, pool.step_timeout, masked=batch.masked, tries_again=not batch.audit
+            self._pool.step_timeout, masked=batch.masked, tries_again=not batch.audit
         )
-        self.number, self.count = batch.number, batch.inputs.count
-        self._marks = batch.marks
         # Ranges to be put into the pipe: it is full, or holds the tokens of another batch.
         self._waiting: list[Range] = []
         # Ranges that another process than before is to step, each with the process of before.
         self._elsewhere: list[tuple[int, Range]] = []
         # When the batch last made progress, as far as this is known.
         self._progress_at = time.monotonic()
+        # The single steps taken in this process, and their seconds.
         self._taken, self._seconds = 0.0, 0.0
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.done = self.interrupted = False
+        self._future: weakref.ref[Future[Any]] | None = None
+
+    # The future of the batch
+
+    def future(self, owner: Any = None) -> Future[Any]:
+        """Make the batch's future, which keeps `owner` alive until the batch is over.
+
+        Call this only once.
+        """
+        future: Future[Any] = Future(self, owner)
+        self._future = weakref.ref(future)
+        return future
 
     @property
-    def failure(self) -> Exception | None:
-        """The error that ends the batch (of the failed row with the lowest index), or ``None``."""
-        return self._faults.failure
+    def what(self) -> str:
+        """The name of the batch in error messages."""
+        return f"a batch of {self.count} rows"
 
-    def _held(self) -> list[RowWorker]:
-        """Return the workers that are stepping rows of this batch."""
-        return [worker for worker in self._pool.workers if worker.batch == self.number]
+    @property
+    def settled(self) -> bool:
+        """Whether the batch is known to be over."""
+        return self.done
+
+    def outcome(self) -> tuple[Any, BaseException | None]:
+        """Return ``(result, None)`` or ``(None, error)``; the batch must be over."""
+        return self.result, self.error
+
+    @property
+    def dropped(self) -> bool:
+        """Whether nobody can get the result: it was interrupted, or its `Future` is gone."""
+        return self.interrupted or (self._future is not None and self._future() is None)
+
+    def settle(self, timeout: float | None) -> bool:
+        """Wait at most `timeout` seconds, and return whether the batch is over."""
+        if self.done:
+            return True
+        if timeout is None:
+            with self._owner.lock:
+                self._drive(math.inf)
+            return self.done
+        until = time.monotonic() + timeout if timeout > 0 else -math.inf
+        # Another thread may hold the lock for longer than `timeout`.
+        if self._owner.lock.acquire(timeout=max(timeout, 0.0)):
+            try:
+                self._drive(until)
+            finally:
+                self._owner.lock.release()
+        return self.done
+
+    def _drive(self, until: float) -> None:
+        if not self.done:
+            with self._owner.alone():
+                self.attempt(partial(self._owner.drive, self, until))
+
+    def cancel(self, error: BaseException) -> bool:
+        """Stop the batch; its future then raises `error`. Return False if it was already over."""
+        with self._owner.lock:
+            if self.done:
+                return False
+            with self._owner.alone():
+                self.drop(error)
+            return True
+
+    def drop(self, error: BaseException) -> None:
+        """Do what `cancel` does; the caller must already hold the owner's locks."""
+        self.attempt(partial(self._fail, error))
+
+    def attempt(self, advance: Callable[[], bool]) -> bool:
+        """Call `advance`, and return whether the batch is over; an error ends the batch.
+
+        An `Exception` is stored, and raised by the batch's `Future`. Any other error, such as
+        `KeyboardInterrupt`, is raised here, and the batch's `Future` then raises `ClosedError`.
+        """
+        try:
+            return self._attempt(advance)
+        except BaseException:
+            self.interrupted = True
+            # If this is interrupted too, the owner drops the batch before the next one.
+            self._attempt(advance)
+            raise
+
+    def _attempt(self, advance: Callable[[], bool]) -> bool:
+        try:
+            if self.done:  # an interrupt came before the owner recorded it
+                over = True
+            elif self.interrupted:
+                over = self._fail(ClosedError(_INTERRUPTED))
+            else:
+                over = advance()
+                if over and self.error is None:
+                    self._finish()
+        except Exception as error:
+            over = self._fail(error)
+        if over:
+            self.done = True
+            self._owner.note_done(self)
+            # Only the caller keeps the memory of the result in use.
+            for name in ("_batch", "_marks", "_step_here"):
+                vars(self).pop(name, None)
+        return over
 
     # Dealing rows
 
-    def launch(self, *, here: bool) -> None:
+    def launch(self, *, here: bool) -> bool:
         """Deal the rows of the batch; if `here` is true, this process may step some of them.
 
         If `here` is true but the time per row is not known yet, this process first steps one row,
-        the last.
+        the last. Return whether the batch is over.
 
         Raises
         ------
         StateFormatError
             The checksum of a state is wrong.
         """
+        self._pool.prepare()
         self._pool.count_rows()
-        count = self._probe() if here and self._step_here is not None else self.count
+        count = self.count
+        if (
+            here
+            and self._step_here is not None
+            and not self._owner.costs.seconds_per_row(self._steps)
+        ):
+            count -= 1
+            self._step(count, count + 1)
         self._batch.begin()
         processes = self._batch.processes if self._batch.audit else None
         for start, stop in self._batch.parts():
@@ -115,6 +250,56 @@ class Dispatcher:
                 later = single_steps(self._batch.inputs, stop, count) / self._horizon
                 self._deal(start, stop, later)
         self._give_tasks()
+        return False
+
+    @property
+    def _processes(self) -> int:
+        """The number of processes that step rows."""
+        return len(self._pool.workers) + (self._step_here is not None)
+
+    @property
+    def _horizon(self) -> int:
+        """The number of steps of each row of a rollout; 1 in ``step_batch``."""
+        return max(1, self._batch.inputs.horizon)
+
+    def _deal(self, start: int, stop: int, later: float = 0.0) -> None:
+        """Divide rows into tokens, and put these into the pipe; `later` is as in `cut`."""
+        seconds = self._owner.costs.seconds_per_row(self._steps) / self._steps * self._horizon
+        # On a cluster, there may be no process yet.
+        processes = max(1, self._processes)
+        self._put(cut(start, stop, self._batch.inputs.dt, seconds, processes, later))
+
+    def _put(self, ranges: Iterable[Range]) -> None:
+        """Put ranges into the pipe, or keep them until there is room.
+
+        The pipe holds the tokens of one batch at a time: a worker steps one batch at a time.
+        """
+        pool = self._pool
+        self._waiting += ranges
+        if pool.dealing is not self._batch:
+            if pool.dealing is not None and len(pool.tokens):
+                return
+            pool.dealing = self._batch
+            pool.keep_serving()  # workers need the batch's blocks before its tokens
+        self._waiting = pool.tokens.put(self._batch.key, self._waiting)
+
+    def _put_back(self, rows: Any) -> None:
+        """Put single rows back, as one token each."""
+        rows = [int(row) for row in rows if int(row) not in self._faults.errors]
+        self._pool.tally.rows_retried += len(rows)
+        self._put([(row, row + 1) for row in rows])
+
+    def _give_tasks(self) -> None:
+        """Let free workers step suspects, one row each, and ranges of an audit."""
+        suspects = self._faults.suspects
+        for worker in self._pool.workers if suspects or self._elsewhere else ():
+            if not worker.free:
+                continue
+            if suspects:
+                row = suspects.popleft()
+                worker.step_alone(self._batch, (row, row + 1), alone=True)
+            elif (rows := self._take_elsewhere(worker.index + 1)) is not None:
+                worker.step_alone(self._batch, rows, alone=False)
 
     def _take_elsewhere(self, process: int) -> Range | None:
         """Remove and return a range that `process` may step, but other processes stepped before.
@@ -128,92 +313,6 @@ class Dispatcher:
                 return rows
         return None
 
-    @property
-    def num_tokens(self) -> int:
-        """The number of tokens of the batch that no process has taken."""
-        return len(self._pool.tokens) if self._pool.dealing is self._batch else 0
-
-    def _probe(self) -> int:
-        """Step the last row if the time per row is not known; return how many rows are left."""
-        if self._costs.seconds_per_row(self._steps):
-            return self.count
-        first = self.count - 1
-        self._batch.verify_from(first)
-        self._step(first, self.count)
-        return first
-
-    @property
-    def _processes(self) -> int:
-        """The number of processes that step rows."""
-        return len(self._pool.workers) + (self._step_here is not None)
-
-    def _deal(self, start: int, stop: int, later: float = 0.0) -> None:
-        """Divide rows into tokens, and put these into the pipe; `later` is as in `cut`."""
-        seconds = self._costs.seconds_per_row(self._steps) / self._steps * self._horizon
-        # On a cluster, there may be no process yet.
-        processes = max(1, self._processes)
-        self._put(cut(start, stop, self._batch.inputs.dt, seconds, processes, later))
-
-    @property
-    def _horizon(self) -> int:
-        """The number of steps of each row of a rollout; 1 in ``step_batch``."""
-        return max(1, self._batch.inputs.horizon)
-
-    def _put(self, ranges: Iterable[Range]) -> None:
-        """Put ranges into the pipe, or keep them until there is room.
-
-        The pipe holds the tokens of one batch at a time: a worker steps one batch at a time.
-        """
-        pool = self._pool
-        if pool.dealing is not self._batch:
-            if pool.dealing is not None and len(pool.tokens):
-                self._waiting += ranges
-                return
-            pool.dealing = self._batch
-            pool.keep_serving()  # workers need the batch's blocks before its tokens
-        self._waiting += pool.tokens.put(self._batch.key, ranges)
-
-    def _put_waiting(self) -> None:
-        if self._waiting:
-            waiting, self._waiting = self._waiting, []
-            self._put(waiting)
-
-    def advance(self, *, here: bool) -> bool:
-        """Read reports and deal more rows, without waiting; return whether the batch is over.
-
-        If `here` is true, this process may step rows too.
-        """
-        self._put_waiting()
-        for outcome in self._pool.outcomes_of(self.number):
-            self._take_in(outcome)
-        if self._pool.step_timeout is not None:
-            self._check_progress(self._pool.step_timeout)
-        if self._faults.errors:  # these rows are not stepped any more
-            self._marks[list(self._faults.errors)] = HERE
-        lowest = self._faults.lowest
-        if lowest is None and not self._faults.suspects and self.done():
-            return True
-        self._stop_above_failure()
-        self._give_tasks()
-        self._put_back_lost()
-        if lowest is None:
-            return False
-        unstepped = not self._are_done(lowest)
-        busy = any(worker.may_write(self.number) for worker in self._pool.workers)
-        return not self._faults.waits_for(below=unstepped, busy=busy)
-
-    def _give_tasks(self) -> None:
-        """Let free workers step suspects, one row each, and ranges of an audit."""
-        suspects = self._faults.suspects
-        for worker in self._pool.workers if suspects or self._elsewhere else ():
-            if not worker.free:
-                continue
-            if suspects:
-                row = suspects.popleft()
-                self._pool.step_alone(worker, self._batch, (row, row + 1), alone=True)
-            elif (rows := self._take_elsewhere(worker.index + 1)) is not None:
-                self._pool.step_alone(worker, self._batch, rows, alone=False)
-
     def _put_back_lost(self) -> None:
         """Put rows back whose token was lost: its worker died before it could say what it took."""
         if self._waiting or self.num_tokens or self._marks.all():
@@ -225,8 +324,6 @@ class Dispatcher:
         left = self._marks == 0
         for start, stop in taken:
             left[start:stop] = False
-        if self._faults.lowest is not None:
-            left[self._faults.lowest :] = False
         if left.any() and not self.num_tokens:
             self._put_back(np.flatnonzero(left))
 
@@ -234,33 +331,58 @@ class Dispatcher:
         """Return the ranges that workers have taken, or that they will get as tasks."""
         ranges = [(row, row + 1) for row in self._faults.suspects]
         ranges += [rows for _, rows in self._elsewhere]
-        for worker in self._held():
+        for worker in self._mine():
             ranges.append(worker.range)
             if worker.task is not None:
                 ranges.append(worker.task_rows)
         return ranges
 
-    def _put_back(self, rows: Any) -> None:
-        """Put single rows back, as one token each."""
-        rows = [int(row) for row in rows if int(row) not in self._faults.errors]
-        self._pool.tally.rows_retried += len(rows)
-        self._put([(row, row + 1) for row in rows])
+    def _mine(self) -> list[RowWorker]:
+        """Return the workers that are stepping rows of this batch."""
+        return [worker for worker in self._pool.workers if worker.batch == self.number]
 
-    def done(self) -> bool:
-        """Return whether all rows are done."""
-        return self._are_done(self.count)
+    @property
+    def num_tokens(self) -> int:
+        """The number of tokens of the batch that no process has taken."""
+        return len(self._pool.tokens) if self._pool.dealing is self._batch else 0
 
-    def _are_done(self, count: int) -> bool:
-        """Return whether the results of the first `count` rows are in memory."""
+    # Stepping
+
+    def advance(self) -> bool:
+        """Read reports and deal more rows, without waiting; return whether the batch is over."""
+        for outcome in self._pool.outcomes_of(self.number):
+            self._take_in(outcome)
+        if self._pool.step_timeout is not None:
+            self._check_progress(self._pool.step_timeout)
+        faults = self._faults
+        if faults.errors:  # these rows are not stepped any more
+            self._marks[list(faults.errors)] = HERE
+        if faults.lowest is None and not faults.suspects and self.is_done():
+            return True
+        if faults.lowest is not None:
+            self._stop_above(faults.lowest)
+        if self._waiting:
+            self._put(())
+        self._give_tasks()
+        self._put_back_lost()
+        if faults.lowest is None:
+            return False
+        unstepped = not self.is_done(faults.lowest)
+        busy = any(worker.may_write(self.number) for worker in self._pool.workers)
+        return not faults.waits_for(below=unstepped, busy=busy)
+
+    def is_done(self, count: int | None = None) -> bool:
+        """Return whether the results of all rows, or the first `count`, are in memory."""
         marks = self._marks[:count]
-        return bool(marks.all()) and not (count and int(marks.min()) < HERE)
+        return bool(marks.all()) and not (len(marks) and int(marks.min()) < HERE)
 
-    def max_sleep(self) -> float:
-        """Return the longest time, in seconds, between two checks of the workers."""
-        limit = self._pool.step_timeout
-        return _SLEEP_SECONDS if limit is None else min(_SLEEP_SECONDS, limit / _LOOKS_PER_TIMEOUT)
-
-    # Stepping here
+    @property
+    def ends_soon(self) -> bool:
+        """Whether the last rows are expected to be done within about a millisecond."""
+        if self._step_here is not None:  # the workers end when this process does
+            return True
+        seconds = self.count * self._owner.costs.seconds_per_row(self._steps)
+        return seconds < _SOON_SECONDS * self._processes
 
     @property
     def steps_next(self) -> bool:
@@ -277,41 +399,37 @@ class Dispatcher:
         if self._step_here is None:
             return False
         until, stepped = time.perf_counter() + _LOOK_SECONDS, False
-        while (found := self._next()) is not None:
+        while True:
+            rows = self._take_elsewhere(0) if self._elsewhere else None
+            rows = rows or self._pool.tokens.take_of(self._batch.key)
+            if rows is None:
+                return stepped
             stepped = True
-            if not self._step(*found) or time.perf_counter() > until:
-                break
-        return stepped
-
-    def _next(self) -> Range | None:
-        """Return the next range for this process."""
-        rows = self._take_elsewhere(0) if self._elsewhere else None
-        return self._pool.tokens.take_of(self._batch.key) if rows is None else rows
+            if not self._step(*rows) or time.perf_counter() > until:
+                return True
 
     def _step(self, start: int, stop: int) -> bool:
         """Step rows in this process; return whether none of them has failed the batch."""
         begun = time.perf_counter()
         assert self._step_here is not None
+        self._batch.rows.cursor[0] = start
         try:
+            self._batch.verify(start, stop)
             self._faults.errors |= self._step_here(start, stop) or {}
         except Exception as error:
             row = int(self._batch.rows.cursor[0])
             self._marks[start:row] = HERE
             self._faults.fail(row, error)
-            self._stop_above_failure()
+            self._stop_above(row)
             return False
         self._marks[start:stop] = HERE
         seconds = time.perf_counter() - begun
         self._pool.tally.seconds_here += seconds
         self._taken += single_steps(self._batch.inputs, start, stop)
         self._seconds += seconds
-        if not self._costs.seconds_per_row(self._steps):
-            self._note_costs()
+        if not self._owner.costs.seconds_per_row(self._steps):
+            self._owner.costs.note(self._taken, self._steps, seconds=self._seconds)
         return True
-
-    def _note_costs(self) -> None:
-        if self._taken:
-            self._costs.note(self._taken, self._steps, seconds=self._seconds)
 
     # Reports, and workers that fail
 
@@ -420,7 +538,7 @@ class Dispatcher:
         self._retry(worker.index, left, row if begun else None, alone)
 
     def _tried(self) -> list[int]:
-        return [worker.alone for worker in self._held() if worker.alone is not None]
+        return [worker.alone for worker in self._mine() if worker.alone is not None]
 
     def _retry(self, worker: int, left: Range, row: int | None, alone: int | None) -> None:
         """Put back the rows of a replaced worker: its range, and rows whose report is lost.
@@ -438,14 +556,10 @@ class Dispatcher:
         self._pool.tally.rows_retried += row is not None
         self._put_back(sorted(rows - {row}))
 
-    def _stop_above_failure(self) -> None:
-        """Stop stepping rows above the lowest row whose error ends the batch."""
-        lowest = self._faults.lowest
-        if lowest is None:
-            return
-        self._batch.want_until(lowest)
-        for worker in self._pool.workers:
-            worker.cancel(self.number, lowest)
+    def _stop_above(self, lowest: int) -> None:
+        """Deal no rows above `lowest`, the lowest row whose error ends the batch."""
+        above = self._marks[lowest:]
+        above[above == 0] = HERE
         tokens, self._waiting = self._waiting, []
         if self._pool.dealing is self._batch:
             tokens += self._pool.tokens.drain()
@@ -458,33 +572,42 @@ class Dispatcher:
 
     # The end
 
-    def result(self) -> Any:
-        """Return the result of a batch that is over."""
+    def _finish(self) -> None:
+        """Set the result, or the error, of a batch whose rows are done."""
+        error = self._faults.failure
+        if error is not None:
+            self._batch.verify()  # its error names the first damaged row of the batch
+            self._fail(error)
+            return
+        batch = self._batch
         rows, seconds = self._pool.count_rows()
         if self._step_here is None and rows == self.count:  # no rows of other batches
             self._taken, self._seconds = rows * self._steps, seconds
-        self._note_costs()
-        self._end()
-        if self._batch.processes is not None and not self._batch.audit:
-            np.maximum(self._marks, 0, out=self._batch.processes)
-        return self._batch.result(dict(sorted(self._faults.errors.items())))
+        if self._taken:
+            self._owner.costs.note(self._taken, self._steps, seconds=self._seconds)
+        self._leave_pipe()
+        if batch.processes is not None and not batch.audit:
+            np.maximum(self._marks, 0, out=batch.processes)
+        self.result = batch.result(dict(sorted(self._faults.errors.items())))
 
-    def _end(self) -> None:
+    def _fail(self, error: BaseException) -> bool:
+        """End the batch with an error; keep its memory until no worker steps its rows any more."""
+        if not self.done:
+            self.error = error
+            self._pool.abandon(self.number, self._batch.memory)
+            self._waiting, self._elsewhere = [], []
+            self._leave_pipe()
+        return True
+
+    def _leave_pipe(self) -> None:
         """Leave the pipe to other batches."""
         if self._pool.dealing is self._batch:
             self._pool.tokens.drain()
             self._pool.dealing = None
 
-    def abandon(self) -> None:
-        """Tell the batch's workers to stop, and keep its memory until all of them have stopped."""
-        self._pool.abandon(self.number, self._batch.memory)
-        self._waiting, self._elsewhere = [], []
-        self._end()
-
 
 def _runs(processes: NDArray[np.int32], start: int, stop: int) -> list[tuple[int, Range]]:
     """Return the ranges of rows ``start:stop`` that the same process has stepped, and which one."""
-    part = processes[start:stop]
-    ends = [*(np.flatnonzero(np.diff(part)) + start + 1).tolist(), stop]
+    ends = [*(np.flatnonzero(np.diff(processes[start:stop])) + start + 1).tolist(), stop]
     starts = [start, *ends[:-1]]
     return [(int(processes[at]), (at, end)) for at, end in zip(starts, ends, strict=True)]
