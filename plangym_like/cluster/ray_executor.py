@@ -28,7 +28,7 @@ from plangym_like.cluster.node_actor import ChunkResult, write_recipe
 from plangym_like.cluster.ray_session import RaySession, import_ray
 from plangym_like.cluster.sites import ClusterOptions
 from plangym_like.errors import WorkerDiedError, WorkerError
-from plangym_like.execution.batch_run import HERE, BatchRun, StepHere
+from plangym_like.execution.batch_run import HERE, BatchRun
 from plangym_like.execution.executor import SubmitOptions
 from plangym_like.execution.process_executor import ProcessExecutor
 from plangym_like.execution.process_options import ProcessOptions
@@ -123,12 +123,8 @@ class RayExecutor(ProcessExecutor):
 
     def _run_of(self, batch: SharedBatch) -> BatchRun:
         self.actors.poll()
-        self.tally.bytes_shared += batch.nbytes
-        return RayRun(self, batch, self._step_here(batch))
-
-    def _step_here(self, batch: SharedBatch) -> StepHere | None:
         # Without workers on this machine, only batches that are too cheap to send are stepped here.
-        return super()._step_here(batch) if self.actors.local_workers else None
+        return RayRun(self, batch, self._stepper if self.actors.local_workers else None)
 
     def _wait(self, run: BatchRun, seconds: float) -> None:
         away = 0.0  # how long to wait for actors
@@ -157,9 +153,9 @@ class RayRun(BatchRun):
     `BatchRun`.
     """
 
-    def __init__(self, owner: RayExecutor, batch: SharedBatch, step_here: StepHere | None) -> None:
-        super().__init__(owner, batch, step_here)
+    def __init__(self, owner: RayExecutor, batch: SharedBatch, stepper: RowStepper | None) -> None:
         self._actors = owner.actors
+        super().__init__(owner, batch, stepper)
         self._sent: list[Chunk] = []
         rows = batch.rows
         self._options = SubmitOptions(

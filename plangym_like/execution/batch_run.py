@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.batch.arrays import single_steps, steps_of
+from plangym_like.batch.row_stepper import RowStepper
 from plangym_like.errors import ClosedError, WorkerDiedError
 from plangym_like.execution.row_faults import RowFaults
 from plangym_like.execution.row_pool import Outcome, RowPool, RowWorker
@@ -28,8 +29,6 @@ from plangym_like.execution.shared_batch import SharedBatch
 from plangym_like.processes.remote_errors import portable, unpack_exception
 from plangym_like.processes.wire import loads
 from plangym_like.results import Future
-
-StepHere = Callable[[int, int], "dict[int, Exception] | None"]
 
 # How long this process steps rows before it checks for dead workers (`benchmarks/constants.py`).
 _LOOK_SECONDS = 6e-3
@@ -80,9 +79,8 @@ class BatchRun:
         Advances the batch; referenced weakly, since it refers to its batches.
     batch : SharedBatch
         The batch whose rows are stepped.
-    step_here : callable or None
-        ``step_here(start, stop)`` steps rows in this process. With ``on_error="mask"``, it returns
-        the exceptions of rows that failed, instead of raising. ``None``: only workers step rows.
+    stepper : RowStepper or None
+        Steps rows in this process; ``None`` leaves all rows to workers.
 
     Attributes
     ----------
@@ -93,14 +91,20 @@ class BatchRun:
     interrupted : bool
         Whether an interrupt, such as Ctrl-C, came while the batch was advanced. Its state may be
         inconsistent, so it is then dropped.
+    ends_soon : bool
+        Whether to expect the last rows within about a millisecond.
     """
 
-    def __init__(self, owner: Owner, batch: SharedBatch, step_here: StepHere | None) -> None:
+    def __init__(self, owner: Owner, batch: SharedBatch, stepper: RowStepper | None) -> None:
         self._owner: Owner = weakref.proxy(owner)
         self._pool = owner.pool
-        self._batch, self._step_here = batch, step_here
+        self._batch, self._stepper = batch, stepper
         self._marks, self._steps = batch.marks, steps_of(batch.inputs)
+        self._horizon = max(1, batch.inputs.horizon)
         self.number, self.count = batch.number, batch.inputs.count
+        seconds = self.count * owner.costs.seconds_per_row(self._steps)
+        # If this process steps rows, the workers end when it does.
+        self.ends_soon = stepper is not None or seconds < _SOON_SECONDS * self._processes
         # Audits cost little time, so they do not wait twice for a row that hangs.
         self._faults = RowFaults(
             self._pool.step_timeout, masked=batch.masked, tries_again=not batch.audit
@@ -213,7 +217,7 @@ class BatchRun:
             self.done = True
             self._owner.note_done(self)
             # Only the caller keeps the memory of the result in use.
-            for name in ("_batch", "_marks", "_step_here"):
+            for name in ("_batch", "_marks"):
                 vars(self).pop(name, None)
         return over
 
@@ -233,11 +237,8 @@ class BatchRun:
         self._pool.prepare()
         self._pool.count_rows()
         count = self.count
-        if (
-            here
-            and self._step_here is not None
-            and not self._owner.costs.seconds_per_row(self._steps)
-        ):
+        known = self._owner.costs.seconds_per_row(self._steps)
+        if here and self._stepper is not None and not known:
             count -= 1
             self._step(count, count + 1)
         self._batch.begin()
@@ -249,18 +250,14 @@ class BatchRun:
             elif start < stop:
                 later = single_steps(self._batch.inputs, stop, count) / self._horizon
                 self._deal(start, stop, later)
-        self._give_tasks()
+        if self._elsewhere:
+            self._give_tasks()
         return False
 
     @property
     def _processes(self) -> int:
         """The number of processes that step rows."""
-        return len(self._pool.workers) + (self._step_here is not None)
-
-    @property
-    def _horizon(self) -> int:
-        """The number of steps of each row of a rollout; 1 in ``step_batch``."""
-        return max(1, self._batch.inputs.horizon)
+        return len(self._pool.workers) + (self._stepper is not None)
 
     def _deal(self, start: int, stop: int, later: float = 0.0) -> None:
         """Divide rows into tokens, and put these into the pipe; `later` is as in `cut`."""
@@ -292,7 +289,7 @@ class BatchRun:
     def _give_tasks(self) -> None:
         """Let free workers step suspects, one row each, and ranges of an audit."""
         suspects = self._faults.suspects
-        for worker in self._pool.workers if suspects or self._elsewhere else ():
+        for worker in self._pool.workers:
             if not worker.free:
                 continue
             if suspects:
@@ -306,7 +303,7 @@ class BatchRun:
 
         If there is no other process, it may step any range.
         """
-        ready = sum(worker.ready for worker in self._pool.workers) + (self._step_here is not None)
+        ready = sum(worker.ready for worker in self._pool.workers) + (self._stepper is not None)
         for index, (before, rows) in enumerate(self._elsewhere):
             if before != process or ready < 2:
                 del self._elsewhere[index]
@@ -315,8 +312,6 @@ class BatchRun:
 
     def _put_back_lost(self) -> None:
         """Put rows back whose token was lost: its worker died before it could say what it took."""
-        if self._waiting or self.num_tokens or self._marks.all():
-            return
         # The ranges are read last: a worker that takes a token meanwhile then shows it.
         if any(worker.may_have_taken for worker in self._pool.workers):
             return
@@ -350,8 +345,9 @@ class BatchRun:
 
     def advance(self) -> bool:
         """Read reports and deal more rows, without waiting; return whether the batch is over."""
-        for outcome in self._pool.outcomes_of(self.number):
-            self._take_in(outcome)
+        if self._pool.outcomes:
+            for outcome in self._pool.outcomes_of(self.number):
+                self._take_in(outcome)
         if self._pool.step_timeout is not None:
             self._check_progress(self._pool.step_timeout)
         faults = self._faults
@@ -363,8 +359,10 @@ class BatchRun:
             self._stop_above(faults.lowest)
         if self._waiting:
             self._put(())
-        self._give_tasks()
-        self._put_back_lost()
+        if faults.suspects or self._elsewhere:
+            self._give_tasks()
+        if not (self._waiting or self.num_tokens or self._marks.all()):
+            self._put_back_lost()
         if faults.lowest is None:
             return False
         unstepped = not self.is_done(faults.lowest)
@@ -377,17 +375,9 @@ class BatchRun:
         return bool(marks.all()) and not (len(marks) and int(marks.min()) < HERE)
 
     @property
-    def ends_soon(self) -> bool:
-        """Whether the last rows are expected to be done within about a millisecond."""
-        if self._step_here is not None:  # the workers end when this process does
-            return True
-        seconds = self.count * self._owner.costs.seconds_per_row(self._steps)
-        return seconds < _SOON_SECONDS * self._processes
-
-    @property
     def steps_next(self) -> bool:
         """Whether `step_own` would step rows now."""
-        if self._step_here is None:
+        if self._stepper is None:
             return False
         return self.num_tokens > 0 or any(before for before, _ in self._elsewhere)
 
@@ -396,7 +386,7 @@ class BatchRun:
 
         Return whether there were any.
         """
-        if self._step_here is None:
+        if self._stepper is None:
             return False
         until, stepped = time.perf_counter() + _LOOK_SECONDS, False
         while True:
@@ -410,14 +400,17 @@ class BatchRun:
 
     def _step(self, start: int, stop: int) -> bool:
         """Step rows in this process; return whether none of them has failed the batch."""
-        begun = time.perf_counter()
-        assert self._step_here is not None
-        self._batch.rows.cursor[0] = start
+        begun, batch = time.perf_counter(), self._batch
+        assert self._stepper is not None
+        batch.rows.cursor[0] = start
         try:
-            self._batch.verify(start, stop)
-            self._faults.errors |= self._step_here(start, stop) or {}
+            batch.verify(start, stop)
+            errors = self._stepper.run_rows(
+                batch.rows, start, stop, masked=batch.masked, audit=batch.audit
+            )
+            self._faults.errors |= errors or {}
         except Exception as error:
-            row = int(self._batch.rows.cursor[0])
+            row = int(batch.rows.cursor[0])
             self._marks[start:row] = HERE
             self._faults.fail(row, error)
             self._stop_above(row)
@@ -425,7 +418,7 @@ class BatchRun:
         self._marks[start:stop] = HERE
         seconds = time.perf_counter() - begun
         self._pool.tally.seconds_here += seconds
-        self._taken += single_steps(self._batch.inputs, start, stop)
+        self._taken += single_steps(batch.inputs, start, stop)
         self._seconds += seconds
         if not self._owner.costs.seconds_per_row(self._steps):
             self._owner.costs.note(self._taken, self._steps, seconds=self._seconds)
@@ -505,7 +498,7 @@ class BatchRun:
             if worker.batch == self.number or worker.may_have_taken:
                 busy = True
                 self._check_worker(worker, limit)
-        if busy or not self.num_tokens or self._step_here is not None:
+        if busy or not self.num_tokens or self._stepper is not None:
             self._progress_at = time.monotonic()
         elif time.monotonic() - self._progress_at > limit + _BEGIN_SECONDS:
             # No worker takes a token: all of them were stopped.
@@ -574,14 +567,13 @@ class BatchRun:
 
     def _finish(self) -> None:
         """Set the result, or the error, of a batch whose rows are done."""
-        error = self._faults.failure
-        if error is not None:
+        if self._faults.lowest is not None:
             self._batch.verify()  # its error names the first damaged row of the batch
-            self._fail(error)
+            self._fail(self._faults.failure)
             return
         batch = self._batch
         rows, seconds = self._pool.count_rows()
-        if self._step_here is None and rows == self.count:  # no rows of other batches
+        if self._stepper is None and rows == self.count:  # no rows of other batches
             self._taken, self._seconds = rows * self._steps, seconds
         if self._taken:
             self._owner.costs.note(self._taken, self._steps, seconds=self._seconds)

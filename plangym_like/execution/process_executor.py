@@ -16,7 +16,7 @@ from plangym_like.batch.current_state import not_in_use
 from plangym_like.batch.layout import Layout
 from plangym_like.batch.row_stepper import RowStepper
 from plangym_like.errors import ClosedError, WorkerTimeoutError
-from plangym_like.execution.batch_run import BatchRun, StepHere
+from plangym_like.execution.batch_run import BatchRun
 from plangym_like.execution.executor import SerialExecutor, SubmitOptions
 from plangym_like.execution.row_pool import RowPool
 from plangym_like.execution.schedule import CostModel
@@ -151,7 +151,9 @@ class ProcessExecutor:
             with self.alone():
                 self._drop_unwanted()
                 pools = self._audit_pools if options.audit else self._pools
-                run = self._run_of(SharedBatch(self.layout, pools, inputs, options))
+                batch = SharedBatch(self.layout, pools, inputs, options)
+                self.tally.bytes_shared += batch.nbytes
+                run = self._run_of(batch)
                 # From here on, the batch is cancelled when its future is dropped.
                 future = None if blocking else run.future(self)
                 self._runs.append(run)
@@ -176,14 +178,7 @@ class ProcessExecutor:
         return not_in_use(self._in_use)
 
     def _run_of(self, batch: SharedBatch) -> BatchRun:
-        self.tally.bytes_shared += batch.nbytes
-        return BatchRun(self, batch, self._step_here(batch))
-
-    def _step_here(self, batch: SharedBatch) -> StepHere | None:
-        if self._stepper is None:
-            return None
-        step = self._stepper.run_rows
-        return partial(step, batch.rows, masked=batch.masked, audit=batch.audit)
+        return BatchRun(self, batch, self._stepper)
 
     @property
     def _num_helpers(self) -> int:
@@ -274,7 +269,7 @@ class ProcessExecutor:
             self._runs.remove(run)
         self.pool.release_unused()
         if not self._runs:
-            self.pool.drop_outcomes()
+            self.pool.outcomes.clear()
 
     def answer(self, index: int, future: Future[Any]) -> Any:
         """Return the result of `future`, a call to environment `index`.

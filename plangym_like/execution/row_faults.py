@@ -41,6 +41,9 @@ class RowFaults:
         If `masked` is true, the exceptions of rows that failed, by row index.
     suspects : deque of int
         Rows to be tried again, each in a worker that steps no other row.
+    lowest : int or None
+        The lowest index of a row whose error ends the batch. Rows with a higher index need not be
+        stepped.
     """
 
     def __init__(
@@ -54,29 +57,16 @@ class RowFaults:
         self._deaths_alone: Counter[int] = Counter()
         self._slow: set[int] = set()
         self._hung: set[int] = set()
-        self._failure: tuple[int, Exception] | None = None
+        self.lowest: int | None = None
+        self._error: Exception
         self._failed_at = 0.0
 
     @property
-    def lowest(self) -> int | None:
-        """The lowest index of a row whose error ends the batch, or ``None``.
-
-        Rows with a higher index need not be stepped.
-        """
-        return None if self._failure is None else self._failure[0]
-
-    @property
-    def failure(self) -> Exception | None:
-        """The error that ends the batch, or ``None``.
-
-        It is the error of the failed row with the lowest index. Later rows may have been left
-        unstepped.
-        """
-        if self._failure is None:
-            return None
-        if self._failure[0] in self._hung:
+    def failure(self) -> Exception:
+        """The error that ends the batch: that of row `lowest`, which must exist."""
+        if self.lowest in self._hung:
             return _timed_out(sorted(self._hung), self._step_timeout)
-        return self._failure[1]
+        return self._error
 
     def lose(self, row: int, error: Exception) -> None:
         """Mark `row` as failed: if rows are masked, record its error; otherwise fail the batch."""
@@ -87,9 +77,9 @@ class RowFaults:
 
     def fail(self, row: int, error: Exception) -> None:
         """Fail the batch with `error`, unless a row with a lower index has failed it already."""
-        if self._failure is None or row < self._failure[0]:
-            self._failure, self._failed_at = (row, error), time.monotonic()
-        last = self._failure[0]
+        if self.lowest is None or row < self.lowest:
+            self.lowest, self._error, self._failed_at = row, error, time.monotonic()
+        last = self.lowest
         self.suspects = deque(row for row in self.suspects if row < last or row in self._slow)
 
     def note_death(
@@ -148,12 +138,11 @@ class RowFaults:
         busy : bool
             Whether workers still step rows of the batch.
         """
-        assert self._failure is not None
-        lowest = self._failure[0]
-        hangs = lowest in self._hung
+        assert self.lowest is not None
+        hangs = self.lowest in self._hung
         also = self._slow if hangs else set()
         soon = busy and not hangs and time.monotonic() - self._failed_at < _STOP_SECONDS
-        return below or soon or bool(also) or any(row < lowest for row in self.suspects)
+        return below or soon or bool(also) or any(row < self.lowest for row in self.suspects)
 
 
 def _poisoned(row: int, deaths: int, deaths_alone: int, error: WorkerDiedError) -> PoisonInputError:

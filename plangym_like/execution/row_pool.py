@@ -342,6 +342,8 @@ class RowPool(WorkerPool[RowWorker]):
         The batch whose rows these are.
     tally : Stats
         Counters of what has happened so far.
+    outcomes : list of Outcome
+        The outcomes that no batch has taken in.
     slowest_row : float
         The longest recent time per row in a worker, in seconds; 0 if not known.
     """
@@ -376,7 +378,7 @@ class RowPool(WorkerPool[RowWorker]):
             event_fd=self._done_fd,
         )
         self.slowest_row = 0.0
-        self._outcomes: list[Outcome] = []
+        self.outcomes: list[Outcome] = []
         self._leftover: list[tuple[Any, int]] = []
 
     def keep_serving(self) -> None:
@@ -406,7 +408,7 @@ class RowPool(WorkerPool[RowWorker]):
     def _tend_ready(self, worker: RowWorker) -> None:
         outcome = worker.outcome()
         if outcome is not None:
-            self._outcomes.append(outcome)
+            self.outcomes.append(outcome)
             if outcome.died:
                 self.replace_dead(worker)
         elif worker.abandoned_at is not None and worker.task is None:
@@ -423,15 +425,9 @@ class RowPool(WorkerPool[RowWorker]):
 
     def outcomes_of(self, batch: int) -> list[Outcome]:
         """Remove and return the outcomes of a batch."""
-        if not self._outcomes:
-            return []
-        mine = [outcome for outcome in self._outcomes if outcome.batch == batch]
-        self._outcomes = [outcome for outcome in self._outcomes if outcome.batch != batch]
+        mine = [outcome for outcome in self.outcomes if outcome.batch == batch]
+        self.outcomes = [outcome for outcome in self.outcomes if outcome.batch != batch]
         return mine
-
-    def drop_outcomes(self) -> None:
-        """Drop the outcomes of batches that are over; called while no batch is running."""
-        self._outcomes.clear()
 
     def abandon(self, batch: int, memory: Any) -> None:
         """Let workers stop stepping a batch; keep its memory until none of them writes to it."""

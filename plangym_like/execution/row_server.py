@@ -236,6 +236,8 @@ class _RowServer:
         slot, tokens = self._slot, self._tokens
         until = time.perf_counter() + self._linger
         while True:
+            if wait_for_request(-1, 0.0):  # it may bring the blocks of the batch that comes next
+                break
             slot[BUSY] = 1
             token = tokens.take()
             if token is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -51,6 +51,8 @@ class SharedBatch:
         The batch, with its results in shared memory and the inputs that this process reads.
     nbytes : int
         The bytes of shared memory that the batch uses.
+    blocks : tuple of SharedBlock
+        The blocks that workers need.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class SharedBatch:
         sizes["inputs"] = place + len(description)
         self.memory = BatchMemory(pools, sizes)
         blocks = {region: block.number for region, block in self.memory.blocks.items()}
+        self.blocks = tuple(self.memory.blocks.values())
         self.key: Key = blocks["inputs"], self.number
         header = self.memory.arrays["inputs"]
         write_header(header, self.number, blocks, place, description)
@@ -122,11 +125,6 @@ class SharedBatch:
             sent[start:stop] = given[start:stop]
             yield start, stop
 
-    @property
-    def blocks(self) -> Sequence[SharedBlock]:
-        """The blocks that workers need."""
-        return tuple(self.memory.blocks.values())
-
     def verify(self, start: int = 0, stop: int | None = None) -> None:
         """Verify the checksums of the states of rows ``start:stop``, unless this has been done.
 
@@ -144,14 +142,13 @@ class SharedBatch:
     def result(self, errors: dict[int, Exception]) -> Any:
         """Return the result, whose memory then belongs to the caller; all rows must be done."""
         self.rows.inputs = self.inputs
-        result = self.layout.result(self._own_rows(), errors)
+        rows = self.rows if self.memory.private <= {"inputs"} else self._copied()
+        result = self.layout.result(rows, errors)
         self.memory.release()
         return result
 
-    def _own_rows(self) -> Rows:
-        """Return the rows; arrays whose memory cannot be lent to the caller are copied."""
-        if not self.memory.private - {"inputs"}:
-            return self.rows
+    def _copied(self) -> Rows:
+        """Return the rows with copies of the arrays whose memory cannot be lent to the caller."""
         rows = self.layout.place(self._shape, self.memory.results(), inputs=self.inputs)
         rows.infos = self.rows.infos
         if isinstance(self.rows.observations, list):
