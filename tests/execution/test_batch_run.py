@@ -126,14 +126,15 @@ def test_a_slow_worker_holds_up_only_the_rows_that_it_has_taken(
     serial: CounterEnv, make_env: Any, meeting: Meeting, aside: Any
 ) -> None:
     # The worker that gets row 0 stays in it until all rows are done that it has not taken.
-    env = make_env(Trap(meeting, [0]))
+    env, done = make_env(Trap(meeting, [0])), [0]
 
     def let_go() -> None:
         meeting.next_report()
         (run,) = env.executor._runs
         until = time.monotonic() + 100
-        while np.count_nonzero(run._marks) < 150 and time.monotonic() < until:
+        while done[0] < 150 and time.monotonic() < until:
             time.sleep(0.01)
+            done[0] = np.count_nonzero(run._marks)
         meeting.let_go()
 
     thread = aside(let_go)
@@ -141,6 +142,7 @@ def test_a_slow_worker_holds_up_only_the_rows_that_it_has_taken(
         env.step_batch(ACTIONS, serial.get_state()), serial.step_batch(ACTIONS, serial.get_state())
     )
     thread.join(100)
+    assert done[0] >= 150
     assert env.stats.rows_retried == 0
 
 

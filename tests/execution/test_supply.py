@@ -12,15 +12,28 @@ from typing import Any
 import numpy as np
 import pytest
 from comparing import assert_same, reached
-from playground import AlwaysSend, sending
+from playground import AlwaysSend, CounterEnv, CounterSimulator, refuse, sending
 
 import plangym_like
+from plangym_like.constructors import ParallelEnv
 from plangym_like.errors import StateFormatError
 from plangym_like.execution import shared_batch
 
 ROWS = 240
 # Seconds of a row, as far as the environment knows.
 SECONDS_PER_ROW = 1e-4
+
+
+class CheckedSimulator(CounterSimulator):
+    """A counter whose states have checksums."""
+
+    checksum = True
+
+
+class CheckedEnv(CounterEnv):
+    """Plans over a `CheckedSimulator`."""
+
+    simulator_class = CheckedSimulator
 
 
 def know_costs(env: Any) -> None:
