@@ -99,6 +99,7 @@ class BatchRun:
         self._owner: Owner = weakref.proxy(owner)
         self._pool = owner.pool
         self._batch, self._stepper = batch, stepper
+        self._pool.tally.bytes_shared += batch.nbytes
         self._marks, self._steps = batch.marks, steps_of(batch.inputs)
         self._horizon = max(1, batch.inputs.horizon)
         self.number, self.count = batch.number, batch.inputs.count

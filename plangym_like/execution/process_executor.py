@@ -151,9 +151,7 @@ class ProcessExecutor:
             with self.alone():
                 self._drop_unwanted()
                 pools = self._audit_pools if options.audit else self._pools
-                batch = SharedBatch(self.layout, pools, inputs, options)
-                self.tally.bytes_shared += batch.nbytes
-                run = self._run_of(batch)
+                run = self._run_of(SharedBatch(self.layout, pools, inputs, options))
                 # From here on, the batch is cancelled when its future is dropped.
                 future = None if blocking else run.future(self)
                 self._runs.append(run)

@@ -29,9 +29,9 @@ def test_a_row_is_to_blame_when_new_workers_that_step_nothing_else_die_in_it(
     for _ in range(deaths - 1):
         faults.suspects.clear()
         faults.note_death(5, died, alone=True, tried=())
-        assert list(faults.suspects) == [5] and faults.failure is None
+        assert list(faults.suspects) == [5] and faults.lowest is None
     faults.note_death(5, died, alone=True, tried=())
-    assert isinstance(faults.failure, PoisonInputError) and faults.failure.index == 5
+    assert faults.lowest == 5 and isinstance(faults.failure, PoisonInputError)
 
 
 def test_errors_of_a_part_name_rows_of_the_batch() -> None:
