@@ -13,25 +13,17 @@ import signal
 import socket
 import sys
 from collections.abc import Iterable
-from itertools import chain
 from typing import Any, NoReturn
 
 from plangym_like.processes import worker
 from plangym_like.processes.child import (
-    Fate,
-    Status,
-    child_status,
-    collect_child,
-    fill_standard_descriptors,
+    die_with_parent,
     flush_outputs,
-    kill_at_end_of,
-    open_again,
-    open_pidfd,
     serve_another_process,
     tie_to,
 )
-from plangym_like.processes.fork_server import StartsThreadsError
-from plangym_like.processes.wire import SEND_FLAGS, receive_with_descriptors, rights
+from plangym_like.processes.start_methods import StartsThreadsError
+from plangym_like.processes.wire import SEND_FLAGS, receive_with_descriptors
 
 _PRELOADED = ("numpy", "numpy.random", "cloudpickle", "gymnasium", "plangym_like.states.rows")
 
@@ -41,10 +33,8 @@ def run(control_fd: int, alive_fd: int) -> NoReturn:
     try:
         serve_another_process()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         tie_to(alive_fd)
-        fill_standard_descriptors()
         os.set_inheritable(control_fd, False)
         control = socket.socket(fileno=control_fd)
         ForkServerMain(control, alive_fd).serve()
@@ -53,61 +43,82 @@ def run(control_fd: int, alive_fd: int) -> NoReturn:
 
 
 class ForkServerMain:
-    """Handles the requests ``preload``, ``fork`` and ``status``, one packet each.
+    """Imports modules and forks workers, as one packet for each request says.
 
-    A request is ``(verb, content, sys.path)``. File descriptors are sent with it; the first is a
-    socket for the answer. If the answer is an exception, the owner raises it.
+    A request is ``(modules, sys.path)``. File descriptors are sent with it; the first is a socket
+    for the answer. If there are more, a worker is forked: they are its data socket, its standard
+    output and its error output. The answer is the worker's process id, 0 if none was asked for, or
+    an exception, which the owner raises. When the worker ends, its exit status is sent as text on
+    the same socket.
     """
 
     def __init__(self, control: socket.socket, alive_fd: int) -> None:
         self._control = control
         self._alive_fd = alive_fd
-        self._poller = select.poll()
-        self._poller.register(control, select.POLLIN)
-        # For each worker: its pidfd, and the descriptor of the file through which the kernel kills
-        # the worker when the owner ends (see `child`).
-        self._children: dict[int, tuple[int, int]] = {}
-        self._statuses: dict[int, int] = {}
+        # By process id: the socket for the exit status of each worker that runs.
+        self._workers: dict[int, socket.socket] = {}
         self._threaded_by: str | None = None
+        # Python writes to this pipe when a child ends, which wakes `serve`.
+        self._wake_fds = os.pipe()
+        for descriptor in self._wake_fds:
+            os.set_blocking(descriptor, False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        signal.set_wakeup_fd(self._wake_fds[1], warn_on_full_buffer=False)
 
     def serve(self) -> None:
-        """Answer requests and collect ended children, until the control socket is closed."""
+        """Answer requests and collect ended workers, until the control socket is closed."""
         self._import(_PRELOADED, default=True)
+        poller = select.poll()
+        poller.register(self._control, select.POLLIN)
+        poller.register(self._wake_fds[0], select.POLLIN)
         while True:
-            for descriptor, _ in self._poller.poll():
-                if descriptor == self._control.fileno():
-                    if not self._answer_one():
-                        return
-                else:
-                    self._collect_ended()
+            ready = {descriptor for descriptor, _ in poller.poll()}
+            if self._wake_fds[0] in ready:
+                os.read(self._wake_fds[0], 1 << 16)
+                self._collect_ended()
+            if self._control.fileno() in ready and not self._answer_one():
+                return
+
+    def _collect_ended(self) -> None:
+        for pid, answers in list(self._workers.items()):
+            found = b""
+            try:
+                ended, status = os.waitpid(pid, os.WNOHANG)
+                if not ended:
+                    continue
+                found = b"%d" % os.waitstatus_to_exitcode(status)
+            except ChildProcessError:  # a preloaded module has collected it
+                pass
+            del self._workers[pid]
+            _send(answers, found)
+            answers.close()
 
     def _answer_one(self) -> bool:
         data, descriptors = receive_with_descriptors(self._control, 1 << 20)
         if not data:
             return False
-        reply_fd, *received = descriptors
-        verb, content, sys.path[:] = pickle.loads(data)
-        answer: Any = None
-        with socket.socket(fileno=reply_fd) as replies:
-            pidfd: int | None = None
-            try:
-                if verb == "status":
-                    answer = self._status(content)
-                elif verb == "preload":
-                    self._import(content)
-                    self._check_threads()
-                else:
-                    self._check_threads()
-                    answer, pidfd = self._fork([reply_fd, *received])
-            except (OSError, StartsThreadsError) as error:
-                answer = error
-            finally:
-                for descriptor in received:
-                    os.close(descriptor)
-            # The owner may have stopped waiting for the answer.
-            with contextlib.suppress(OSError):
-                ancillary = rights([] if pidfd is None else [pidfd])
-                replies.sendmsg([pickle.dumps(answer)], ancillary, SEND_FLAGS)
+        if not descriptors:  # this process may not have more open files; the owner sees the end
+            return True
+        answer_fd, *received = descriptors
+        answers = socket.socket(fileno=answer_fd)
+        modules, sys.path[:] = pickle.loads(data)
+        answer: Any = 0
+        try:
+            self._import(modules)
+            if self._threaded_by is not None:
+                raise StartsThreadsError(self._threaded_by)
+            if 0 < len(received) < 3:
+                raise OSError(errno.EMFILE, "the fork server has too many open files")
+            if received:
+                answer = self._fork(answers, received)
+        except (OSError, StartsThreadsError) as error:
+            answer = error
+        finally:
+            for descriptor in received:
+                os.close(descriptor)
+        _send(answers, pickle.dumps(answer))
+        if answer not in self._workers:
+            answers.close()
         return True
 
     def _import(self, modules: Iterable[str], *, default: bool = False) -> None:
@@ -120,68 +131,39 @@ class ForkServerMain:
             if self._threaded_by is None and len(os.listdir("/proc/self/task")) > 1:
                 self._threaded_by = "" if default else name
 
-    def _check_threads(self) -> None:
-        if self._threaded_by is not None:
-            raise StartsThreadsError(self._threaded_by)
-
-    def _fork(self, descriptors: list[int]) -> tuple[int, int]:
+    def _fork(self, answers: socket.socket, descriptors: list[int]) -> int:
         # Garbage collection in the workers does not touch frozen objects, so the memory of these
         # objects stays shared.
         gc.collect()
         gc.freeze()
         flush_outputs()
-        guard = open_again(self._alive_fd)
-        try:
-            pid = os.fork()
-        except OSError:
-            os.close(guard)
-            raise
+        parent = os.getpid()
+        pid = os.fork()
         if pid == 0:
-            self._become_worker(descriptors, guard)
-        kill_at_end_of(guard, pid)
-        pidfd = open_pidfd(pid)
-        if pidfd is None:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            os.close(guard)
-            raise OSError(errno.EMFILE, "the process that forks workers has too many open files")
-        self._children[pid] = pidfd, guard
-        self._statuses.pop(pid, None)
-        self._poller.register(pidfd, select.POLLIN)
-        return pid, pidfd
+            self._become_worker(parent, answers, *descriptors)
+        self._workers[pid] = answers
+        return pid
 
-    def _become_worker(self, descriptors: list[int], guard: int) -> NoReturn:
+    def _become_worker(
+        self, parent: int, answers: socket.socket, data_fd: int, *outputs: int
+    ) -> NoReturn:
         try:
-            self._control.close()
-            for descriptor in (self._alive_fd, guard, *chain(*self._children.values())):
+            die_with_parent()
+            if os.getppid() != parent:  # it ended before this
+                os._exit(1)
+            signal.set_wakeup_fd(-1)
+            for connection in (self._control, answers, *self._workers.values()):
+                connection.close()
+            for descriptor in (self._alive_fd, *self._wake_fds):
                 os.close(descriptor)
-            reply_fd, data_fd, alive_fd, *outputs = descriptors
-            os.close(reply_fd)
             for target, output in enumerate(outputs, start=1):
                 os.dup2(output, target)
                 os.close(output)
-            worker.run(data_fd, alive_fd)
+            worker.run(data_fd)
         finally:
             os._exit(1)
 
-    def _collect_ended(self) -> None:
-        for pid in list(self._children):
-            status = child_status(pid)
-            if status is Fate.RUNNING:
-                continue
-            collect_child(pid)
-            pidfd, guard = self._children.pop(pid)
-            self._poller.unregister(pidfd)
-            os.close(pidfd)
-            os.close(guard)
-            if isinstance(status, int):
-                self._statuses[pid] = status
-        # Statuses are kept after they were requested, since the answer may not have arrived.
-        while len(self._statuses) > 4096:
-            del self._statuses[next(iter(self._statuses))]
 
-    def _status(self, pid: int) -> Status:
-        self._collect_ended()
-        if pid in self._children:
-            return Fate.RUNNING
-        return self._statuses.get(pid, Fate.UNKNOWN)
+def _send(answers: socket.socket, packet: bytes) -> None:
+    with contextlib.suppress(OSError):  # the owner may have stopped waiting for the answer
+        answers.sendmsg([packet], [], SEND_FLAGS)

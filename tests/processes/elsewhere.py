@@ -66,4 +66,5 @@ def hide(*packages: str) -> None:
                 delattr(module, name)
     for name in _HIDDEN_MODULES:
         sys.modules.pop(name, None)
+    sys.platform = "darwin"
     sys.meta_path.insert(0, _Hide())  # type: ignore[arg-type]
