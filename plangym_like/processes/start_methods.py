@@ -295,7 +295,7 @@ def _ask(
     WorkerStartError
         Two fork servers in succession ended or did not answer.
     """
-    failure: ForkServerGoneError | None = None
+    failed = False
     while "" not in _unfit:
         server = _fork_server()
         try:
@@ -303,12 +303,12 @@ def _ask(
         except StartsThreadsError as error:
             _note_unfit(error.module)
         except ForkServerGoneError as error:
-            if failure is not None:
+            if failed:
                 raise WorkerStartError(
                     "the process that forks workers ended twice in a row, or did not answer; its "
                     'output may say why. start_method="spawn" does not need it'
                 ) from error
-            failure = error
+            failed = True
         else:
             return pid, answers, server
         _replace(server)
