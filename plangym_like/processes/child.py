@@ -219,7 +219,7 @@ def start_python(function: str, descriptors: Sequence[int], environ: dict[str, s
             "this Python does not know its own executable (sys.executable is empty), so it cannot "
             'start another interpreter; start_method="fork" does not need it'
         )
-    path = [entry for entry in sys.path if type(entry) is str]
+    path = list(map(str, sys.path))
     module, _, name = function.rpartition(".")
     code = (
         f"import sys; sys.path[:] = {path!r}; from {__package__} import child, {module}; "

@@ -203,12 +203,13 @@ class Connection:
         while self._exchange():
             pass
         if self._end is None:  # otherwise a signal handler has already done this
-            how = "something in it closed its connection, so it was killed"
-            if by_itself:
-                how = self.process.describe_end()
             if self._reason is None:
+                how = "something in it closed its connection, so it was killed"
+                if by_itself:
+                    how = self.process.describe_end()
                 logger.warning("%s died: %s", self._worker, how)
-            self._finish(self._reason or self._death(how))
+                self._reason = self._death(how)
+            self._finish(self._reason)
 
     def _death(self, how: str) -> MakeError:
         """Return a function that returns the error of a worker that has died in this way."""

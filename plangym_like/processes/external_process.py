@@ -100,9 +100,9 @@ class ExternalProcess:
         except OSError:  # it has been removed
             directory = None
         setup = {
-            "path": [entry for entry in sys.path if type(entry) is str],
+            "path": list(map(str, sys.path)),
             "directory": directory,
-            "argv": [argument for argument in getattr(sys, "argv", []) if type(argument) is str],
+            "argv": list(map(str, getattr(sys, "argv", []))),
             "environ": worker_environ(),
             "session_key": session_key(),
             "linger": self.linger,

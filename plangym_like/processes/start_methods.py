@@ -99,7 +99,7 @@ class ForkServer:
         Return the socket on which the answer will come.
         """
         fit = [name for name in modules if name not in _unfit]
-        packet = pickle.dumps((fit, [entry for entry in sys.path if type(entry) is str]))
+        packet = pickle.dumps((fit, list(map(str, sys.path))))
         answers, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         close_in_copies(answers)
         try:

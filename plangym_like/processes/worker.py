@@ -56,20 +56,32 @@ def run(data_fd: int, alive_fd: int = -1) -> NoReturn:
     status = 1
     try:
         serve_another_process()
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        if alive_fd >= 0:
-            tie_to(alive_fd)
-        os.set_inheritable(data_fd, False)
-        connection = close_in_copies(socket.socket(fileno=data_fd))
-        status = Worker(connection).serve()
+        status = Worker(_take_over(data_fd, alive_fd)).serve()
     except BaseException:
         traceback.print_exc()
     finally:
-        with contextlib.suppress(BaseException):
-            flush_outputs()
+        _flush()
         os._exit(status)
+
+
+# The functions below must stay short: without any memory left, CPython before 3.14 hangs when it
+# leaves a `with` or `finally` block more than 256 instructions into a function.
+
+
+def _take_over(data_fd: int, alive_fd: int) -> socket.socket:
+    """Set up this process; return its data socket."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    if alive_fd >= 0:
+        tie_to(alive_fd)
+    os.set_inheritable(data_fd, False)
+    return close_in_copies(socket.socket(fileno=data_fd))
+
+
+def _flush() -> None:
+    with contextlib.suppress(BaseException):
+        flush_outputs()
 
 
 class Worker:
