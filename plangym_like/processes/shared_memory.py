@@ -67,8 +67,6 @@ class SharedBlock:
             if hasattr(os, "posix_fallocate"):
                 with interrupts_deferred():
                     self._make_file()
-                    os.posix_fallocate(self.fd, 0, self.nbytes)
-                    self._map()
             else:
                 self.memory = mmap.mmap(-1, self.nbytes)
         except (OSError, ValueError) as error:
@@ -84,6 +82,7 @@ class SharedBlock:
             ) from error
 
     def _make_file(self) -> None:
+        """Make the file and map it; of two descriptors for it, keep the one of the mapping."""
         if hasattr(os, "memfd_create"):
             self.fd = os.memfd_create("plangym_like", os.MFD_CLOEXEC)
         else:
@@ -91,9 +90,7 @@ class SharedBlock:
             os.unlink(path)
         self._finalizer = weakref.finalize(self, os.close, self.fd)
         self._finalizer.atexit = False
-
-    def _map(self) -> None:
-        """Map the file; keep the descriptor that the mapping has anyway, and close the other."""
+        os.posix_fallocate(self.fd, 0, self.nbytes)
         file = os.fstat(self.fd)
         likely = os.dup(self.fd)
         os.close(likely)
