@@ -125,7 +125,9 @@ class Connection:
         return Future(request)
 
     def _exchange(self, message: Sequence[Buffer] = (), request: Request | None = None) -> bool:
-        """Send and receive, without waiting; return whether anything was received.
+        """Send `message`, or receive if there is none; return whether anything was received.
+
+        This does not wait. It also sends what is left of earlier messages.
 
         The caller must hold the lock.
         """
@@ -139,7 +141,7 @@ class Connection:
             if request is not None:
                 self._pending[request.number] = weakref.ref(request)
             self._channel.send(message)
-            return self._channel.receive(self._deliver)
+            return not message and self._channel.receive(self._deliver)
         except BaseException:
             self._channel.ended = True
             self._reason = self._reason or self._death(
