@@ -12,39 +12,52 @@
 The fork server is a process that has imported the workers' modules and forks workers on request. A
 worker that is forked from it starts within milliseconds, and inherits no threads, locks or other
 state of the user's process. The fork server is started when it is first needed. It runs
-`fork_server_main`, and its workers end with it.
+`fork_server_main` in a single thread, and its workers end with it.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
+import errno
+import gc
+import importlib
 import logging
 import os
 import pickle
+import select
+import signal
 import socket
 import sys
 import weakref
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
 
 from plangym_like.errors import InputError, WorkerStartError
+from plangym_like.processes import worker
 from plangym_like.processes.child import (
     ONE_THREAD,
     ChildProcess,
+    die_with_parent,
     fill_standard_descriptors,
+    flush_outputs,
     interrupts_deferred,
+    serve_another_process,
     start_child,
     start_copy,
     start_python,
+    tie_to,
 )
 from plangym_like.processes.shared_memory import none_are_left
-from plangym_like.processes.wire import rights
+from plangym_like.processes.wire import SEND_FLAGS, receive_with_descriptors, rights
 from plangym_like.support.fork_safety import close_in_copies, new_lock
 
 logger = logging.getLogger("plangym_like")
 
 START_METHODS = ("forkserver", "spawn", "fork")
 
+# What the fork server imports before it is asked to.
+_PRELOADED = ("numpy", "numpy.random", "cloudpickle", "gymnasium", "plangym_like.states.rows")
 # How many seconds to wait for an answer of the fork server, which may have to import modules.
 _PATIENCE = 120.0
 
@@ -82,7 +95,7 @@ class ForkServer:
     def __init__(self) -> None:
         environ = dict(os.environ) | ONE_THREAD
         process = start_child(
-            lambda *ends: start_python("fork_server_main.run", ends, environ),
+            lambda *ends: start_python("start_methods.fork_server_main", ends, environ),
             socket.SOCK_SEQPACKET,
         )
         self.pid, self.owner_pid = process.pid, os.getpid()
@@ -229,8 +242,8 @@ def launch(start_method: str) -> ChildProcess:
     try:
         if start_method == "fork":
             return start_child(_start_copy)
-        worker = _fork_worker() if start_method == "forkserver" else None
-        return worker or start_child(
+        forked = _fork_worker() if start_method == "forkserver" else None
+        return forked or start_child(
             lambda *ends: start_python("worker.run", ends, worker_environ())
         )
     except OSError as error:
@@ -255,8 +268,6 @@ def _start_error(error: OSError) -> WorkerStartError:
 
 
 def _start_copy(data_fd: int, alive_fd: int) -> int:
-    from plangym_like.processes import worker
-
     def run() -> None:
         atexit._clear()
         worker.run(data_fd, alive_fd)
@@ -347,3 +358,144 @@ def _end_fork_server(process: ChildProcess) -> None:
     with interrupts_deferred():
         process.end()
         process.close()
+
+
+def fork_server_main(control_fd: int, alive_fd: int) -> NoReturn:
+    """Serve requests on the socket `control_fd` until the owner is gone."""
+    try:
+        serve_another_process()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        tie_to(alive_fd)
+        os.set_inheritable(control_fd, False)
+        control = socket.socket(fileno=control_fd)
+        ForkServerMain(control, alive_fd).serve()
+    finally:
+        os._exit(0)
+
+
+class ForkServerMain:
+    """Imports modules and forks workers, as one packet for each request says.
+
+    A request is ``(modules, sys.path)``. File descriptors are sent with it; the first is a socket
+    for the answer. If there are more, a worker is forked: they are its data socket, its standard
+    output and its error output. The answer is the worker's process id, 0 if none was asked for, or
+    an exception, which the owner raises. When the worker ends, its exit status is sent as text on
+    the same socket.
+    """
+
+    def __init__(self, control: socket.socket, alive_fd: int) -> None:
+        self._control = control
+        self._alive_fd = alive_fd
+        # By process id: the socket for the exit status of each worker that runs.
+        self._workers: dict[int, socket.socket] = {}
+        self._threaded_by: str | None = None
+        # Python writes to this pipe when a child ends, which wakes `serve`.
+        self._wake_fds = os.pipe()
+        for descriptor in self._wake_fds:
+            os.set_blocking(descriptor, False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        signal.set_wakeup_fd(self._wake_fds[1], warn_on_full_buffer=False)
+
+    def serve(self) -> None:
+        """Answer requests and collect ended workers, until the control socket is closed."""
+        self._import(_PRELOADED, default=True)
+        poller = select.poll()
+        poller.register(self._control, select.POLLIN)
+        poller.register(self._wake_fds[0], select.POLLIN)
+        while True:
+            ready = {descriptor for descriptor, _ in poller.poll()}
+            if self._wake_fds[0] in ready:
+                os.read(self._wake_fds[0], 1 << 16)
+                self._collect_ended()
+            if self._control.fileno() in ready and not self._answer_one():
+                return
+
+    def _collect_ended(self) -> None:
+        for pid, answers in list(self._workers.items()):
+            found = b""
+            try:
+                ended, status = os.waitpid(pid, os.WNOHANG)
+                if not ended:
+                    continue
+                found = b"%d" % os.waitstatus_to_exitcode(status)
+            except ChildProcessError:  # a preloaded module has collected it
+                pass
+            del self._workers[pid]
+            _send_answer(answers, found)
+            answers.close()
+
+    def _answer_one(self) -> bool:
+        data, descriptors = receive_with_descriptors(self._control, 1 << 20)
+        if not data:
+            return False
+        if not descriptors:  # this process may not have more open files; the owner sees the end
+            return True
+        answer_fd, *received = descriptors
+        answers = socket.socket(fileno=answer_fd)
+        modules, sys.path[:] = pickle.loads(data)
+        answer: Any = 0
+        try:
+            self._import(modules)
+            if self._threaded_by is not None:
+                raise StartsThreadsError(self._threaded_by)
+            if 0 < len(received) < 3:
+                raise OSError(errno.EMFILE, "the fork server has too many open files")
+            if received:
+                answer = self._fork(answers, received)
+        except (OSError, StartsThreadsError) as error:
+            answer = error
+        finally:
+            for descriptor in received:
+                os.close(descriptor)
+        _send_answer(answers, pickle.dumps(answer))
+        if answer not in self._workers:
+            answers.close()
+        return True
+
+    def _import(self, modules: Iterable[str], *, default: bool = False) -> None:
+        for name in modules:
+            if name in sys.modules:
+                continue
+            # A worker that needs the module will raise the same error and report it.
+            with contextlib.suppress(BaseException):  # also SystemExit
+                importlib.import_module(name)
+            if self._threaded_by is None and len(os.listdir("/proc/self/task")) > 1:
+                self._threaded_by = "" if default else name
+
+    def _fork(self, answers: socket.socket, descriptors: list[int]) -> int:
+        # Garbage collection in the workers does not touch frozen objects, so the memory of these
+        # objects stays shared.
+        gc.collect()
+        gc.freeze()
+        flush_outputs()
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            self._become_worker(parent, answers, *descriptors)
+        self._workers[pid] = answers
+        return pid
+
+    def _become_worker(
+        self, parent: int, answers: socket.socket, data_fd: int, *outputs: int
+    ) -> NoReturn:
+        try:
+            die_with_parent()
+            if os.getppid() != parent:  # it ended before this
+                os._exit(1)
+            signal.set_wakeup_fd(-1)
+            for connection in (self._control, answers, *self._workers.values()):
+                connection.close()
+            for descriptor in (self._alive_fd, *self._wake_fds):
+                os.close(descriptor)
+            for target, output in enumerate(outputs, start=1):
+                os.dup2(output, target)
+                os.close(output)
+            worker.run(data_fd)
+        finally:
+            os._exit(1)
+
+
+def _send_answer(answers: socket.socket, packet: bytes) -> None:
+    with contextlib.suppress(OSError):  # the owner may have stopped waiting for the answer
+        answers.sendmsg([packet], [], SEND_FLAGS)

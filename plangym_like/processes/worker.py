@@ -56,7 +56,8 @@ def run(data_fd: int, alive_fd: int = -1) -> NoReturn:
     status = 1
     try:
         serve_another_process()
-        status = Worker(_take_over(data_fd, alive_fd)).serve()
+        connection = _take_over(data_fd, alive_fd)
+        status = Worker(connection).serve()
     except BaseException:
         traceback.print_exc()
     finally:
