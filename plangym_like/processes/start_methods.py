@@ -90,6 +90,8 @@ class ForkServer:
     ----------
     pid, owner_pid : int
         The ids of the fork server and of the process that started it.
+    loaded : set of str, optional
+        Modules that it has tried to import; ``None`` before its first answer.
     """
 
     def __init__(self) -> None:
@@ -99,6 +101,7 @@ class ForkServer:
             socket.SOCK_SEQPACKET,
         )
         self.pid, self.owner_pid = process.pid, os.getpid()
+        self.loaded: set[str] | None = None
         self._socket = process.connection
         self._finalizer = weakref.finalize(self, _end_fork_server, process)
 
@@ -150,6 +153,7 @@ class ForkServer:
         if isinstance(answer, Exception):
             answers.close()
             raise answer
+        self.loaded = (self.loaded or set()).union(modules)
         return answer, answers
 
 
@@ -222,7 +226,8 @@ def get_ready(start_method: str, preload: Sequence[str] = ()) -> None:
         The fork server could not be started.
     """
     check_start_method(start_method)
-    if start_method == "forkserver":
+    loaded = None if _current is None else _current.loaded
+    if start_method == "forkserver" and (loaded is None or not loaded.issuperset(preload)):
         try:
             found = _ask(preload)
         except OSError as error:
