@@ -31,6 +31,7 @@ import socket
 import sys
 import weakref
 from collections.abc import Iterable, Sequence
+from itertools import filterfalse
 from typing import Any, NoReturn
 
 from plangym_like.errors import InputError, WorkerStartError
@@ -114,7 +115,7 @@ class ForkServer:
 
         Return the socket on which the answer will come.
         """
-        fit = [name for name in modules if name not in _unfit]
+        fit = tuple(filterfalse(_unfit.__contains__, modules))
         packet = pickle.dumps((fit, list(map(str, sys.path))))
         answers, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         close_in_copies(answers)
@@ -399,8 +400,6 @@ class ForkServerMain:
         self._wake_fds = os.pipe()
         for descriptor in self._wake_fds:
             os.set_blocking(descriptor, False)
-        signal.signal(signal.SIGCHLD, lambda number, frame: None)
-        signal.set_wakeup_fd(self._wake_fds[1], warn_on_full_buffer=False)
 
     def serve(self) -> None:
         """Answer requests and collect ended workers, until the control socket is closed."""
@@ -409,10 +408,13 @@ class ForkServerMain:
         poller.register(self._control, select.POLLIN)
         poller.register(self._wake_fds[0], select.POLLIN)
         while True:
+            # Each time, because a module that was imported may have changed this.
+            signal.signal(signal.SIGCHLD, lambda number, frame: None)
+            signal.set_wakeup_fd(self._wake_fds[1], warn_on_full_buffer=False)
+            self._collect_ended()
             ready = {descriptor for descriptor, _ in poller.poll()}
             if self._wake_fds[0] in ready:
                 os.read(self._wake_fds[0], 1 << 16)
-                self._collect_ended()
             if self._control.fileno() in ready and not self._answer_one():
                 return
 

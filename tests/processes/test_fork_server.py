@@ -269,3 +269,17 @@ def test_a_module_that_exits_when_it_is_imported_does_not_end_it(
         with pytest.raises(SystemExit):
             process.apply(lambda hosted: __import__("exits_at_import"))(60)
         assert process.echo(1) == 1
+
+
+@pytest.mark.usefixtures("fresh_fork_server")
+def test_a_module_that_changes_signals_when_it_is_imported_hides_no_death(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "changes_signals.py").write_text(
+        "import signal\nsignal.signal(signal.SIGCHLD, signal.SIG_DFL)\nsignal.set_wakeup_fd(-1)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with ExternalProcess(HostedObject, preload=["changes_signals"]) as process:
+        assert "changes_signals" in process.modules()
+        with pytest.raises(WorkerDiedError, match="status 4"):
+            process.end(4)
