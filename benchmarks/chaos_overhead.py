@@ -6,6 +6,7 @@ Prints seconds for the same transitions, medians of interleaved repeats; results
 from __future__ import annotations
 
 import logging
+import os
 import random
 import signal
 import statistics
@@ -39,8 +40,8 @@ def main() -> None:
                     while not over.wait(KILL_SECONDS):
                         process = env.batch_env[chance.randrange(2)]
                         try:
-                            signal.pidfd_send_signal(process.sentinel, signal.SIGKILL)
-                        except (OSError, TypeError):
+                            os.kill(process.pid, signal.SIGKILL)
+                        except ProcessLookupError:
                             continue
                         kills += 1
 

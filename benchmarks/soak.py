@@ -94,8 +94,8 @@ class Pair:
                 os.kill(pid, signal.SIGKILL)
             else:
                 process = self.parallel.batch_env[chance.randrange(2)]
-                signal.pidfd_send_signal(process.sentinel, signal.SIGKILL)
-        except (OSError, TypeError, StopIteration):
+                os.kill(process.pid, signal.SIGKILL)
+        except (ProcessLookupError, StopIteration):
             return 0
         return 1
 

@@ -79,3 +79,24 @@ def test_bytes_of_a_generator_are_those_of_another_after_a_load() -> None:
     one, other = np.random.default_rng(1), np.random.default_rng(2)
     assert load_generator(save_generator(one), other) is other
     assert one.random() == other.random()
+
+
+def test_an_interrupt_leaves_no_generator_with_the_memory_of_another() -> None:
+    first, second = np.random.default_rng(1), np.random.default_rng(2)
+
+    class Interrupted(GeneratorMemory):
+        def __setattr__(self, name: str, value: Any) -> None:
+            if value is second.bit_generator:
+                raise KeyboardInterrupt
+            super().__setattr__(name, value)
+
+    env: Any = CartPoleEnv()
+    memory, payload = Interrupted(env), np.zeros(40, np.uint8)
+    env._np_random = first
+    memory.save(payload, 0)
+    env._np_random = second
+    with pytest.raises(KeyboardInterrupt):
+        memory.save(payload, 0)
+    env._np_random = first
+    memory.save(payload, 0)
+    assert payload.tobytes() == save_generator(first)

@@ -15,7 +15,7 @@ from plangym_like.errors import StateMismatchError
 from plangym_like.execution.executor import SubmitOptions
 from plangym_like.execution.known_ids import know, known_ids
 from plangym_like.execution.short_episode import ShortEpisode, episode_given
-from plangym_like.processes import fork_server
+from plangym_like.processes import start_methods
 from plangym_like.processes.child import serve_another_process
 from plangym_like.processes.remote_errors import pack_exception
 from plangym_like.processes.wire import dumps, dumps_by_value, loads
@@ -68,7 +68,7 @@ class NodeActor:
 
     def __init__(self, context: dict[str, Any], recipe: bytes) -> None:
         enter_worker_context(**context)
-        fork_server.warm_up(["plangym_like.execution.row_server"])
+        start_methods.warm_up(["plangym_like.execution.row_server"])
         self._recipe = recipe
         self._thread = ThreadPoolExecutor(1, "plangym_like")
         self._env: Any = None

@@ -17,7 +17,7 @@ from plangym_like.errors import StepTimeoutError, WorkerDiedError, WorkerError, 
 from plangym_like.execution.known_ids import KnownIds, know, known_ids
 from plangym_like.execution.process_executor import ProcessExecutor
 from plangym_like.execution.short_episode import ShortEpisode, given_episode, play_rows
-from plangym_like.processes import fork_server
+from plangym_like.processes import start_methods
 from plangym_like.processes.child import check_can_start
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.remote_errors import is_remote, portable_result
@@ -102,7 +102,7 @@ class ProcessOptions:
     def prepare(self) -> None:
         """Start the fork server, which imports modules while this process makes its simulator."""
         if self._start_method == "forkserver":
-            fork_server.warm_up(self._preload)
+            start_methods.warm_up(self._preload)
         self._begun = time.monotonic()
 
     @contextlib.contextmanager

@@ -28,7 +28,7 @@ from plangym_like.execution.short_episode import ShortEpisode, check, play_rows
 from plangym_like.processes.remote_errors import pack_exception
 from plangym_like.processes.shared_memory import WRITES_IN_ORDER, attach
 from plangym_like.processes.wire import dumps, loads
-from plangym_like.processes.worker import release_reserve, wait_for_request
+from plangym_like.processes.worker import wait_for_request
 from plangym_like.states.rows import Row
 
 # The indexes of the fields of a progress slot, and its size in words of 64 bits: the row that the
@@ -396,10 +396,8 @@ class _RowServer:
         errors, self._errors = self._errors, {}
         stepped, self._stepped, self._reports = self._stepped, [], False
         report, slot = Report(), self._slot
-        if failure is not None:
-            release_reserve()
-            if batch is None:
-                raise failure
+        if failure is not None and batch is None:
+            raise failure
         if batch is not None and (stepped or failure is not None):
             report.batch, report.stepped = batch.key[1], stepped
             report.start = int(slot[START])

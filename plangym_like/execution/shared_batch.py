@@ -199,11 +199,11 @@ class BatchMemory:
             self._drop_idle()
             block = pool.take(nbytes)
         self.blocks[region] = block
-        if region != "inputs" and pool.may_lend():
-            self.arrays[region] = pool.lend(block)
-        else:
+        lent = pool.lend(block) if region != "inputs" else None
+        if lent is None:
             self.private.add(region)
-            self.arrays[region] = block.array()
+            lent = block.array()
+        self.arrays[region] = lent
 
     def results(self) -> dict[str, Row]:
         """Return the bytes of each region; copy the results in `private` regions."""

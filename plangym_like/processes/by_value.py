@@ -5,41 +5,32 @@ from __future__ import annotations
 import functools
 import io
 import os
+import pickle
 import sys
-import threading
 import types
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
 
-# The names of modules whose classes and functions were pickled by value because other processes
-# cannot import them, as they appear in pickled data.
-modules_sent: set[bytes] = set()
+# What pickle and cloudpickle raise; errors of a class's own methods have other types.
+_UNPICKLABLE = (
+    TypeError,
+    AttributeError,
+    NotImplementedError,
+    ValueError,
+    pickle.PicklingError,
+)
 # How many things are searched for the one that cannot be pickled.
 _MOST_STEPS = 2000
-
-# By the name of a module that is registered with cloudpickle for now: how many picklers need this.
-_users: Counter[str] = Counter()
-_lock = threading.Lock()
-
-
-def _renew_lock() -> None:
-    global _lock
-    _lock = threading.Lock()
-
-
-# In a forked copy of the process, a lock that another thread held would stay locked for ever.
-if hasattr(os, "register_at_fork"):  # Windows has no fork
-    os.register_at_fork(after_in_child=_renew_lock)
 
 
 class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]
     """Pickles classes of ``__main__`` and local classes, including slots and cached members.
 
     Classes and functions of modules that a new process with the same ``sys.path`` and directory
-    would not find, or would find in another file, are pickled in the same way.
+    would not find, or would find in another file, are pickled in the same way: their modules are
+    registered with cloudpickle when they are first met.
 
     This works around three limits of cloudpickle 3.1:
 
@@ -52,22 +43,10 @@ class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]
     def __init__(self, file: Any, protocol: int | None = None) -> None:
         super().__init__(file, protocol)
         self._importable = _known_modules()
-        self._registered: dict[str, types.ModuleType] = {}
-
-    def dump(self, thing: Any) -> Any:
-        try:
-            return super().dump(thing)
-        finally:
-            with _lock:
-                for name, module in self._registered.items():
-                    _users[name] -= 1
-                    if not _users[name]:
-                        cloudpickle.unregister_pickle_by_value(module)
-            self._registered.clear()
 
     def reducer_override(self, thing: Any) -> Any:
-        if isinstance(thing, type | types.FunctionType):
-            self._register_module_of(thing)
+        if isinstance(thing, type | types.FunctionType) and not self._can_import(thing.__module__):
+            cloudpickle.register_pickle_by_value(sys.modules[thing.__module__])
         if type(thing) is functools.cached_property:
             return _cached_property, (thing.func, thing.attrname)
         if type(thing) is functools._lru_cache_wrapper and self._is_nowhere(thing):
@@ -78,21 +57,6 @@ class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]
             if name_space and isinstance(name_space[0], dict):
                 name_space[0]["__slots__"] = vars(thing)["__slots__"]
         return reduced
-
-    def _register_module_of(self, thing: type | types.FunctionType) -> None:
-        """Let cloudpickle send `thing` by value if other processes cannot import its module."""
-        name = thing.__module__
-        if name in self._registered or self._can_import(name):
-            return
-        module = sys.modules[name]
-        with _lock:
-            if _users[name] or name not in cloudpickle.list_registry_pickle_by_value():
-                cloudpickle.register_pickle_by_value(module)
-                self._registered[name] = module
-                _users[name] += 1
-        # The text as pickle writes it: after its length, unless that needs more than one byte.
-        text = name.encode()
-        modules_sent.add(bytes([len(text)]) + text if len(text) < 256 else text)
 
     def _can_import(self, name: Any) -> bool:
         if not isinstance(name, str):
@@ -113,7 +77,25 @@ class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]
 
 
 def pickle_by_value(value: Any) -> bytes:
-    """Return `value` pickled by `ByValuePickler`."""
+    """Return `value` pickled by `ByValuePickler`.
+
+    Raises
+    ------
+    TypeError
+        A part of `value` cannot be pickled; the message says which part, and where it is.
+    """
+    # In a child process of multiprocessing, the script of the user is the module `__mp_main__`,
+    # which other processes cannot import.
+    script = sys.modules.get("__mp_main__")
+    if script is not None and script.__name__ == "__mp_main__":
+        cloudpickle.register_pickle_by_value(script)
+    try:
+        return _pickled(value)
+    except _UNPICKLABLE as error:
+        raise TypeError(_explain(value, error)) from error
+
+
+def _pickled(value: Any) -> bytes:
     stream = io.BytesIO()
     ByValuePickler(stream, 5).dump(value)
     return stream.getvalue()
@@ -186,7 +168,7 @@ def _cached_function(function: Any, parameters: dict[str, Any]) -> Any:
     return functools.lru_cache(**parameters)(function)
 
 
-def explain(value: Any, error: Exception) -> str:
+def _explain(value: Any, error: Exception) -> str:
     """Return what in `value` cannot be pickled, which `error` says, where it is, and what to do."""
     place, culprit, owner = _find(value)
     what = f"an object of class {_name(type(culprit))}"
@@ -230,7 +212,7 @@ def _find(value: Any) -> tuple[str, Any, type | None]:
 
 def _fails(value: Any) -> bool:
     try:
-        pickle_by_value(value)
+        _pickled(value)
     except Exception:
         return True
     return False

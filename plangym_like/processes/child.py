@@ -1,15 +1,15 @@
 """`ChildProcess`: a process that this process owns; how it is started, and ends with its owner.
 
-Each worker, and the fork server, has an open file on the read end of a pipe, its alive pipe. Only
-the owner has the write end. The kernel closes the write end when the owner dies in any way, and
-then sends SIGKILL to the process that is registered for the file's signals (``F_SETOWN``). No code
-has to run in the process that is killed. SIGKILL also ends a process that is stopped, that blocks
-its signals, or that is stuck in C with the GIL held.
+No code has to run in a process for it to end with its owner: the kernel sends SIGKILL, which also
+ends a process that is stopped, that blocks its signals, or that is stuck in C with the GIL held.
 
-The kernel releases the file when all its descriptors are closed, and a worker may close its own
-descriptors. So for each worker that it forks, the fork server opens the pipe once more, and
-registers the worker for the signal of that file. A worker that is a direct child of its owner asks
-the kernel to send it SIGKILL when its parent ends.
+- A direct child of its owner, such as the fork server, has an open file on the read end of a pipe,
+  its alive pipe. Only the owner has the write end. The kernel closes the write end when the owner
+  dies in any way, and then kills the process that is registered for the file's signals
+  (``F_SETOWN``).
+- A worker that the fork server has forked asks to be killed when its parent, the fork server, ends.
+  A direct child that the main thread has started does this too, in case it closes its own
+  descriptors.
 
 Each worker imports the module of its environment's class. If this module starts workers when it is
 imported, each worker would start more of them, without end. So a worker that is importing a module
@@ -20,8 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
-import importlib
+import gc
 import io
 import math
 import os
@@ -32,10 +31,10 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
-from enum import Enum
+from functools import partial
 from types import CodeType, FrameType
-from typing import NamedTuple
 
 from plangym_like.errors import WorkerStartError
 from plangym_like.support.fork_safety import close_in_copies, new_lock
@@ -45,9 +44,9 @@ ONE_THREAD = {
     f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")
 } | {"VECLIB_MAXIMUM_THREADS": "1"}
 # Why processes end with a signal, by its name.
-_SENT_KILL = "another process sent it, such as kill -9 or a job scheduler"
 _CAUSES = {
-    "SIGKILL": f"the kernel killed it for lack of memory, or {_SENT_KILL}",
+    "SIGKILL": "the kernel killed it for lack of memory, or another process sent it, such as "
+    "kill -9 or a job scheduler",
     "SIGSEGV": "native code (a simulator or driver) accessed memory that does not belong to it",
     "SIGBUS": "native code accessed memory that does not exist, or shared memory is full",
     "SIGABRT": "native code (a simulator or driver) called abort",
@@ -56,14 +55,6 @@ _CAUSES = {
     "SIGALRM": "a step of a trial exceeded step_timeout, or something in it set an alarm",
     "SIGTERM": "it was asked to end, often by a job scheduler or when a container stops",
 }
-# What workers need, as names in Python's modules. Only Linux has all of them.
-_NEEDED = {
-    "fcntl": ("F_SETSIG", "F_SETOWN"),  # the kernel ends workers whose owner has died
-    "os": ("O_ASYNC", "fork", "posix_fallocate", "register_at_fork", "sched_getaffinity", "waitid"),
-    "select": ("poll",),
-    "signal": ("SIGKILL", "pthread_sigmask"),
-    "socket": ("AF_UNIX", "MSG_CMSG_CLOEXEC", "MSG_NOSIGNAL", "SCM_RIGHTS"),
-}
 
 _PR_SET_PDEATHSIG = 1
 
@@ -71,63 +62,201 @@ _PR_SET_PDEATHSIG = 1
 _main_loop: CodeType | None = None
 
 
-class Fate(Enum):
-    """Why there is no exit status: the process is still running, or the status is unknown."""
+class ChildProcess:
+    """A process that the current process owns, and the socket that connects the two.
 
-    RUNNING = "running"
-    UNKNOWN = "unknown"
+    This class is for children of the current process.
 
+    Parameters
+    ----------
+    pid : int
+    connection : socket.socket
+        The owner's end of the connection.
+    kept : io.FileIO or socket.socket
+        What is closed together with the connection, such as the alive pipe.
+    sentinel : io.FileIO or socket.socket, optional
+        Becomes readable when the process ends; it is closed with the connection.
 
-Status = int | Fate
-
-
-def child_status(pid: int) -> Status:
-    """Return the exit status of a child process, or a `Fate`, without collecting the child."""
-    try:
-        result = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:  # other code in this process has collected it
-        return Fate.UNKNOWN
-    if result is None:
-        return Fate.RUNNING
-    return result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
-
-
-def collect_child(pid: int) -> None:
-    """Collect a child of this process that has ended."""
-    with contextlib.suppress(ChildProcessError):
-        os.waitpid(pid, os.WNOHANG)
-
-
-def open_pidfd(pid: int) -> int | None:
-    """Return a descriptor that becomes readable when `pid` ends, or ``None`` if this fails."""
-    try:
-        return os.pidfd_open(pid)
-    except (AttributeError, OSError):
-        return None
-
-
-def processor_seconds(pid: int) -> float | None:
-    """Return how much processor time the process `pid` has used, or ``None`` if not known."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            # The name of the program, in parentheses, may hold spaces.
-            fields = file.read().rpartition(b")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError):
-        return None
-
-
-def oom_kills() -> int | None:
-    """Return how many processes the kernel has killed for lack of memory since the machine started.
-
-    Return ``None`` if this is not known.
+    Attributes
+    ----------
+    exitcode : int or None
+        The exit status, negative for a signal; ``None`` if it is not known.
+    ended : bool
+        Whether the process is known to have ended.
+    sentinel : int or None
+        A descriptor that becomes readable when the process ends, if there is one.
     """
+
+    def __init__(
+        self,
+        pid: int,
+        connection: socket.socket,
+        *kept: io.FileIO | socket.socket,
+        sentinel: io.FileIO | socket.socket | None = None,
+    ) -> None:
+        self.pid = pid
+        self.connection = connection
+        self.exitcode: int | None = None
+        self.ended = False
+        self.sentinel = None if sentinel is None else sentinel.fileno()
+        self._closed_with_it = [*kept, connection] + ([] if sentinel is None else [sentinel])
+        self._lock = new_lock()
+        close_in_copies(self)
+
+    def poll(self) -> bool:
+        """Return whether the process has ended; if it has, set `exitcode`."""
+        if not self.ended:
+            with self._lock:
+                if not self.ended:
+                    self._look()
+        return self.ended
+
+    def _look(self) -> None:
+        """Set `ended` and `exitcode` if the process has ended, and collect it."""
+        try:
+            found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if found is None:
+                return
+            # This order is safe if a signal handler raises in between.
+            exited = found.si_code == os.CLD_EXITED
+            self.exitcode = found.si_status if exited else -found.si_status
+            os.waitpid(self.pid, os.WNOHANG)
+        except ChildProcessError:  # other code in this process has collected it
+            pass
+        self.ended = True
+
+    def wait(self, timeout: float) -> bool:
+        """Wait at most `timeout` seconds; return whether the process has ended."""
+        deadline = time.monotonic() + timeout
+        poller = select.poll()
+        if self.sentinel is not None:
+            poller.register(self.sentinel, select.POLLIN)
+        while not self.poll():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            # Sleep, because a descriptor is readable shortly before the process can be collected.
+            if self.sentinel is None or poller.poll(math.ceil(left * 1000)):
+                time.sleep(min(left, 0.001))
+        return True
+
+    def kill(self) -> None:
+        """Send SIGKILL, unless the process has ended."""
+        if not self.poll():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+    def end(self, timeout: float = 5.0) -> bool:
+        """Kill and collect the process; return whether it has ended within `timeout` seconds."""
+        self.kill()
+        return self.wait(timeout)
+
+    def close(self) -> None:
+        """Close the descriptors, and treat the process as ended; it is not killed.
+
+        May be called repeatedly, even after an interrupted call.
+        """
+        self.ended = True
+        self.sentinel = None
+        for each in self._closed_with_it:
+            each.close()
+
+    def describe_end(self) -> str:
+        """Return a phrase that says how the process ended, and what usually causes this."""
+        code = self.exitcode
+        if code is None:
+            return (
+                "how it ended is not known, because something else collected its exit status, or "
+                "the process that forks workers was killed, and its workers with it"
+            )
+        if code >= 0:
+            return (
+                f"it exited with status {code}: something in it called os._exit or exit(), or it "
+                "lost the connection"
+            )
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:
+            name = "an unnamed signal"
+        cause = _CAUSES.get(name, "another process sent it this signal")
+        return f"{name} ({-code}) ended it: {cause}"
+
+
+def start_child(start: Callable[[int, int], int], kind: int = socket.SOCK_STREAM) -> ChildProcess:
+    """Start a child of this process, which is connected to it and ends with it.
+
+    ``start(data_fd, alive_fd)`` starts it and returns its process id. The arguments are the child's
+    end of the connection, a pair of sockets of type `kind`, and of its alive pipe.
+    """
+    fill_standard_descriptors()
+    with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+        here, there = socket.socketpair(socket.AF_UNIX, kind)
+        ours.callback(close_in_copies(here).close)
+        theirs.callback(there.close)
+        read_fd, write_fd = os.pipe()
+        alive_read, alive_write = io.FileIO(read_fd, "rb"), io.FileIO(write_fd, "wb")
+        ours.callback(close_in_copies(alive_write).close)
+        theirs.callback(alive_read.close)
+        pid = start(there.fileno(), alive_read.fileno())
+        sentinel = None
+        with contextlib.suppress(AttributeError, OSError):  # Linux before 5.3 has none
+            sentinel = io.FileIO(os.pidfd_open(pid))
+        process = ChildProcess(pid, here, alive_write, sentinel=sentinel)
+        ours.pop_all()
+    return process
+
+
+def start_python(function: str, descriptors: Sequence[int], environ: dict[str, str]) -> int:
+    """Start another Python interpreter; return its process id.
+
+    It calls ``function(*descriptors)``, a function of a module in this folder that is named
+    ``module.function``. It has the interpreter flags and the import path of this process, but does
+    not import the user's script. Its standard input is empty, and it shares the outputs of this
+    process.
+    """
+    if not sys.executable:
+        raise WorkerStartError(
+            "this Python does not know its own executable (sys.executable is empty), so it cannot "
+            'start another interpreter; start_method="fork" does not need it'
+        )
+    path = list(map(str, sys.path))
+    module, _, name = function.rpartition(".")
+    code = (
+        f"import sys; sys.path[:] = {path!r}; from {__package__} import child, {module}; "
+        f"{'child.die_with_parent(); ' if in_lasting_thread() else ''}"
+        f"{module}.{name}({', '.join(map(str, descriptors))})"
+    )
+    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    # Block SIGINT; new processes inherit this, and unblock it once they ignore it.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        with open("/proc/vmstat", "rb") as file:
-            counts = dict(line.split() for line in file)
-        return int(counts[b"oom_kill"])
-    except (OSError, KeyError, ValueError):
-        return None
+        process = subprocess.Popen(
+            [sys.executable, *flags, "-c", code],
+            stdin=subprocess.DEVNULL,
+            pass_fds=descriptors,
+            env=environ,
+        )
+        # The exit status is collected by `ChildProcess`, not by this object.
+        process.returncode = 0
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return process.pid
+
+
+def start_copy(run: Callable[[], object]) -> int:
+    """Fork this process; the copy calls `run`, and then ends. Return its process id."""
+    flush_outputs()
+    dies_with_parent = in_lasting_thread()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            if dies_with_parent:
+                die_with_parent()
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            run()
+        finally:
+            os._exit(1)
+    return pid
 
 
 def fill_standard_descriptors() -> None:
@@ -145,225 +274,6 @@ def flush_outputs() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, OSError, ValueError):
             stream.flush()
-
-
-class ChildProcess:
-    """A process that the current process owns; it need not be a child of the current process.
-
-    Parameters
-    ----------
-    pid : int
-        The process id.
-    pidfd : int or None
-        A descriptor of the process (see `open_pidfd`), which this object owns.
-    status_fn, collect_fn : callable
-        ``status_fn(pid)`` returns the exit status or a `Fate`; it does not wait until the process
-        ends. ``collect_fn(pid)`` collects the process. The defaults are for children of the
-        current process.
-    """
-
-    def __init__(
-        self,
-        pid: int,
-        pidfd: int | None,
-        status_fn: Callable[[int], Status] = child_status,
-        collect_fn: Callable[[int], None] = collect_child,
-    ) -> None:
-        self.pid = pid
-        self.pidfd = pidfd
-        self.exitcode: int | None = None
-        self.ended = False
-        self._status_fn = status_fn
-        self._collect_fn = collect_fn
-        self._oom_kills = oom_kills()
-        self._lock = new_lock()
-        close_in_copies(self)
-
-    def poll(self) -> bool:
-        """Return whether the process has ended; if it has, set `exitcode`.
-
-        The exit code is negative for a signal, and ``None`` if it is not known.
-        """
-        if self.ended:
-            return True
-        with self._lock:
-            if not self.ended and (self.pidfd is None or _readable(self.pidfd, 0.0)):
-                status = self._status_fn(self.pid)
-                if status is not Fate.RUNNING:
-                    # This order is safe if a signal handler raises in between.
-                    if isinstance(status, int):
-                        self.exitcode = status
-                    self._collect_fn(self.pid)
-                    self.ended = True
-        return self.ended
-
-    def wait(self, timeout: float) -> bool:
-        """Wait at most `timeout` seconds; return whether the process has ended."""
-        deadline = time.monotonic() + timeout
-        while not self.poll():
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return False
-            # Sleep, because a descriptor is readable shortly before the process can be collected.
-            if self.pidfd is None or _readable(self.pidfd, left):
-                time.sleep(min(left, 0.001))
-        return True
-
-    def kill(self) -> None:
-        """Send SIGKILL, unless the process has ended."""
-        if self.ended:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            if self.pidfd is not None:
-                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
-            else:
-                os.kill(self.pid, signal.SIGKILL)
-
-    def end(self, timeout: float = 5.0) -> bool:
-        """Kill and collect the process; return whether it has ended within `timeout` seconds."""
-        self.kill()
-        return self.wait(timeout)
-
-    def close(self) -> None:
-        """Close the descriptor, and treat the process as ended; it is not killed."""
-        self.ended = True
-        pidfd, self.pidfd = self.pidfd, None
-        if pidfd is not None:
-            os.close(pidfd)
-
-    def describe_end(self) -> str:
-        """Return a phrase that says how the process ended, and what usually causes this."""
-        code = self.exitcode
-        if code is None:
-            return "how it ended is not known, because something else collected its exit status"
-        if code >= 0:
-            return (
-                f"it exited with status {code}: something in it called os._exit or exit(), or it "
-                "lost the connection"
-            )
-        try:
-            name = signal.Signals(-code).name
-        except ValueError:
-            name = "an unnamed signal"
-        cause = _CAUSES.get(name, "another process sent it this signal")
-        if name == "SIGKILL" and self._oom_kills is not None:
-            now = oom_kills()
-            if now is not None and now > self._oom_kills:
-                cause = "the kernel has killed processes for lack of memory while it ran"
-            else:
-                cause = f"{_SENT_KILL}; the kernel has killed nothing for lack of memory"
-        return f"{name} ({-code}) ended it: {cause}"
-
-
-def _readable(descriptor: int, timeout: float) -> bool:
-    poller = select.poll()
-    poller.register(descriptor, select.POLLIN)
-    return bool(poller.poll(math.ceil(max(timeout, 0.0) * 1000)))
-
-
-# A function that starts a process; its arguments are the ends of the data socket and of the alive
-# pipe that the new process has.
-Start = Callable[[int, int], ChildProcess]
-
-
-class Launched(NamedTuple):
-    """A new process, its data socket and its alive pipe."""
-
-    connection: socket.socket
-    alive_write: io.FileIO
-    process: ChildProcess
-
-    def close(self) -> None:
-        """Close all descriptors; may be called repeatedly, even after an interrupted call."""
-        self.connection.close()
-        self.alive_write.close()
-        self.process.close()
-
-
-def launch_by(start: Start, kind: int = socket.SOCK_STREAM) -> Launched:
-    """Start a process by calling `start`, and connect it to this one.
-
-    The connection is a pair of sockets of type `kind`; the alive pipe ends the process with this
-    one.
-    """
-    fill_standard_descriptors()
-    with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
-        here, there = socket.socketpair(socket.AF_UNIX, kind)
-        ours.callback(close_in_copies(here).close)
-        theirs.callback(there.close)
-        alive_read, alive_write = (
-            io.FileIO(descriptor, mode)
-            for descriptor, mode in zip(os.pipe(), ("rb", "wb"), strict=True)
-        )
-        ours.callback(close_in_copies(alive_write).close)
-        theirs.callback(alive_read.close)
-        process = start(there.fileno(), alive_read.fileno())
-        ours.pop_all()
-    return Launched(here, alive_write, process)
-
-
-def start_python(
-    module: str,
-    function: str,
-    descriptors: Sequence[int],
-    environ: dict[str, str],
-    *,
-    dies_with_parent: bool = False,
-) -> ChildProcess:
-    """Start another Python interpreter, which calls ``module.function(*descriptors)``.
-
-    It has the interpreter flags and the import path of this process, but does not import the user's
-    script. Its standard input is empty, and it shares the outputs of this process. If
-    `dies_with_parent` is true, the kernel kills it when the calling thread ends.
-    """
-    if not sys.executable:
-        raise WorkerStartError(
-            "this Python does not know its own executable (sys.executable is empty), so it cannot "
-            'start another interpreter; start_method="fork" does not need it'
-        )
-    path = [entry for entry in sys.path if type(entry) is str]
-    first = "from plangym_like.processes.child import die_with_parent; die_with_parent(); "
-    code = (
-        f"import sys; sys.path[:] = {path!r}; {first if dies_with_parent else ''}"
-        f"from {module} import {function}; {function}({', '.join(map(str, descriptors))})"
-    )
-    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    with _interrupts_blocked():
-        process = subprocess.Popen(
-            [sys.executable, *flags, "-c", code],
-            stdin=subprocess.DEVNULL,
-            pass_fds=descriptors,
-            env=environ,
-        )
-        # The exit status is collected by `ChildProcess`, not by this object.
-        process.returncode = 0
-    return ChildProcess(process.pid, open_pidfd(process.pid))
-
-
-def start_copy(run: Callable[[], object]) -> ChildProcess:
-    """Fork this process; the copy calls `run`, and then ends."""
-    flush_outputs()
-    dies_with_parent = in_lasting_thread()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            if dies_with_parent:
-                die_with_parent()
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            run()
-        finally:
-            os._exit(1)
-    return ChildProcess(pid, open_pidfd(pid))
-
-
-@contextlib.contextmanager
-def _interrupts_blocked() -> Iterator[None]:
-    """Block SIGINT; new processes inherit this, and unblock SIGINT once they ignore it."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager
@@ -397,34 +307,95 @@ def interrupts_deferred() -> Iterator[None]:
             handler(*arrived[0])
 
 
+class ForkedCopy:
+    """Calls a function in a short-lived copy of this process, in the background.
+
+    The copy has everything that this process has in memory, and nothing that it does affects this
+    process. Locks that other threads hold are never released in the copy, and so it may hang; it is
+    killed after a time limit.
+
+    Parameters
+    ----------
+    function : callable
+    seconds : float
+        How long the copy may take.
+    """
+
+    def __init__(self, function: Callable[[], bytes], seconds: float) -> None:
+        self._until = time.monotonic() + seconds
+        self._process: ChildProcess | None = None
+        # There may be no memory for the copy.
+        with contextlib.suppress(OSError), warnings.catch_warnings():
+            # Python and JAX warn that a copy of a process with threads may hang.
+            warnings.simplefilter("ignore")
+            if hasattr(os, "fork"):
+                self._process = start_child(
+                    lambda *ends: start_copy(partial(_run_in_copy, function, *ends))
+                )
+
+    def result(self) -> bytes | None:
+        """Wait for the result of the function, and end the copy.
+
+        Return ``None`` if the copy could not be made, if the function raised an exception, if it
+        took too long, or if this method or `close` was called before.
+        """
+        if self._process is None:
+            return None
+        received, connection = bytearray(), self._process.connection
+        try:
+            while (left := self._until - time.monotonic()) > 0:
+                connection.settimeout(left)
+                part = connection.recv(1 << 20)
+                if not part:
+                    break
+                received += part
+        except OSError:  # a TimeoutError, or the copy has died
+            return None
+        finally:
+            self.close()
+        # The copy sends the length last, so what it sent before it died is not taken for a result.
+        complete = int.from_bytes(received[-8:], "little") == len(received) - 8
+        return bytes(received[:-8]) if complete else None
+
+    def close(self) -> None:
+        """End the copy; may be called repeatedly."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.end()
+            process.close()
+
+
+def _run_in_copy(function: Callable[[], bytes], data_fd: int, alive_fd: int) -> None:
+    gc.disable()  # it would write to most pages of memory, which would then be copied
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    tie_to(alive_fd)
+    # What an environment prints was printed by this process already.
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(null, descriptor)
+    result = function()
+    with socket.socket(fileno=data_fd) as connection:
+        connection.setblocking(True)
+        connection.sendall(result + len(result).to_bytes(8, "little"))
+
+
 def tie_to(alive_fd: int) -> None:
-    """Make this process end as soon as the last write end of the pipe `alive_fd` is closed."""
+    """Make this process end as soon as the last write end of the pipe `alive_fd` is closed.
+
+    This works as long as the process has a descriptor of the file behind `alive_fd`.
+    """
+    import fcntl  # Windows does not have it
+
     os.set_inheritable(alive_fd, False)
-    kill_at_end_of(alive_fd, os.getpid())
+    fcntl.fcntl(alive_fd, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(alive_fd, fcntl.F_SETSIG, signal.SIGKILL)
+    flags = fcntl.fcntl(alive_fd, fcntl.F_GETFL)
+    fcntl.fcntl(alive_fd, fcntl.F_SETFL, flags | os.O_ASYNC)
     # The pipe may have been closed before the signal was requested.
     poller = select.poll()
     poller.register(alive_fd, 0)
     if poller.poll(0):
         os._exit(1)
-
-
-def kill_at_end_of(alive_fd: int, pid: int) -> None:
-    """Let the kernel kill `pid` when the last write end of the pipe `alive_fd` is closed.
-
-    This works for one process per open file, and only as long as some process has a descriptor of
-    the file behind `alive_fd`.
-    """
-    import fcntl  # Windows does not have it
-
-    fcntl.fcntl(alive_fd, fcntl.F_SETOWN, pid)
-    fcntl.fcntl(alive_fd, fcntl.F_SETSIG, signal.SIGKILL)
-    flags = fcntl.fcntl(alive_fd, fcntl.F_GETFL)
-    fcntl.fcntl(alive_fd, fcntl.F_SETFL, flags | os.O_ASYNC)
-
-
-def open_again(pipe_fd: int) -> int:
-    """Open the read end of the pipe `pipe_fd` again, as a new open file; return its descriptor."""
-    return os.open(f"/proc/self/fd/{pipe_fd}", os.O_RDONLY)
 
 
 def in_lasting_thread() -> bool:
@@ -441,10 +412,26 @@ def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
 
 
+def processor_seconds(pid: int) -> float | None:
+    """Return how much processor time the process `pid` has used, or ``None`` if not known."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # The name of the program, in parentheses, may hold spaces.
+            fields = file.read().rpartition(b")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return None
+
+
 def serve_another_process() -> None:
     """Note that the calling function is the main loop of a worker, or of a fork server."""
     global _main_loop
     _main_loop = sys._getframe(1).f_code
+
+
+def platform_has_workers() -> bool:
+    """Return whether this platform has what workers need, which only Linux has."""
+    return sys.platform == "linux"
 
 
 def check_can_start() -> None:
@@ -455,22 +442,12 @@ def check_can_start() -> None:
     WorkerStartError
         The platform is not Linux, or this process is a worker that is importing a module.
     """
-    _refuse_while_importing()
-    if missing := _missing_names():
+    if sys.platform != "linux":
         raise WorkerStartError(
-            f"workers need Linux, and this Python ({sys.platform}) lacks {', '.join(missing)}. In "
-            "one process everything works: leave out n_workers, isolate and step_timeout, and use "
-            "same.rollout, or n_threads=0, to collect data"
+            f"workers need Linux, and this system is {sys.platform!r}. In one process everything "
+            "works: leave out n_workers, isolate and step_timeout, and use same.rollout, or "
+            "n_threads=0, to collect data"
         )
-
-
-def platform_has_workers() -> bool:
-    """Return whether this platform has what workers need, which only Linux has."""
-    return not _missing_names()
-
-
-def _refuse_while_importing() -> None:
-    """Raise `WorkerStartError` if this process is a worker that is importing a module."""
     found = None if _main_loop is None else _importing_frame(sys._getframe(1))
     if found is not None:
         name, code = found.f_globals.get("__name__"), found.f_code
@@ -493,19 +470,3 @@ def _importing_frame(frame: FrameType | None) -> FrameType | None:
             return module
         frame = frame.f_back
     return None
-
-
-@functools.cache
-def _missing_names() -> list[str]:
-    """Return the names in `_NEEDED` that this Python lacks."""
-    missing = []
-    for module, names in _NEEDED.items():
-        try:
-            found = importlib.import_module(module)
-        except ImportError:
-            missing.append(module)
-            continue
-        missing += [f"{module}.{name}" for name in names if not hasattr(found, name)]
-    if not missing and not os.path.isdir("/proc/self/fd"):
-        missing.append("/proc")
-    return missing

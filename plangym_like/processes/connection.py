@@ -10,23 +10,29 @@ import select
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import count
 from typing import Any
 
 from plangym_like.errors import ClosedError, WorkerDiedError
-from plangym_like.processes.child import Launched, interrupts_deferred
+from plangym_like.processes.child import ChildProcess, interrupts_deferred
 from plangym_like.processes.remote_errors import unpack_exception
-from plangym_like.processes.wire import CLOSE, EXCEPTION, Buffer, Channel, loads, outgoing
+from plangym_like.processes.wire import (
+    CLOSE,
+    EXCEPTION,
+    Buffer,
+    Channel,
+    Message,
+    loads,
+    outgoing,
+)
 from plangym_like.results import Future
 from plangym_like.support.fork_safety import new_lock
 
 logger = logging.getLogger("plangym_like")
 
 MakeError = Callable[[], BaseException]
-# The kind and payload of a reply, or, once the connection has ended, a function that returns the
-# error.
-Reply = tuple[int, memoryview] | Callable[[], BaseException]
+# A reply or, once the connection has ended, a function that returns the error.
+Reply = Message | MakeError
 
 # The longest time that a waiting thread sleeps before it checks its request again. A reply wakes
 # the thread, but not if another thread, or a signal handler, has just received this reply.
@@ -48,28 +54,28 @@ class Connection:
 
     Parameters
     ----------
-    launched : Launched
+    process : ChildProcess
         A new worker, which this object owns from now on.
     name : str
         The name of the worker in error messages.
     """
 
-    def __init__(self, launched: Launched, name: str) -> None:
+    def __init__(self, process: ChildProcess, name: str) -> None:
         self.name = name
-        self.process = launched.process
-        self._worker = f"worker {name!r} (pid {self.process.pid})"
-        self._launched = launched
-        self._channel = Channel(launched.connection)
-        self._descriptor = launched.connection.fileno()
+        self.process = process
+        self._worker = f"worker {name!r} (pid {process.pid})"
+        self._channel = Channel(process.connection)
+        self._descriptor = process.connection.fileno()
         self._numbers = count()
         self._pending: dict[int, weakref.ref[Request]] = {}
         self._lock = new_lock()
         self._owner_pid = os.getpid()
-        self._failed_start: memoryview | None = None
-        self._parting: MakeError | None = None
+        self._exchanging = False
+        # What requests are answered with when the worker has ended, if this is known before; and
+        # when the end has been noted.
+        self._reason: Reply | None = None
         self._end: Reply | None = None
-        self._killed = self._exchanging = self._broken = False
-        self._finalizer = weakref.finalize(self, _release, self._channel, launched, self._pending)
+        self._finalizer = weakref.finalize(self, _release, self._channel, process, self._pending)
 
     def has_ended(self) -> bool:
         """Return whether the connection has ended, or belongs to another process."""
@@ -86,19 +92,15 @@ class Connection:
 
         Return an empty dict if the connection has ended.
         """
-        if self.has_ended():
+        if self._end is not None or os.getpid() != self._owner_pid:
             return {}
-        unsent = select.POLLOUT if self._channel.unsent else 0
+        unsent = select.POLLOUT if self._channel.outbox else 0
         found = {self._descriptor: select.POLLIN | unsent}
-        if self.process.pidfd is not None:
-            found[self.process.pidfd] = select.POLLIN
+        if self.process.sentinel is not None:
+            found[self.process.sentinel] = select.POLLIN
         return found
 
-    def fileno(self) -> int:
-        """Return the data socket's descriptor, or -1 if the connection has ended."""
-        return -1 if self.has_ended() else self._descriptor
-
-    # Sending
+    # Sending and receiving
 
     def request(
         self, kind: int, payload: bytes, descriptors: Sequence[int] = (), *, patient: bool = False
@@ -112,11 +114,9 @@ class Connection:
         request = Request(next(self._numbers), self._worker, self.wait)
         message = outgoing(kind, request.number, payload, descriptors)
         with self._lock:
-            if self._broken:
-                self.drain()  # notes the end
             if not self.has_ended():
-                self._exchange(partial(self._send, request, message))
-        while self._channel.unsent and not (patient or self.has_ended()):
+                self._exchange(message, request)
+        while self._channel.outbox and not (patient or self.has_ended()):
             # The worker may be unable to read until its replies have been read.
             self._wait_for_event(_LOOK_AGAIN_SECONDS)
             self.drain()
@@ -124,41 +124,52 @@ class Connection:
             request.answer(self._end)
         return Future(request)
 
-    def _send(self, request: Request, message: Sequence[Buffer]) -> None:
-        self._pending[request.number] = weakref.ref(request)
-        self._channel.send(message)
+    def _exchange(self, message: Sequence[Buffer] = (), request: Request | None = None) -> bool:
+        """Send `message`, or receive if there is none; return whether anything was received.
 
-    def _exchange(self, move: Callable[[], Any]) -> Any:
-        """Return ``move()``, which sends or receives; the caller must hold the lock."""
+        This does not wait. It also sends what is left of earlier messages.
+
+        The caller must hold the lock.
+        """
         if self._exchanging:
             raise RuntimeError(
                 f"a signal handler used {self._worker} while the interrupted code "
                 "was using it; set a flag in the handler instead"
             )
-        if self._broken:
-            return None
         try:
             self._exchanging = True
-            return move()
+            if request is not None:
+                self._pending[request.number] = weakref.ref(request)
+            self._channel.send(message)
+            return not message and self._channel.receive(self._deliver)
         except BaseException:
-            self._broken = True
+            self._channel.ended = True
+            self._reason = self._reason or self._death(
+                "an exception, such as Ctrl-C, interrupted a message, so it was killed"
+            )
             self.process.kill()
             raise
         finally:
             self._exchanging = False
 
-    # Waiting
+    def _deliver(self, message: Message) -> None:
+        if message.request == 0 and message.kind == EXCEPTION:
+            self._reason = message
+        reference = self._pending.pop(message.request, None)
+        request = None if reference is None else reference()
+        if request is not None:
+            request.answer(message)
 
-    def wait(self, request: Request, timeout: float | None) -> None:
-        """Wait until `request` has been answered, for at most `timeout` seconds."""
+    def wait(self, request: Request | None, timeout: float | None) -> None:
+        """Wait at most `timeout` seconds until `request` is answered, or the worker has ended."""
         deadline = math.inf if timeout is None else time.monotonic() + timeout
-        while not (request.settled or self.has_ended()):
+        while not (self.has_ended() or (request is not None and request.settled)):
             left = deadline - time.monotonic()
             if left <= 0 or self._wait_for_event(min(left, _LOOK_AGAIN_SECONDS)):
                 self.drain()
             if left <= 0:
                 break
-        if self._end is not None:
+        if self._end is not None and request is not None:
             request.answer(self._end)
 
     def _wait_for_event(self, timeout: float) -> bool:
@@ -176,22 +187,9 @@ class Connection:
         """
         with self._lock:
             if not self.has_ended():
-                received = self._exchange(self._send_and_receive)
-                over = self._broken or self._channel.ended or self._failed_start is not None
-                if over or (not received and self.process.poll()):
+                received = self._exchange()
+                if self._channel.ended or (not received and self.process.poll()):
                     self._note_end()
-
-    def _send_and_receive(self) -> bool:
-        self._channel.send()
-        return self._channel.receive(self._deliver)
-
-    def _deliver(self, kind: int, number: int, payload: memoryview) -> None:
-        if number == 0 and kind == EXCEPTION:
-            self._failed_start = payload
-        reference = self._pending.pop(number, None)
-        request = None if reference is None else reference()
-        if request is not None:
-            request.answer((kind, payload))
 
     # The end
 
@@ -204,32 +202,25 @@ class Connection:
         if not by_itself:
             self.process.end()
         # Replies that were sent before the end are valid.
-        while self._exchange(self._send_and_receive):
+        while self._exchange():
             pass
-        if self._end is not None:  # a signal handler has already done this
-            return
-        if self._parting is not None:
-            self._finish(self._parting)
-        elif self._failed_start is not None:
-            self._finish((EXCEPTION, self._failed_start))
-        else:
-            self._finish(self._death(by_itself))
+        if self._end is None:  # otherwise a signal handler has already done this
+            if self._reason is None:
+                how = "something in it closed its connection, so it was killed"
+                if by_itself:
+                    how = self.process.describe_end()
+                logger.warning("%s died: %s", self._worker, how)
+                self._reason = self._death(how)
+            self._finish(self._reason)
 
-    def _death(self, by_itself: bool) -> MakeError:
-        if self._broken:
-            how = "an exception, such as Ctrl-C, interrupted a message, so it was killed"
-        elif self._killed:
-            how = "it was killed on request"
-        elif by_itself:
-            how = self.process.describe_end()
-        else:
-            how = "something in it closed its connection, so it was killed"
-        message = f"{self._worker} died: {how}"
-        if not (self._killed or self._broken):
-            logger.warning("%s", message)
-        pid, exitcode = self.process.pid, self.process.exitcode
-        advice = "; its pending requests are lost, and restart() starts a new process"
-        return lambda: WorkerDiedError(message + advice, pid, exitcode)
+    def _death(self, how: str) -> MakeError:
+        """Return a function that returns the error of a worker that has died in this way."""
+        process = self.process
+        message = (
+            f"{self._worker} died: {how}; its pending requests are lost, and restart() starts a "
+            "new process"
+        )
+        return lambda: WorkerDiedError(message, process.pid, process.exitcode)
 
     def _finish(self, end: Reply) -> None:
         with self._lock:
@@ -237,29 +228,23 @@ class Connection:
                 request = reference()
                 if request is not None:
                     request.answer(end)
-            # Set last, so that this is repeated after an interrupt.
+            # Set after that, so that it is repeated after an interrupt.
             self._end = end
-        self._close_descriptors()
-
-    def _close_descriptors(self) -> None:
-        with self._lock:
             self._pending.clear()
-            self._launched.close()
+            self.process.close()
             self._finalizer.detach()
 
     def kill(self, reason: MakeError | None = None) -> None:
         """Send SIGKILL; requests then fail with ``reason()``, by default a `WorkerDiedError`."""
         if not self.has_ended():
-            self._killed = True
-            self._parting = reason or self._parting
+            self._reason = reason or self._death("it was killed on request")
             self.process.kill()
 
     def ask_to_close(self) -> None:
         """Queue the message CLOSE, and send what can be sent without waiting."""
         with self._lock:
             if not (self.has_ended() or self._exchanging):
-                message = outgoing(CLOSE, next(self._numbers), b"")
-                self._exchange(partial(self._channel.send, message))
+                self._exchange(outgoing(CLOSE, next(self._numbers), b""))
 
     def close(self, timeout: float, reason: MakeError) -> None:
         """Ask the worker to exit, and kill it if it is still running after `timeout` seconds.
@@ -268,38 +253,34 @@ class Connection:
         if a signal handler raises an exception meanwhile, the worker is killed immediately.
         """
         if self.has_ended():
-            self._close_descriptors()
+            self._finish(self._end or reason)
             return
-        self._parting = reason
+        self._reason = reason
         with self._lock:
             if self._exchanging:  # a signal handler has interrupted it; it will notice the end
                 self.process.kill()
                 return
-        goodbye = Request(next(self._numbers), self._worker, self.wait)
         try:
             if timeout > 0:
                 self.ask_to_close()
-                self.wait(goodbye, timeout)
+                self.wait(None, timeout)
             self.process.kill()
-            self.wait(goodbye, 5.0)
+            self.wait(None, 5.0)
         finally:
             if self._end is None:
                 self.process.end(1.0)
                 self._finish(reason)
 
 
-def _release(channel: Channel, launched: Launched, pending: dict[int, Any]) -> None:
-    """End the worker of a dropped connection: ask it to exit, or kill it if replies are pending."""
+def _release(channel: Channel, process: ChildProcess, pending: dict[int, Any]) -> None:
+    """End the worker of a dropped connection: ask it to exit, or kill it if it has requests."""
     with interrupts_deferred():
-        with contextlib.suppress(OSError):  # of a forked copy, whose descriptors are closed
-            replied: list[int] = []
-            channel.receive(lambda _kind, number, _payload: replied.append(number))
-            if pending.keys() <= set(replied):
+        if not (pending or process.ended):
+            with contextlib.suppress(OSError):
                 channel.send(outgoing(CLOSE, 0, b""))
-                if not channel.unsent:
-                    launched.process.wait(1.0)
-        launched.process.end()
-        launched.close()
+            process.wait(1.0)
+        process.end()
+        process.close()
 
 
 class Request:
@@ -353,12 +334,11 @@ class Request:
         """Return ``(value, None)`` or ``(None, error)``; each call makes a new error object."""
         reply = self._reply
         assert reply is not None
-        if not isinstance(reply, tuple):
+        if not isinstance(reply, Message):
             return None, reply()
-        kind, payload = reply
-        if kind == EXCEPTION:
-            return None, unpack_exception(payload)
-        return loads(payload), None
+        if reply.kind == EXCEPTION:
+            return None, unpack_exception(reply.payload)
+        return loads(reply.payload), None
 
     def cancel(self, error: BaseException) -> bool:
         """Return False, because a request cannot be cancelled."""

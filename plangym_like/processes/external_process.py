@@ -100,9 +100,9 @@ class ExternalProcess:
         except OSError:  # it has been removed
             directory = None
         setup = {
-            "path": [entry for entry in sys.path if type(entry) is str],
+            "path": list(map(str, sys.path)),
             "directory": directory,
-            "argv": [argument for argument in getattr(sys, "argv", []) if type(argument) is str],
+            "argv": list(map(str, getattr(sys, "argv", []))),
             "environ": worker_environ(),
             "session_key": session_key(),
             "linger": self.linger,
@@ -110,7 +110,7 @@ class ExternalProcess:
         payload = dumps((setup, self._constructor))
         get_ready(self._start_method, self._preload)
         with interrupts_deferred():
-            connection = Connection(launch(self._start_method, self._preload), self._name)
+            connection = Connection(launch(self._start_method), self._name)
         return connection, connection.request(CALL, payload, patient=True)
 
     def wait_ready(self, timeout: float | None = None) -> None:
@@ -196,18 +196,9 @@ class ExternalProcess:
         self._connection.process.poll()
         return self._connection.process.exitcode
 
-    @property
-    def sentinel(self) -> int | None:
-        """A descriptor that becomes readable when the process ends; ``None`` if not supported."""
-        return self._connection.process.pidfd
-
     def is_alive(self) -> bool:
         """Return whether the process is alive."""
         return not self._connection.has_ended() and not self._connection.process.poll()
-
-    def fileno(self) -> int:
-        """Return the data socket's descriptor, or -1 if the connection has ended."""
-        return self._connection.fileno()
 
     def awaited(self) -> dict[int, int]:
         """Return the events to wait for, by descriptor; after one of them, call `drain`.

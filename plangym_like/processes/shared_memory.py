@@ -18,8 +18,6 @@ import platform
 import tempfile
 import weakref
 from collections import deque
-from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -69,8 +67,6 @@ class SharedBlock:
             if hasattr(os, "posix_fallocate"):
                 with interrupts_deferred():
                     self._make_file()
-                    os.posix_fallocate(self.fd, 0, self.nbytes)
-                    self._map()
             else:
                 self.memory = mmap.mmap(-1, self.nbytes)
         except (OSError, ValueError) as error:
@@ -86,6 +82,7 @@ class SharedBlock:
             ) from error
 
     def _make_file(self) -> None:
+        """Make the file and map it; of two descriptors for it, keep the one of the mapping."""
         if hasattr(os, "memfd_create"):
             self.fd = os.memfd_create("plangym_like", os.MFD_CLOEXEC)
         else:
@@ -93,9 +90,7 @@ class SharedBlock:
             os.unlink(path)
         self._finalizer = weakref.finalize(self, os.close, self.fd)
         self._finalizer.atexit = False
-
-    def _map(self) -> None:
-        """Map the file; keep the descriptor that the mapping has anyway, and close the other."""
+        os.posix_fallocate(self.fd, 0, self.nbytes)
         file = os.fstat(self.fd)
         likely = os.dup(self.fd)
         os.close(likely)
@@ -135,15 +130,6 @@ def attach(fd: int) -> NDArray[np.uint8]:
     return np.frombuffer(memory, np.uint8)
 
 
-@dataclass(slots=True)
-class _Loan:
-    """A lent block, a weak reference to the array that was lent, and `num_forks` at that time."""
-
-    array: weakref.ref[NDArray[np.uint8]]
-    block: SharedBlock
-    num_forks: int
-
-
 class BlockPool:
     """Lends blocks as arrays, and reuses a block when its array has been garbage-collected.
 
@@ -161,30 +147,42 @@ class BlockPool:
         self._most_lent = most_lent
         self._most_idle = most_idle
         self._idle: list[SharedBlock] = []
-        self._lent: dict[int, _Loan] = {}
+        # The lent blocks, with weak references to their arrays, by the ids of these references.
+        self._lent: dict[int, tuple[weakref.ref[NDArray[np.uint8]], SharedBlock]] = {}
         self._returned: deque[weakref.ref[Any]] = deque()
+        self._num_forks = fork_safety.num_forks
 
     def take(self, nbytes: int) -> SharedBlock:
         """Return a block of at least `nbytes` that is not much larger."""
-        self._collect()
-        fitting = [block for block in self._idle if nbytes <= block.nbytes <= 2 * nbytes + _PAGE]
-        if not fitting:
+        if self._num_forks != fork_safety.num_forks:
+            # The arrays that are lent may still be used in a forked copy of this process.
+            self._num_forks = fork_safety.num_forks
+            self._lent.clear()
+        while self._returned:
+            _, returned = self._lent.pop(id(self._returned[0]), (None, None))
+            self._returned.popleft()
+            if returned is not None:
+                self.give(returned)
+        found, most = None, 2 * nbytes + _PAGE
+        for block in self._idle:
+            if nbytes <= block.nbytes <= most:
+                found, most = block, block.nbytes - 1  # the smallest one that fits
+        if found is None:
             return SharedBlock(nbytes)
-        block = min(fitting, key=attrgetter("nbytes"))
-        self._idle.remove(block)
-        return block
+        self._idle.remove(found)
+        return found
 
-    def may_lend(self) -> bool:
-        """Return whether one more block may be lent."""
-        self._collect()
-        return len(self._lent) < self._most_lent
+    def lend(self, block: SharedBlock) -> NDArray[np.uint8] | None:
+        """Return an array over `block`; the block becomes idle when the array is dropped.
 
-    def lend(self, block: SharedBlock) -> NDArray[np.uint8]:
-        """Return an array over `block`; the block becomes idle when the array is dropped."""
+        Return ``None``, and lend nothing, if too many blocks are lent.
+        """
+        if len(self._lent) >= self._most_lent:
+            return None
         array = block.array()
         # The callback may run anywhere, even inside this class, so it only appends to a queue.
-        loan = _Loan(weakref.ref(array, self._returned.append), block, fork_safety.num_forks)
-        self._lent[id(loan.array)] = loan
+        reference = weakref.ref(array, self._returned.append)
+        self._lent[id(reference)] = reference, block
         return array
 
     def give(self, block: SharedBlock) -> None:
@@ -195,29 +193,17 @@ class BlockPool:
 
     def drop_idle(self) -> None:
         """Drop all unused blocks."""
-        self._collect()
         while self._idle:
             self._idle.pop().close()
 
     def close(self) -> None:
         """Drop every block; arrays over lent ones stay valid."""
-        for loan in self._lent.values():
-            loan.block.close()
+        for _, block in self._lent.values():
+            block.close()
         for block in self._idle:
             block.close()
         self._lent.clear()
         self._idle.clear()
-
-    def _collect(self) -> None:
-        while self._returned:
-            loan = self._lent.pop(id(self._returned[0]), None)
-            self._returned.popleft()
-            if loan is None:
-                continue
-            if loan.num_forks == fork_safety.num_forks:
-                self.give(loan.block)
-            else:  # the array may still be used in a forked copy of this process
-                loan.block.close()
 
 
 def none_are_left(error: OSError) -> str | None:
@@ -245,7 +231,7 @@ def none_are_left(error: OSError) -> str | None:
     )
     return (
         f"this process has {number} open files, and its limit is {soft} (`ulimit -n`). Each worker "
-        "needs 3, and each environment with workers about 12 more, or up to 25 while its results "
-        "are kept. Close environments that are not needed any more, or raise the limit: "
+        "needs 2 or 3, and each environment with workers about 12 more, or up to 25 while its "
+        "results are kept. Close environments that are not needed any more, or raise the limit: "
         f"{raised}"
     )

@@ -37,14 +37,6 @@ MAX_DESCRIPTORS = 250
 # Writing to a dead worker must raise an error, even in programs that set SIGPIPE to its default.
 SEND_FLAGS = getattr(socket, "MSG_NOSIGNAL", 0)
 
-# What pickle and cloudpickle raise; errors of a class's own methods have other types.
-_UNPICKLABLE = (
-    TypeError,
-    AttributeError,
-    NotImplementedError,
-    ValueError,
-    pickle.PicklingError,
-)
 _ANCILLARY_NBYTES = 64 + MAX_DESCRIPTORS * array.array("i").itemsize
 # Shorter payloads are copied behind their header and sent in one call (`benchmarks/constants.py`).
 _JOIN_NBYTES = 1 << 16
@@ -52,7 +44,6 @@ _JOIN_NBYTES = 1 << 16
 _CHUNK_NBYTES = 1 << 16
 _LARGE_CHUNK_NBYTES = 1 << 20
 
-Deliver = Callable[[int, int, memoryview], None]
 # Ancillary data, as `socket.sendmsg` takes it, and data to be sent with it.
 Rights = list[tuple[int, int, "array.array[int]"]]
 Buffer = tuple[memoryview, Rights]
@@ -65,6 +56,9 @@ class Message(NamedTuple):
     request: int
     payload: memoryview
     descriptors: list[int]
+
+
+Deliver = Callable[[Message], object]
 
 
 def dumps(value: Any) -> bytes:
@@ -83,45 +77,22 @@ def dumps(value: Any) -> bytes:
         data = pickle.dumps(value, 5)
     except Exception:
         return dumps_by_value(value)
-    if b"_main__" in data:
-        return dumps_by_value(value)
-    by_value = sys.modules.get("plangym_like.processes.by_value")
-    if by_value is not None and any(name in data for name in by_value.modules_sent):
-        return dumps_by_value(value)
+    # Modules that other processes cannot import are registered with cloudpickle.
     cloudpickle = sys.modules.get("cloudpickle")
-    if cloudpickle is not None and cloudpickle.list_registry_pickle_by_value():
-        return dumps_by_value(value)
-    return data
+    by_value = cloudpickle is not None and cloudpickle.list_registry_pickle_by_value()
+    return dumps_by_value(value) if by_value or b"_main__" in data else data
 
 
 def dumps_by_value(value: Any) -> bytes:
     """Return `value` pickled by cloudpickle; see `dumps`."""
-    import cloudpickle  # type: ignore[import-untyped]
-
     from plangym_like.processes.by_value import pickle_by_value
 
-    # In a child process of multiprocessing, the user's script is the module `__mp_main__`, which
-    # other processes cannot import.
-    script = sys.modules.get("__mp_main__")
-    if script is not None and script.__name__ == "__mp_main__":
-        cloudpickle.register_pickle_by_value(script)
-    try:
-        return pickle_by_value(value)
-    except _UNPICKLABLE as error:
-        from plangym_like.processes.by_value import explain
-
-        raise TypeError(explain(value, error)) from error
+    return pickle_by_value(value)
 
 
 def loads(payload: bytes | memoryview) -> Any:
     """Return the value that `dumps` pickled."""
     return pickle.loads(payload)
-
-
-def frame(kind: int, request: int, payload: bytes, num_descriptors: int = 0) -> list[bytes]:
-    """Return the buffers to send for one message; the first begins with the header."""
-    header = HEADER.pack(kind, request, num_descriptors, len(payload))
-    return [header + payload] if len(payload) < _JOIN_NBYTES else [header, payload]
 
 
 def rights(descriptors: Sequence[int]) -> Rights:
@@ -155,80 +126,46 @@ def outgoing(
     """
     for descriptor in descriptors:
         os.fstat(descriptor)  # an error now is the caller's; later, it would end the worker
-    first, *others = frame(kind, request, payload, len(descriptors))
-    buffers: list[Buffer] = [(memoryview(first), rights(descriptors))]
-    for other in others:
-        buffers.append((memoryview(other), []))
-    return buffers
-
-
-class BlockingReader:
-    """The worker's end of the data socket; reads messages one by one, and waits for them."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
-        self._data = bytearray()
-        self._descriptors: list[int] = []
-
-    @property
-    def has_data(self) -> bool:
-        """Whether bytes of a further message have been received."""
-        return bool(self._data)
-
-    def read(self) -> Message | None:
-        """Return the next message, or ``None`` if the connection has ended."""
-        if not self._fill(HEADER.size):
-            return None
-        kind, request, num_descriptors, nbytes = HEADER.unpack_from(self._data)
-        end = HEADER.size + nbytes
-        if not self._fill(end):
-            return None
-        payload = memoryview(bytes(memoryview(self._data)[HEADER.size : end]))
-        del self._data[:end]
-        descriptors = self._descriptors[:num_descriptors]
-        del self._descriptors[:num_descriptors]
-        return Message(kind, request, payload, descriptors)
-
-    def _fill(self, nbytes: int) -> bool:
-        while len(self._data) < nbytes:
-            wanted = max(_JOIN_NBYTES, min(nbytes - len(self._data), 1 << 20))
-            data, descriptors = receive_with_descriptors(self._connection, wanted)
-            self._descriptors += descriptors
-            if not data:
-                return False
-            self._data += data
-        return True
+    header = HEADER.pack(kind, request, len(descriptors), len(payload))
+    if len(payload) < _JOIN_NBYTES:
+        return [(memoryview(header + payload), rights(descriptors))]
+    return [(memoryview(header), rights(descriptors)), (memoryview(payload), [])]
 
 
 class Channel:
-    """Sends and receives messages over a non-blocking stream socket; it is not thread-safe.
+    """Sends and receives messages over a stream socket; it is not thread-safe.
 
     After an exception in one of its methods, such as a `KeyboardInterrupt`, bytes may be lost, and
     the channel cannot be used any more.
+
+    Parameters
+    ----------
+    connection : socket.socket
+    blocking : bool
+        Whether `send` waits until everything is sent, and `receive` until something arrives.
 
     Attributes
     ----------
     ended : bool
         Whether the other process has closed its end.
+    outbox : deque
+        What has not been sent yet.
     """
 
-    def __init__(self, connection: socket.socket) -> None:
-        connection.setblocking(False)
+    def __init__(self, connection: socket.socket, *, blocking: bool = False) -> None:
+        connection.setblocking(blocking)
         self.ended = False
+        self.outbox: deque[Buffer] = deque()
         self._socket = connection
+        self._blocking = blocking
         self._chunks: list[bytes] = []
+        self._descriptors: list[int] = []
         # How many bytes have been received, and how many are needed for the next message.
         self._nbytes, self._needed = 0, HEADER.size
-        self._outbox: deque[Buffer] = deque()
-
-    @property
-    def unsent(self) -> bool:
-        """Whether there are queued bytes for `send` to send."""
-        return bool(self._outbox)
 
     def send(self, message: Sequence[Buffer] = ()) -> None:
-        """Queue `message`, and send as much of the queue as possible without waiting."""
-        outbox = self._outbox
+        """Queue `message`, and send as much of the queue as possible."""
+        outbox = self.outbox
         outbox.extend(message)
         while outbox:
             data, ancillary = outbox[0]
@@ -246,40 +183,43 @@ class Channel:
                 outbox.popleft()
 
     def receive(self, deliver: Deliver) -> bool:
-        """Receive what has arrived, without waiting; return whether there was anything.
+        """Receive what has arrived; return whether there was anything.
 
-        ``deliver(kind, request, payload)`` is called for each complete message.
+        ``deliver(message)`` is called for each complete message.
         """
         received = False
         while not self.ended:
             wanted = _CHUNK_NBYTES if len(self._chunks) < 2 else _LARGE_CHUNK_NBYTES
             try:
-                chunk = self._socket.recv(wanted)
+                chunk, descriptors = receive_with_descriptors(self._socket, wanted)
             except BlockingIOError:
                 break
             except ConnectionError:
-                chunk = b""
+                chunk, descriptors = b"", []
             self.ended = not chunk
             if chunk:
                 received = True
+                self._descriptors += descriptors
                 self._chunks.append(chunk)
                 self._nbytes += len(chunk)
                 if self._nbytes >= self._needed:
                     self._deliver_complete(deliver)
-                if len(chunk) < wanted:
-                    break
+            if self._blocking or len(chunk) < wanted:
+                break
         return received
 
     def _deliver_complete(self, deliver: Deliver) -> None:
         data, start = memoryview(b"".join(self._chunks)), 0
         self._needed = HEADER.size
         while len(data) - start >= HEADER.size:
-            kind, request, _, nbytes = HEADER.unpack_from(data, start)
+            kind, request, num_descriptors, nbytes = HEADER.unpack_from(data, start)
             end = start + HEADER.size + nbytes
             if end > len(data):
                 self._needed = end - start
                 break
-            deliver(kind, request, data[start + HEADER.size : end])
+            descriptors = self._descriptors[:num_descriptors]
+            del self._descriptors[:num_descriptors]
+            deliver(Message(kind, request, data[start + HEADER.size : end], descriptors))
             start = end
         self._nbytes = len(data) - start
         self._chunks = [bytes(data[start:])] if self._nbytes else []

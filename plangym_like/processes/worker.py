@@ -5,8 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
-import io
-import mmap
 import os
 import select
 import signal
@@ -14,6 +12,7 @@ import socket
 import sys
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -25,11 +24,11 @@ from plangym_like.processes.wire import (
     CLOSE,
     EXCEPTION,
     RESULT,
-    BlockingReader,
+    Channel,
     Message,
     dumps,
-    frame,
     loads,
+    outgoing,
 )
 from plangym_like.support.fork_safety import close_in_copies
 
@@ -47,19 +46,18 @@ _BLAS_SETTERS = [
     for prefix in ("", "scipy_")
     for suffix in ("", "64_")
 ]
-# Address space that is reserved for reporting a lack of memory.
-_RESERVE_NBYTES = 4 << 20
 
 
-def run(data_fd: int, alive_fd: int) -> NoReturn:
-    """Answer requests on the socket `data_fd` until the owner sends CLOSE or exits."""
+def run(data_fd: int, alive_fd: int = -1) -> NoReturn:
+    """Answer requests on the socket `data_fd` until the owner sends CLOSE or exits.
+
+    A worker that the fork server has forked has no alive pipe, because it ends with its parent.
+    """
     status = 1
     try:
         serve_another_process()
-        connection, _alive = _take_over(data_fd, alive_fd)
+        connection = _take_over(data_fd, alive_fd)
         status = Worker(connection).serve()
-    except ConnectionError:
-        pass
     except BaseException:
         traceback.print_exc()
     finally:
@@ -71,17 +69,15 @@ def run(data_fd: int, alive_fd: int) -> NoReturn:
 # leaves a `with` or `finally` block more than 256 instructions into a function.
 
 
-def _take_over(data_fd: int, alive_fd: int) -> tuple[socket.socket, io.FileIO]:
-    """Set up this process; return its data socket and its alive pipe, which must stay open."""
+def _take_over(data_fd: int, alive_fd: int) -> socket.socket:
+    """Set up this process; return its data socket."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    tie_to(alive_fd)
+    if alive_fd >= 0:
+        tie_to(alive_fd)
     os.set_inheritable(data_fd, False)
-    alive = close_in_copies(io.FileIO(alive_fd))
-    connection = close_in_copies(socket.socket(fileno=data_fd))
-    connection.setblocking(True)
-    return connection, alive
+    return close_in_copies(socket.socket(fileno=data_fd))
 
 
 def _flush() -> None:
@@ -106,26 +102,23 @@ class Worker:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._reader = BlockingReader(connection)
+        self._channel = Channel(connection, blocking=True)
+        self._requests: deque[Message] = deque()
         self._hosted: Any = None
         self._attend: Callable[[Any, bool], bool] = _has_no_bell
         self._linger = 0.0
         self._pollers: dict[int, select.poll] = {}
-        self._reserve = mmap.mmap(-1, _RESERVE_NBYTES)
 
     def serve(self) -> int:
         """Answer requests until CLOSE or the end of the connection; return the exit status."""
-        first = self._reader.read()
-        if first is None or first.kind == CLOSE:
+        first = self._next()
+        if first is None:
             return 0
         if not self._construct(first):
             return 1
         self._attend = getattr(type(self._hosted), "attend_bell", _has_no_bell)
         _workers[:] = [self]
-        while True:
-            message = self._reader.read()
-            if message is None or message.kind == CLOSE:
-                break
+        while (message := self._next()) is not None:
             self._answer(message)
             del message  # otherwise its payload would stay in memory until the next request
             if self._linger:
@@ -133,13 +126,17 @@ class Worker:
         self._say_goodbye()
         return 0
 
-    def release_reserve(self) -> None:
-        """Free the memory that is reserved for reporting a lack of memory."""
-        self._reserve.close()
+    def _next(self) -> Message | None:
+        """Return the next request; ``None`` if the owner sent CLOSE or the connection ended."""
+        while not (self._requests or self._channel.ended):
+            self._channel.receive(self._requests.append)
+        if not self._requests or self._requests[0].kind == CLOSE:
+            return None
+        return self._requests.popleft()
 
     def has_request(self, fd: int, seconds: float) -> bool:
         """Do what `wait_for_request` does."""
-        if self._reader.has_data:
+        if self._requests:
             return True
         poller = self._pollers.get(fd)
         if poller is None:
@@ -152,10 +149,8 @@ class Worker:
 
     def _look_out(self) -> None:
         """Poll for a while, so that the next request does not have to wake the worker."""
-        poller = select.poll()
-        poller.register(self._connection, select.POLLIN)
         until = time.perf_counter() + self._linger
-        while not poller.poll(0) and time.perf_counter() < until:
+        while not self.has_request(-1, 0.0) and time.perf_counter() < until:
             if self._attend(self._hosted, True):
                 until = time.perf_counter() + self._linger
             else:
@@ -180,17 +175,10 @@ class Worker:
         try:
             payload = dumps(self._do(message))
         except BaseException as error:
-            self.release_reserve()
             told = pack_exception(error, skip_frames=_OWN_FRAMES)
             self._send(EXCEPTION, message.request, told)
         else:
             self._send(RESULT, message.request, payload)
-        if self._reserve.closed:
-            self._set_aside()
-
-    def _set_aside(self) -> None:
-        with contextlib.suppress(OSError):
-            self._reserve = mmap.mmap(-1, _RESERVE_NBYTES)
 
     def _do(self, message: Message) -> Any:
         descriptors = message.descriptors
@@ -217,8 +205,7 @@ class Worker:
         return False, value
 
     def _send(self, kind: int, request: int, payload: bytes) -> None:
-        for data in frame(kind, request, payload):
-            self._connection.sendall(data)
+        self._channel.send(outgoing(kind, request, payload))
 
     def _say_goodbye(self) -> None:
         with contextlib.suppress(BaseException):
@@ -241,11 +228,6 @@ def wait_for_request(fd: int, seconds: float) -> bool:
     returns whether there is a request. If `fd` is -1, it waits only for requests.
     """
     return _workers[0].has_request(fd, seconds)
-
-
-def release_reserve() -> None:
-    """Free memory in which an error can be packed; for functions that report errors themselves."""
-    _workers[0].release_reserve()
 
 
 def _settle_in(

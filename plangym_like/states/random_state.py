@@ -129,6 +129,7 @@ class GeneratorMemory:
             return True
         if type(bits) is not np.random.PCG64 or not _layout_is_known():
             return False
+        self._bits = None  # an interrupt must not leave one generator with the memory of another
         self._numbers, self._rest = _memory_of(bits)
         self._bits = bits
         return True

@@ -305,7 +305,9 @@ def test_kept_errors_pin_no_results() -> None:
             with pytest.raises(ArithmeticError) as caught:
                 env.step_batch(np.arange(50), state)
             errors.append(caught.value)
-            assert all(pool.may_lend() and not pool._lent for pool in env.batch_env._pools.values())
+            for pool in env.batch_env._pools.values():
+                pool.give(pool.take(1))  # this looks which arrays have been dropped
+                assert not pool._lent
 
 
 def test_a_constructor_that_fails_here_leaves_no_process() -> None:

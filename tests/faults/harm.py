@@ -21,7 +21,7 @@ from plangym_like.env import PlanEnv
 from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.processes import worker
 from plangym_like.processes.external_process import ExternalProcess
-from plangym_like.processes.wire import frame
+from plangym_like.processes.wire import outgoing
 
 LARGE = 1 << 16
 
@@ -37,8 +37,8 @@ def seconds_to_start() -> float:
 def kill(process: ExternalProcess) -> bool:
     """Send SIGKILL as a stranger would; return whether there was somebody to get it."""
     try:
-        signal.pidfd_send_signal(process.sentinel, signal.SIGKILL)  # type: ignore[arg-type]
-    except (OSError, TypeError):  # it has ended, and its descriptor is closed
+        os.kill(process.pid, signal.SIGKILL)
+    except ProcessLookupError:  # it has ended
         return False
     return True
 
@@ -153,7 +153,7 @@ class Mortal:
 
         def dying_send(self: worker.Worker, kind: int, request: int, payload: bytes) -> None:
             if len(payload) > LARGE and fuses.goes_off():
-                data = b"".join(frame(kind, request, payload))
+                data = b"".join(data for data, _ in outgoing(kind, request, payload))
                 self._connection.sendall(data[: len(data) // 2])
                 kill_itself(0)
             send(self, kind, request, payload)

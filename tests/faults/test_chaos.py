@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from playground import sending
 
 import plangym_like
 from plangym_like.constructors import ParallelEnv
+from plangym_like.processes import start_methods
 
 MOMENTS = ("before it receives", "in a step", "in a reply", "in its start")
 
@@ -98,3 +101,23 @@ def test_game_transitions_under_a_kill_every_200_ms(batches: int, count: int) ->
                 assert digest(batch) == wanted
                 played += 1
         assert env.stats.deaths >= killer.kills - 1
+
+
+def test_the_death_of_the_fork_server_is_the_death_of_all_workers_and_shows_in_no_result() -> None:
+    with (
+        VerboseEnv("toy", num_actions=1 << 40) as serial,
+        ParallelEnv(VerboseEnv, "toy", n_workers=3, isolate=True, num_actions=1 << 40) as env,
+    ):
+        states: Any = serial.reset(seed=1).state
+        sending(env)
+        for batch in range(3):
+            actions = np.arange(batch * 200, (batch + 1) * 200)
+            expected = serial.step_batch(actions, states)
+            future = env.step_batch(actions, states, blocking=False)
+            os.kill(start_methods._current.pid, signal.SIGKILL)
+            assert digest(future.result(100)) == digest(expected)
+            states = expected.states
+            env.step_batch(actions[:0], states[:0])
+            while not all(worker.ready for worker in env.batch_env.workers):
+                env.step_batch(actions[:1], states[:1])
+        assert env.stats.deaths == 9

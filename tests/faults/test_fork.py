@@ -181,7 +181,7 @@ print("fine")
 HELD_LOCKS = (
     HEAD
     + """
-from plangym_like.processes import fork_server
+from plangym_like.processes import start_methods
 from plangym_like.cluster import ray_session
 
 process = ExternalProcess(lambda: [1, 2, 3])
@@ -189,7 +189,7 @@ process.wait_ready()
 
 def hold_all():
     connection = process._connection
-    locks = (process._restarting, connection.process._lock, fork_server._lock, ray_session._lock)
+    locks = (process._restarting, connection.process._lock, start_methods._lock, ray_session._lock)
     for lock in (*locks, connection._lock):
         lock.acquire()
     inside.set()

@@ -18,13 +18,13 @@ from playground import CounterEnv, Trap, leave, sending
 
 from plangym_like.constructors import ParallelEnv
 from plangym_like.errors import WorkerStartError
-from plangym_like.processes import fork_server
+from plangym_like.processes import start_methods
 
 MEGABYTE = 1 << 20
 
 
 def fork_server_main() -> psutil.Process:
-    return psutil.Process(fork_server._current.pid)
+    return psutil.Process(start_methods._current.pid)
 
 
 def holdings() -> dict[str, Any]:

@@ -10,6 +10,7 @@ import select
 import signal
 import socket
 import sys
+import sysconfig
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -66,4 +67,6 @@ def hide(*packages: str) -> None:
                 delattr(module, name)
     for name in _HIDDEN_MODULES:
         sys.modules.pop(name, None)
+    sysconfig.get_config_vars()  # they are read once, from a file that is named after the platform
+    sys.platform = "darwin"
     sys.meta_path.insert(0, _Hide())  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import threading
+from collections import deque
 from collections.abc import Iterator
 
 import pytest
@@ -14,7 +15,7 @@ from hosted import HostedObject, run_script, wait_until_gone
 
 from plangym_like.errors import ClosedError, WorkerDiedError
 from plangym_like.processes.external_process import ExternalProcess
-from plangym_like.processes.wire import RESULT, Channel, Deliver, frame
+from plangym_like.processes.wire import RESULT, Channel, Deliver, Message, outgoing
 
 
 @pytest.fixture(scope="module")
@@ -300,13 +301,15 @@ def test_a_handler_that_closes_the_worker_within_an_exchange(
 def test_data_that_arrives_in_pieces() -> None:
     here, there = socket.socketpair()
     with here, there:
-        channel, delivered = Channel(here), []
+        channel, delivered = Channel(here), deque[Message]()
         messages = [(RESULT, number, b"y" * size) for number, size in enumerate((0, 5, 70_000, 1))]
-        data = b"".join(b"".join(frame(*message)) for message in messages)
+        data = b"".join(part for message in messages for part, _ in outgoing(*message))
         for start in range(0, len(data), 997):
             there.sendall(data[start : start + 997])
-            assert channel.receive(lambda *message: delivered.append(message))
-        assert [(kind, number, bytes(payload)) for kind, number, payload in delivered] == messages
-        assert not channel.receive(lambda *_: None) and not channel.ended
+            assert channel.receive(delivered.append)
+        assert [
+            (kind, number, bytes(payload)) for kind, number, payload, _ in delivered
+        ] == messages
+        assert not channel.receive(delivered.append) and not channel.ended
         there.close()
-        assert not channel.receive(lambda *_: None) and channel.ended
+        assert not channel.receive(delivered.append) and channel.ended

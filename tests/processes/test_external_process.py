@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -303,7 +304,6 @@ def test_a_constructor_that_fails_says_so_at_the_first_use_and_leaves_nothing(
         assert "in construct" in str(caught.value.__cause__)
         assert any("imported every package afresh" in note for note in caught.value.__notes__)
     assert not process.is_alive()
-    assert process.fileno() == -1
     assert len(workers()) == before
     process.close()
 
@@ -352,10 +352,10 @@ def test_wrong_arguments() -> None:
 
 
 def test_a_limit_that_is_reached_is_a_start_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_pipe() -> Any:
+    def no_pair(*_: Any) -> Any:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(os, "pipe", no_pipe)
+    monkeypatch.setattr(socket, "socketpair", no_pair)
     with pytest.raises(WorkerStartError, match="Too many open files"):
         ExternalProcess(HostedObject)
 

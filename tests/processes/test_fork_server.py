@@ -15,18 +15,18 @@ import pytest
 from hosted import HostedObject, run_script, wait_until_gone
 
 from plangym_like.errors import WorkerDiedError, WorkerStartError
-from plangym_like.processes import fork_server, start_methods
+from plangym_like.processes import start_methods
 from plangym_like.processes.external_process import ExternalProcess
 
 
 @pytest.fixture
 def fresh_fork_server() -> Iterator[None]:
     """Start from no fork server, and leave none of this test's behind."""
-    before, fork_server._current = fork_server._current, None
+    before, start_methods._current = start_methods._current, None
     yield
-    if (made := fork_server._current) is not None:
+    if (made := start_methods._current) is not None:
         made.close()
-    fork_server._current = before
+    start_methods._current = before
 
 
 def test_workers_find_the_usual_modules_and_those_asked_for() -> None:
@@ -56,28 +56,31 @@ def test_it_is_single_threaded_and_serves_many_threads() -> None:
 
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(work, range(24))) == list(range(24))
-    current = fork_server._current
+    current = start_methods._current
     assert psutil.Process(current.pid).num_threads() == 1
     assert not psutil.Process(current.pid).children()
 
 
 @pytest.mark.usefixtures("fresh_fork_server")
-def test_a_dead_one_is_replaced_and_its_workers_live_on() -> None:
+def test_a_dead_one_is_replaced_and_its_workers_end_with_it() -> None:
     with ExternalProcess(HostedObject) as old:
-        assert old.echo(1) == 1
-        first = fork_server._current
-        os.kill(first.pid, signal.SIGKILL)
-        assert wait_until_gone(first.pid, 100)
-        with ExternalProcess(HostedObject) as new:
-            assert new.echo(2) == 2
-        assert fork_server._current is not first
-        assert old.echo(3) == 3
-        os.kill(old.pid, signal.SIGKILL)
-        with pytest.raises(WorkerDiedError, match="not known") as caught:
-            old.echo(4)
+        future = old.call("sleep", 600)
+        old.wait_ready(100)
+        first, pid = start_methods._current.pid, old.pid
+        os.kill(first, signal.SIGKILL)
+        with pytest.raises(
+            WorkerDiedError, match="process that forks workers was killed"
+        ) as caught:
+            future(100)
         assert caught.value.exitcode is None
         assert not old.is_alive()
-    assert not psutil.pid_exists(first.pid)
+        assert wait_until_gone(pid, 100)
+        with ExternalProcess(HostedObject) as new:
+            assert new.echo(2) == 2
+        assert start_methods._current.pid != first
+        old.restart()
+        assert old.echo(3) == 3
+    assert not psutil.pid_exists(first)
 
 
 @pytest.mark.usefixtures("fresh_fork_server")
@@ -98,7 +101,7 @@ def test_a_module_that_starts_threads_is_left_out(
         "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(fork_server, "_unfit", set())
+    monkeypatch.setattr(start_methods, "_unfit", set())
     with ExternalProcess(HostedObject) as before:
         before.wait_ready(100)
         with ExternalProcess(HostedObject, preload=["starts_a_thread", "colorsys"]) as process:
@@ -118,10 +121,10 @@ def test_where_forking_is_unsafe_workers_are_spawned(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def unsafe(*_: Any) -> None:
-        raise fork_server.StartsThreadsError("")
+        raise start_methods.StartsThreadsError("")
 
-    monkeypatch.setattr(start_methods, "_fork_server_works", None)
-    monkeypatch.setattr(fork_server.ForkServer, "get_ready", unsafe)
+    monkeypatch.setattr(start_methods, "_unfit", set())
+    monkeypatch.setattr(start_methods.ForkServer, "ask", unsafe)
     for _ in range(2):
         with ExternalProcess(HostedObject) as process:
             assert psutil.Process(process.call("pid")(100)).ppid() == os.getpid()
@@ -130,8 +133,8 @@ def test_where_forking_is_unsafe_workers_are_spawned(
 
 @pytest.mark.usefixtures("fresh_fork_server")
 def test_warm_up_does_not_wait() -> None:
-    fork_server.warm_up(["colorsys"])
-    assert fork_server._current is not None
+    start_methods.warm_up(["colorsys"])
+    assert start_methods._current is not None
     with ExternalProcess(HostedObject) as process:
         assert "colorsys" in process.modules()
 
@@ -247,11 +250,11 @@ def test_ctrl_c_reaches_the_owner_alone() -> None:
         for each in (process, spawned):
             os.kill(each.call("pid")(100), signal.SIGINT)
             assert each.echo(1) == 1
-    current = fork_server._current
+    current = start_methods._current
     os.kill(current.pid, signal.SIGINT)
     with ExternalProcess(HostedObject) as process:
         assert process.echo(2) == 2
-    assert fork_server._current is current
+    assert start_methods._current is current
 
 
 @pytest.mark.usefixtures("fresh_fork_server")
@@ -266,3 +269,17 @@ def test_a_module_that_exits_when_it_is_imported_does_not_end_it(
         with pytest.raises(SystemExit):
             process.apply(lambda hosted: __import__("exits_at_import"))(60)
         assert process.echo(1) == 1
+
+
+@pytest.mark.usefixtures("fresh_fork_server")
+def test_a_module_that_changes_signals_when_it_is_imported_hides_no_death(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "changes_signals.py").write_text(
+        "import signal\nsignal.signal(signal.SIGCHLD, signal.SIG_DFL)\nsignal.set_wakeup_fd(-1)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with ExternalProcess(HostedObject, preload=["changes_signals"]) as process:
+        assert "changes_signals" in process.modules()
+        with pytest.raises(WorkerDiedError, match="status 4"):
+            process.end(4)

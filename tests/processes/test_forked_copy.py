@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from plangym_like.processes.forked_copy import ForkedCopy
+from plangym_like.processes.child import ForkedCopy
 
 
 def result_in_copy(function: Callable[[], bytes], seconds: float) -> bytes | None:

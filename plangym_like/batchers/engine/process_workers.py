@@ -12,7 +12,7 @@ from plangym_like.batchers.engine.hosted_objects import HostedObjects
 from plangym_like.batchers.engine.tensor_tree import tensor_over
 from plangym_like.batchers.engine.workers import Call, ObjectMaker, PoolOptions, Workers
 from plangym_like.lanes.shared_arrays import SharedArrays
-from plangym_like.processes import fork_server
+from plangym_like.processes import start_methods
 from plangym_like.processes.child import check_can_start
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.pool import WorkerHandle, WorkerPool
@@ -44,7 +44,7 @@ class ProcessWorkers(Workers):
         try:
             preload = (*_PRELOAD, *options.preload)
             if start_method == "forkserver":
-                fork_server.warm_up(preload)
+                start_methods.warm_up(preload)
             make_object = ObjectMaker(options, compares=start_method != "fork")
             for number in range(self.num_workers):
                 groups = options.groups_of(number, self.num_workers)

@@ -18,7 +18,7 @@ from plangym_like.execution.short_episode import ShortEpisode
 from plangym_like.lanes.sample_episode import Sample, compare_sample, sample_episode
 from plangym_like.lanes.shared_arrays import SharedArrays
 from plangym_like.lanes.tree import take, with_axes
-from plangym_like.processes.forked_copy import ForkedCopy
+from plangym_like.processes.child import ForkedCopy
 from plangym_like.processes.wire import dumps, loads
 from plangym_like.results import Future
 
