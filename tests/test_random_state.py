@@ -79,3 +79,13 @@ def test_bytes_of_a_generator_are_those_of_another_after_a_load() -> None:
     one, other = np.random.default_rng(1), np.random.default_rng(2)
     assert load_generator(save_generator(one), other) is other
     assert one.random() == other.random()
+
+
+def test_nothing_is_read_from_a_numpy_whose_layout_is_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read: list[Any] = []
+    monkeypatch.setattr(np, "__version__", "3.0.0")
+    monkeypatch.setattr(random_state, "_memory_of", read.append)
+    assert not random_state._layout_is_known.__wrapped__()
+    assert not read
