@@ -7,6 +7,7 @@ holds the state of the base, its random generator, and the wrappers' state, in t
 from __future__ import annotations
 
 import abc
+import contextlib
 import importlib.metadata
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -51,11 +52,9 @@ from plangym_like.snapshots.base_settings import BaseSettings
 from plangym_like.snapshots.chains import innermost
 from plangym_like.snapshots.configuration import describe
 from plangym_like.snapshots.generators import watched_generators
-from plangym_like.snapshots.known_wrappers import foreign_wrappers
 from plangym_like.snapshots.open_libraries import close_copy
-from plangym_like.snapshots.restore_after_trial import restorer
 from plangym_like.snapshots.step_limit import CONSTRUCTOR_SECONDS, time_limit
-from plangym_like.snapshots.wrapper_state import WrapperState
+from plangym_like.snapshots.wrapper_state import WrapperState, WrapperValues
 from plangym_like.states import random_state
 from plangym_like.states.rows import Row, padded
 from plangym_like.support.arguments import as_count
@@ -138,8 +137,10 @@ class GymnasiumSimulator(TriedSimulator):
             env = self.make_env()
         self.render_mode = self.render_mode or getattr(env, "render_mode", None)
         try:
-            with watched_generators():
-                self._set_up(self.wrapped(env))
+            env = self.wrapped(env)
+            self._inspect(env)
+            with watched_generators() if self._is_tried else contextlib.nullcontext():
+                self._set_up(env)
                 self._try_out()
             if self._settings is not None:
                 self._settings.use()
@@ -157,21 +158,25 @@ class GymnasiumSimulator(TriedSimulator):
         return env
 
     def _set_up(self, env: gymnasium.Env[Any, Any]) -> None:
+        """Use the new chain `env`: keep its initial state, reset it, and lay out its states."""
         self.env: gymnasium.Env[Any, Any] = env
         self.base: Any = innermost(env)
         self.action_space, self.observation_space = spaces_of(env)
         check_reset(env)
         self._watch_outside()
-        self._fresh = restorer(env)
-        self._fast_forms: dict[str, FastForm | None] = {}
-        self._configured: tuple[Any, ...] = ()
-        self._recall_trial()
         with time_limit(_CODEC_STEPS):
+            if not self._is_copy:
+                self._restore_initial = self.restorer()
             codec = self.codec = self.make_codec()
-        if foreign_wrappers(env) and (settings := codec.settings()):
+        if self._foreign_wrappers and (settings := codec.settings()):
             self._settings = BaseSettings(settings, _remedy(self.other_ways))
         self._generator = random_state.GeneratorMemory(self.base)
-        self._lay_out()
+        self._generator_at = codec.nbytes
+        assert self._generator_at % 8 == 0
+        end = self._generator_at + random_state.GENERATOR_NBYTES * codec.saves_generator
+        self._wrappers_at = padded(end)
+        self.memory = self.make_memory()
+        self.payload_nbytes = self._wrappers_at + padded(self.memory.nbytes)
         self.columns, self.plain_infos = {}, True
         if codec.columns is not None and is_plain(env):
             self.columns, self.plain_infos = dict(codec.columns), False
@@ -181,6 +186,8 @@ class GymnasiumSimulator(TriedSimulator):
             self.observation_space = gymnasium.spaces.Box(
                 0, 255, shape if self.obs_type == "rgb" else shape[:2], np.uint8
             )
+        self._fast_forms: dict[str, FastForm | None] = {}
+        self._configured: tuple[Any, ...] = ()
 
     def _set_frameskip(self, frameskip: int | tuple[int, int] | None) -> None:
         if frameskip is not None:
@@ -198,6 +205,14 @@ class GymnasiumSimulator(TriedSimulator):
     @abc.abstractmethod
     def make_codec(self) -> Codec:
         """Reset the environment (see `reset_once`), and return the codec for `base`."""
+
+    def restorer(self) -> Callable[[], None] | None:
+        """Return a function that restores the wrappers as they are now, before the first reset.
+
+        Return ``None`` if they have no state.
+        """
+        values = WrapperValues(self.env)
+        return values.restorer() if values.owners else None
 
     def reset_once(self) -> None:
         """Reset the new chain (see `first_reset`), and remove its random generators."""
@@ -221,14 +236,6 @@ class GymnasiumSimulator(TriedSimulator):
         return ()
 
     # Layout of the state
-
-    def _lay_out(self) -> None:
-        self.memory = self.make_memory()
-        self._generator_at = self.codec.nbytes
-        assert self._generator_at % 8 == 0
-        end = self._generator_at + random_state.GENERATOR_NBYTES * self.codec.saves_generator
-        self._wrappers_at = padded(end)
-        self.payload_nbytes = self._wrappers_at + padded(self.memory.nbytes)
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
         """Return the id, arguments, wrappers, library version, and the fields of the codec."""
@@ -309,8 +316,8 @@ class GymnasiumSimulator(TriedSimulator):
         """Remove all random generators; before the first reset, also restore the wrappers."""
         self.codec.renew()
         forget_seed(self.env)
-        if self._fresh is not None:
-            self._fresh()
+        if self._restore_initial is not None:
+            self._restore_initial()
 
     # Stepping
 
@@ -325,7 +332,7 @@ class GymnasiumSimulator(TriedSimulator):
         if seed is None:
             random_state.make_generator(innermost(self.env))
         obs, info = as_reset(self._reset_env(seed, options))
-        self._fresh = None
+        self._restore_initial = None
         return self.observe(obs), info
 
     def step(self, action: Any, dt: int) -> Outcome:

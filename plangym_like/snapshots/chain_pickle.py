@@ -71,7 +71,7 @@ class ChainPickle(ChainState):
     Parameters
     ----------
     env : gymnasium.Env
-        The environment with its wrappers. It must have been reset at least once.
+        The environment with its wrappers.
 
     Attributes
     ----------
@@ -87,8 +87,8 @@ class ChainPickle(ChainState):
     Raises
     ------
     SnapshotError
-        The environment's class defines its own pickling or keeps state outside ``__dict__``, or an
-        attribute or wrapper cannot be saved. The message says which, and what to do.
+        The environment's class defines its own pickling or keeps state outside ``__dict__``, or a
+        function or wrapper cannot be saved. The message says which, and what to do.
     """
 
     nbytes = 0
@@ -111,7 +111,13 @@ class ChainPickle(ChainState):
                     content = self._content(thing)
                     self._constants[self._refer(place, thing)] = content
         self._ids |= {id(self._references[place]): place for place in self._constants}
-        self.dumps()
+
+    def restorer(self) -> Callable[[], None]:
+        """Return a function that restores the present state; see `ChainState.restorer`."""
+        restore = super().restorer()
+        # A named object that the first reset changes is still the same object.
+        self._constants.clear()
+        return restore
 
     def dumps(self) -> bytes:
         """Return a pickle of the current state of the environment and its wrappers.
