@@ -30,7 +30,6 @@ from plangym_like.errors import SnapshotError, StateFormatError
 from plangym_like.snapshots.array_layout import ArrayLayout, OverlapError, refuse_hidden_memory
 from plangym_like.snapshots.chain_state import ChainState
 from plangym_like.snapshots.chains import links
-from plangym_like.snapshots.class_names import can_be_imported, classes_named, name_of
 from plangym_like.snapshots.configuration import (
     LOCKS,
     is_configuration,
@@ -42,7 +41,12 @@ from plangym_like.snapshots.configuration import (
     qualified_name,
 )
 from plangym_like.snapshots.impure_functions import held_objects, refuse_method_of_data
-from plangym_like.snapshots.named_objects import named_objects
+from plangym_like.snapshots.named_objects import (
+    can_be_imported,
+    classes_named,
+    name_of,
+    named_objects,
+)
 from plangym_like.snapshots.reachable import reachable
 from plangym_like.snapshots.separated_memory import SeparatedMemory, is_tensor
 from plangym_like.snapshots.set_order import is_set, order_is_kept, order_note
