@@ -414,6 +414,7 @@ class GymnasiumSimulator(TriedSimulator):
         if kind not in forms:
             original = np.zeros(self.payload_nbytes, np.uint8)
             self.read(original)
+            seed = self.base._np_random_seed
             try:
                 forms[kind] = self.make_fast_form(kind)
             except Exception as error:
@@ -421,6 +422,7 @@ class GymnasiumSimulator(TriedSimulator):
                 logger.info("%s is stepped row by row: %r", name_of(self.name), error)
                 forms[kind] = None
             self.write(original)
+            self.base._np_random_seed = seed
         return forms[kind]
 
     def observe(self, obs: Any) -> Any:

@@ -479,3 +479,11 @@ def test_what_mujoco_says_of_gymnasiums_models_is_neither_printed_nor_written(
 def test_another_simulators_environment_is_refused() -> None:
     with pytest.raises(SnapshotError, match="CartPole"):
         MujocoSimulator("CartPole-v1")
+
+
+def test_the_seed_of_the_generator_stays_what_the_user_gave() -> None:
+    with plangym_like.make("InvertedPendulum-v5") as env:
+        state = env.reset(seed=5).state
+        for kind in (np.float32, np.float64):  # each has a self-test of its own
+            env.step_batch(np.zeros((4, 1), kind), state)
+            assert env.simulator.base.np_random_seed == 5
