@@ -81,22 +81,11 @@ def test_bytes_of_a_generator_are_those_of_another_after_a_load() -> None:
     assert one.random() == other.random()
 
 
-def test_an_interrupt_leaves_no_generator_with_the_memory_of_another() -> None:
-    first, second = np.random.default_rng(1), np.random.default_rng(2)
-
-    class Interrupted(GeneratorMemory):
-        def __setattr__(self, name: str, value: Any) -> None:
-            if value is second.bit_generator:
-                raise KeyboardInterrupt
-            super().__setattr__(name, value)
-
-    env: Any = CartPoleEnv()
-    memory, payload = Interrupted(env), np.zeros(40, np.uint8)
-    env._np_random = first
-    memory.save(payload, 0)
-    env._np_random = second
-    with pytest.raises(KeyboardInterrupt):
-        memory.save(payload, 0)
-    env._np_random = first
-    memory.save(payload, 0)
-    assert payload.tobytes() == save_generator(first)
+def test_nothing_is_read_from_a_numpy_whose_layout_is_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read: list[Any] = []
+    monkeypatch.setattr(np, "__version__", "3.0.0")
+    monkeypatch.setattr(random_state, "_memory_of", read.append)
+    assert not random_state._layout_is_known.__wrapped__()
+    assert not read

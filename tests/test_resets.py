@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from comparing import content
 from gymnasium import spaces
+from gymnasium.utils import seeding
 from gymnasium.wrappers import NormalizeObservation
 from suite import TAXI
 
@@ -319,6 +320,93 @@ def test_objects_that_are_never_copied_begin_with_the_first_episode(
 ) -> None:
     env = new_env(name, **kwargs)
     assert [env.reset(seed=seed).info["episodes"] for seed in (0, None, 1)] == [1, 2, 3]
+
+
+class Idle:
+    """What a wrapper holds before its first reset."""
+
+
+class Active:
+    def __init__(self) -> None:
+        self.episodes = 0
+
+
+class Late(gymnasium.Wrapper):
+    """Names its state in its class; its first reset makes most of it, from an object it has."""
+
+    state_attributes = ("strategy.episodes", "best", "total")
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        super().__init__(env)
+        self.strategy: Any = Idle()
+        self.total = 0.0
+
+    def reset(self, **kwargs: Any) -> Any:
+        obs, info = self.env.reset(**kwargs)
+        if type(self.strategy) is Idle:
+            self.strategy, self.best = Active(), 0.0
+        self.strategy.episodes += 1
+        self.total += float(obs[0])
+        return obs, {**info, "late": (self.strategy.episodes, self.best, self.total)}
+
+    def step(self, action: Any) -> Any:
+        obs, reward, *rest, info = self.env.step(action)
+        self.best = max(self.best, float(reward))
+        return obs, reward, *rest, {**info, "late": (self.strategy.episodes, self.best, self.total)}
+
+
+@pytest.mark.parametrize("batches", [0, 2])
+def test_wrappers_whose_first_reset_makes_their_state_begin_without_it(
+    new_env: Any, batches: int
+) -> None:
+    kwargs = {"wrappers": [NormalizeObservation, Late], "audit": "off"}
+    actions, states = foreign_rows("Pendulum-v1", **kwargs)
+    env = new_env("Pendulum-v1", autoreset=False, **kwargs)
+    raw = Late(NormalizeObservation(gymnasium.make("Pendulum-v1")))
+    for seed in (3, None, 4):
+        for _ in range(batches):
+            env.step_batch(actions, states)
+        _, obs, info = env.reset(seed=seed)
+        expected, told = raw.reset(seed=seed)
+        assert (content(obs), info) == (content(expected), told)
+        assert env.step([0.3]).info["late"] == raw.step(np.float32([0.3]))[4]["late"]
+
+
+class Deck(Drifter):
+    """Draws the beginnings of its episodes from a generator that `save_state` leaves out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cards = np.random.default_rng(4)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.place = self.cards.normal(size=1)
+        return self.place.copy(), {}
+
+
+def test_a_generator_of_resets_alone_begins_with_the_first_episode(new_env: Any) -> None:
+    env, raw = new_env(Deck, snapshot="native"), Deck()
+    assert content(env.reset(seed=0).obs) == content(raw.reset(seed=0)[0])
+
+
+class SeededWhenMade(Dealer):
+    """Its first episode needs no seed to be the same each time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._np_random, self._np_random_seed = seeding.np_random(7)
+
+
+@pytest.mark.parametrize("batches", [0, 2])
+def test_a_generator_that_the_constructor_seeds_is_not_made_anew(
+    new_env: Any, batches: int
+) -> None:
+    env, raw = new_env(SeededWhenMade, snapshot="pickle"), SeededWhenMade()
+    actions, states = foreign_rows(SeededWhenMade, snapshot="pickle")
+    for _ in range(batches):
+        env.step_batch(actions, states)
+    assert content(env.reset().obs) == content(raw.reset()[0])
 
 
 def test_a_lake_that_was_drawn_at_random_stays_the_environments(new_env: Any) -> None:

@@ -18,6 +18,8 @@ Leaf = tuple[tuple[int, ...], np.dtype[Any]]
 # one by one, when the caller drops the arrays in them.
 REGIONS = ("inputs", "states", "observations", "outcomes")
 
+_AT_START = np.zeros(1, np.int64)
+
 
 @dataclass(slots=True)
 class Inputs:
@@ -62,7 +64,7 @@ class Rows:
     n_step: NDArray[np.int64]
     columns: dict[str, NDArray[Any]]
     infos: MutableMapping[int, Mapping[str, Any]] | None
-    cursor: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))
+    cursor: NDArray[np.int64] = field(default_factory=_AT_START.copy)
     marks: NDArray[np.int32] | None = None
 
     @property
@@ -131,6 +133,11 @@ def select_rows(inputs: Inputs, rows: NDArray[np.intp]) -> Inputs:
         dt=inputs.dt if isinstance(inputs.dt, int) else inputs.dt[rows],
         seeds=None if inputs.seeds is None else inputs.seeds[rows],
     )
+
+
+def given_states(inputs: Inputs, block: slice) -> Row:
+    """Return the states that the rows of `block` start from: one row if all share one state."""
+    return inputs.states if len(inputs.states) == 1 else inputs.states[block]
 
 
 def dt_of(inputs: Inputs, index: int) -> int:

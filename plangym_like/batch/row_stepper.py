@@ -16,7 +16,6 @@ from plangym_like.batch.layout import Layout
 from plangym_like.batch.ownership import owned
 from plangym_like.batch.simulator import Simulator, no_simulator
 from plangym_like.errors import ClosedError, RowExitError
-from plangym_like.results import BatchStep, BatchTransition, Rollout
 from plangym_like.states.rows import HEADER_NBYTES, Row, StateFormat
 from plangym_like.support.fork_safety import new_lock
 
@@ -24,7 +23,7 @@ from plangym_like.support.fork_safety import new_lock
 class RowStepper:
     """Steps rows of checked batches in one simulator, without changing its current state.
 
-    Executors, workers and Ray nodes step batches only through `run_batch` and `run_rows`.
+    Executors, workers and Ray nodes step batches only through `run_rows`.
 
     Parameters
     ----------
@@ -78,24 +77,6 @@ class RowStepper:
         """Do what would otherwise slow down the first batch."""
         with self.lock:
             self.simulator.prepare()
-
-    def run_batch(
-        self,
-        inputs: Inputs,
-        *,
-        states: bool,
-        observations: bool,
-        masked: bool,
-        audit: bool = False,
-    ) -> BatchTransition | BatchStep | Rollout:
-        """Step all rows of a checked batch, and return its result.
-
-        `states` and `observations` say what the result includes; `masked` and `audit` are as in
-        `run_rows`.
-        """
-        rows = self.layout.allocate(inputs, states=states, observations=observations)
-        errors = self.run_rows(rows, 0, inputs.count, masked=masked, audit=audit)
-        return self.layout.result(rows, errors)
 
     def run_rows(
         self, rows: Rows, start: int, stop: int, *, masked: bool = False, audit: bool = False
@@ -161,7 +142,7 @@ class RowStepper:
                 sim.step_rows(rows, start, stop)
         except BaseException as error:
             self._raise_in_row(error, rows)
-        if fresh is not None and state_format.checksum:
+        if fresh is not None:
             state_format.seal(fresh)
 
     def _step_row(self, rows: Rows, index: int) -> bool:
@@ -227,22 +208,23 @@ class RowStepper:
         self.simulator.exactness, self.simulator.exactness_note = "approximate", note
         warnings.warn(note, RuntimeWarning, stacklevel=4)
 
+    def ensure_usable(self) -> None:
+        """Raise `ClosedError` if the simulator is closed, or was in use when a fork copied it."""
+        if self.current.in_use.locked() and os.getpid() != self._owner_pid:
+            self.refusal = self.refusal or ClosedError(
+                f"the environment {self.name} was in use by another thread when this process was "
+                "forked, so its simulator may be half-way through a step here: clone it or make "
+                "another one"
+            )
+        if self.refusal is not None:
+            raise ClosedError(str(self.refusal))
+
     @property
     def usable(self) -> bool:
-        """Whether the simulator is open, and was not being used when this process was forked."""
-        if self.refusal is None and self.current.in_use.locked():
-            if os.getpid() != self._owner_pid:
-                self.refusal = ClosedError(
-                    f"the environment {self.name} was in use by another thread when this process "
-                    "was forked, so its simulator may be half-way through a step here: clone it or "
-                    "make another one"
-                )
+        """Whether `ensure_usable` raises no error."""
+        with contextlib.suppress(ClosedError):
+            self.ensure_usable()
         return self.refusal is None
-
-    def ensure_usable(self) -> None:
-        """Raise `ClosedError` if the simulator can no longer be used."""
-        if not self.usable:
-            raise ClosedError(str(self.refusal))
 
     def close(self) -> None:
         """Close the simulator; safe to call more than once."""

@@ -6,6 +6,7 @@ When an environment is made, three methods are tried in this order: the environm
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +19,7 @@ from plangym_like.errors import (
     SnapshotError,
     StateCapacityError,
 )
-from plangym_like.snapshots.open_libraries import libraries_left_open
+from plangym_like.snapshots.open_libraries import close_copy
 from plangym_like.snapshots.trial_outcomes import TrialOutcome, known_trials
 
 # Method -> ``"module:class"`` of its environments, and the options that only this method takes.
@@ -98,30 +99,21 @@ def _tried(ways: list[str], reasons: list[str], name: Any, kwargs: dict[str, Any
         No method works; the message gives the reason for each.
     """
     approximate: Simulator | None = None
-    for way in ways:
-        try:
-            simulator = _make(way, name, kwargs)
-        except (SnapshotError, StateCapacityError) as error:
-            reasons.append(f"by {way}: {error}")
-            continue
-        except Exception as error:
-            # Only replay can fail because of a second copy; other errors are the user's own.
-            if way != "replay" or isinstance(error, PlangymError):
-                raise
-            reasons.append(f"by {way}: a second copy raised {type(error).__name__}: {error}")
-            continue
-        simulator.snapshot_note = "; ".join([*reasons, f"{way} is the first that is exact"])
-        if simulator.exactness == "exact":
-            if approximate is not None:
-                with libraries_left_open():
-                    approximate.close()
-            return simulator
-        reasons.append(f"by {way}: only approximately, {simulator.exactness_note}")
-        if approximate is None:
-            approximate = simulator
-        else:
-            with libraries_left_open():
-                simulator.close()
+    with contextlib.ExitStack() as unused:
+        for way in ways:
+            simulator = _attempt(way, reasons, name, kwargs)
+            if simulator is None:
+                continue
+            simulator.snapshot_note = "; ".join([*reasons, f"{way} is the first that is exact"])
+            if simulator.exactness == "exact":
+                return simulator
+            reasons.append(f"by {way}: only approximately, {simulator.exactness_note}")
+            if approximate is None:
+                approximate = simulator
+                unused.callback(close_copy, simulator)
+            else:
+                close_copy(simulator)
+        unused.pop_all()
     if approximate is None:
         listed = "\n".join(f"- {reason}" for reason in reasons)
         raise SnapshotError(
@@ -129,6 +121,23 @@ def _tried(ways: list[str], reasons: list[str], name: Any, kwargs: dict[str, Any
         )
     approximate.snapshot_note = "; ".join([*reasons, "no method is exact"])
     return approximate
+
+
+def _attempt(way: str, reasons: list[str], name: Any, kwargs: dict[str, Any]) -> Simulator | None:
+    """Return a simulator for `name`, made with one method.
+
+    Return ``None``, and add the reason to `reasons`, if the method does not work.
+    """
+    try:
+        return _make(way, name, kwargs)
+    except (SnapshotError, StateCapacityError) as error:
+        reasons.append(f"by {way}: {error}")
+    except Exception as error:
+        # Only replay can fail because of a second copy; other errors are the user's own.
+        if way != "replay" or isinstance(error, PlangymError):
+            raise
+        reasons.append(f"by {way}: a second copy raised {type(error).__name__}: {error}")
+    return None
 
 
 def _make(way: str, name: Any, kwargs: dict[str, Any]) -> Simulator:

@@ -19,25 +19,30 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import struct
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from gymnasium.wrappers import TimeLimit
 from numpy.typing import NDArray
 
+from plangym_like.batch.arrays import Rows, given_states
 from plangym_like.batch.simulator import EnvStep, Outcome
-from plangym_like.envs.classic_dynamics import DYNAMICS, ClassicBlocks, elementary_functions_agree
-from plangym_like.envs.classic_dynamics.classic_blocks import packing_of
+from plangym_like.envs.block_stepper import BlockStepper, Outcomes, put_generators
+from plangym_like.envs.classic_dynamics import DYNAMICS, Dynamics, elementary_functions_agree
+from plangym_like.envs.classic_dynamics.dynamics import Columns
 from plangym_like.envs.codec import Codec
 from plangym_like.envs.family_env import FamilyEnv
-from plangym_like.envs.fast_form import TRIALS, FastForm, disagreement
+from plangym_like.envs.fast_form import TRIALS, FastForm, NotVectorisableError, disagreement
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.errors import InputError, SnapshotError, StateFormatError
 from plangym_like.snapshots.base_settings import AttributeSettings, ClassSettings, Settings
 from plangym_like.snapshots.configuration import qualified_name
-from plangym_like.states.rows import Row
+from plangym_like.states.rows import HEADER_NBYTES, Row
 
+_COUNT = struct.Struct("<q")
 _STEPPED_AGAIN = r".*You are calling 'step\(\)' even though"
 
 
@@ -51,17 +56,17 @@ class ClassicControlCodec(Codec):
     """
 
     def __init__(self, base: Any) -> None:
-        known = [cls for cls in type(base).__mro__ if cls in DYNAMICS]
-        if not known:
+        known = next(filter(DYNAMICS.get, type(base).__mro__), None)
+        if known is None:
             raise SnapshotError(
                 f"{type(base).__name__} is not one of the classic control environments: "
                 f"{', '.join(sorted(cls.__name__ for cls in DYNAMICS))}"
             )
-        self._base, self.known = base, known[0]
+        self._base, self.known = base, known
         self.dynamics = dynamics = DYNAMICS[self.known]
         self._size = len(dynamics.order)
         self._hidden = dynamics.no_hidden.dtype
-        self._packing = packing_of(dynamics)
+        self._packing = _packing_of(dynamics)
         self.nbytes = self._packing.size
         if type(base) is self.known:
             self.columns = {}
@@ -83,7 +88,7 @@ class ClassicControlCodec(Codec):
         signature = self.dynamics.signature(self._base)
         return {
             "class": qualified_name(type(self._base)),
-            "constants": [repr(value) for value in signature or ()],
+            "constants": [*map(repr, signature or ())],
         }
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
@@ -162,6 +167,121 @@ class ClassicControlCodec(Codec):
         return found
 
 
+class ClassicBlocks(BlockStepper[Columns]):
+    """Steps blocks of rows of one environment, with its current constants.
+
+    Parameters
+    ----------
+    dynamics : Dynamics
+    frameskip : int
+    elapsed_at : int
+        The offset of the time limit's step count in a payload.
+    time_limit : gymnasium.wrappers.TimeLimit, optional
+        The time limit, if there is one.
+    """
+
+    # The columns of this many rows fit into a core's own cache.
+    most = 8192
+
+    def __init__(
+        self,
+        dynamics: Dynamics,
+        frameskip: int,
+        elapsed_at: int,
+        time_limit: TimeLimit[Any, Any] | None,
+    ) -> None:
+        super().__init__(frameskip)
+        self._dynamics, self._time_limit = dynamics, time_limit
+        self._packing = _packing_of(dynamics)
+        begin, size = HEADER_NBYTES // 8, len(dynamics.order)
+        self._places = slice(begin, begin + size)
+        # The numbers of one state are copied together, which is faster than one by one.
+        self._bytes = slice(8 * begin, 8 * (begin + size))
+        self._whole = np.dtype((np.void, 8 * size))
+        width, place = dynamics.no_hidden.itemsize, 8 * (begin + size)
+        self._hidden_at = place // width
+        self._flags = np.dtype(f"i{width}")
+        self._generator_at = place + 2 * width
+        self._elapsed_at = (HEADER_NBYTES + elapsed_at) // 8
+        self._x, self._states = np.empty((size, 0)), np.empty((0, size))
+        # Whether `_states` holds the same numbers as the columns.
+        self._is_turned = False
+
+    def step_one(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
+        if dt * self._frameskip != 1:
+            return None
+        memory = row.data
+        *x, hidden, flags = self._packing.unpack_from(memory, HEADER_NBYTES)
+        found = None if flags else self._dynamics.advance_one(x, hidden, action)
+        if found is None:
+            return None
+        reached, hidden, reward, terminated = found
+        fresh = row.copy()
+        self._packing.pack_into(fresh.data, HEADER_NBYTES, *reached, hidden, 0)
+        truncated = False
+        if self._time_limit is not None:
+            (elapsed,) = _COUNT.unpack_from(memory, 8 * self._elapsed_at)
+            _COUNT.pack_into(fresh.data, 8 * self._elapsed_at, elapsed + 1)
+            truncated = elapsed + 1 >= self._time_limit._max_episode_steps
+        return fresh, (np.array(reached, np.float32), reward, terminated, truncated, {}, 1)
+
+    def load(self, rows: Rows, block: slice) -> Columns:
+        dynamics, count = self._dynamics, block.stop - block.start
+        source, size = given_states(rows.inputs, block), len(dynamics.order)
+        if self._x.shape[1] != count:
+            # A single statement, so that a Ctrl-C cannot leave only some of them assigned.
+            self._x, self._states = np.empty((size, count)), np.empty((count, size))
+        dynamics.load(source.view(np.float64)[:, self._places], self._x)
+        flags = source.view(self._flags)[:, self._hidden_at + 1]
+        hidden = source.view(dynamics.no_hidden.dtype)[:, self._hidden_at]
+        single = elapsed = None
+        if dynamics.takes_single:
+            single = _copies((flags & 1) != 0, count)
+        elif np.count_nonzero(flags & 1 if dynamics.hidden_kinds else flags):
+            raise NotVectorisableError
+        if self._time_limit is not None:
+            elapsed = _copies(source.view(np.int64)[:, self._elapsed_at], count)
+        return Columns(self._x, _copies(hidden, count), single, elapsed)
+
+    def frame(self, states: Columns, actions: NDArray[Any], out: Outcomes) -> None:
+        self._is_turned = False
+        self._dynamics.advance(states, actions, out.rewards, out.terminated)
+        if states.single is not None:
+            states.single.fill(self._dynamics.leaves_single)
+        if self._time_limit is None or states.elapsed is None:
+            out.truncated.fill(False)
+        else:
+            states.elapsed += 1
+            limit = self._time_limit._max_episode_steps
+            np.greater_equal(states.elapsed, limit, out=out.truncated)
+
+    def observe(self, states: Columns, out: NDArray[Any]) -> None:
+        self._turn(states)
+        self._dynamics.observe(states.x, self._states, out)
+
+    def store(self, states: Columns, rows: Rows, block: slice) -> None:
+        dynamics = self._dynamics
+        assert rows.next_states is not None
+        fresh = rows.next_states[block]
+        fresh[:] = given_states(rows.inputs, block)
+        if rows.inputs.seeds is not None:
+            put_generators(fresh, self._generator_at, rows.inputs.seeds[block])
+        self._turn(states)
+        fresh[:, self._bytes].view(self._whole)[:, 0] = self._states.view(self._whole)[:, 0]
+        fresh.view(states.hidden.dtype)[:, self._hidden_at] = states.hidden
+        if states.single is not None:
+            fresh.view(self._flags)[:, self._hidden_at + 1] = states.single
+        elif dynamics.hidden_kinds:
+            fresh.view(self._flags)[:, self._hidden_at + 1] = dynamics.hidden_kind << 1
+        if states.elapsed is not None:
+            fresh.view(np.int64)[:, self._elapsed_at] = states.elapsed
+
+    def _turn(self, states: Columns) -> None:
+        if not self._is_turned:
+            self._dynamics.store(states.x, self._states)
+            self._is_turned = True
+
+
 class ClassicControlSimulator(GymnasiumSimulator):
     """A simulator of one of the five classic control environments, or of a subclass.
 
@@ -203,7 +323,7 @@ class ClassicControlSimulator(GymnasiumSimulator):
 
     def step_row(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
         """Step one row with Python numbers, not arrays; return ``None`` if this is not possible."""
-        form = self._fast_form_of(action)
+        form = self.fast_form_of(action)
         return None if form is None else form.step_one(row, action, dt)
 
     def step(self, action: Any, dt: int) -> Outcome:
@@ -267,6 +387,17 @@ def agrees(env: Any) -> bool:
     with contextlib.suppress(Exception):
         return ClassicControlSimulator(lambda: twin).make_fast_form(kind) is not None
     return False
+
+
+def _packing_of(dynamics: Dynamics | type[Dynamics]) -> struct.Struct:
+    """Return the `struct.Struct` of the physical state, hidden attribute and flags in a payload."""
+    hidden = dynamics.no_hidden.dtype
+    flags = "i" if hidden.itemsize == 4 else "q"
+    return struct.Struct(f"={len(dynamics.order)}d{hidden.char}{flags}")
+
+
+def _copies(column: NDArray[Any], count: int) -> NDArray[Any]:
+    return column.copy() if len(column) == count else column.repeat(count)
 
 
 def _finite(numbers: Any, size: int) -> list[float]:

@@ -12,7 +12,6 @@ from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
 from plangym_like.batch.arrays import Inputs, Rows
-from plangym_like.batch.ownership import owned
 from plangym_like.batch.simulator import Outcome, Simulator
 from plangym_like.states.rows import HEADER_NBYTES, Row
 
@@ -119,7 +118,8 @@ def disagreement(
     An error that `form` raises is described too, whatever it is.
 
     NumPy and libm may treat single numbers and arrays differently on another processor or in
-    another version, so each form is tested before it is used. The state of `sim` changes.
+    another version, so each form is tested before it is used: in `TRIALS` steps of `sim`, and in as
+    many rows of `form`. The state of `sim` changes.
 
     Parameters
     ----------
@@ -135,91 +135,79 @@ def disagreement(
         As in `trial_actions`.
     """
     actions = trial_actions(sim.action_space, kind, beyond=beyond)
-    count = len(actions)
-    states = np.zeros((2, count, HEADER_NBYTES + sim.payload_nbytes), np.uint8)
-    outcomes = []
+    states = np.zeros((len(actions), HEADER_NBYTES + sim.payload_nbytes), np.uint8)
+    expected, found = _rows(sim, actions, states), _rows(sim, actions, states)
+    assert expected.next_states is not None
     if starts is None:
         sim.env.reset(seed=0)
     for index, action in enumerate(actions):
         if starts is not None:
             sim.write(starts[index])
-        sim.save(states[0, index])
-        outcomes.append(owned(sim.step(action.copy(), 1)))
-        sim.save(states[1, index])
-        if not plays_on and (outcomes[-1][2] or outcomes[-1][3]):
+        sim.save(states[index])
+        outcome = sim.step(action.copy(), 1)
+        if outcome[4].keys() != expected.columns.keys():
+            return f"the info of row {index} is {outcome[4]!r}, not {', '.join(expected.columns)}"
+        sim.put_outcome(expected, index, outcome)
+        sim.save(expected.next_states[index])
+        if not plays_on and (outcome[2] or outcome[3]):
             sim.env.reset()
-    space: Any = sim.observation_space
-    rows = Rows(
-        Inputs(count, 0, actions, states[0], 1, None),
-        np.zeros_like(states[0]),
-        np.empty((count, *space.shape), space.dtype),
-        np.empty(count),
-        np.empty(count, bool),
-        np.empty(count, bool),
-        np.empty(count, np.int64),
-        {name: np.empty((count, *shape), dtype) for name, (shape, dtype) in sim.columns.items()},
-        None,
-    )
     try:
-        form.step(rows, 0, count)
-        found = _first_difference(rows, outcomes, states[1])
-        if found:
-            return found
-        _step_each(form, rows)
-        return _first_difference(rows, outcomes, states[1])
+        form.step(found, 0, len(actions))
+        if difference := _first_difference(found, expected):
+            return difference
+        _step_each(form, sim, found)
+        return _first_difference(found, expected)
     except NotVectorisableError:
         return "a row cannot be stepped in a block"
     except Exception as error:
         return f"it raises {type(error).__name__}: {error}"
 
 
-def _step_each(form: FastForm, rows: Rows) -> None:
+def _rows(sim: Simulator, actions: NDArray[Any], states: Row) -> Rows:
+    """Return rows that step `actions` from `states`, with uninitialised results."""
+    count, space = len(actions), sim.observation_space
+    columns = {}
+    for name, (shape, dtype) in sim.columns.items():
+        columns[name] = np.empty((count, *shape), dtype)
+    return Rows(
+        Inputs(count, 0, actions, states, 1, None),
+        np.zeros_like(states),
+        np.empty((count, *(space.shape or ())), space.dtype),
+        np.empty(count),
+        np.empty(count, bool),
+        np.empty(count, bool),
+        np.empty(count, np.int64),
+        columns,
+        None,
+    )
+
+
+def _step_each(form: FastForm, sim: Simulator, rows: Rows) -> None:
     """Step the rows one by one with `form.step_one`, and replace their results."""
     assert rows.next_states is not None
     for index, action in enumerate(rows.inputs.actions):
         one = form.step_one(rows.inputs.states[index], action, 1)
         if one is not None:
-            rows.next_states[index] = one[0]
-            results = rows.observations, rows.rewards, rows.terminateds, rows.truncateds
-            for column, value in zip(results, one[1][:4], strict=True):
-                column[index] = value
+            rows.next_states[index], outcome = one
+            sim.put_outcome(rows, index, outcome)
 
 
-def _first_difference(rows: Rows, outcomes: Sequence[Outcome], after: Row) -> str:
-    for index, outcome in enumerate(outcomes):
-        place = _difference(rows, index, outcome, after[index])
-        if place:
-            return f"the {place[0]} of row {index} is {place[1]!r} instead of {place[2]!r}"
-    return ""
-
-
-def _difference(rows: Rows, index: int, outcome: Any, after: Row) -> tuple[str, Any, Any] | None:
-    """Return the first wrong result of row `index`: its name, its value, and the right value.
-
-    Return ``None`` if all results are right.
-    """
-    obs, reward, terminated, truncated, info, _ = outcome
-    assert rows.next_states is not None
-    pairs = {
-        "observation": (rows.observations[index], obs),
-        "reward": (rows.rewards[index], reward),
-        "terminated": (rows.terminateds[index], terminated),
-        "truncated": (rows.truncateds[index], truncated),
-        "info": (sorted(rows.columns), sorted(info)),
-    }
-    if pairs["info"][0] == pairs["info"][1]:
-        pairs |= {f"info {name}": (rows.columns[name][index], info[name]) for name in info}
+def _first_difference(found: Rows, expected: Rows) -> str:
+    """Describe the first result in `found` that differs from `expected` in a byte, or return ""."""
+    assert found.next_states is not None and expected.next_states is not None
     start = HEADER_NBYTES
-    pairs["next state"] = rows.next_states[index, start:], after[start:]
-    for name, (found, wanted) in pairs.items():
-        if not _same(np.asarray(found), np.asarray(wanted)):
-            return name, found, wanted
-    return None
-
-
-def _same(one: NDArray[Any], other: NDArray[Any]) -> bool:
-    """Return whether two arrays have the same bytes once one is converted to the other's dtype."""
-    return one.shape == other.shape and (
-        one.astype(other.dtype).tobytes() == other.tobytes()
-        or one.tobytes() == other.astype(one.dtype).tobytes()
-    )
+    pairs: dict[str, tuple[Any, Any]] = {
+        "observation": (found.observations, expected.observations),
+        "reward": (found.rewards, expected.rewards),
+        "terminated": (found.terminateds, expected.terminateds),
+        "truncated": (found.truncateds, expected.truncateds),
+        "number of frames": (found.n_step, expected.n_step),
+        "next state": (found.next_states[:, start:], expected.next_states[:, start:]),
+    }
+    for name, column in expected.columns.items():
+        pairs[f"info {name}"] = found.columns[name], column
+    for index in range(expected.inputs.count):
+        for name, (ours, theirs) in pairs.items():
+            if ours[index].tobytes() != theirs[index].tobytes():
+                return f"the {name} of row {index} is {ours[index]!r} instead of {theirs[index]!r}"
+    return ""

@@ -7,6 +7,7 @@ holds the state of the base, its random generator, and the wrappers' state, in t
 from __future__ import annotations
 
 import abc
+import contextlib
 import importlib.metadata
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -51,11 +52,9 @@ from plangym_like.snapshots.base_settings import BaseSettings
 from plangym_like.snapshots.chains import innermost
 from plangym_like.snapshots.configuration import describe
 from plangym_like.snapshots.generators import watched_generators
-from plangym_like.snapshots.known_wrappers import foreign_wrappers
 from plangym_like.snapshots.open_libraries import close_copy
-from plangym_like.snapshots.restore_after_trial import restorer
 from plangym_like.snapshots.step_limit import CONSTRUCTOR_SECONDS, time_limit
-from plangym_like.snapshots.wrapper_state import WrapperState
+from plangym_like.snapshots.wrapper_state import WrapperState, WrapperValues
 from plangym_like.states import random_state
 from plangym_like.states.rows import Row, padded
 from plangym_like.support.arguments import as_count
@@ -138,8 +137,10 @@ class GymnasiumSimulator(TriedSimulator):
             env = self.make_env()
         self.render_mode = self.render_mode or getattr(env, "render_mode", None)
         try:
-            with watched_generators():
-                self._set_up(self.wrapped(env))
+            env = self.wrapped(env)
+            self._inspect(env)
+            with watched_generators() if self._is_tried else contextlib.nullcontext():
+                self._set_up(env)
                 self._try_out()
             if self._settings is not None:
                 self._settings.use()
@@ -157,21 +158,25 @@ class GymnasiumSimulator(TriedSimulator):
         return env
 
     def _set_up(self, env: gymnasium.Env[Any, Any]) -> None:
+        """Use the new chain `env`: keep its initial state, reset it, and lay out its states."""
         self.env: gymnasium.Env[Any, Any] = env
         self.base: Any = innermost(env)
         self.action_space, self.observation_space = spaces_of(env)
         check_reset(env)
         self._watch_outside()
-        self._fresh = restorer(env)
-        self._fast_forms: dict[str, FastForm | None] = {}
-        self._configured: tuple[Any, ...] = ()
-        self._recall_trial()
         with time_limit(_CODEC_STEPS):
+            if not self._is_copy:
+                self._restore_initial = self.restorer()
             codec = self.codec = self.make_codec()
-        if foreign_wrappers(env) and (settings := codec.settings()):
+        if self._foreign_wrappers and (settings := codec.settings()):
             self._settings = BaseSettings(settings, _remedy(self.other_ways))
         self._generator = random_state.GeneratorMemory(self.base)
-        self._lay_out()
+        self._generator_at = codec.nbytes
+        assert self._generator_at % 8 == 0
+        end = self._generator_at + random_state.GENERATOR_NBYTES * codec.saves_generator
+        self._wrappers_at = padded(end)
+        self.memory = self.make_memory()
+        self.payload_nbytes = self._wrappers_at + padded(self.memory.nbytes)
         self.columns, self.plain_infos = {}, True
         if codec.columns is not None and is_plain(env):
             self.columns, self.plain_infos = dict(codec.columns), False
@@ -181,6 +186,8 @@ class GymnasiumSimulator(TriedSimulator):
             self.observation_space = gymnasium.spaces.Box(
                 0, 255, shape if self.obs_type == "rgb" else shape[:2], np.uint8
             )
+        self._fast_forms: dict[str, FastForm | None] = {}
+        self._configured: tuple[Any, ...] = ()
 
     def _set_frameskip(self, frameskip: int | tuple[int, int] | None) -> None:
         if frameskip is not None:
@@ -198,6 +205,14 @@ class GymnasiumSimulator(TriedSimulator):
     @abc.abstractmethod
     def make_codec(self) -> Codec:
         """Reset the environment (see `reset_once`), and return the codec for `base`."""
+
+    def restorer(self) -> Callable[[], None] | None:
+        """Return a function that restores the wrappers as they are now, before the first reset.
+
+        Return ``None`` if they have no state.
+        """
+        values = WrapperValues(self.env)
+        return values.restorer() if values.owners else None
 
     def reset_once(self) -> None:
         """Reset the new chain (see `first_reset`), and remove its random generators."""
@@ -221,14 +236,6 @@ class GymnasiumSimulator(TriedSimulator):
         return ()
 
     # Layout of the state
-
-    def _lay_out(self) -> None:
-        self.memory = self.make_memory()
-        self._generator_at = self.codec.nbytes
-        assert self._generator_at % 8 == 0
-        end = self._generator_at + random_state.GENERATOR_NBYTES * self.codec.saves_generator
-        self._wrappers_at = padded(end)
-        self.payload_nbytes = self._wrappers_at + padded(self.memory.nbytes)
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
         """Return the id, arguments, wrappers, library version, and the fields of the codec."""
@@ -309,8 +316,8 @@ class GymnasiumSimulator(TriedSimulator):
         """Remove all random generators; before the first reset, also restore the wrappers."""
         self.codec.renew()
         forget_seed(self.env)
-        if self._fresh is not None:
-            self._fresh()
+        if self._restore_initial is not None:
+            self._restore_initial()
 
     # Stepping
 
@@ -325,7 +332,7 @@ class GymnasiumSimulator(TriedSimulator):
         if seed is None:
             random_state.make_generator(innermost(self.env))
         obs, info = as_reset(self._reset_env(seed, options))
-        self._fresh = None
+        self._restore_initial = None
         return self.observe(obs), info
 
     def step(self, action: Any, dt: int) -> Outcome:
@@ -362,33 +369,25 @@ class GymnasiumSimulator(TriedSimulator):
 
     def prepare(self) -> None:
         """Test the fast form for the usual dtype of actions."""
-        self._fast_form_of(np.zeros(0, self.action_space.dtype))
+        self.fast_form_of(np.zeros(0, self.action_space.dtype))
 
     @property
     def steps_batches(self) -> bool:
         """Whether there is a fast form that steps many rows at once."""
-        form = self._fast_form_of(np.zeros(0, self.action_space.dtype))
+        form = self.fast_form_of(np.zeros(0, self.action_space.dtype))
         return form is not None and form.is_vectorised
 
     def step_rows(self, rows: Rows, start: int, stop: int) -> None:
         """Step several rows with the fast form if there is one; otherwise, step them one by one."""
-        if stop - start == 1:  # `step` is faster, and audits compare it with the fast form
-            super().step_rows(rows, start, stop)
-        else:
-            self._step_blocks(super().step_rows, rows, start, stop)
-
-    def rollout_rows(self, rows: Rows, start: int, stop: int) -> None:
-        """Like `step_rows`, but step each row through its T actions, or until its episode ends."""
-        self._step_blocks(super().rollout_rows, rows, start, stop)
-
-    def _step_blocks(
-        self, step_singly: Callable[[Rows, int, int], None], rows: Rows, start: int, stop: int
-    ) -> None:
-        form = self.fast_form_for(rows)
-        if form is None or (stop - start == 1 and not form.rolls_out_one):
+        horizon, form = rows.inputs.horizon, None
+        # For one row, `step` is faster, and audits compare it with the fast form.
+        if stop - start > 1 or horizon:
+            form = self.fast_form_of(rows.inputs.actions)
+        step_singly = super().rollout_rows if horizon else super().step_rows
+        if form is None or not form.takes(rows) or (stop - start == 1 and not form.rolls_out_one):
             step_singly(rows, start, stop)
             return
-        step = form.rollout if rows.inputs.horizon else form.step
+        step = form.rollout if horizon else form.step
         for first in range(start, stop, form.most):
             last = min(first + form.most, stop)
             rows.cursor[0] = first
@@ -397,13 +396,14 @@ class GymnasiumSimulator(TriedSimulator):
             except NotVectorisableError:
                 step_singly(rows, first, last)
 
-    def fast_form_for(self, rows: Rows) -> FastForm | None:
-        """Return the fast form for `rows` in the current configuration, or ``None``."""
-        form = self._fast_form_of(rows.inputs.actions)
-        return form if form is not None and form.takes(rows) else None
+    # In rollouts, each row is stepped through its T actions, or until its episode ends.
+    rollout_rows = step_rows
 
-    def _fast_form_of(self, actions: Any) -> FastForm | None:
-        """Return the fast form for the dtype of `actions`, if any; make it when first needed."""
+    def fast_form_of(self, actions: Any) -> FastForm | None:
+        """Return the fast form for the dtype of `actions`, if any; make it when first needed.
+
+        If the `configuration` has changed, the forms are made anew.
+        """
         if self._images or not isinstance(actions, (np.ndarray, np.generic)):
             return None
         forms, kind = self._fast_forms, actions.dtype.char
@@ -414,6 +414,7 @@ class GymnasiumSimulator(TriedSimulator):
         if kind not in forms:
             original = np.zeros(self.payload_nbytes, np.uint8)
             self.read(original)
+            seed = self.base._np_random_seed
             try:
                 forms[kind] = self.make_fast_form(kind)
             except Exception as error:
@@ -421,6 +422,7 @@ class GymnasiumSimulator(TriedSimulator):
                 logger.info("%s is stepped row by row: %r", name_of(self.name), error)
                 forms[kind] = None
             self.write(original)
+            self.base._np_random_seed = seed
         return forms[kind]
 
     def observe(self, obs: Any) -> Any:

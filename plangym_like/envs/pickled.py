@@ -40,7 +40,6 @@ from plangym_like.snapshots.chain_state import columns_of
 from plangym_like.snapshots.chains import links
 from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.differences import difference
-from plangym_like.snapshots.restore_after_trial import restorer
 from plangym_like.snapshots.step_limit import time_limit
 from plangym_like.snapshots.trial import TrialRule
 from plangym_like.states import random_state
@@ -85,7 +84,7 @@ class PickleCodec(Codec):
     ) -> None:
         self._env, self._name, self._allow_pickle = env, name, allow_pickle
         self.pickle = ChainPickle(env)
-        needed = _START + (self._longest(steps) if steps else 0)
+        needed = _START + self._longest(steps)
         if capacity is None:
             # A power of two, so that small differences between processes do not change the width.
             capacity = 1 << (2 * needed + _SLACK - 1).bit_length()
@@ -94,11 +93,13 @@ class PickleCodec(Codec):
         self.nbytes = padded(capacity)
 
     def _longest(self, steps: int) -> int:
-        """Take up to `steps` steps, and return the length of the longest pickle.
+        """Take up to `steps` steps, if any, and return the length of the longest pickle.
 
         Afterwards, raise `SnapshotError` if objects share memory in a way that a pickle loses.
         """
         env, longest = self._env, len(self.pickle.dumps())
+        if not steps:
+            return longest
         links(env)[-1]._np_random = random_state.seeded_generator(0)
         space = copy.deepcopy(env.action_space)
         space.seed(0)
@@ -217,9 +218,12 @@ class PickledSimulator(GymnasiumSimulator):
         self._allow_pickle = allow_pickle
         super().__init__(name, state_capacity=state_capacity, **simulator_kwargs)
 
+    def restorer(self) -> Callable[[], None]:
+        """Return a function that restores the new environment and its wrappers."""
+        return ChainPickle(self.env).restorer()
+
     def make_codec(self) -> PickleCodec:
-        """Copy the environment's initial state, reset the environment, and return the codec."""
-        self._fresh = restorer(self.env, base=True)
+        """Reset the environment, and return the codec."""
         self.reset_once()
         known = self._known
         codec = PickleCodec(

@@ -40,12 +40,12 @@ from plangym_like.snapshots.chains import chain, innermost, links
 from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.current_env_proxy import CurrentEnvProxy
 from plangym_like.snapshots.differences import attributes, difference, differing_attributes
-from plangym_like.snapshots.known_wrappers import describe_wrappers, has_foreign_code
+from plangym_like.snapshots.known_wrappers import describe_wrappers
 from plangym_like.snapshots.open_libraries import close_copy
 from plangym_like.snapshots.outcomes import Outcome, ends, outcome_of
 from plangym_like.snapshots.replay_cache import DIGEST_NBYTES, ReplayCache
 from plangym_like.snapshots.set_order import set_of_addresses
-from plangym_like.snapshots.step_limit import time_limit
+from plangym_like.snapshots.step_limit import CONSTRUCTOR_SECONDS, time_limit
 from plangym_like.snapshots.trial import TrialRule
 from plangym_like.states import random_state
 from plangym_like.states.rows import Row, padded
@@ -300,10 +300,20 @@ class ReplayedSimulator(GymnasiumSimulator):
         self._logs = ActionLogFormat(spaces_of(env)[0])
         self._proxy = CurrentEnvProxy(env)
         self._proxy.cache = ReplayCache(self._copy, self._logs, self._most or self.copies, env)
+        with time_limit(least=CONSTRUCTOR_SECONDS):
+            self._proxy.cache.single = self.trial.always and not self._can_be_copied()
         super()._set_up(self._proxy)
 
     def _copy(self) -> gymnasium.Env[Any, Any]:
         return self.wrapped(self.make_env())
+
+    def restorer(self) -> Callable[[], None] | None:
+        """Return a function that restores the wrappers of an only copy.
+
+        If there can be several copies, return ``None``: the first is never reset.
+        """
+        env = self._proxy.env
+        return CarriedState(env).restorer() if self._proxy.cache.single else None
 
     def make_memory(self) -> Any:
         """Return an object that saves nothing: the log leads to the state of the wrappers too."""
@@ -324,8 +334,7 @@ class ReplayedSimulator(GymnasiumSimulator):
     def make_codec(self) -> ReplayCodec:
         """Return the codec, after finding out how to repeat episodes and how large actions are."""
         proxy, cache = self._proxy, self._proxy.cache
-        tested = self.trial.always or has_foreign_code(self.env)
-        cache.single = self.trial.always and not self._can_be_copied()
+        tested = self._is_tried
         cache.carried = self._find_carried()
         if tested:
             proxy.seeds_only = self._needs_seeds()
@@ -412,8 +421,8 @@ class ReplayedSimulator(GymnasiumSimulator):
         names = differing_attributes(*states)
         return None if not names else (names[0], "not the same value both times")
 
-    def _end_trial(self, original: Row, fresh: Callable[[], None] | None) -> None:
-        super()._end_trial(original, fresh)
+    def _end_trial(self, original: Row, initial: Callable[[], None] | None) -> None:
+        super()._end_trial(original, initial)
         self._proxy.release_copy()
         self._proxy.forget()
         self._proxy.cache.replayed = 0

@@ -26,13 +26,13 @@ from plangym_like.envs.wrapping import first_reset, forget_seed
 from plangym_like.errors import PlangymError, SnapshotError, StateCapacityError, StateFormatError
 from plangym_like.snapshots import plain_data
 from plangym_like.snapshots.base_settings import Settings
-from plangym_like.snapshots.chains import chain, innermost
+from plangym_like.snapshots.chains import innermost
 from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.differences import attributes_of, difference
-from plangym_like.snapshots.known_wrappers import TRANSPARENT
+from plangym_like.snapshots.known_wrappers import visible
 from plangym_like.snapshots.open_libraries import close_copy
 from plangym_like.snapshots.set_order import order_note
-from plangym_like.snapshots.state_owner import kind_of
+from plangym_like.snapshots.state_owner import kind_of, put
 from plangym_like.snapshots.trial import TrialRule
 from plangym_like.states.rows import Row, padded
 
@@ -54,7 +54,7 @@ class SaveLoadCodec(Codec):
     capacity : int, optional
         Bytes for states that are not arrays.
     initial : bytes, optional
-        The state that was saved before the first reset, as `plain_data` encodes it.
+        The state and the random generators before the first reset, as `plain_data` encodes them.
 
     Attributes
     ----------
@@ -162,7 +162,10 @@ class SaveLoadCodec(Codec):
         """Load the state saved before the first reset, if there is one and it can be loaded."""
         if self._initial is not None:
             with contextlib.suppress(Exception):
-                self._base.load_state(plain_data.decode(self._initial))
+                saved, generators = plain_data.decode(self._initial)
+                self._base.load_state(saved)
+                for name, generator in generators.items():
+                    put(self._base, name, generator)
 
 
 class _LeftOut(Settings):
@@ -208,6 +211,20 @@ class _LeftOut(Settings):
         found = attributes_of(self._base)
         found.pop("_np_random", None)  # rows hold it, but not as a part of this state
         return found
+
+
+def _generators(base: Any) -> dict[str, np.random.Generator]:
+    """Return the random generators in attributes of `base`, except ``np_random``.
+
+    ``save_state`` may leave out a generator that only resets use.
+    """
+    return {
+        name: value
+        for name, value in vars(base).items()
+        if isinstance(value, np.random.Generator)
+        and isinstance(value.bit_generator, np.random.PCG64)
+        and name != "_np_random"
+    }
 
 
 def _is_plain_array(saved: Any) -> bool:
@@ -268,11 +285,10 @@ class SaveLoadSimulator(GymnasiumSimulator):
 
     def make_codec(self) -> SaveLoadCodec:
         """Reset the environment, and return its codec."""
-        saved = []
+        initial: bytes | None = None
         # Before their first reset, some environments have no state that could be saved.
         with contextlib.suppress(Exception):
-            saved.append(plain_data.encode(self.base.save_state()))
-        initial = saved[0] if saved else None
+            initial = plain_data.encode((self.base.save_state(), _generators(self.base)))
         # This reset is seeded, because the saved form of an unseeded generator has a different
         # length in each process.
         first_reset(self.env)
@@ -309,9 +325,8 @@ class SaveLoadSimulator(GymnasiumSimulator):
 
     def _steps_states(self) -> bool:
         """Return whether ``step_states`` can be used to step many rows at once."""
-        plain = all(type(wrapper) in TRANSPARENT for wrapper in chain(self.env))
         own = callable(getattr(self.base, "step_states", None))
-        return own and plain and not self._images
+        return own and not visible(self.env) and not self._images
 
     def _check_step_states(self, kind: str) -> None:
         """Raise `SnapshotError` if the results of ``step_states`` and ``step`` differ.

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Self
 
+import gymnasium
 import numpy as np
 
 from plangym_like.batch.simulator import Simulator
 from plangym_like.envs.codec import Codec
 from plangym_like.envs.wrapping import forget_seed
 from plangym_like.errors import SnapshotError
-from plangym_like.snapshots.chains import links
+from plangym_like.snapshots.chains import innermost, links
 from plangym_like.snapshots.configuration import qualified_name
-from plangym_like.snapshots.known_wrappers import foreign_wrappers, has_foreign_code
+from plangym_like.snapshots.known_wrappers import foreign_wrappers, is_foreign_env
 from plangym_like.snapshots.open_libraries import libraries_left_open
 from plangym_like.snapshots.outside_values import OutsideValues
 from plangym_like.snapshots.trial import Trial, TrialRule
@@ -35,11 +36,14 @@ class TriedSimulator(Simulator):
     memory: Any
     _arguments: tuple[tuple[Any, ...], dict[str, Any]]
     _is_copy: bool = False
+    # Whether the environment or a wrapper has code from outside Gymnasium and this package.
+    _has_foreign_code: bool = False
+    _foreign_wrappers: Sequence[str] = ()
     # The outcome of the trial of another environment of this kind.
     _known: TrialOutcome | None = None
     _wrappers: tuple[Any, ...] = ()
-    # Restores the initial state of the wrappers; used until the first reset.
-    _fresh: Callable[[], None] | None = None
+    # Restores the wrappers as they were before the first reset; used until the user's first reset.
+    _restore_initial: Callable[[], None] | None = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Keep the arguments, so that the trial can make a second copy."""
@@ -47,9 +51,23 @@ class TriedSimulator(Simulator):
         simulator._arguments = args, kwargs
         return simulator
 
+    def _inspect(self, env: gymnasium.Env[Any, Any]) -> None:
+        """Find out whether the new chain `env` needs a trial, and whether one like it had one."""
+        self._foreign_wrappers = foreign_wrappers(env)
+        self._has_foreign_code = bool(self._foreign_wrappers) or is_foreign_env(innermost(env))
+        if self._is_tried and not self._is_copy:
+            self._known = known_trials().find(self._kind, self._arguments)
+
+    @property
+    def _is_tried(self) -> bool:
+        return self.trial.always or self._has_foreign_code
+
+    @property
+    def _kind(self) -> str:
+        return qualified_name(type(self))
+
     def _try_out(self) -> None:
         """Run the trial; if it fails, raise `SnapshotError`, or record why states are inexact."""
-        rule = self.trial
         if self._is_copy:
             return
         if self._known is not None:
@@ -57,8 +75,8 @@ class TriedSimulator(Simulator):
             self._watch_outside()
             if self._known.note:
                 self._note_inexact(self._known.note)
-        elif self._needs_trial():
-            note = self._run_trial(rule)
+        elif self._is_tried:
+            note = self._run_trial(self.trial)
             outcome = TrialOutcome(self._kind, note, self.codec.nbytes)
             known_trials().note(outcome, self._arguments)
         if self.memory.unordered:
@@ -67,39 +85,27 @@ class TriedSimulator(Simulator):
 
     def _watch_outside(self) -> None:
         """Copy the values of classes and modules on which the steps may depend."""
-        if not self._is_copy and has_foreign_code(self.env):
+        if self._has_foreign_code and not self._is_copy:
             self.outside = OutsideValues(self.env)
-
-    @property
-    def _kind(self) -> str:
-        return qualified_name(type(self))
-
-    def _needs_trial(self) -> bool:
-        return not self._is_copy and (self.trial.always or has_foreign_code(self.env))
-
-    def _recall_trial(self) -> None:
-        """Find out whether an environment of this kind has undergone the trial already."""
-        if self._needs_trial():
-            self._known = known_trials().find(self._kind, self._arguments)
 
     def _run_trial(self, rule: TrialRule) -> str:
         """Run the trial, and return why states are only approximate, or an empty string."""
-        fresh, self._fresh = self._fresh, None
+        initial, self._restore_initial = self._restore_initial, None
         original = np.zeros(self.payload_nbytes, np.uint8)
         self.read(original)
-        trial = Trial(self, self._used_copy, rule)
+        trial = Trial(self, self.second_copy, rule)
         try:
             note = trial.run()
         except SnapshotError as error:
             if self.exactness == "exact":
                 with contextlib.suppress(Exception):
-                    self._end_trial(original, fresh)
+                    self._end_trial(original, initial)
                 if self.outside is not None:
                     # Another way to save states begins with the same values.
                     self.outside.restore()
                 raise
             note = str(error)
-        self._end_trial(original, fresh)
+        self._end_trial(original, initial)
         if note:
             self._note_inexact(note)
         return note
@@ -108,11 +114,11 @@ class TriedSimulator(Simulator):
         self.exactness = "approximate"
         self.exactness_note = "; ".join(filter(None, [self.exactness_note, note]))
 
-    def _end_trial(self, original: Row, fresh: Callable[[], None] | None) -> None:
+    def _end_trial(self, original: Row, initial: Callable[[], None] | None) -> None:
         # Attributes that the first reset creates are kept, since `write` may be called before a
         # reset.
         self.write(original)
-        self._fresh = fresh
+        self._restore_initial = initial
         forget_seed(self.env)
 
     @contextlib.contextmanager
@@ -120,16 +126,16 @@ class TriedSimulator(Simulator):
         """Return a context in which this may be used like a new simulator."""
         original = np.zeros(self.payload_nbytes, np.uint8)
         self.read(original)
-        fresh = self._fresh
+        initial = self._restore_initial
         self.renew()
-        self._fresh = None
+        self._restore_initial = None
         try:
             yield
         finally:
-            self._end_trial(original, fresh)
+            self._end_trial(original, initial)
 
     def second_copy(self) -> Self | None:
-        """Return a simulator made with the same arguments.
+        """Return a simulator made with the same arguments, which has been reset already.
 
         Return ``None`` if this family makes no copies, or if there can be only one simulator.
         """
@@ -143,13 +149,6 @@ class TriedSimulator(Simulator):
             # The callable returns the same object each time.
             return None
         return other
-
-    def _used_copy(self) -> Self | None:
-        """Return a second copy that continues from its constructor's resets, unlike a new one."""
-        copy = self.second_copy()
-        if copy is not None:
-            copy._fresh = None
-        return copy
 
     def _reset_env(self, seed: int | None, options: dict[str, Any] | None) -> Any:
         """Reset the environment and its wrappers.
@@ -203,21 +202,21 @@ class TriedSimulator(Simulator):
         names = ("read", "write", "reset", "step", "step_env", "step_row")
         vars(self).update(dict.fromkeys((*names, "step_rows", "rollout_rows"), refuse))
 
-    def suspect_wrappers(self) -> list[str]:
+    def suspect_wrappers(self) -> Sequence[str]:
         """Return the names of the wrappers that run code from outside Gymnasium and this package.
 
         For all other wrappers, it is known which attributes are state.
         """
-        return foreign_wrappers(self.env)
+        return self._foreign_wrappers
 
     def copy_for_audits(self) -> Simulator | None:
         """Return a second copy if the environment or its wrappers may have state outside its rows.
 
         Return ``None`` for a replayed environment: each replay checks the results of its steps.
         """
-        if self._is_copy or self.snapshot == "replay" or not has_foreign_code(self.env):
+        if self._is_copy or self.snapshot == "replay" or not self._has_foreign_code:
             return None
-        copy = self._used_copy()
+        copy = self.second_copy()
         if copy is not None and copy.payload_nbytes != self.payload_nbytes:
             with libraries_left_open():
                 copy.close()

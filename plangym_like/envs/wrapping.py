@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
+from operator import is_not
 from typing import Any
 
 import gymnasium
@@ -14,8 +15,8 @@ from gymnasium.wrappers import PassiveEnvChecker, TimeLimit
 
 from plangym_like.batch.simulator import name_of
 from plangym_like.errors import EnvApiError, InputError, SnapshotError
-from plangym_like.snapshots.chains import chain, links
-from plangym_like.snapshots.known_wrappers import TRANSPARENT
+from plangym_like.snapshots.chains import links
+from plangym_like.snapshots.known_wrappers import visible
 from plangym_like.snapshots.step_limit import time_limit
 from plangym_like.support.arguments import as_count, misfit, several_agents, unknown_option
 
@@ -138,7 +139,7 @@ def check_reset(env: gymnasium.Env[Any, Any]) -> None:
 
 def is_plain(env: gymnasium.Env[Any, Any]) -> bool:
     """Return whether no wrapper in the chain `env` changes observations, rewards or infos."""
-    return all(type(wrapper) in (*TRANSPARENT, TimeLimit) for wrapper in chain(env))
+    return set(map(type, visible(env))) <= {TimeLimit}
 
 
 def without_time_limit(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
@@ -161,7 +162,7 @@ def first_reset(env: gymnasium.Env[Any, Any]) -> None:
     before = links(env)
     with time_limit():
         env.reset(seed=0)
-    if any(one is not other for one, other in zip(before, links(env), strict=False)):
+    if any(map(is_not, before, links(env))):
         raise SnapshotError(
             "a wrapper replaces its environment when it is reset, so the new environment is not "
             "the one whose state is saved; keep the old environment, and change or reset it"

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from plangym_like.envs.classic_control import agrees
 from plangym_like.envs.classic_dynamics import DYNAMICS
-from plangym_like.envs.classic_dynamics.columns import Columns
+from plangym_like.envs.classic_dynamics.dynamics import Columns
 from plangym_like.envs.fast_form import NotVectorisableError
 from plangym_like.errors import ActionError, InputError
 from plangym_like.lanes.lanes import Lanes, Options, Seeds, Which, gym_env_of, is_plan_env

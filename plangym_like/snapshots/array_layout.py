@@ -111,22 +111,6 @@ def refuse_hidden_memory(array: NDArray[Any]) -> None:
         ) from None
 
 
-def copies(arrays: list[NDArray[Any]]) -> dict[int, Any]:
-    """Return a dict that maps the `id` of each array to a copy of the array.
-
-    Copies share memory where the originals do. The result can be used as the memo of
-    `copy.deepcopy`. It is empty if copies cannot share memory in the same way.
-    """
-    whole: set[int] = set()
-    while True:
-        try:
-            return _copies(arrays, ArrayLayout(whole))
-        except OverlapError as overlap:
-            whole.add(overlap.args[0])
-        except SnapshotError:
-            return {}
-
-
 def view_of(
     owner: NDArray[Any],
     dtype: np.dtype[Any],
@@ -150,19 +134,6 @@ def _within(array: NDArray[Any], owner: NDArray[Any], root: int) -> Reduced | No
         raise OverlapError(root)
     offset = array.__array_interface__["data"][0] - low
     return view_of, (owner, array.dtype, array.shape, array.strides, offset)
-
-
-def _copies(arrays: list[NDArray[Any]], layout: ArrayLayout) -> dict[int, Any]:
-    made: dict[int, Any] = {}
-
-    def copy_of(array: NDArray[Any]) -> NDArray[Any]:
-        if id(array) not in made:
-            make, (owner, *rest) = layout.reduce(array) or (None, (array,))
-            made[id(array)] = array.copy("A") if make is None else make(copy_of(owner), *rest)
-        copied: NDArray[Any] = made[id(array)]
-        return copied
-
-    return {id(array): copy_of(array) for array in arrays if not array.dtype.hasobject}
 
 
 def _flat(root: NDArray[Any]) -> NDArray[Any]:

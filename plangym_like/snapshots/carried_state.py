@@ -15,21 +15,20 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import gymnasium
 
 from plangym_like.errors import SnapshotError, StateFormatError
 from plangym_like.snapshots import plain_data
-from plangym_like.snapshots.chain_state import ChainState
 from plangym_like.snapshots.chains import innermost, links
 from plangym_like.snapshots.configuration import qualified_name
 from plangym_like.snapshots.known_wrappers import foreign_wrappers, is_known
 from plangym_like.snapshots.reachable import ATOMS
 from plangym_like.snapshots.state_owner import CONSTANT, StateOwner, put
 from plangym_like.snapshots.step_limit import time_limit
-from plangym_like.snapshots.wrapper_state import WrapperState
+from plangym_like.snapshots.wrapper_state import WrapperValues
 from plangym_like.states.rows import padded
 
 # The attributes of Gymnasium's wrappers that each reset replaces.
@@ -48,17 +47,16 @@ _Env = gymnasium.Env[Any, Any]
 _Part = tuple[dict[str, Any], list[str]]
 
 
-class _Owners(WrapperState):
+class _Owners(WrapperValues):
     """The objects in the wrappers of one chain that own state, by their names.
 
     What the environment inside the wrappers holds in its own attributes belongs to it.
     """
 
     def __init__(self, env: _Env) -> None:
-        self.unordered, self.strict = "", False
         held = vars(innermost(env)).values()
         self._held = {id(value) for value in held if not isinstance(value, (*ATOMS, tuple))}
-        ChainState.__init__(self, env, base=False)
+        super().__init__(env)
         self.named: dict[str, StateOwner] = {}
         for owner in self.owners:
             name = owner.place
@@ -157,6 +155,10 @@ class CarriedState:
                     f"{place} cannot be saved: the wrapper makes it in its first reset and keeps "
                     "it in later ones; make it in the constructor, or in each reset"
                 )
+
+    def restorer(self) -> Callable[[], None]:
+        """Return a function that restores the present state of the first chain's wrappers."""
+        return self._first.restorer()
 
     def read(self, env: _Env, changed: Iterable[tuple[int, str]] = ()) -> bytes | None:
         """Return what the chain `env` takes over, as bytes; ``None`` if nothing.

@@ -30,7 +30,6 @@ from plangym_like.errors import SnapshotError, StateFormatError
 from plangym_like.snapshots.array_layout import ArrayLayout, OverlapError, refuse_hidden_memory
 from plangym_like.snapshots.chain_state import ChainState
 from plangym_like.snapshots.chains import links
-from plangym_like.snapshots.class_names import can_be_imported, classes_named, name_of
 from plangym_like.snapshots.configuration import (
     LOCKS,
     is_configuration,
@@ -42,7 +41,12 @@ from plangym_like.snapshots.configuration import (
     qualified_name,
 )
 from plangym_like.snapshots.impure_functions import held_objects, refuse_method_of_data
-from plangym_like.snapshots.named_objects import named_objects
+from plangym_like.snapshots.named_objects import (
+    can_be_imported,
+    classes_named,
+    name_of,
+    named_objects,
+)
 from plangym_like.snapshots.reachable import reachable
 from plangym_like.snapshots.separated_memory import SeparatedMemory, is_tensor
 from plangym_like.snapshots.set_order import is_set, order_is_kept, order_note
@@ -71,7 +75,7 @@ class ChainPickle(ChainState):
     Parameters
     ----------
     env : gymnasium.Env
-        The environment with its wrappers. It must have been reset at least once.
+        The environment with its wrappers.
 
     Attributes
     ----------
@@ -87,8 +91,8 @@ class ChainPickle(ChainState):
     Raises
     ------
     SnapshotError
-        The environment's class defines its own pickling or keeps state outside ``__dict__``, or an
-        attribute or wrapper cannot be saved. The message says which, and what to do.
+        The environment's class defines its own pickling or keeps state outside ``__dict__``, or a
+        function or wrapper cannot be saved. The message says which, and what to do.
     """
 
     nbytes = 0
@@ -111,7 +115,13 @@ class ChainPickle(ChainState):
                     content = self._content(thing)
                     self._constants[self._refer(place, thing)] = content
         self._ids |= {id(self._references[place]): place for place in self._constants}
-        self.dumps()
+
+    def restorer(self) -> Callable[[], None]:
+        """Return a function that restores the present state; see `ChainState.restorer`."""
+        restore = super().restorer()
+        # A named object that the first reset changes is still the same object.
+        self._constants.clear()
+        return restore
 
     def dumps(self) -> bytes:
         """Return a pickle of the current state of the environment and its wrappers.

@@ -8,6 +8,7 @@ references. Subclasses define how all other objects are encoded.
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -16,14 +17,16 @@ from numpy.typing import NDArray
 
 from plangym_like.errors import SnapshotError, StateFormatError
 from plangym_like.snapshots.chains import links
-from plangym_like.snapshots.configuration import qualified_name
+from plangym_like.snapshots.configuration import is_handle, qualified_name
 from plangym_like.snapshots.known_wrappers import (
     describe_wrappers,
     impossible,
     is_known,
     state_names,
+    visible,
 )
 from plangym_like.snapshots.state_owner import CONSTANT, StateOwner, always, restart_generators
+from plangym_like.states.random_state import make_generator
 
 
 class ChainState(abc.ABC):
@@ -58,7 +61,7 @@ class ChainState(abc.ABC):
         self._references: dict[str, Any] = {}
         self._seen: set[int] = set()
         foreign = False
-        for link in chain if base else chain[:-1]:
+        for link in [*visible(env), *chain[-1:]] if base else visible(env):
             reason = impossible(link)
             if reason is not None:
                 name = qualified_name(type(link))
@@ -71,6 +74,34 @@ class ChainState(abc.ABC):
             if names != ():
                 self.owners.append(owner)
             self._walk_link(owner, link)
+
+    def restorer(self) -> Callable[[], None]:
+        """Return a function that restores the present state of the chain, before its first reset.
+
+        The function may be called several times. It removes attributes that the first reset
+        creates, except handles, such as windows.
+
+        Raises
+        ------
+        SnapshotError
+            An attribute holds something that cannot be saved.
+        """
+        for owner in self.owners:
+            owner.leave_out_missing()
+        found = [vars(owner.locate()) for owner in self.owners]
+        kept = [dict(attributes) for attributes in found]
+        data = self.encoded()
+
+        def restore() -> None:
+            for attributes, before in zip(found, kept, strict=True):
+                handles = {name: value for name, value in attributes.items() if is_handle(value)}
+                attributes.clear()
+                attributes.update(before | handles)
+            # The data may refer to the generator of the environment, which may be missing now.
+            make_generator(links(self._env)[-1])
+            self.restore(self.decoded(data))
+
+        return restore
 
     def fingerprint_fields(self) -> list[Any]:
         """Return the classes and arguments of the wrappers, outermost first, as JSON data."""

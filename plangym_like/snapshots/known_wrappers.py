@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker
 
-from plangym_like.snapshots.chains import chain, innermost, links
+from plangym_like.snapshots.chains import chain
 from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.current_env_proxy import CurrentEnvProxy
 from plangym_like.snapshots.state_owner import CONSTANT
@@ -65,16 +65,17 @@ _IMPOSSIBLE = {
 }
 
 
+def visible(env: gymnasium.Env[Any, Any]) -> list[Any]:
+    """Return the wrappers around `env` except those in `TRANSPARENT`, outermost first."""
+    return [wrapper for wrapper in chain(env) if type(wrapper) not in TRANSPARENT]
+
+
 def describe_wrappers(env: gymnasium.Env[Any, Any]) -> list[Any]:
     """Return the classes and arguments of the wrappers around `env`, outermost first.
 
     The wrappers in `TRANSPARENT` are left out.
     """
-    return [
-        [qualified_name(type(wrapper)), _arguments(wrapper)]
-        for wrapper in chain(env)
-        if type(wrapper) not in TRANSPARENT
-    ]
+    return [[qualified_name(type(wrapper)), _arguments(wrapper)] for wrapper in visible(env)]
 
 
 def state_names(wrapper: Any, *, within_others: bool = False) -> tuple[str, ...] | None:
@@ -87,13 +88,7 @@ def state_names(wrapper: Any, *, within_others: bool = False) -> tuple[str, ...]
     declared = getattr(type(wrapper), "state_attributes", None)
     if declared is not None:
         return tuple(declared)
-    if type(wrapper) in TRANSPARENT:
-        return ()
-    name = qualified_name(type(wrapper))
-    own = name.removeprefix(_OWN)
-    if own == name:
-        return None
-    names = () if own.startswith(_UNCHANGING) else _CHANGING.get(own)
+    names = _known_names(wrapper)
     if names:
         try:
             attrgetter(*names)(wrapper)
@@ -111,30 +106,29 @@ def state_names(wrapper: Any, *, within_others: bool = False) -> tuple[str, ...]
 
 def is_known(wrapper: Any) -> bool:
     """Return whether `wrapper` is one of Gymnasium's own wrappers whose state is known."""
-    kind = type(wrapper)
-    name = qualified_name(kind)
-    own = name.removeprefix(_OWN)
-    known = own != name and (own.startswith(_UNCHANGING) or own in _CHANGING)
-    return kind in TRANSPARENT or known
+    return type(wrapper) in TRANSPARENT or _known_names(wrapper) is not None
 
 
-def has_foreign_code(env: gymnasium.Env[Any, Any]) -> bool:
-    """Return whether `env` or a wrapper around it runs code from outside Gymnasium.
+def _known_names(wrapper: Any) -> tuple[str, ...] | None:
+    """Return the attributes that a wrapper of Gymnasium changes; ``None`` for other wrappers."""
+    name = qualified_name(type(wrapper))
+    if not name.startswith(_OWN):
+        return None
+    name = name.removeprefix(_OWN)
+    return () if name.startswith(_UNCHANGING) else _CHANGING.get(name)
 
-    Environments of this package, and NumPy functions that a wrapper calls, do not count.
-    """
-    own = ("gymnasium", _package_of(links))
-    return _package_of(type(innermost(env))) not in own or bool(foreign_wrappers(env))
+
+def is_foreign_env(base: gymnasium.Env[Any, Any]) -> bool:
+    """Return whether `base`, without wrappers, is from outside Gymnasium and this package."""
+    return _package_of(type(base)) not in ("gymnasium", _package_of(chain))
 
 
 def foreign_wrappers(env: gymnasium.Env[Any, Any]) -> list[str]:
     """Return the names of wrappers with code from outside Gymnasium and NumPy, outermost first."""
-    return [type(wrapper).__name__ for wrapper in chain(env) if _is_foreign(wrapper)]
+    return [type(wrapper).__name__ for wrapper in visible(env) if _is_foreign(wrapper)]
 
 
 def _is_foreign(wrapper: Any) -> bool:
-    if type(wrapper) in TRANSPARENT:
-        return False
     functions = (value for name, value in vars(wrapper).items() if name not in CONSTANT)
     return not is_known(wrapper) or any(
         callable(value) and not _is_trusted(value) for value in functions

@@ -102,7 +102,13 @@ class ReplayCache:
 
         In a new copy, nothing that is left of an earlier episode can affect this episode. If only
         one copy can exist, that copy is reset instead.
+
+        Raises
+        ------
+        SnapshotError
+            The options are not plain data.
         """
+        log = self._logs.start(start)
         self._restores += 1
         cached = CachedCopy(self._new_env(), last_used=self._restores)
         env = cached.env
@@ -117,8 +123,7 @@ class ReplayCache:
             if not self.single:
                 close_copy(env)
             raise
-        cached.log = self._logs.start(start)
-        cached.trace_digest = _digest(b"", obs)
+        cached.log, cached.trace_digest = log, _digest(b"", obs)
         self._copies.append(cached)
         return cached, obs, info
 
@@ -164,11 +169,11 @@ class ReplayCache:
         entry, own = self._logs.action(action)
         try:
             result = as_step(cached.env.step(own))
+            trace_digest = _digest(cached.trace_digest, result[0], result[1:4])
         except BaseException:
             self.discard(cached)
             raise
-        cached.log += entry
-        cached.trace_digest = _digest(cached.trace_digest, result[0], result[1:4])
+        cached.log, cached.trace_digest = cached.log + entry, trace_digest
         return result
 
     def reseed(self, cached: CachedCopy, seed: int) -> None:

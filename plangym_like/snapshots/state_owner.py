@@ -114,6 +114,13 @@ class StateOwner:
         if fixed:
             self.fixed[name] = value
 
+    def leave_out_missing(self) -> None:
+        """Leave out the named attributes that the object does not have yet."""
+        if self.names is not None:
+            thing = self.locate()
+            self.names = tuple(name for name in self.names if _has(thing, name))
+            self.__post_init__()
+
     def _is_state(self, name: str, attributes: dict[str, Any]) -> bool:
         return name not in self.constant and not is_handle(attributes[name])
 
@@ -128,6 +135,14 @@ class StateOwner:
                 f"environment was made and is {kind_of(thing)} now; keep one object, or plain data"
             )
         return thing
+
+
+def _has(thing: Any, name: str) -> bool:
+    try:
+        attrgetter(name)(thing)
+    except AttributeError:
+        return False
+    return True
 
 
 def restart_generators(owners: list[StateOwner], own: Any, seed: int) -> None:

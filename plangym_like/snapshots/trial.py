@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -41,6 +42,8 @@ from plangym_like.snapshots.step_limit import time_limit
 from plangym_like.states.rows import Row
 
 _UNSEEDED_STEPS = 4
+# The first episode takes no more steps after so many seconds, and no episode is longer than it.
+_FIRST_SECONDS, _FEWEST_STEPS = 1.0, 3
 # Resets with at most this many seeds are compared between copies, for at most this many seconds.
 _RESETS, _RESET_SECONDS = 12, 0.5
 _NAMED = 4
@@ -76,8 +79,8 @@ class TrialRule:
     Attributes
     ----------
     always : bool
-        True to test every environment. False to test only environments for which `has_foreign_code`
-        is true.
+        True to test every environment. False to test only those with code from outside Gymnasium
+        and this package, in the environment or in a wrapper.
     copies : bool
         Whether a second copy is made and compared with the first.
     steps : int
@@ -153,7 +156,11 @@ class Trial:
     def _first_episode(self) -> _Episode:
         first = self._begin(self._sim, 0)
         before = values_outside(self._sim.env)
-        self._steps(first, self._actions)
+        until = time.perf_counter() + _FIRST_SECONDS
+        self._steps(first, self._actions, until=until)
+        if time.perf_counter() > until:
+            taken = len(first.outcomes) - 1
+            self._actions, self._others = self._actions[:taken], self._others[:taken]
         changed = changed_places(before, values_outside(self._sim.env))
         if changed and self._sim.snapshot == "replay":
             # Replay keeps copies, which may have functions with variables of their own.
@@ -321,7 +328,11 @@ class Trial:
         return outcome
 
     def _steps(
-        self, episode: _Episode, actions: Sequence[Any], stepped_between: Simulator | None = None
+        self,
+        episode: _Episode,
+        actions: Sequence[Any],
+        stepped_between: Simulator | None = None,
+        until: float = math.inf,
     ) -> None:
         simulator = episode.simulator
         between = None if stepped_between is None else self._other_steps(stepped_between)
@@ -343,7 +354,7 @@ class Trial:
                 episode.record()
             except StateCapacityError:
                 return
-            if ends(outcome):
+            if ends(outcome) or (step >= _FEWEST_STEPS and time.perf_counter() > until):
                 return
 
     def _take_other_steps(self, simulator: Simulator, steps: int) -> None:

@@ -51,25 +51,16 @@ _NO_STEPS = -1
 _SLACK = 256  # bytes reserved for an attribute without a value yet
 
 
-class WrapperState(ChainState):
-    """The state of all wrappers of a chain.
+class WrapperValues(ChainState):
+    """The values that all wrappers of a chain keep, as plain data.
 
     Parameters
     ----------
     env : gymnasium.Env
-        The environment with all of its wrappers. It must have been reset, so that wrappers have the
-        attributes that ``reset`` adds.
-    capacity : int, optional
-        Bytes reserved for the state. By default, at least its current size, with queues counted as
-        full; twice the size is reserved for wrappers from outside Gymnasium, whose state may grow.
+        The environment with all of its wrappers.
 
     Attributes
     ----------
-    nbytes : int
-        Bytes reserved for the state; 0 if no wrapper has state. Do not call `read` or `write` then.
-    time_limit : gymnasium.wrappers.TimeLimit or None
-        The time limit, if no other wrapper has state. The state is then the number of steps that
-        it has counted, a little-endian int64; -1 before the first reset.
     unordered : str
         A message about a set whose order the bytes do not keep; empty if none was found.
     strict : bool
@@ -81,70 +72,9 @@ class WrapperState(ChainState):
         A wrapper cannot be saved; the message names it and the attribute, and says what to do.
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any], capacity: int | None = None) -> None:
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         self.unordered, self.strict = "", False
         super().__init__(env, base=False)
-        self.time_limit: Any = None
-        self.nbytes: int = 0
-        if [(owner.kind, owner.names) for owner in self.owners] == [_ONLY_TIME_LIMIT]:
-            self.time_limit = self.owners[0].locate()
-            self.nbytes = _NUMBER.itemsize
-        elif self.owners:
-            used = _NUMBER.itemsize + len(self.encoded())
-            self.nbytes = padded(capacity or self._needed(used))
-            if used > self.nbytes:
-                raise self._too_small(used)
-
-    def read(self, payload: Row) -> None:
-        """Read the state of the wrappers into the first `nbytes` bytes of `payload`.
-
-        Raises
-        ------
-        SnapshotError
-            The value of an attribute is no longer plain data.
-        StateCapacityError
-            The state has grown beyond `nbytes`.
-        """
-        if self.time_limit is not None:
-            steps = self.time_limit._elapsed_steps
-            payload[:8].view(_NUMBER)[0] = _NO_STEPS if steps is None else steps
-            return
-        data = self.encoded()
-        end = _NUMBER.itemsize + len(data)
-        if end > self.nbytes:
-            raise self._too_small(end)
-        payload[:8].view(_NUMBER)[0] = len(data)
-        payload[8:end] = np.frombuffer(data, np.uint8)
-        payload[end : self.nbytes] = 0
-
-    def write(self, payload: Row) -> None:
-        """Set the wrappers to the state in `payload`; they share no memory with it.
-
-        Restore the environment first: a wrapper may hold the environment's random generator.
-
-        Raises
-        ------
-        StateFormatError
-            The payload is damaged; nothing has changed.
-        """
-        if self.time_limit is not None:
-            steps = int(payload[:8].view(_NUMBER)[0])
-            self.time_limit._elapsed_steps = None if steps == _NO_STEPS else steps
-            return
-        self.restore(self._payload(payload))
-
-    def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
-        """Return the numbers in `payloads` ``(N, nbytes)`` by name, as arrays ``(N, ...)``.
-
-        ``elapsed_steps`` is the counter of the outermost `TimeLimit`; any other name is
-        ``Wrapper.attribute``.
-        """
-        if self.time_limit is not None:
-            steps = np.ascontiguousarray(payloads[:, :8]).view(_NUMBER)[:, 0]
-            return {"elapsed_steps": steps.astype(np.int64)}
-        return columns_of([self._named(payload) for payload in payloads] if self.nbytes else [])
-
-    # Finding the state
 
     def _walk_link(self, owner: StateOwner, link: Any) -> None:
         if owner.names is None:
@@ -247,27 +177,6 @@ class WrapperState(ChainState):
             "state_attributes = ('name', ...)"
         )
 
-    def _payload(self, payload: Row) -> list[Any]:
-        """Decode the values of all owners from `payload`."""
-        used = int(payload[:8].view(_NUMBER)[0])
-        if not 0 <= used <= self.nbytes - _NUMBER.itemsize:
-            raise StateFormatError(
-                "the wrappers' part of a state row is damaged: its length is wrong"
-            )
-        return self.decoded(payload[8 : 8 + used].tobytes())
-
-    def _named(self, payload: Row) -> dict[str, Any]:
-        named: dict[str, Any] = {}
-        for owner, values in zip(self.owners, self._payload(payload), strict=True):
-            for name, value in owner.items(values):
-                if owner.kind is TimeLimit:
-                    named.setdefault("elapsed_steps", _NO_STEPS if value is None else value)
-                else:
-                    named.setdefault(f"{owner.place}.{name}", value)
-        return named
-
-    # The number of bytes
-
     def _needed(self, used: int) -> int:
         """Return the number of bytes to reserve, if `used` bytes are used after a reset."""
         needed = _NUMBER.itemsize + _SLACK
@@ -293,6 +202,114 @@ class WrapperState(ChainState):
 
     def _length(self, value: Any) -> int:
         return len(plain_data.encode(value, self._known()))
+
+
+class WrapperState(WrapperValues):
+    """The state of all wrappers of a chain, as a fixed number of bytes.
+
+    Parameters
+    ----------
+    env : gymnasium.Env
+        The environment with all of its wrappers. It must have been reset, so that wrappers have the
+        attributes that ``reset`` adds.
+    capacity : int, optional
+        Bytes reserved for the state. By default, at least its current size, with queues counted as
+        full; twice the size is reserved for wrappers from outside Gymnasium, whose state may grow.
+
+    Attributes
+    ----------
+    nbytes : int
+        Bytes reserved for the state; 0 if no wrapper has state. Do not call `read` or `write` then.
+    time_limit : gymnasium.wrappers.TimeLimit or None
+        The time limit, if no other wrapper has state. The state is then the number of steps that
+        it has counted, a little-endian int64; -1 before the first reset.
+
+    Raises
+    ------
+    SnapshotError
+        A wrapper cannot be saved; the message names it and the attribute, and says what to do.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], capacity: int | None = None) -> None:
+        super().__init__(env)
+        self.time_limit: Any = None
+        self.nbytes: int = 0
+        if [(owner.kind, owner.names) for owner in self.owners] == [_ONLY_TIME_LIMIT]:
+            self.time_limit = self.owners[0].locate()
+            self.nbytes = _NUMBER.itemsize
+        elif self.owners:
+            used = _NUMBER.itemsize + len(self.encoded())
+            self.nbytes = padded(capacity or self._needed(used))
+            if used > self.nbytes:
+                raise self._too_small(used)
+
+    def read(self, payload: Row) -> None:
+        """Read the state of the wrappers into the first `nbytes` bytes of `payload`.
+
+        Raises
+        ------
+        SnapshotError
+            The value of an attribute is no longer plain data.
+        StateCapacityError
+            The state has grown beyond `nbytes`.
+        """
+        if self.time_limit is not None:
+            steps = self.time_limit._elapsed_steps
+            payload[:8].view(_NUMBER)[0] = _NO_STEPS if steps is None else steps
+            return
+        data = self.encoded()
+        end = _NUMBER.itemsize + len(data)
+        if end > self.nbytes:
+            raise self._too_small(end)
+        payload[:8].view(_NUMBER)[0] = len(data)
+        payload[8:end] = np.frombuffer(data, np.uint8)
+        payload[end : self.nbytes] = 0
+
+    def write(self, payload: Row) -> None:
+        """Set the wrappers to the state in `payload`; they share no memory with it.
+
+        Restore the environment first: a wrapper may hold the environment's random generator.
+
+        Raises
+        ------
+        StateFormatError
+            The payload is damaged; nothing has changed.
+        """
+        if self.time_limit is not None:
+            steps = int(payload[:8].view(_NUMBER)[0])
+            self.time_limit._elapsed_steps = None if steps == _NO_STEPS else steps
+            return
+        self.restore(self._payload(payload))
+
+    def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
+        """Return the numbers in `payloads` ``(N, nbytes)`` by name, as arrays ``(N, ...)``.
+
+        ``elapsed_steps`` is the counter of the outermost `TimeLimit`; any other name is
+        ``Wrapper.attribute``.
+        """
+        if self.time_limit is not None:
+            steps = np.ascontiguousarray(payloads[:, :8]).view(_NUMBER)[:, 0]
+            return {"elapsed_steps": steps.astype(np.int64)}
+        return columns_of([self._named(payload) for payload in payloads] if self.nbytes else [])
+
+    def _payload(self, payload: Row) -> list[Any]:
+        """Decode the values of all owners from `payload`."""
+        used = int(payload[:8].view(_NUMBER)[0])
+        if not 0 <= used <= self.nbytes - _NUMBER.itemsize:
+            raise StateFormatError(
+                "the wrappers' part of a state row is damaged: its length is wrong"
+            )
+        return self.decoded(payload[8 : 8 + used].tobytes())
+
+    def _named(self, payload: Row) -> dict[str, Any]:
+        named: dict[str, Any] = {}
+        for owner, values in zip(self.owners, self._payload(payload), strict=True):
+            for name, value in owner.items(values):
+                if owner.kind is TimeLimit:
+                    named.setdefault("elapsed_steps", _NO_STEPS if value is None else value)
+                else:
+                    named.setdefault(f"{owner.place}.{name}", value)
+        return named
 
     def _too_small(self, used: int) -> StateCapacityError:
         wrappers = ", ".join(dict.fromkeys(owner.place for owner in self.owners))

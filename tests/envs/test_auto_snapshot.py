@@ -3,7 +3,7 @@
 import random
 import re
 import sys
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -288,3 +288,46 @@ def test_an_environment_with_a_method_of_its_own_list_is_replayed() -> None:
             expected = raw.step(time % 3)
             state, _, reward, *_ = env.step(time % 3, state)
             assert reward == expected[1]
+
+
+class Breaking(gymnasium.Env):
+    """Its resets draw from the global generator, so it is never exact; its constructor may fail."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float64)
+    action_space = gymnasium.spaces.Discrete(2)
+    made: ClassVar[list[Any]] = []
+    most: ClassVar[int] = 100
+
+    def __init__(self) -> None:
+        if len(self.made) == self.most:
+            raise ConnectionError("no more")
+        self.made.append(self)
+        self.open = True
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.time = 0
+        return np.zeros(1), {"guess": float(np.random.random())}
+
+    def step(self, action: Any) -> Any:
+        self.time += 1
+        return np.full(1, float(self.time)), 0.0, False, False, {}
+
+    def save_state(self) -> Any:
+        return self.time
+
+    def load_state(self, saved: Any) -> None:
+        self.time = saved
+
+    def close(self) -> None:
+        self.open = False
+
+
+def test_what_was_made_is_closed_if_the_next_way_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = plangym_like.make(Breaking, snapshot="native")
+    assert env.exactness == "approximate"
+    env.close()
+    monkeypatch.setattr(Breaking, "most", 2 * len(Breaking.made))
+    with pytest.raises(ConnectionError, match="no more"):
+        plangym_like.make(Breaking)
+    assert not any(each.open for each in Breaking.made)

@@ -25,8 +25,7 @@ from classic_rows import (
 from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.wrappers import TransformReward
 
-from plangym_like.envs.classic_control import ClassicControlEnv, agrees
-from plangym_like.envs.classic_dynamics import ClassicBlocks
+from plangym_like.envs.classic_control import ClassicBlocks, ClassicControlEnv, agrees
 from plangym_like.envs.classic_dynamics.cart_pole import CartPole
 from plangym_like.envs.classic_dynamics.dynamics import elementary_functions_agree
 from plangym_like.errors import SnapshotError

@@ -109,7 +109,7 @@ def test_the_first_reward_needs_what_is_carried(
 def test_chunks_are_stepped_at_once_and_are_what_single_steps_are(name: str) -> None:
     with plangym_like.make(name) as fast, Slow(name).env as slow:
         states, actions = reached(slow, 40, seed=5)
-        assert fast.simulator.fast_form_for(fast._layout.allocate(inputs_of(fast))) is not None
+        assert fast.simulator.fast_form_of(inputs_of(fast).actions) is not None
         result = fast.step_batch(actions, states)
         assert_same(result, slow.step_batch(actions, states))
         for index in (0, 17, 39):
@@ -479,3 +479,11 @@ def test_what_mujoco_says_of_gymnasiums_models_is_neither_printed_nor_written(
 def test_another_simulators_environment_is_refused() -> None:
     with pytest.raises(SnapshotError, match="CartPole"):
         MujocoSimulator("CartPole-v1")
+
+
+def test_the_seed_of_the_generator_stays_what_the_user_gave() -> None:
+    with plangym_like.make("InvertedPendulum-v5") as env:
+        state = env.reset(seed=5).state
+        for kind in (np.float32, np.float64):  # each has a self-test of its own
+            env.step_batch(np.zeros((4, 1), kind), state)
+            assert env.simulator.base.np_random_seed == 5

@@ -1,7 +1,7 @@
 """Replay: exact, cheap to continue, and refused where an environment does not repeat itself."""
 
 from collections import deque
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -568,3 +568,47 @@ def test_seeds_of_rows_decide_which_generators_are_spawned(snapshot: str) -> Non
     assert len(set(rows.obs.tolist())) == 3 and rows.obs[0] == rows.obs[3]
     following = env.step_batch([0] * 4, rows.states).obs
     assert len(set(following.tolist())) == 3 and following[0] == following[3]
+
+
+class Closing(Inner):
+    """Knows which of its copies are open."""
+
+    open_copies: ClassVar[set[int]] = set()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open_copies.add(id(self))
+
+    def close(self) -> None:
+        self.open_copies.discard(id(self))
+
+
+def test_options_that_no_log_can_hold_leave_no_copy_behind() -> None:
+    with ReplayedEnv(Closing) as env:
+        state = env.reset(seed=0).state
+        count = len(Closing.open_copies)
+        for _ in range(3):
+            with pytest.raises(SnapshotError, match="options of reset"):
+                env.reset(options={"door": object()})
+        assert len(Closing.open_copies) == count
+        assert env.get_state().tobytes() == state.tobytes()
+
+
+def test_an_interrupt_between_a_step_and_its_log_discards_the_copy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with ReplayedEnv(Inner, audit="off") as env, ReplayedEnv(Inner, audit="off") as other:
+        root = env.reset(seed=0).state
+        assert other.reset(seed=0).state.tobytes() == root.tobytes()
+        with monkeypatch.context() as patch:
+
+            def interrupted(*_: Any) -> bytes:
+                raise KeyboardInterrupt
+
+            patch.setattr("plangym_like.snapshots.replay_cache._digest", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                env.step(1, root)
+        reached = env.step(1, root).state
+        env.step(2, root)
+        # The copy that was interrupted may have the log of this state, but is not used for it.
+        assert_same(tuple(env.step(0, reached)), tuple(other.step(0, other.step(1, root).state)))

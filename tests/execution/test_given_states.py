@@ -238,3 +238,33 @@ def test_a_step_that_hangs_is_ended_after_step_timeout() -> None:
             env.step(3, row)
         assert env.stats.timeouts == 1
         assert env.step(1, row).obs.shape == (4, 2)
+
+
+def test_no_other_thread_changes_the_state_between_its_trial_and_its_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    submit = ProcessExecutor.submit
+    held: list[bool] = []
+
+    def watched(executor: Any, inputs: Any, options: Any) -> Any:
+        def look() -> None:
+            is_free = lock.acquire(blocking=False)
+            held.append(not is_free)
+            if is_free:
+                lock.release()
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        thread.join()
+        return submit(executor, inputs, options)
+
+    options: dict[str, Any] = {"n_workers": 1, "isolate": True, "audit": "off"}
+    with ParallelEnv(TouchyEnv, "toy", owner=os.getpid(), **options) as env:
+        env.set_state(forged(env))
+        lock = env.row_stepper.lock
+        monkeypatch.setattr(ProcessExecutor, "submit", watched)
+        env.step(1)
+        env.step(1, env.get_state())
+        env.as_gym().step(1)
+    assert held == [True] * 3
+

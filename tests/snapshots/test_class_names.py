@@ -11,7 +11,7 @@ from gymnasium.envs.classic_control import CartPoleEnv
 
 import plangym_like
 from plangym_like.errors import SnapshotError
-from plangym_like.snapshots.class_names import can_be_imported, classes_named
+from plangym_like.snapshots.named_objects import can_be_imported, classes_named
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*already returned terminated")
 

@@ -13,9 +13,7 @@ import pytest
 import plangym_like
 from plangym_like.envs.pickled import PickledSimulator
 from plangym_like.errors import SnapshotError
-from plangym_like.snapshots.chains import links
 from plangym_like.snapshots.named_objects import named_objects
-from plangym_like.snapshots.restore_after_trial import restorer
 
 LATE = 30  # steps; the trial takes fewer
 
@@ -238,30 +236,3 @@ def test_only_instances_of_python_classes_are_found() -> None:
     assert NOTHING in found.values()
     assert not any(isinstance(thing, type | float | dict | list) for thing in found.values())
     assert not list(named_objects(gymnasium.make("CartPole-v1")))
-
-
-class Client:
-    """Something that can be released only once."""
-
-    released = 0
-
-    def __del__(self) -> None:
-        Client.released += 1
-
-
-class Holder(gymnasium.Wrapper[Any, Any, Any, Any]):
-    def __init__(self, env: Any) -> None:
-        super().__init__(env)
-        self.clients, self.steps = [Client()], 0
-
-
-@pytest.mark.parametrize("base", [False, True])
-def test_what_can_be_released_only_once_is_not_copied(base: bool) -> None:
-    env = Holder(gymnasium.make("CartPole-v1"))
-    links(env)[-1].client = Client()
-    before = Client.released
-    restore = restorer(env, base=base)
-    env.steps = 3
-    restore()
-    del restore
-    assert (env.steps, Client.released) == (0, before)

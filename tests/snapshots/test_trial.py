@@ -2,12 +2,14 @@
 
 import contextlib
 import random
-from typing import Any
+from collections import Counter
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.utils import EzPickle
 
 import plangym_like
@@ -184,6 +186,61 @@ def test_the_users_generators_are_put_back(kind: Any) -> None:
     with contextlib.suppress(SnapshotError):
         plangym_like.make(kind).close()
     assert (random.getstate(), repr(np.random.get_state(legacy=False))) == before
+
+
+def test_global_generators_are_left_alone_where_no_foreign_code_draws(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reset = CartPoleEnv.reset
+
+    def interrupted(self: Any, **kwargs: Any) -> Any:
+        random.random()  # another thread draws meanwhile
+        return reset(self, **kwargs)
+
+    monkeypatch.setattr(CartPoleEnv, "reset", interrupted)
+    random.seed(5)
+    first = random.random()
+    random.seed(5)
+    plangym_like.make("CartPole-v1").close()
+    assert random.random() != first, "a number that was drawn already is drawn again"
+
+
+class Counted(Walk):
+    """Counts the calls of all copies."""
+
+    calls: ClassVar[Counter[str]] = Counter()
+
+    def reset(self, **kwargs: Any) -> Any:
+        self.calls["reset"] += 1
+        return super().reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        self.calls["step"] += 1
+        return super().step(action)
+
+
+class CountedStates(Counted, Stated):
+    pass
+
+
+@pytest.mark.parametrize("snapshot", ["native", "pickle", "replay"])
+def test_making_takes_no_more_steps_and_resets_than_the_documentation_says(snapshot: str) -> None:
+    Counted.calls.clear()
+    plangym_like.make(CountedStates, snapshot=snapshot).close()
+    steps, resets = {"native": (150, 32), "pickle": (170, 32), "replay": (380, 42)}[snapshot]
+    assert Counted.calls["step"] <= steps
+    assert Counted.calls["reset"] <= resets
+
+
+def test_making_a_slow_environment_takes_fewer_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    Counted.calls.clear()
+    plangym_like.make(Counted, snapshot="pickle").close()
+    usual = Counted.calls["step"]
+    monkeypatch.setattr("plangym_like.snapshots.trial._FIRST_SECONDS", 0.0)
+    Counted.calls.clear()
+    with plangym_like.make(Counted, snapshot="pickle") as env:
+        assert env.exactness == "exact"
+    assert Counted.calls["step"] < usual / 2
 
 
 @pytest.mark.parametrize("snapshot", ["auto", "pickle", "replay"])

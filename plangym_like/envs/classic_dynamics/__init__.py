@@ -25,10 +25,8 @@ from gymnasium.envs.classic_control import (
 
 from plangym_like.envs.classic_dynamics.acrobot import Acrobot
 from plangym_like.envs.classic_dynamics.cart_pole import CartPole
-from plangym_like.envs.classic_dynamics.classic_blocks import ClassicBlocks
 from plangym_like.envs.classic_dynamics.dynamics import Dynamics, elementary_functions_agree
-from plangym_like.envs.classic_dynamics.mountain_car import MountainCar
-from plangym_like.envs.classic_dynamics.mountain_car_continuous import MountainCarContinuous
+from plangym_like.envs.classic_dynamics.mountain_car import MountainCar, MountainCarContinuous
 from plangym_like.envs.classic_dynamics.pendulum import Pendulum
 
 DYNAMICS: dict[type[Any], type[Dynamics]] = {
@@ -39,4 +37,4 @@ DYNAMICS: dict[type[Any], type[Dynamics]] = {
     PendulumEnv: Pendulum,
 }
 
-__all__ = ["DYNAMICS", "ClassicBlocks", "Dynamics", "elementary_functions_agree"]
+__all__ = ["DYNAMICS", "Dynamics", "elementary_functions_agree"]

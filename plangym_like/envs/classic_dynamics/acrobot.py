@@ -8,8 +8,7 @@ import numpy as np
 from gymnasium.envs.classic_control.acrobot import rk4
 from numpy.typing import NDArray
 
-from plangym_like.envs.classic_dynamics.columns import Array, Columns, Flags, Floats
-from plangym_like.envs.classic_dynamics.dynamics import Dynamics
+from plangym_like.envs.classic_dynamics.dynamics import Array, Columns, Dynamics, Flags, Floats
 from plangym_like.envs.fast_form import NotVectorisableError
 
 # Gymnasium wraps angles into [-pi, pi] one turn at a time; for larger angles, this takes too long.

@@ -6,6 +6,7 @@ import abc
 import functools
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -13,8 +14,47 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.envs.classic_dynamics.columns import Array, Columns, Flags, Floats
 from plangym_like.envs.fast_form import NotVectorisableError
+
+Array = NDArray[Any]
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+
+@dataclass(slots=True)
+class Columns:
+    """The states of N rows.
+
+    ``x`` ``(size, N)`` is the physical state, and ``hidden`` ``(N,)`` is `Dynamics.hidden`.
+    ``single`` ``(N,) bool`` marks the rows that the environment would store in ``float32``
+    (``None`` means no row). ``elapsed`` ``(N,) int64`` counts the steps for a time limit.
+    """
+
+    x: Floats
+    hidden: NDArray[Any]
+    single: NDArray[np.bool_] | None = None
+    elapsed: NDArray[np.int64] | None = None
+
+    def __len__(self) -> int:
+        return len(self.hidden)
+
+    def take(self, rows: NDArray[np.intp]) -> Columns:
+        """Return a copy of the states of `rows`."""
+        return Columns(
+            self.x[:, rows],
+            self.hidden[rows],
+            None if self.single is None else self.single[rows],
+            None if self.elapsed is None else self.elapsed[rows],
+        )
+
+    def put(self, rows: NDArray[np.intp], part: Columns) -> None:
+        """Replace the states of `rows` with `part`, a result of `take` that has been stepped."""
+        self.x[:, rows] = part.x
+        self.hidden[rows] = part.hidden
+        if self.single is not None and part.single is not None:
+            self.single[rows] = part.single
+        if self.elapsed is not None and part.elapsed is not None:
+            self.elapsed[rows] = part.elapsed
 
 
 class Dynamics(abc.ABC):
@@ -77,7 +117,7 @@ class Dynamics(abc.ABC):
     def suits(cls, env: Any) -> bool:
         """Return whether these dynamics describe `env` in its current configuration."""
         signature, space = cls.signature(env), env.action_space
-        if signature is None or any(type(x) not in (int, float, bool, str) for x in signature):
+        if signature is None or not {*map(type, signature)} <= {int, float, bool, str}:
             return False
         if cls.num_actions:
             return bool(getattr(space, "n", 0) == cls.num_actions and space.start == 0)

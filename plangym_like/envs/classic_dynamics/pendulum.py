@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.envs.classic_dynamics.columns import Array, Columns, Flags, Floats
-from plangym_like.envs.classic_dynamics.dynamics import Dynamics
+from plangym_like.envs.classic_dynamics.dynamics import Array, Columns, Dynamics, Flags, Floats
 
 
 class Pendulum(Dynamics):
