@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import warnings
+import contextlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Self
 
-from plangym_like.audit.auditor import Auditor
 from plangym_like.batch import spaces
-from plangym_like.batch.layout import Layout, common_layout
-from plangym_like.batch.row_stepper import RowStepper, closed
+from plangym_like.batch.layout import common_layout
+from plangym_like.batch.row_stepper import RowStepper
 from plangym_like.cluster.ray_executor import RayOptions
 from plangym_like.env import PlanEnv
 from plangym_like.errors import InputError
-from plangym_like.execution.executor import ExecutorOptions
 from plangym_like.execution.process_executor import ProcessExecutor
 from plangym_like.execution.process_options import (
     START_SECONDS,
@@ -23,52 +21,14 @@ from plangym_like.execution.process_options import (
     headless,
 )
 from plangym_like.processes.external_process import ExternalProcess
-from plangym_like.results import Stats
-from plangym_like.states.rows import Row
 
 
-class _ClassEnv(PlanEnv):
-    """A `PlanEnv` whose simulator is made by ``env_class(name, **env_kwargs)``, in any process.
-
-    `others` are the further arguments of the constructor, which `clone` repeats.
-    """
-
-    def __init__(
-        self,
-        env_class: Callable[..., PlanEnv],
-        name: Any,
-        env_kwargs: dict[str, Any],
-        executor: ExecutorOptions,
-        others: dict[str, Any],
-        *,
-        blocking: bool,
-        delay_setup: bool,
-    ) -> None:
-        super().__init__(
-            partial(env_class, name, **env_kwargs),
-            executor,
-            name=name,
-            autoreset=env_kwargs["autoreset"],
-            delay_setup=delay_setup,
-        )
-        self.blocking = blocking
-        self.recipe = (env_class, name, env_kwargs)
-        self._arguments = {
-            "env_class": env_class,
-            "name": name,
-            "blocking": blocking,
-            **env_kwargs,
-            **others,
-        }
-
-
-class ParallelEnv(_ClassEnv):
+class ParallelEnv(PlanEnv):
     """A `PlanEnv` whose batches are stepped by several workers.
 
     Single steps, resets, and calls that read or set the state use an environment in this process.
     Without `isolate`, this process also steps a share of every batch, and all rows of a batch that
-    is too small or too cheap to be worth sending. So `n_workers` counts this process and
-    ``n_workers - 1`` child processes.
+    is too small or too cheap to be worth sending.
 
     Parameters
     ----------
@@ -76,29 +36,14 @@ class ParallelEnv(_ClassEnv):
         ``env_class(name, **kwargs)`` returns a `PlanEnv`, as `AtariEnv` and similar classes do.
     name : str or callable
         The first argument of `env_class`.
-    frameskip, autoreset, delay_setup
-        As in `make`.
     n_workers : int
         The number of processes that step rows, at least 1.
     blocking : bool
         Accepted for compatibility with plangym; it has no effect.
-    isolate : bool
-        Step batches in child processes only (`n_workers` of them), so that a row that crashes or
-        hangs its simulator cannot affect this process. If damaged states could crash the simulator,
-        a worker first takes each single step from a given state.
-    step_timeout : float, optional
-        Limit in seconds for one row. A worker that exceeds it is replaced, and the row is tried
-        once more, for at most 0.2 s, or ten times the usual time of a row if that is longer. If the
-        second try fails too, `StepTimeoutError` is raised. Implies `isolate`.
-    start_timeout : float, optional
-        Limit in seconds for a worker to make its environment. A worker that exceeds it is replaced;
-        if that happens three times for each worker, `WorkerStartError` is raised. The default is no
-        limit. With `step_timeout`, the default is 60 s, or ten times the time that it took to make
-        the environment in this process, whichever is longer.
-    start_method : {"forkserver", "spawn", "fork"}
-        How child processes are started.
+    frameskip, autoreset, delay_setup, isolate, step_timeout, start_timeout, start_method
+        As in `make`.
     kwargs
-        Passed to `env_class`.
+        Further options of `make`, passed to `env_class`.
 
     Examples
     --------
@@ -127,25 +72,75 @@ class ParallelEnv(_ClassEnv):
         start_method: str = "forkserver",
         **kwargs: Any,
     ) -> None:
+        self.blocking = blocking
         env_kwargs = {"frameskip": frameskip, "autoreset": autoreset, **kwargs}
-        options: dict[str, Any] = {
-            "n_workers": n_workers,
-            "isolate": isolate,
-            "step_timeout": step_timeout,
-            "start_timeout": start_timeout,
-            "start_method": start_method,
-        }
-        executor = ProcessOptions(env_class, name, env_kwargs, **options)
-        how = {"blocking": blocking, "delay_setup": delay_setup}
-        super().__init__(env_class, name, env_kwargs, executor, options, **how)
+        self.recipe = (env_class, name, env_kwargs)
+        executor = ProcessOptions(
+            env_class,
+            name,
+            env_kwargs,
+            n_workers=n_workers,
+            isolate=isolate,
+            step_timeout=step_timeout,
+            start_timeout=start_timeout,
+            start_method=start_method,
+        )
+        make = partial(env_class, name, **env_kwargs)
+        super().__init__(make, executor, name=name, autoreset=autoreset, delay_setup=delay_setup)
+
+
+class GivenProcesses:
+    """Makes a `ProcessExecutor` of processes that exist already, and step all rows.
+
+    Parameters
+    ----------
+    workers : sequence of ExternalProcess
+        At least one; each hosts a `PlanEnv`, and all of them the same.
+    step_timeout, start_timeout : float, optional
+        As in `make`.
+
+    Raises
+    ------
+    InputError
+        There is no worker, or a timeout is invalid.
+    """
+
+    isolated = True
+
+    def __init__(
+        self,
+        workers: Sequence[ExternalProcess],
+        step_timeout: float | None,
+        start_timeout: float | None,
+    ) -> None:
+        if not workers:
+            raise InputError("a BatchEnv needs at least one ExternalProcess")
+        check_timeouts(step_timeout, start_timeout)
+        if start_timeout is None and step_timeout is not None:
+            start_timeout = START_SECONDS
+        self._workers, self.n_workers = workers, len(workers)
+        self._timeouts: Any = {"step_timeout": step_timeout, "start_timeout": start_timeout}
+
+    def trials(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context that does nothing: this process runs the trial."""
+        return contextlib.nullcontext()
+
+    def prepare(self) -> None:
+        """Wait until the workers have made their environments, and check that they are equal."""
+        for worker in self._workers:
+            worker.wait_ready(self._timeouts["start_timeout"])
+        common_layout([worker.layout for worker in self._workers])
+
+    def make(self, stepper: RowStepper) -> ProcessExecutor:
+        """Return the executor."""
+        return ProcessExecutor(self._workers, stepper.layout, **self._timeouts)
 
 
 class BatchEnv(PlanEnv):
     """A `PlanEnv` whose batches are stepped by worker processes, all with the same environment.
 
-    ``len(env)`` is the number of these processes, and ``env[i]`` is one of them. This process steps
-    rows of batches only if `caller` is given. Methods that need a simulator in this process, such
-    as `step`, make one when they are first called.
+    ``len(env)`` is the number of these processes, and ``env[i]`` is one of them. This process makes
+    an environment of the same kind for single steps and states; it steps no rows of batches.
 
     Parameters
     ----------
@@ -153,24 +148,16 @@ class BatchEnv(PlanEnv):
         The workers.
     blocking : bool
         Accepted for compatibility with plangym; it has no effect.
-    caller : PlanEnv, optional
-        An environment in this process that steps rows as well.
-    layout : Layout, optional
-        The layout of batches; by default, the layout of `caller` or, without it, of the workers.
-    step_timeout : float, optional
-        Limit in seconds for one row; a worker that exceeds it is replaced.
+    step_timeout, start_timeout : float, optional
+        As in `make`; the default of `start_timeout` is 60 s if `step_timeout` is given.
     audit : {"raise", "warn", "off"}
-        What to do when stepping a row a second time gives another result (see `make`). With
-        `caller`, this option has no effect, because the audit of `caller` is used.
-    start_timeout : float, optional
-        Limit in seconds for a worker to make its environment; a worker that exceeds it is replaced.
-        The default is 60 s if `step_timeout` is given, and otherwise no limit.
+        As in `make`.
 
     Raises
     ------
     InputError
         The environments' spaces, infos or state formats differ, a timeout is invalid, or there is
-        neither a worker nor a `caller`.
+        no worker.
 
     Examples
     --------
@@ -187,129 +174,25 @@ class BatchEnv(PlanEnv):
         envs: Sequence[ExternalProcess],
         blocking: bool = False,
         *,
-        caller: PlanEnv | None = None,
-        layout: Layout | None = None,
         step_timeout: float | None = None,
         audit: str = "raise",
         start_timeout: float | None = None,
     ) -> None:
-        workers = list(envs)
-        if not workers and caller is None:
-            raise InputError("a BatchEnv needs at least one ExternalProcess")
-        check_timeouts(step_timeout, start_timeout)
-        limit = start_timeout
-        if limit is None and step_timeout is not None:
-            limit = START_SECONDS
-        for worker in workers:
-            worker.wait_ready(limit)
-        if layout is None:
-            layouts = [worker.layout for worker in workers]
-            layout = common_layout(layouts) if caller is None else caller.layout
-        self._make_here: Callable[[], PlanEnv]
-        if caller is None:
-            self._make_here, stepper, name = workers[0].construct_here, None, workers[0].name
-        else:
-            self._make_here, stepper, name = caller.clone, caller.row_stepper, caller.name
-        super().__init__(self._make_here, name=name, audit=audit, delay_setup=True)
         self.blocking = blocking
-        self._state: Row | None = None
-        if caller is not None:
-            self._auditor = caller._auditor
-        else:
-            self._auditor = self._audit_of(workers[0], layout)
-        self._processes = ProcessExecutor(
-            workers, layout, stepper, step_timeout=step_timeout, start_timeout=limit
-        )
-        self._use(layout, self._processes)
-        self._caller = caller
-        self._arguments = {
-            "blocking": blocking,
-            "step_timeout": step_timeout,
-            "audit": audit,
-            "start_timeout": start_timeout,
-        }
-
-    def _audit_of(self, worker: ExternalProcess, layout: Layout) -> Auditor:
-        """Return the auditor for batches that only workers step; `worker` compares states."""
-
-        def state_difference(one: Row, other: Row) -> Any:
-            return worker.apply(_state_difference, one, other)()
-
-        def warn(note: str) -> None:
-            warnings.warn(note, RuntimeWarning, stacklevel=5)
-
-        return Auditor(
-            layout,
-            self.name,
-            state_difference,
-            warn,
-            mode=self._audit,
-            every=self._audit_every,
-            stats=Stats(),
-        )
-
-    def setup(self) -> None:
-        """Do nothing, because the workers exist already; raise `ClosedError` after `close`."""
-        if self._closed:
-            raise closed(self.name)
-
-    @property
-    def row_stepper(self) -> RowStepper:
-        """The object that steps rows in this process; made when it is first needed."""
-        self.setup()
-        if self._stepper is None:
-            self._stepper = self._make_here().row_stepper
-            if self._state is not None:
-                self._stepper.current.hold(self._state)
-        return self._stepper
-
-    @property
-    def n_workers(self) -> int:
-        """The number of processes that step rows, including this one if it steps any."""
-        return self._processes.n_workers
-
-    def _stepper_of_attributes(self) -> RowStepper:
-        return self.row_stepper
-
-    @property
-    def isolate(self) -> bool:
-        """Whether batches are stepped in other processes only."""
-        return self._processes.isolated
+        self._workers = list(envs)
+        executor = GivenProcesses(self._workers, step_timeout, start_timeout)
+        super().__init__(self._workers[0].construct_here, executor, audit=audit)
 
     def clone(self, **changed: Any) -> Self:
         """Return another env in the same state, with new workers; `changed` replaces arguments."""
-        other = type(self)(
-            [self._processes[index].make_another() for index in range(len(self))],
-            caller=None if self._caller is None else self._caller.clone(),
-            **{**self._arguments, **changed},
-        )
-        other._set(self.get_state(), given=True)
-        return other
+        workers = [worker.make_another() for worker in self._workers]
+        return super().clone(**{"envs": workers, **changed})
 
     def __len__(self) -> int:
-        return len(self._processes)
+        return len(self._workers)
 
     def __getitem__(self, index: int) -> ExternalProcess:
-        return self._processes[index]
-
-    def get_state(self) -> Row:
-        """Return the state that batches start from if no states are given.
-
-        With `caller`, or once the simulator of this process has been used, this is that simulator's
-        state. Otherwise it is the first worker's, until the first `reset`, `step` or `set_state`.
-        """
-        if self._stepper is not None:
-            return super().get_state()
-        self.setup()
-        if self._state is None:
-            self._state = self._processes.answer(0, self[0].call("get_state"))
-        return self._state.copy()
-
-    def _set(self, state: Row, *, given: bool) -> None:
-        if self._stepper is not None:
-            super()._set(state, given=given)
-        else:
-            self._state = self.layout.format.check_row(state).copy()
+        return self._workers[index]
 
     def reset(  # type: ignore[override]
         self, indices: Sequence[int] | None = None, return_states: bool = True
@@ -321,12 +204,12 @@ class BatchEnv(PlanEnv):
         list of K dicts. The first of the states becomes the current state. With
         ``return_states=False``, return ``(obs, infos)``.
         """
-        self.setup()
-        with self._processes.lock:
+        executor: Any = self.executor
+        with executor.lock:
             numbers = list(range(len(self)) if indices is None else indices)
             futures = [self[index].call("reset", return_state=True) for index in numbers]
             pairs = zip(numbers, futures, strict=True)
-            results = [self._processes.answer(index, future) for index, future in pairs]
+            results = [executor.answer(index, future) for index, future in pairs]
         obs = spaces.empty(self.observation_space, (len(results),))
         states = self.layout.format.new(len(results))
         for index, result in enumerate(results):
@@ -334,16 +217,11 @@ class BatchEnv(PlanEnv):
             states[index] = result.state
         infos = [result.info for result in results]
         if results:
-            self._set(states[0], given=True)
+            self._set(states[0], given=False)
         return (states, obs, infos) if return_states else (obs, infos)
 
 
-def _state_difference(env: PlanEnv, one: Row, other: Row) -> tuple[str, str] | None:
-    """Return `Simulator.state_difference` of two payloads; runs in a worker."""
-    return env.simulator.state_difference(one, other)
-
-
-class RayEnv(_ClassEnv):
+class RayEnv(PlanEnv):
     """A `PlanEnv` whose batches are stepped on all machines of a Ray cluster.
 
     On this machine, it works like a `ParallelEnv`. On other nodes of the cluster, actors step
@@ -356,19 +234,13 @@ class RayEnv(_ClassEnv):
 
     Parameters
     ----------
-    env_class, name, frameskip, autoreset, delay_setup
+    env_class, name, blocking
         As in `ParallelEnv`.
     n_workers : int, optional
         The number of processes that step rows, on all nodes together. If the cluster has fewer
         cores, nodes that join later are used too. By default, every core of the cluster is used.
-    blocking : bool
-        Accepted for compatibility with plangym; it has no effect.
     isolate : bool
         Step no batches in this process. On other nodes, actors always step rows in child processes.
-    step_timeout, start_timeout : float, optional
-        As in `ParallelEnv`, for the workers of all machines.
-    start_method : {"forkserver", "spawn", "fork"}
-        How worker processes are started.
     address : str, optional
         The cluster to join, such as ``"10.0.0.1:6379"`` or ``"auto"``. The default is the cluster
         in the environment variable ``RAY_ADDRESS``; if it is not set, a local Ray is started. A
@@ -387,8 +259,10 @@ class RayEnv(_ClassEnv):
         with at most 16 processes each.
     object_store_memory : int, optional
         Size of the object store in bytes, if a local Ray is started.
+    frameskip, autoreset, delay_setup, step_timeout, start_timeout, start_method
+        As in `make`, for the workers of all machines.
     kwargs
-        Passed to `env_class`.
+        Further options of `make`, passed to `env_class`.
 
     Raises
     ------
@@ -418,29 +292,32 @@ class RayEnv(_ClassEnv):
         object_store_memory: int | None = None,
         **kwargs: Any,
     ) -> None:
+        self.blocking = blocking
         env_kwargs = {"frameskip": frameskip, "autoreset": autoreset, **kwargs}
+        self.recipe = (env_class, name, env_kwargs)
         on_node: dict[str, Any] = {
             "step_timeout": step_timeout,
             "start_timeout": start_timeout,
             "start_method": start_method,
         }
-        cluster: dict[str, Any] = {
-            "n_workers": n_workers,
-            "address": address,
-            "resources": resources,
-            "placement": placement,
-            "runtime_env": runtime_env,
-            "cores_per_actor": cores_per_actor,
-            "object_store_memory": object_store_memory,
-        }
         node_env = partial(
             ParallelEnv, env_class, name, isolate=True, **on_node, **headless(env_kwargs)
         )
         local = ProcessOptions(env_class, name, env_kwargs, n_workers=1, isolate=isolate, **on_node)
-        executor = RayOptions(node_env, name, local, **cluster)
-        others = {"isolate": isolate, **on_node, **cluster}
-        how = {"blocking": blocking, "delay_setup": delay_setup}
-        super().__init__(env_class, name, env_kwargs, executor, others, **how)
+        executor = RayOptions(
+            node_env,
+            name,
+            local,
+            n_workers=n_workers,
+            address=address,
+            resources=resources,
+            placement=placement,
+            runtime_env=runtime_env,
+            cores_per_actor=cores_per_actor,
+            object_store_memory=object_store_memory,
+        )
+        make = partial(env_class, name, **env_kwargs)
+        super().__init__(make, executor, name=name, autoreset=autoreset, delay_setup=delay_setup)
 
     def wait_ready(self, timeout: float | None = None) -> None:
         """Wait until all workers and actors are ready. Batches can be submitted before that.

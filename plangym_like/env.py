@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import threading
 from collections.abc import Callable
 from functools import partial
 from os import PathLike
-from typing import Any, ClassVar, Literal, Required, Self, TypedDict, Unpack, overload
+from typing import Any, ClassVar, Literal, Required, Self, TypedDict, Unpack, cast, overload
 
 import gymnasium
 import numpy as np
@@ -20,7 +22,7 @@ from plangym_like.batch.layout import Layout
 from plangym_like.batch.row_stepper import RowStepper, closed, layout_of
 from plangym_like.batch.simulator import Simulator, name_of
 from plangym_like.batch.spaces import check_out_of_bounds
-from plangym_like.errors import InputError
+from plangym_like.errors import InputError, WorkerError
 from plangym_like.execution.executor import (
     Executor,
     ExecutorOptions,
@@ -116,6 +118,13 @@ class PlanEnv:
     remote_calls: ClassVar[dict[str, Any]] = REMOTE_CALLS
     # How to make this environment in one process: ``(env_class, name, kwargs)``.
     recipe: tuple[Callable[..., Any], Any, dict[str, Any]] | None = None
+    _made_with: tuple[tuple[Any, ...], dict[str, Any]]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Keep the arguments, so that `clone` can call the class with them again."""
+        env = super().__new__(cls)
+        env._made_with = args, kwargs
+        return env
 
     def __init__(
         self,
@@ -138,17 +147,6 @@ class PlanEnv:
         self._options: ExecutorOptions = SerialOptions() if executor is None else executor
         self._audit, self._audit_every = audit, audit_every
         self._out_of_bounds = check_out_of_bounds(out_of_bounds)
-        # The arguments with which `clone` calls the class.
-        self._arguments: dict[str, Any] = {
-            "simulator": simulator,
-            "executor": executor,
-            "name": name,
-            "autoreset": autoreset,
-            "return_image": return_image,
-            "audit": audit,
-            "audit_every": audit_every,
-            "out_of_bounds": out_of_bounds,
-        }
         self._setup_lock = threading.RLock()
         self._stepper: RowStepper | None = None
         self._executor: Executor | None = None
@@ -174,45 +172,36 @@ class PlanEnv:
         given = self._given_simulator
         with self._options.trials():
             made = given if isinstance(given, Simulator) else given()
-        stepper = self._take_over(made) if isinstance(made, PlanEnv) else self._wrap(made)
+        if isinstance(made, PlanEnv):  # its simulator is used, with its options
+            stepper = made.row_stepper
+            self.autoreset, self.return_image = made.autoreset, made.return_image
+            self._audit, self._audit_every = made._audit, made._audit_every
+            if self._name is given:
+                self._name = made._name
+        else:
+            layout = layout_of(made, images=self.return_image, out_of_bounds=self._out_of_bounds)
+            stepper = RowStepper(made, layout, self.name)
         try:
-            self._use(stepper.layout, self._options.make(stepper))
+            executor = self._options.make(stepper)
             if not self._options.isolated:
                 stepper.prepare()
         except BaseException:
             stepper.close()
             raise
-        self._stepper = stepper
-
-    def _take_over(self, other: PlanEnv) -> RowStepper:
-        """Use the simulator and options of `other`."""
-        stepper = other.row_stepper
-        self.autoreset, self.return_image = other.autoreset, other.return_image
-        self._auditor = other._auditor
-        return stepper
-
-    def _wrap(self, sim: Simulator) -> RowStepper:
-        layout = layout_of(sim, images=self.return_image, out_of_bounds=self._out_of_bounds)
-        stepper = RowStepper(sim, layout, self.name)
+        # Whether states that callers give are stepped in workers before this process loads them.
+        self._tries = executor.isolated and stepper.layout.format.checksum
         self._auditor = Auditor(
-            layout,
+            stepper.layout,
             self.name,
-            sim.state_difference,
+            partial(_state_difference, executor, stepper.simulator),
             stepper.declare_approximate,
             mode=self._audit,
             every=self._audit_every,
-            stats=Stats(),
-            wrappers=sim.suspect_wrappers(),
+            stats=executor.stats,
+            wrappers=stepper.simulator.suspect_wrappers(),
         )
-        return stepper
-
-    def _use(self, layout: Layout, executor: Executor) -> None:
-        """From now on, step batches with `executor`; `layout` describes their arrays."""
-        self._layout = layout
-        self._executor = executor
-        # Whether states that callers give are stepped in workers before this process loads them.
-        self._tries = executor.isolated and layout.format.checksum
-        self._auditor.stats = self._stats = executor.stats
+        self._layout, self._stats = stepper.layout, executor.stats
+        self._executor, self._stepper = executor, stepper
 
     def _set_up_for_use(self) -> None:
         """Call `setup` in a property, where Python takes an `AttributeError` for a missing name."""
@@ -249,7 +238,7 @@ class PlanEnv:
             return object.__getattribute__(self, name)
         told = ""
         if not name.startswith("_") and not self.__dict__.get("_closed", True):
-            if (stepper := self._stepper_of_attributes()) is None:
+            if (stepper := self._stepper) is None:
                 told = "; it is made on first use, and its environment's attributes after setup()"
             elif name in stepper.simulator.shown_attributes:
                 return getattr(self.simulator, name)
@@ -257,10 +246,6 @@ class PlanEnv:
                 return self.gym_env.get_wrapper_attr(name)
         kind = "closed 'PlanEnv'" if self.__dict__.get("_closed") else "'PlanEnv'"
         raise AttributeError(f"{kind} object has no attribute {name!r}{told}")
-
-    def _stepper_of_attributes(self) -> RowStepper | None:
-        """Return the stepper whose environment's attributes this env has, without making it."""
-        return self._stepper
 
     # Parts
 
@@ -495,43 +480,41 @@ class PlanEnv:
             stepper = self.row_stepper
         if return_state is None:
             return_state = state is not None
-        if self._tries and (state is not None or stepper.current.follows_given):
-            self._try_step(action, state, dt)
+        layout = self._layout
         with stepper.lock:
-            if state is None:
+            chosen, steps = layout.check_action(action), check_one_dt(dt)
+            row = None if state is None else layout.format.check_row(state)
+            if row is None:
                 self._start(stepper)
-            elif self._auditor.is_due(1):
-                return self._step_audited(stepper, action, state, dt, return_state)
-            return self._step(stepper, action, state, dt, return_state)
+            if self._tries:
+                self._try_step(stepper, chosen, row, steps)
+            sample = None
+            if row is not None and self._auditor.is_due(1):
+                sample = self._sample_of_step(layout.check([chosen], row, steps, None))
+            result = stepper.current.step(
+                chosen,
+                steps,
+                row,
+                read=return_state or sample is not None,
+                image=self.return_image,
+                autoreset=self.autoreset,
+            )
+            if sample is not None:
+                result = sample.audited(result)
+            return result if return_state or sample is None else Step(*result[1:])
 
-    def _step(
-        self, stepper: RowStepper, action: Any, state: Row | None, dt: int, return_state: bool
-    ) -> Transition | Step:
-        layout = self._layout
-        chosen, steps = layout.check_action(action), check_one_dt(dt)
-        row = None if state is None else layout.format.check_row(state)
-        return stepper.current.step(
-            chosen, steps, row, read=return_state, image=self.return_image, autoreset=self.autoreset
-        )
+    def _try_step(self, stepper: RowStepper, action: Any, row: Row | None, dt: int) -> None:
+        """Let isolated workers take a step from a given state first; see `try_states`.
 
-    def _try_step(self, action: Any, state: Row | None, dt: int) -> None:
-        layout = self._layout
-        chosen, steps = layout.check_action(action), check_one_dt(dt)
-        row = self.get_state() if state is None else layout.format.check_row(state)
-        self._try(row, [chosen], steps)
+        The step is from `row`, or from the current state if that was reached from a given state.
+        """
+        if row is not None or stepper.current.follows_given:
+            self._try(self.get_state() if row is None else row, [action], dt)
 
-    def _step_audited(
-        self, stepper: RowStepper, action: Any, state: Row, dt: int, return_state: bool
-    ) -> Transition | Step:
-        layout = self._layout
-        chosen, steps = layout.check_action(action), check_one_dt(dt)
-        inputs = layout.check([chosen], layout.format.check_row(state), steps, None)
+    def _sample_of_step(self, inputs: Inputs) -> AuditedRows:
         # This thread holds the stepper's lock. An executor that steps rows in this process may hold
         # its own lock while it waits for the stepper's, so using it here could deadlock.
-        sample = self._sample(self._alone(self.executor), inputs, _WHOLE)
-        result = self._step(stepper, action, state, dt, True)
-        sample.audited(result)
-        return result if return_state else Step(*result[1:])
+        return self._sample(self._alone(self.executor), inputs, _WHOLE)
 
     def as_gym(self) -> GymView:
         """Return this env as a `gymnasium.Env`, for Gymnasium's wrappers and other libraries.
@@ -737,13 +720,9 @@ class PlanEnv:
         executor = self.executor
         if not executor.isolated:
             return self.row_stepper.outside_cause(inputs)
-        if isinstance(executor, ProcessExecutor) and executor.workers:
-            ready = [worker.process for worker in executor.workers if worker.ready]
-            asked = [process.apply(outside_cause, inputs) for process in ready]
-            told = [str(each.result(_ASK_SECONDS)) for each in asked]
-            # One worker may only suspect what another one has found out.
-            return max(told, key=lambda text: ("depends on it" in text, text), default="")
-        return ""  # all workers are on other machines
+        # One worker may only suspect what another one has found out.
+        told = map(str, _answers(executor, outside_cause, inputs))
+        return max(told, key=lambda text: ("depends on it" in text, text), default="")
 
     # States
 
@@ -773,9 +752,9 @@ class PlanEnv:
         """
         stepper, state_format = self.row_stepper, self._layout.format
         with stepper.lock:
-            row = self.get_state() if state is None else state_format.check(state)[0].copy()
+            row = self.get_state() if state is None else state_format.check_row(state).copy()
             stepper.simulator.build_state(row[HEADER_NBYTES:], **physics)
-            state_format.seal(row[None])
+            state_format.seal_row(row)
             return row
 
     def save_states(self, path: str | PathLike[str], states: States) -> None:
@@ -837,10 +816,15 @@ class PlanEnv:
 
         It is in the same state, unless the state formats differ or one of the two is not set up.
         """
-        arguments = {**self._arguments, **changed}
-        if isinstance(arguments.get("simulator"), Simulator):
+        args, kwargs = list(self._made_with[0]), {**self._made_with[1], **changed}
+        names = list(inspect.signature(type(self).__init__).parameters)[1:]
+        for place, name in enumerate(names[: len(args)]):
+            args[place] = kwargs.pop(name, args[place])
+        if any(isinstance(each, Simulator) for each in (*args, kwargs.get("simulator"))):
             raise InputError("a clone would share the simulator: make the env from a callable")
-        other = type(self)(**arguments)
+        other = type(self)(*args, **kwargs)
+        if self._stepper is not None and not changed.get("delay_setup"):
+            other.setup()
         mine, theirs = self._stepper, other._stepper
         if mine is None or theirs is None or mine.layout.format != theirs.layout.format:
             return other
@@ -877,3 +861,26 @@ class PlanEnv:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _answers(executor: Executor, ask: Callable[..., Any], *args: Any) -> list[Any]:
+    """Return what ``ask(env, *args)`` returns in each worker on this machine that is ready."""
+    workers = executor.workers if isinstance(executor, ProcessExecutor) else ()
+    asked = [worker.process.apply(ask, *args) for worker in workers if worker.ready]
+    return [each.result(_ASK_SECONDS) for each in asked]
+
+
+def _state_difference(
+    executor: Executor, simulator: Simulator, one: Row, other: Row
+) -> tuple[str, str] | None:
+    """Return `Simulator.state_difference` of two payloads; if isolated, workers compare them."""
+    if not executor.isolated:
+        return simulator.state_difference(one, other)
+    with contextlib.suppress(WorkerError, OSError):
+        for found in _answers(executor, _compare, one, other):
+            return cast(tuple[str, str] | None, found)
+    return Simulator.state_difference(simulator, one, other)  # of the bytes
+
+
+def _compare(env: PlanEnv, one: Row, other: Row) -> tuple[str, str] | None:
+    return env.row_stepper.simulator.state_difference(one, other)

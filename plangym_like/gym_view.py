@@ -100,13 +100,14 @@ class GymView(gymnasium.Env[Any, Any]):
         stepper = env._stepper
         if stepper is None or stepper.refusal is not None:
             stepper = env.row_stepper
-        current, layout = stepper.current, stepper.layout
-        if env._tries and current.follows_given:
-            env._try_step(action, None, 1)
+        current = stepper.current
         with stepper.lock:
             if not current.started or current.lost:
                 self._refuse(current)
-            result: EnvStep = current.step_env(layout.check_action(action))
+            chosen = stepper.layout.check_action(action)
+            if env._tries:
+                env._try_step(stepper, chosen, None, 1)
+            result: EnvStep = current.step_env(chosen)
             if env.return_image:
                 result[4]["rgb"] = current.image()
         return result

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import importlib
 import os
@@ -171,29 +170,33 @@ def find_spec(name: str) -> EnvSpec:
             raise InputError(_about_model_file(name)) from error
         if colon and isinstance(error, gymnasium.error.NameNotFound):
             raise type(error)(_not_in_module(sys.modules[module], name)) from error
-        near = difflib.get_close_matches(name, [*gymnasium.registry, *_listed(name)], n=3)
+        unregistered, missing = _unregistered(name)
+        near = difflib.get_close_matches(name, [*gymnasium.registry, *unregistered], n=3)
         here = f"Near matches: {', '.join(near)}."
         elsewhere = f"If a package registers it, name the package: make('package:{name}')."
         end = "" if str(error).endswith((".", "?")) else "."
-        hint = " ".join([here if near else elsewhere, *_missing_families(name)])
+        hint = " ".join([here if near else elsewhere, *missing])
         raise type(error)(f"{error}{end} {hint}") from error
 
 
-def _missing_families(name: str) -> list[str]:
-    """Return a sentence for each family that may have the id `name` but cannot be imported."""
-    found = []
+def _unregistered(name: str) -> tuple[list[str], list[str]]:
+    """Look for `name` in the families with unregistered ids whose pattern it matches.
+
+    Return all ids of these families, and a sentence for each family that cannot be imported.
+    """
+    ids: list[str] = []
+    missing = []
     for family in FAMILIES:
         if family.ids and re.fullmatch(family.names, name):
+            what = f"If it is an id of {family.extra}, that package "
             try:
-                _imported(family.ids)()
+                ids += _imported(family.ids)()
             except ImportError as error:
-                what = f"If it is an id of {family.extra}, that package "
                 if broken := broken_import(error):
-                    found.append(f"{what}cannot be imported: {broken}.")
-                    continue
-                what += "is missing"
-                found.append(f"{_missing_extra(what, family.extra)}.")
-    return found
+                    missing.append(f"{what}cannot be imported: {broken}.")
+                else:
+                    missing.append(f"{_missing_extra(f'{what}is missing', family.extra)}.")
+    return ids, missing
 
 
 def _about_model_file(name: str) -> str:
@@ -222,16 +225,6 @@ def _not_in_module(module: types.ModuleType, name: str) -> str:
         if near
         else (f"{told} It has no class or function of this name either.")
     )
-
-
-def _listed(name: str) -> list[str]:
-    """Return the unregistered ids of all families whose pattern for ids matches `name`."""
-    found: list[str] = []
-    for family in FAMILIES:
-        if family.ids and re.fullmatch(family.names, name):
-            with contextlib.suppress(ImportError):
-                found += _imported(family.ids)()
-    return found
 
 
 def _import_package(family: Family, name: str) -> None:
@@ -379,11 +372,10 @@ def make(
     name : str or callable
         A registered Gymnasium id, or a callable that returns a `gymnasium.Env`.
     n_workers : int, optional
-        The number of processes that step batches, including this one (see `ParallelEnv`). ``None``
-        steps all batches in this process.
+        The number of processes that step batches: this one and ``n_workers - 1`` workers (see
+        `ParallelEnv`). ``None`` steps all batches in this process.
     ray : bool
-        Step batches on a Ray cluster, on `n_workers` of its cores or on all of them. See `RayEnv`
-        for further arguments.
+        Step batches on a Ray cluster, on `n_workers` of its cores or on all of them (see `RayEnv`).
     frameskip : int or (int, int), optional
         Frames per action. For Atari games, a pair is a range from which the number is drawn at
         random. ``None`` keeps the value registered with the id.
@@ -397,12 +389,18 @@ def make(
         the environment is made, and the first exact one is used. ``env.snapshot`` is the method in
         use, and ``env.snapshot_note`` the reason for it.
     isolate : bool
-        Step no batches in this process, so that no simulator can crash or hang it.
+        Step batches in workers only (`n_workers` of them), so that a row that crashes or hangs its
+        simulator cannot affect this process. If damaged states could crash the simulator, a worker
+        first takes each single step from a given state.
     step_timeout : float, optional
-        Limit in seconds for one row; implies `isolate`.
+        Limit in seconds for one row. A worker that exceeds it is replaced, and the row is tried
+        once more, for at most 0.2 s, or ten times the usual time of a row if that is longer. If the
+        second try fails too, `StepTimeoutError` is raised. Implies `isolate`.
     start_timeout : float, optional
-        Seconds that a worker may take to make its environment before it is replaced (see
-        `ParallelEnv`). Without workers it has no effect.
+        Limit in seconds for a worker to make its environment. A worker that exceeds it is replaced;
+        if that happens three times for each worker, `WorkerStartError` is raised. The default is no
+        limit. With `step_timeout`, the default is 60 s, or ten times the time that it took to make
+        the environment in this process, whichever is longer. Without workers it has no effect.
     audit : {"raise", "warn", "off"}
         What to do if stepping a row a second time gives another result. A sample of all rows is
         stepped again, in another process or later, and every byte is compared. ``"raise"``
@@ -431,6 +429,13 @@ def make(
         - ``replay_capacity``, ``live_prefixes`` (``snapshot="replay"``): the number of steps that
           fit into a row, and the number of copies of the environment that are kept for replaying.
         - ``disable_env_checker=False``: use Gymnasium's checker of environments.
+        - ``start_method`` (with workers): how they are started, ``"forkserver"`` (the default),
+          ``"spawn"`` or ``"fork"``.
+        - ``address``, ``resources``, ``placement``, ``runtime_env``, ``cores_per_actor`` and
+          ``object_store_memory`` (``ray=True``): the cluster, and how it is used; see `RayEnv`.
+
+        A family may have further options, such as ``repeat_action_probability``; they are those of
+        its simulator, such as `AtariSimulator`.
 
     Raises
     ------

@@ -74,7 +74,7 @@ def test_where_nothing_is_told_nothing_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_no_machine_has_is_refused() -> None:
-    memory_limits.ensure_available(memory_limits._CHECKED_NBYTES - 1)
+    memory_limits.ensure_available(memory_limits.CHECKED_NBYTES - 1)
     with pytest.raises(OSError, match=r"only \d+ bytes are available"):
         memory_limits.ensure_available(1 << 60)
     with pytest.raises(MemoryError, match="this batch needs"):

@@ -3,6 +3,7 @@
 import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from comparing import assert_same, content, reached
 from conftest import ATARI, BACKENDS, make_on
 from gymnasium.envs.classic_control import PendulumEnv
+from gymnasium.wrappers import ClipAction
 from suite import batch_of
 
 import plangym_like
@@ -421,3 +423,21 @@ def test_a_simulator_is_not_shared_with_a_clone():
     assert np.array_equal(env.get_state(), before)
     other.close()
     env.close()
+
+
+class Heavy(plangym_like.ClassicControlEnv):
+    """A pendulum with a constructor of its own."""
+
+    def __init__(self, gravity: float, **kwargs: Any) -> None:
+        super().__init__("Pendulum-v1", g=gravity, **kwargs)
+
+
+@pytest.mark.parametrize("options", [{}, {"wrappers": iter([ClipAction])}, {"delay_setup": True}])
+def test_a_class_with_a_constructor_of_its_own_is_cloned(options: dict[str, Any]) -> None:
+    with Heavy(5.0, **options) as env:
+        env.reset(seed=0)
+        with env.clone() as same, env.clone(gravity=9.0) as other:
+            assert np.array_equal(same.get_state(), env.get_state())
+            assert_same(same.step([1.0]), env.step([1.0]))
+            assert other.layout.format != env.layout.format
+            assert other.simulator.base.g == 9.0

@@ -29,7 +29,7 @@ from plangym_like.errors import (
     SnapshotError,
     StateFormatError,
 )
-from plangym_like.support.arguments import ENV_OPTIONS, MAKE_OPTIONS
+from plangym_like.support.arguments import DEPENDENT_OPTIONS, ENV_OPTIONS, MAKE_OPTIONS
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def env() -> Any:
 def test_the_options_of_make_are_known() -> None:
     named = {*inspect.signature(plangym_like.make).parameters} - {"name", "env_kwargs"}
     of_snapshots = {option for _, options in WAYS.values() for option in options}
-    assert named | of_snapshots <= {*MAKE_OPTIONS, *ENV_OPTIONS}
+    assert named | of_snapshots <= {*MAKE_OPTIONS, *ENV_OPTIONS, *DEPENDENT_OPTIONS}
 
 
 def test_a_misspelled_option_of_a_class_a_clone_and_a_check(env: Any) -> None:
@@ -120,6 +120,8 @@ CALLABLES: dict[str, Any] = {
         ({"replay_capacity": 5, "snapshot": "pickle"}, "it belongs to snapshot='replay'"),
         ({"live_prefixes": 5, "snapshot": "pickle"}, "it belongs to snapshot='replay'"),
         ({"allow_pickle": True, "snapshot": "replay"}, "it belongs to snapshot='pickle'"),
+        ({"start_method": "spawn"}, "has no option 'start_method'; it belongs to n_workers"),
+        ({"runtime_env": {}, "n_workers": 2}, "it belongs to ray=True"),
     ],
 )
 def test_options_that_no_callable_has(kind: str, options: dict[str, Any], words: str) -> None:
@@ -139,7 +141,7 @@ def test_options_that_make_vec_cannot_give_to_a_callable(kind: str) -> None:
 
 def test_help_names_every_option_of_make() -> None:
     told = inspect.getdoc(plangym_like.make) or ""
-    for option in (*MAKE_OPTIONS, *ENV_OPTIONS):
+    for option in (*MAKE_OPTIONS, *ENV_OPTIONS, *DEPENDENT_OPTIONS):
         assert re.search(rf"^{option} : |``{option}\b", told, re.MULTILINE), option
 
 

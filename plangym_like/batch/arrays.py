@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -62,7 +63,7 @@ class Rows:
     n_step: NDArray[np.int64]
     columns: dict[str, NDArray[Any]]
     infos: MutableMapping[int, Mapping[str, Any]] | None
-    cursor: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))
+    cursor: NDArray[np.int64] = field(default_factory=partial(np.zeros, 1, np.int64))
     marks: NDArray[np.int32] | None = None
 
     @property
@@ -131,6 +132,11 @@ def select_rows(inputs: Inputs, rows: NDArray[np.intp]) -> Inputs:
         dt=inputs.dt if isinstance(inputs.dt, int) else inputs.dt[rows],
         seeds=None if inputs.seeds is None else inputs.seeds[rows],
     )
+
+
+def given_states(inputs: Inputs, block: slice) -> Row:
+    """Return the states that the rows of `block` start from: one row if all share one state."""
+    return inputs.states if len(inputs.states) == 1 else inputs.states[block]
 
 
 def dt_of(inputs: Inputs, index: int) -> int:

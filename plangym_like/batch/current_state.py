@@ -130,11 +130,6 @@ class CurrentState:
 
     # Replacing the current state
 
-    def hold(self, row: Row, image: Any = None, *, given: bool = True) -> None:
-        """Make `row` the current state without using the simulator."""
-        self._begin(given=given)
-        self.row, self.kept_image = row, image
-
     def keep_episode(self) -> None:
         """Set the current state aside if its episode began with a reset.
 
@@ -142,15 +137,6 @@ class CurrentState:
         """
         if not self.given:
             self._try_to_set_aside()
-
-    def drop(self) -> None:
-        """Mark the current state as lost.
-
-        If the state is set aside and its episode began with a reset, keep it instead.
-        """
-        if self.given:
-            self.row = self.kept_image = None
-        self.fail()
 
     def set(self, row: Row, *, given: bool = True) -> None:
         """Make `row` the current state.
@@ -260,10 +246,9 @@ class CurrentState:
         if self._format.checksum:
             self._format.seal_row(fresh)
         info["n_step"], info["dt"] = frames, dt
-        if simulator.step_row_moves:
-            self._begin(given=True)
-        else:
-            self.hold(fresh.copy())
+        self._begin(given=True)
+        if not simulator.step_row_moves:
+            self.row = fresh.copy()
         if autoreset and (terminated or truncated):
             self._bring_back()
             self.restart()

@@ -18,7 +18,7 @@ from plangym_like.batch.ownership import owned
 from plangym_like.errors import BatchLengthError, InputError
 from plangym_like.results import BatchInfo, BatchStep, BatchTransition, Rollout
 from plangym_like.states.rows import Row, StateFormat
-from plangym_like.support.memory_limits import refuse_too_much
+from plangym_like.support.memory_limits import CHECKED_NBYTES, refuse_too_much
 
 # Arrays begin at multiples of so many bytes.
 _ALIGN = 64
@@ -109,17 +109,15 @@ class Layout:
         InputError, StateError
             See `plangym_like.errors`; the message names the row.
         """
-        lead = 2 if horizon else 1
-        batch: Any = None
-        if lead == 1 and _is_one(actions):
-            batch = self._checked_quickly(actions[0])
-        if batch is None:
-            batch = spaces.as_actions(self.action_space, actions, lead, self.out_of_bounds)
-        else:
-            batch = batch[None]
-        rows, verified = self._check_states(states, sums)
+        batch = spaces.as_actions(
+            self.action_space, actions, 2 if horizon else 1, self.out_of_bounds
+        )
+        if getattr(states, "shape", None) == (0,) or (type(states) in (list, tuple) and not states):
+            states = np.empty((0, self.format.state_nbytes), np.uint8)
+        rows = self.format.check(states, sums=sums)
+        verified = sums or not self.format.checksum
         steps = check_dt(dt)
-        numbers = _check_seeds(seeds)
+        numbers = None if seeds is None else _checked_seeds(seeds)
         if len(batch) == len(rows) and isinstance(steps, int) and numbers is None and not horizon:
             return Inputs(len(batch), 0, batch, rows, steps, None, verified)
         lengths = {"actions": len(batch), "states": len(rows)}
@@ -130,10 +128,8 @@ class Layout:
         count = _common_length(lengths)
         if len(batch) != count:
             batch = batch * count if isinstance(batch, list) else _spread(batch, count)
-        if len(rows) != count and len(rows) != 1:
-            rows = rows[:count]
         if not isinstance(steps, int) and len(steps) != count:
-            steps = int(steps[0]) if len(steps) else 1
+            steps = int(steps[0])
         if numbers is not None and len(numbers) != count:
             numbers = _spread(numbers, count)
         length = _horizon(batch, count) if horizon else 0
@@ -147,26 +143,17 @@ class Layout:
         ActionError
             The action is not in the action space.
         """
-        checked = self._checked_quickly(action)
-        if checked is None:
-            checked = owned(spaces.as_actions(self.action_space, action, 0, self.out_of_bounds))
-        return checked
-
-    def _checked_quickly(self, action: Any) -> Any:
-        """Return a copy of a usual action; ``None`` if it must be checked closely.
-
-        Usual actions are whole numbers in a `Discrete` action space, and finite arrays with the
-        shape and dtype of a `Box` space.
-        """
+        # Whole numbers in a `Discrete` space, and finite arrays of the shape and dtype of a `Box`,
+        # need only these quick tests.
         kind = type(action)
         if kind is np.ndarray:
-            if action.dtype is not self._box_dtype or action.shape != self._box_shape:
-                return None
-            # A sum is finite only if every number is; testing each number takes longer.
-            return action.copy() if math.isfinite(sum(action.ravel().tolist())) else None
-        if (kind is int or kind is self._choice) and int(action) in self._choices:
+            if action.dtype is self._box_dtype and action.shape == self._box_shape:
+                # A sum is finite only if every number is; testing each number takes longer.
+                if math.isfinite(sum(action.ravel().tolist())):
+                    return action.copy()
+        elif (kind is int or kind is self._choice) and int(action) in self._choices:
             return self._choice(action)
-        return None
+        return owned(spaces.as_actions(self.action_space, action, 0, self.out_of_bounds))
 
     def verify(self, inputs: Inputs, start: int = 0, stop: int | None = None) -> None:
         """Verify the checksums of ``inputs.states[start:stop]``, unless ``inputs.verified``.
@@ -200,15 +187,10 @@ class Layout:
             The arrays would not fit into memory.
         """
         shape = Shape.of(inputs, states=states, observations=observations)
-        plan = _plan(self, shape)
-        refuse_too_much(plan.nbytes)
-        return self._rows(
-            shape,
-            [np.empty(inner, dtype) for inner, dtype, _ in plan.arrays["states"]],
-            [np.empty(inner, dtype) for inner, dtype, _ in plan.arrays["observations"]],
-            [np.empty(inner, dtype) for inner, dtype, _ in plan.arrays["outcomes"]],
-            inputs,
-        )
+        nbytes = _plan(self, shape).nbytes
+        if nbytes >= CHECKED_NBYTES:
+            refuse_too_much(nbytes)
+        return self.place(shape, None, inputs=inputs)
 
     def region_nbytes(self, shape: Shape) -> dict[str, int]:
         """Return how many bytes each region of a batch needs, by name."""
@@ -217,7 +199,7 @@ class Layout:
     def place(
         self,
         shape: Shape,
-        regions: Mapping[str, Row],
+        regions: Mapping[str, Row] | None,
         actions: Any = None,
         *,
         inputs: Inputs | None = None,
@@ -225,40 +207,29 @@ class Layout:
         """Return the batch whose arrays are in `regions`; empty regions may be left out.
 
         By default, its inputs are in ``regions["inputs"]``, except `actions` that are objects.
-        All processes place the arrays of a batch in the same way.
+        All processes place the arrays of a batch in the same way. If `regions` is ``None``, the
+        results are new arrays.
         """
-        plan, found = _plan(self, shape), {}
-        for name, arrays in plan.arrays.items():
+        found: dict[str, list[NDArray[Any]]] = {}
+        for name, arrays in _plan(self, shape).arrays.items():
             if name != "inputs" or inputs is None:
-                memory = regions.get(name, _NOTHING)
+                # `numpy.ndarray` makes a new array if the memory is ``None``.
+                memory = None if regions is None else regions.get(name, _NOTHING)
                 found[name] = [np.ndarray(inner, dtype, memory, at) for inner, dtype, at in arrays]
-        marks = None
+        marks: NDArray[np.int32] | None = None
+        observations: Any = None
         if inputs is None:
             inputs, marks = self._inputs_of(shape, found["inputs"], actions)
-        results = found["states"], found["observations"], found["outcomes"]
-        return self._rows(shape, *results, inputs, marks)
-
-    def _rows(
-        self,
-        shape: Shape,
-        states: list[NDArray[Any]],
-        leaves: list[NDArray[Any]],
-        outcomes: list[NDArray[Any]],
-        inputs: Inputs,
-        marks: NDArray[np.int32] | None = None,
-    ) -> Rows:
-        """Return a batch with these arrays, which are in the order of `_arrays`."""
-        observations: Any = None
         if shape.wants_observations:
             if self.obs_leaves is None:
                 observations = [None] * (shape.rows * max(1, shape.horizon))
             else:
-                observations = spaces.build(self.observation_space, iter(leaves))
-        rewards, terminateds, truncateds, n_step, *columns = outcomes
+                observations = spaces.build(self.observation_space, iter(found["observations"]))
+        rewards, terminateds, truncateds, n_step, *columns = found["outcomes"]
         names = () if shape.horizon else self.columns
         return Rows(
             inputs,
-            states[0] if shape.wants_states else None,
+            found["states"][0] if shape.wants_states else None,
             observations,
             rewards,
             terminateds,
@@ -293,13 +264,18 @@ class Layout:
         """Return the result of the finished `rows`; `errors` holds the errors of failed rows."""
         if errors:
             _blank(rows, list(errors))
-        infos, observations = self._infos(rows, errors), rows.observations
+        inputs, observations = rows.inputs, rows.observations
         if isinstance(observations, list):
-            observations = spaces.stacked(self.observation_space, observations, rows.inputs.horizon)
+            observations = spaces.stacked(self.observation_space, observations, inputs.horizon)
+        columns = {**rows.columns, "n_step": rows.n_step, "dt": inputs.dt}
+        plain: Sequence[Mapping[str, Any]] | None = None
+        if rows.infos:
+            plain = [rows.infos.get(index, {}) for index in range(inputs.count)]
+        infos = BatchInfo(inputs.count, columns, plain, errors)
         parts = observations, rows.rewards, rows.terminateds, rows.truncateds, infos
         if rows.next_states is None:
             return BatchStep(*parts)
-        if rows.inputs.horizon:
+        if inputs.horizon:
             return Rollout(rows.next_states, *parts)
         return BatchTransition(rows.next_states, *parts)
 
@@ -337,22 +313,6 @@ class Layout:
                     rows.infos[row] = plain
         return sum(part.nbytes for _, part in pairs)
 
-    def _infos(self, rows: Rows, errors: Mapping[int, Exception] | None) -> BatchInfo:
-        count, dt = rows.inputs.count, rows.inputs.dt
-        columns = {**rows.columns, "n_step": rows.n_step, "dt": dt}
-        plain: Sequence[Mapping[str, Any]] | None = None
-        if rows.infos:
-            plain = [rows.infos.get(index, {}) for index in range(count)]
-        return BatchInfo(count, columns, plain, errors)
-
-    def _check_states(self, states: Any, sums: bool) -> tuple[Row, bool]:
-        """Check `states`; return them as rows, and whether their checksums were verified."""
-        if _is_one(states) and isinstance(states[0], np.ndarray) and states[0].ndim == 1:
-            return self.format.check_row(states[0])[None], True
-        if _is_empty(states):
-            return np.empty((0, self.format.state_nbytes), np.uint8), True
-        return self.format.check(states, sums=sums), sums or not self.format.checksum
-
 
 def common_layout(layouts: Sequence[Layout]) -> Layout:
     """Return the layout that all `layouts` share; raise `InputError` if they differ."""
@@ -368,20 +328,6 @@ def common_layout(layouts: Sequence[Layout]) -> Layout:
                     f"{one} and that of env {index} is {other}"
                 )
     return first
-
-
-def _is_one(given: Any) -> bool:
-    """Return whether `given` is a list, tuple or array of length 1."""
-    if type(given) is np.ndarray:
-        return given.ndim > 0 and len(given) == 1
-    return type(given) in (list, tuple) and len(given) == 1
-
-
-def _is_empty(given: Any) -> bool:
-    """Return whether `given` is an empty list or tuple, or an array of shape ``(0,)``."""
-    if isinstance(given, np.ndarray):
-        return bool(given.shape == (0,))
-    return isinstance(given, (list, tuple)) and not given
 
 
 def _blank(rows: Rows, failed: list[int]) -> None:
@@ -473,9 +419,7 @@ def _common_length(lengths: dict[str, int]) -> int:
     return several.pop() if several else 1
 
 
-def _check_seeds(seeds: Any) -> NDArray[np.uint64] | None:
-    if seeds is None:
-        return None
+def _checked_seeds(seeds: Any) -> NDArray[np.uint64]:
     try:
         numbers = np.atleast_1d(np.asarray(seeds))
     except ValueError as error:

@@ -26,12 +26,14 @@ _CONSTANT = frozenset(
 )
 
 
-def owned(value: Any) -> Any:
+def owned(value: Any, memo: dict[int, Any] | None = None) -> Any:
     """Return an independent copy of `value`, including nested dicts, lists, tuples and arrays.
 
     Other objects are copied by `copy.deepcopy`. Objects that cannot be copied are returned
     unchanged. The same applies to environments, whose copies may be in another state, and to
-    objects with a ``__del__``, because each copy would release what the object owns.
+    objects with a ``__del__``, because each copy would release what the object owns. An object that
+    occurs twice is copied once, unless it is an array or a tuple; `memo` maps the ids of copied
+    objects to their copies (see `copy.deepcopy`).
 
     >>> buffer = np.zeros(2)
     >>> info = owned({"buffer": buffer, "lives": 3})
@@ -44,7 +46,29 @@ def owned(value: Any) -> Any:
         return value
     if kind is np.ndarray and not value.dtype.hasobject:
         return value.copy()
-    return _copied(value, {})
+    memo = {} if memo is None else memo
+    place = id(value)
+    if place in memo:
+        return memo[place]
+    if kind is dict:
+        items: dict[Any, Any] = {}
+        memo[place] = items
+        for key, item in value.items():
+            items[key] = owned(item, memo)
+        return items
+    if kind is list:
+        members: list[Any] = []
+        memo[place] = members
+        members.extend([owned(item, memo) for item in value])
+        return members
+    if kind is tuple:
+        return tuple([owned(item, memo) for item in value])
+    if isinstance(value, gymnasium.Env) or releases(value):
+        return value
+    try:
+        return copy.deepcopy(value, memo)
+    except Exception:
+        return value
 
 
 def releases(thing: Any) -> bool:
@@ -76,37 +100,3 @@ def check_info(info: Any) -> None:
     """Raise `EnvApiError` if `info` is not a dict or another mapping."""
     if not isinstance(info, Mapping):
         raise EnvApiError(f"the info must be a dict, got {type(info).__name__}")
-
-
-def _copied(value: Any, memo: dict[int, Any]) -> Any:
-    """Copy `value`; `memo` maps the ids of copied objects to their copies (see `copy.deepcopy`).
-
-    An object that occurs twice is copied once, unless it is an array or a tuple.
-    """
-    kind = type(value)
-    if kind in _CONSTANT:
-        return value
-    if kind is np.ndarray and not value.dtype.hasobject:
-        return value.copy()
-    place = id(value)
-    if place in memo:
-        return memo[place]
-    if kind is dict:
-        items: dict[Any, Any] = {}
-        memo[place] = items
-        for key, item in value.items():
-            items[key] = _copied(item, memo)
-        return items
-    if kind is list:
-        members: list[Any] = []
-        memo[place] = members
-        members.extend(_copied(item, memo) for item in value)
-        return members
-    if kind is tuple:
-        return tuple([_copied(item, memo) for item in value])
-    if isinstance(value, gymnasium.Env) or releases(value):
-        return value
-    try:
-        return copy.deepcopy(value, memo)
-    except Exception:
-        return value

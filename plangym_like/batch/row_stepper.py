@@ -161,7 +161,7 @@ class RowStepper:
                 sim.step_rows(rows, start, stop)
         except BaseException as error:
             self._raise_in_row(error, rows)
-        if fresh is not None and state_format.checksum:
+        if fresh is not None:
             state_format.seal(fresh)
 
     def _step_row(self, rows: Rows, index: int) -> bool:
@@ -227,22 +227,23 @@ class RowStepper:
         self.simulator.exactness, self.simulator.exactness_note = "approximate", note
         warnings.warn(note, RuntimeWarning, stacklevel=4)
 
+    def ensure_usable(self) -> None:
+        """Raise `ClosedError` if the simulator is closed, or was in use when a fork copied it."""
+        if self.current.in_use.locked() and os.getpid() != self._owner_pid:
+            self.refusal = self.refusal or ClosedError(
+                f"the environment {self.name} was in use by another thread when this process was "
+                "forked, so its simulator may be half-way through a step here: clone it or make "
+                "another one"
+            )
+        if self.refusal is not None:
+            raise ClosedError(str(self.refusal))
+
     @property
     def usable(self) -> bool:
-        """Whether the simulator is open, and was not being used when this process was forked."""
-        if self.refusal is None and self.current.in_use.locked():
-            if os.getpid() != self._owner_pid:
-                self.refusal = ClosedError(
-                    f"the environment {self.name} was in use by another thread when this process "
-                    "was forked, so its simulator may be half-way through a step here: clone it or "
-                    "make another one"
-                )
+        """Whether `ensure_usable` raises no error."""
+        with contextlib.suppress(ClosedError):
+            self.ensure_usable()
         return self.refusal is None
-
-    def ensure_usable(self) -> None:
-        """Raise `ClosedError` if the simulator can no longer be used."""
-        if not self.usable:
-            raise ClosedError(str(self.refusal))
 
     def close(self) -> None:
         """Close the simulator; safe to call more than once."""

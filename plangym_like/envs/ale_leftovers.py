@@ -115,7 +115,7 @@ class Leftovers:
 
         Afterwards, the next `prepare` saves the emulator's state to see how its last frame ended.
         """
-        self.forget()
+        self._known = None
         try:
             self._ale.restoreState(ALEState(saved))
         except (SystemError, ValueError, RuntimeError) as error:
@@ -133,7 +133,7 @@ class Leftovers:
         """Return whether the initial state can be restored without preparation."""
         self.save()
         ready = not self._damaged and self._is(self._beginning[self._status] & _STOPPED)
-        self.forget()
+        self._known = None
         return ready
 
     def prepare(self, finished: int) -> None:
@@ -145,7 +145,7 @@ class Leftovers:
         if self._known is None or self._known[0] != ale.getFrameNumber():
             self.save()
         if self._damaged:
-            self.forget()
+            self._known = None
             self._load()
             ale.reset_game()
             self._damaged = False

@@ -6,18 +6,17 @@ serialised state itself, and zeros.
 
 from __future__ import annotations
 
-import itertools
 import struct
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.batch.arrays import Rows
+from plangym_like.batch.arrays import Rows, given_states
 from plangym_like.batch.simulator import Outcome
 from plangym_like.envs.ale_game import PlannableAle
-from plangym_like.envs.block_stepper import given_states
 from plangym_like.envs.fast_form import FastForm
 from plangym_like.errors import StateCapacityError, StateFormatError
 from plangym_like.states.rows import HEADER_NBYTES, Row
@@ -54,8 +53,26 @@ class AleRows(FastForm):
         self._observe: Callable[[], NDArray[np.uint8]] = observers[base._obs_type]
 
     def takes(self, rows: Rows) -> bool:
-        usual = not rows.inputs.horizon and rows.inputs.seeds is None
-        return usual and super().takes(rows)
+        inputs = rows.inputs
+        return not inputs.horizon and inputs.seeds is None and "rgb" not in rows.columns
+
+    @cached_property
+    def _draw(self) -> Callable[[], NDArray[np.uint8]]:
+        """Return the current observation, always in the same array.
+
+        The emulator writes byte by byte, which is fast only in memory that is already in the cache.
+        """
+        base = self._base
+        if base._obs_type == "rgb":
+            return base.screen.draw
+        seen = np.empty(base.observation_space.shape or (), np.uint8)
+        observe = base.ale.getRAM if base._obs_type == "ram" else base.ale.getScreenGrayscale
+
+        def draw() -> NDArray[np.uint8]:
+            observe(seen)
+            return seen
+
+        return draw
 
     def step_one(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome]:
         """Step one row; afterwards, the game is in the next state.
@@ -103,41 +120,28 @@ class AleRows(FastForm):
 
         The emulator's methods are looked up before the loop, because a step takes only 80 us.
         """
-        start, stop, base, room = first, last, self._base, self._room
-        ale, inputs, cursor, frames = base.ale, rows.inputs, rows.cursor, base.plain_frames
-        act = ale.act
+        base, ale, inputs, cursor = self._base, self._ale, rows.inputs, rows.cursor
+        act, draw, restore, save = self._act, self._draw, self._restore, self._save
         lives, over, truncated = base.lives, ale.game_over, ale.game_truncated
         episode_frame_number, frame_number = ale.getEpisodeFrameNumber, ale.getFrameNumber
-        episodic = base.episodic_life
-        held = (
-            itertools.repeat(inputs.dt, stop - start)
-            if isinstance(inputs.dt, int)
-            else inputs.dt[start:stop].tolist()
-        )
-        draw = _drawer(base)
-        memory, width = _flat(inputs.states), inputs.states.shape[1]
-        if len(inputs.states) == 1:
-            width = 0
-        fresh, fresh_width = None, 0
-        if rows.next_states is not None:
-            given = given_states(rows, slice(start, stop))
-            rows.next_states[start:stop, :HEADER_NBYTES] = given[:, :HEADER_NBYTES]
-            fresh, fresh_width = _flat(rows.next_states), rows.next_states.shape[1]
+        episodic, frames = base.episodic_life, base.plain_frames
+        shortest, room = self._shortest, self._room
+        block = slice(first, last)
+        memory, width, fresh, fresh_width = _memory_of(rows, block)
         zeros = bytes(fresh_width)
-        codes = base.codes[inputs.actions[start:stop]].tolist()
+        codes = base.codes[inputs.actions[block]].tolist()
+        held = np.broadcast_to(inputs.dt, inputs.count)[block].tolist()
         places = [(rows.columns[name], address) for name, address in base.places.items()]
-        outcomes = []
-        code, index = base.previous, start
-        restore, save, shortest = self._restore, self._save, self._shortest
+        outcomes: list[tuple[Any, ...]] = []
         base.settled = False
-        views = rows.observations[start:stop]
-        for code, view, dt in zip(codes, views, held, strict=True):
+        each = zip(range(first, last), codes, rows.observations[block], held, strict=True)
+        for index, code, view, dt in each:
             cursor[0] = index
             at = index * width + HEADER_NBYTES
             length = HEAD.unpack_from(memory, at)[0]
-            at += ALE_AT
             if not shortest <= length <= room:
                 raise wrong_length(length)
+            at += ALE_AT
             restore(bytes(memory[at : at + length]))
             before = lives() if episodic else 0
             reward, ran = act(code), 1
@@ -145,17 +149,9 @@ class AleRows(FastForm):
                 reward += act(code)
                 ran += 1
             left = lives()
-            outcomes.append(
-                (
-                    reward,
-                    over(with_truncation=False) or left < before,
-                    truncated(),
-                    ran,
-                    left,
-                    episode_frame_number(),
-                    frame_number(),
-                )
-            )
+            ended = over(with_truncation=False) or left < before
+            counts = left, episode_frame_number(), frame_number()
+            outcomes.append((reward, ended, truncated(), ran, *counts))
             view[...] = draw()
             if places:
                 ram = ale.getRAM()
@@ -163,43 +159,32 @@ class AleRows(FastForm):
                     column[index] = ram[address]
             if fresh is not None:
                 saved = save()
-                length = len(saved)
-                if length > room:
-                    raise outgrown(length, room)
-                at, end = index * fresh_width + HEADER_NBYTES, (index + 1) * fresh_width
-                HEAD.pack_into(fresh, at, length, code)
+                if len(saved) > room:
+                    raise outgrown(len(saved), room)
+                at = index * fresh_width + HEADER_NBYTES
+                HEAD.pack_into(fresh, at, len(saved), code)
                 at += ALE_AT
-                fresh[at : at + length] = saved
-                at += length
-                fresh[at:end] = zeros[: end - at]
-            index += 1
-        base.previous, base.image, base.stale = code, None, True
-        columns = (
-            rows.rewards,
-            rows.terminateds,
-            rows.truncateds,
-            rows.n_step,
-            *(rows.columns[name] for name in COUNTS),
-        )
+                end, stop = at + len(saved), (index + 1) * fresh_width
+                fresh[at:end] = saved
+                fresh[end:stop] = zeros[: stop - end]
+        base.previous, base.image, base.stale = codes[-1], None, True
+        counted = map(rows.columns.__getitem__, COUNTS)
+        columns = rows.rewards, rows.terminateds, rows.truncateds, rows.n_step, *counted
         for column, values in zip(columns, zip(*outcomes, strict=True), strict=True):
-            column[start:stop] = values
+            column[block] = values
 
 
-def _drawer(base: PlannableAle) -> Callable[[], NDArray[np.uint8]]:
-    """Return a function that returns the current observation, always in the same array.
+def _memory_of(rows: Rows, block: slice) -> tuple[memoryview, int, memoryview | None, int]:
+    """Return the memory of the states and of the next states, and the bytes from row to row.
 
-    The emulator writes byte by byte, which is fast only in memory that is already in the cache.
+    Also copy the headers of the rows in `block`. If all rows share one state, its width is 0.
     """
-    if base._obs_type == "rgb":
-        return base.screen.draw
-    seen = np.empty(base.observation_space.shape or (), np.uint8)
-    observe = base.ale.getRAM if base._obs_type == "ram" else base.ale.getScreenGrayscale
-
-    def draw() -> NDArray[np.uint8]:
-        observe(seen)
-        return seen
-
-    return draw
+    states, fresh = rows.inputs.states, rows.next_states
+    width = 0 if len(states) == 1 else states.shape[1]
+    if fresh is None:
+        return states.reshape(-1).data, width, None, 0
+    fresh[block, :HEADER_NBYTES] = given_states(rows.inputs, block)[:, :HEADER_NBYTES]
+    return states.reshape(-1).data, width, fresh.reshape(-1).data, fresh.shape[1]
 
 
 def outgrown(nbytes: int, reserved: int) -> StateCapacityError:
@@ -217,7 +202,3 @@ def wrong_length(nbytes: int) -> StateFormatError:
         "a state row is damaged, or was not made by this library: its checksum matches, but it "
         f"announces an emulator state of {nbytes} bytes"
     )
-
-
-def _flat(rows: Row) -> memoryview:
-    return rows.reshape(-1).data

@@ -10,9 +10,9 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.batch.arrays import Rows
+from plangym_like.batch.arrays import Rows, given_states
 from plangym_like.batch.spaces import fitted
-from plangym_like.envs.block_stepper import BlockStepper, Outcomes, given_states
+from plangym_like.envs.block_stepper import BlockStepper, Outcomes
 from plangym_like.errors import EnvApiError, RewardError, SnapshotError
 from plangym_like.states.rows import HEADER_NBYTES
 
@@ -69,7 +69,7 @@ class BatchedStep(BlockStepper[ObservedStates]):
         return not rows.columns and rows.inputs.seeds is None
 
     def load(self, rows: Rows, block: slice) -> ObservedStates:
-        count, given = block.stop - block.start, given_states(rows, block)
+        count, given = block.stop - block.start, given_states(rows.inputs, block)
         states = np.empty((count, *self._shape), self._dtype)
         states.reshape(count, -1).view(np.uint8)[:] = given[:, self._place]
         return ObservedStates(
@@ -99,7 +99,7 @@ class BatchedStep(BlockStepper[ObservedStates]):
         # The random generator and the wrappers' state do not change.
         assert rows.next_states is not None
         fresh = rows.next_states[block]
-        fresh[:] = given_states(rows, block)
+        fresh[:] = given_states(rows.inputs, block)
         fresh[:, self._place] = states.states.reshape(len(states), -1).view(np.uint8)
 
     def _checked_states(self, following: Any, count: int) -> Any:

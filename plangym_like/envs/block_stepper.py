@@ -187,12 +187,6 @@ class _Survivors(Generic[S]):
             self._whole.put(self.rows, self.part)
 
 
-def given_states(rows: Rows, block: slice) -> Row:
-    """Return the states that the rows of `block` start from: one row if all share one state."""
-    states = rows.inputs.states
-    return states if len(states) == 1 else states[block]
-
-
 def put_generators(fresh: Row, begin: int, seeds: NDArray[np.uint64]) -> None:
     """Write a random generator into each row of `fresh`, beginning at byte `begin`.
 

@@ -203,7 +203,7 @@ class ClassicControlSimulator(GymnasiumSimulator):
 
     def step_row(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
         """Step one row with Python numbers, not arrays; return ``None`` if this is not possible."""
-        form = self._fast_form_of(action)
+        form = self.fast_form_of(action)
         return None if form is None else form.step_one(row, action, dt)
 
     def step(self, action: Any, dt: int) -> Outcome:

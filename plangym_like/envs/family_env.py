@@ -24,18 +24,15 @@ class FamilyEnv(PlanEnv):
     ----------
     name : str or callable
         A registered Gymnasium id, or a callable that returns a `gymnasium.Env`.
-    frameskip : int, optional
-        Frames per action; ``None`` keeps the value registered with the id.
-    autoreset, delay_setup
-        As in `PlanEnv`.
+    frameskip, autoreset, delay_setup
+        As in `make`.
     fallback : callable, optional
         ``fallback(simulator_class, name, **kwargs)`` makes the simulator, which may be of another
         class if the wrappers change what rows of the family do not hold. By default, this is an
         error.
     kwargs
-        ``return_image``, ``audit``, ``audit_every`` and ``out_of_bounds``, as in `PlanEnv`, and
-        arguments of the simulator: ``render_mode``, ``obs_type``, ``wrappers``,
-        ``remove_time_limit``, and the environment's own arguments.
+        Other options that `make` documents, except those of workers and ``snapshot``; arguments of
+        the simulator and of the environment itself.
     """
 
     simulator_class: ClassVar[Callable[..., Simulator]]
@@ -51,7 +48,9 @@ class FamilyEnv(PlanEnv):
         **kwargs: Any,
     ) -> None:
         if kwargs.get("wrappers"):
-            kwargs["wrappers"] = as_wrappers(kwargs["wrappers"])  # it may be an iterator
+            wrappers = kwargs["wrappers"] = as_wrappers(kwargs["wrappers"])  # it may be an iterator
+            if "wrappers" in self._made_with[1]:  # `clone` uses them again
+                self._made_with[1]["wrappers"] = wrappers
         own = {key: kwargs[key] for key in _OWN_OPTIONS if key in kwargs}
         rest = {key: kwargs[key] for key in kwargs if key not in own}
         make: Callable[..., Simulator] = type(self).simulator_class
@@ -74,7 +73,6 @@ class FamilyEnv(PlanEnv):
         if fallback is not None:
             env_kwargs["fallback"] = fallback
         self.recipe = (type(self), name, env_kwargs)
-        self._arguments = {"name": name, **env_kwargs}
 
 
 def as_wrappers(given: Iterable[Any] | None) -> tuple[Any, ...]:

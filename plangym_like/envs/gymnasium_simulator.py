@@ -362,33 +362,25 @@ class GymnasiumSimulator(TriedSimulator):
 
     def prepare(self) -> None:
         """Test the fast form for the usual dtype of actions."""
-        self._fast_form_of(np.zeros(0, self.action_space.dtype))
+        self.fast_form_of(np.zeros(0, self.action_space.dtype))
 
     @property
     def steps_batches(self) -> bool:
         """Whether there is a fast form that steps many rows at once."""
-        form = self._fast_form_of(np.zeros(0, self.action_space.dtype))
+        form = self.fast_form_of(np.zeros(0, self.action_space.dtype))
         return form is not None and form.is_vectorised
 
     def step_rows(self, rows: Rows, start: int, stop: int) -> None:
         """Step several rows with the fast form if there is one; otherwise, step them one by one."""
-        if stop - start == 1:  # `step` is faster, and audits compare it with the fast form
-            super().step_rows(rows, start, stop)
-        else:
-            self._step_blocks(super().step_rows, rows, start, stop)
-
-    def rollout_rows(self, rows: Rows, start: int, stop: int) -> None:
-        """Like `step_rows`, but step each row through its T actions, or until its episode ends."""
-        self._step_blocks(super().rollout_rows, rows, start, stop)
-
-    def _step_blocks(
-        self, step_singly: Callable[[Rows, int, int], None], rows: Rows, start: int, stop: int
-    ) -> None:
-        form = self.fast_form_for(rows)
-        if form is None or (stop - start == 1 and not form.rolls_out_one):
+        horizon, form = rows.inputs.horizon, None
+        # For one row, `step` is faster, and audits compare it with the fast form.
+        if stop - start > 1 or horizon:
+            form = self.fast_form_of(rows.inputs.actions)
+        step_singly = super().rollout_rows if horizon else super().step_rows
+        if form is None or not form.takes(rows) or (stop - start == 1 and not form.rolls_out_one):
             step_singly(rows, start, stop)
             return
-        step = form.rollout if rows.inputs.horizon else form.step
+        step = form.rollout if horizon else form.step
         for first in range(start, stop, form.most):
             last = min(first + form.most, stop)
             rows.cursor[0] = first
@@ -397,13 +389,14 @@ class GymnasiumSimulator(TriedSimulator):
             except NotVectorisableError:
                 step_singly(rows, first, last)
 
-    def fast_form_for(self, rows: Rows) -> FastForm | None:
-        """Return the fast form for `rows` in the current configuration, or ``None``."""
-        form = self._fast_form_of(rows.inputs.actions)
-        return form if form is not None and form.takes(rows) else None
+    # In rollouts, each row is stepped through its T actions, or until its episode ends.
+    rollout_rows = step_rows
 
-    def _fast_form_of(self, actions: Any) -> FastForm | None:
-        """Return the fast form for the dtype of `actions`, if any; make it when first needed."""
+    def fast_form_of(self, actions: Any) -> FastForm | None:
+        """Return the fast form for the dtype of `actions`, if any; make it when first needed.
+
+        If the `configuration` has changed, the forms are made anew.
+        """
         if self._images or not isinstance(actions, (np.ndarray, np.generic)):
             return None
         forms, kind = self._fast_forms, actions.dtype.char

@@ -220,7 +220,7 @@ class MujocoSimulator(GymnasiumSimulator):
         The random generator is copied with the row, because these robots use it only in resets.
         """
         # Replaced methods and wrappers may use the generator, so both are ruled out.
-        has_quick_step = not self.memory.nbytes and self._fast_form_of(action) is not None
+        has_quick_step = not self.memory.nbytes and self.fast_form_of(action) is not None
         if not has_quick_step or dt * self.frameskip != 1:
             return None
         self.codec.write(row[HEADER_NBYTES:])

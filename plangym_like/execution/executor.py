@@ -151,18 +151,11 @@ class SerialExecutor:
 
     def submit(self, inputs: Inputs, options: SubmitOptions) -> Any:
         """Step a batch; see `Executor.submit`."""
-        if options.blocking:
-            return self.step(inputs, options)
         if not inputs.verified:
             self._stepper.layout.verify(inputs)
             inputs.verified = True
-        return Future.of(partial(self.step, inputs, options))
-
-    def step(self, inputs: Inputs, options: SubmitOptions) -> Any:
-        """Step a batch and return its result, whatever ``options.blocking`` is."""
-        if not inputs.verified:
-            self._stepper.layout.verify(inputs)
-            inputs.verified = True
+        if not options.blocking:
+            return Future.of(partial(self.submit, inputs, options._replace(blocking=True)))
         if not options.audit:
             self.stats.begin(inputs.count)
         stepper = self._stepper.for_audits() if options.audit else self._stepper

@@ -137,7 +137,7 @@ class ProcessExecutor:
             if type(inputs.dt) is int and self._small == (inputs.count, inputs.horizon, inputs.dt):
                 self.ensure_open()
                 self._same -= 1
-                return self._here.step(inputs, options)
+                return self._here.submit(inputs, options)
         with self.lock:
             self.ensure_open()
             stays = self._stays_here(inputs, options)
@@ -242,7 +242,7 @@ class ProcessExecutor:
             )
             return self.layout.result(empty)
         before = self.tally.seconds_here
-        result = self._here.step(inputs, options)
+        result = self._here.submit(inputs, options._replace(blocking=True))
         seconds = self.tally.seconds_here - before  # 0 for audits, which are not recorded
         if inputs.count and seconds > 0:
             steps = steps_of(inputs)

@@ -17,7 +17,13 @@ from plangym_like.lanes.lanes import Lanes, gym_env_of, is_plan_env
 from plangym_like.lanes.row_lanes import RowLanes
 from plangym_like.lanes.sequential_lanes import SequentialLanes
 from plangym_like.snapshots.trial_outcomes import trials_shared
-from plangym_like.support.arguments import ENV_OPTIONS, MAKE_OPTIONS, misfit, several_agents
+from plangym_like.support.arguments import (
+    DEPENDENT_OPTIONS,
+    ENV_OPTIONS,
+    MAKE_OPTIONS,
+    misfit,
+    several_agents,
+)
 
 # The fewest robots whose results are computed at once (`benchmarks/lanes.py`).
 _FEWEST_ROBOTS = 4
@@ -136,7 +142,8 @@ def env_factory(source: EnvSource, **kwargs: Any) -> Callable[[], Any]:
 
 def _called(source: Callable[..., Any], /, **kwargs: Any) -> Any:
     """Call `source`, which makes an environment, with `kwargs`; see `call_source`."""
-    for option in kwargs.keys() & {*MAKE_OPTIONS, *ENV_OPTIONS} - {*GYMNASIUM_OPTIONS}:
+    known = {*MAKE_OPTIONS, *ENV_OPTIONS, *DEPENDENT_OPTIONS}
+    for option in kwargs.keys() & known - {*GYMNASIUM_OPTIONS}:
         if "unexpected" in misfit(source, **{option: None}):
             name = name_of(source)
             raise InputError(

@@ -97,15 +97,14 @@ class GeneratorMemory:
 
     def __init__(self, env: Any) -> None:
         self._env = env
-        self._bits: np.random.BitGenerator | None = None
-        # The memory of `_bits`; see `_memory_of`.
-        self._numbers = self._rest = memoryview(b"")
+        # The last bit generator whose memory was copied, and this memory; see `_memory_of`.
+        self._open: tuple[Any, memoryview, memoryview] = (None, memoryview(b""), memoryview(b""))
 
     def save(self, payload: NDArray[np.uint8], begin: int) -> None:
         """Write the 40 bytes of `save_generator` into `payload`, from byte `begin` on."""
         generator, memory, end = self._env._np_random, payload.data, begin + GENERATOR_NBYTES
         if generator is not None and self._is_open(generator):
-            memory[begin : end - 8], memory[end - 8 : end] = self._numbers, self._rest
+            _, memory[begin : end - 8], memory[end - 8 : end] = self._open
         else:
             memory[begin:end] = save_generator(generator)
 
@@ -116,7 +115,8 @@ class GeneratorMemory:
         if saved == _EMPTY:
             env._np_random = None
         elif generator is not None and self._is_open(generator):
-            self._numbers[:], self._rest[:] = saved[:-8], saved[-8:]
+            _, numbers, rest = self._open
+            numbers[:], rest[:] = saved[:-8], saved[-8:]
         else:
             env._np_random = load_generator(bytes(saved), generator)
 
@@ -125,13 +125,12 @@ class GeneratorMemory:
         if type(generator) is not np.random.Generator:
             return False
         bits = generator.bit_generator
-        if bits is self._bits:
+        if bits is self._open[0]:
             return True
         if type(bits) is not np.random.PCG64 or not _layout_is_known():
             return False
-        self._bits = None  # an interrupt must not leave one generator with the memory of another
-        self._numbers, self._rest = _memory_of(bits)
-        self._bits = bits
+        # One assignment, so that an interrupt cannot separate a generator from its memory.
+        self._open = (bits, *_memory_of(bits))
         return True
 
 
@@ -146,7 +145,9 @@ def _memory_of(bits: Any) -> tuple[memoryview, memoryview]:
 @functools.cache
 def _layout_is_known() -> bool:
     """Return whether this NumPy's memory layout of a PCG64 matches `save_generator`."""
-    if sys.byteorder != "little" or struct.calcsize("P") != 8:
+    # Of another NumPy, nothing is read before its layout is known.
+    is_numpy_2 = np.__version__.startswith("2.")
+    if not is_numpy_2 or sys.byteorder != "little" or struct.calcsize("P") != 8:
         return False
     generator, other = seeded_generator(1), seeded_generator(2)
     other.integers(5, dtype=np.uint32)

@@ -145,10 +145,9 @@ class StateFormat:
 
     def seal(self, rows: Row) -> None:
         """Write the checksums of `rows` ``(N, state_nbytes)``, if the format has checksums."""
-        if len(rows) == 1:
-            self.seal_row(rows[0])
-        elif self.checksum:
-            rows[:, 24:HEADER_NBYTES].view(np.uint64)[:, 0] = _checksums(rows)
+        if self.checksum:
+            sums = np.fromiter(map(_checksum, rows), np.uint64, len(rows))
+            rows[:, 24:HEADER_NBYTES].view(np.uint64)[:, 0] = sums
 
     def seal_row(self, row: Row) -> None:
         """Write the checksum of one row ``(state_nbytes,)``, if the format has checksums."""
@@ -218,7 +217,8 @@ class StateFormat:
 
         In the message, the first of `rows` has the number `first`.
         """
-        wrong = rows[:, 24:HEADER_NBYTES].view(np.uint64)[:, 0] != _checksums(rows)
+        sums = np.fromiter(map(_checksum, rows), np.uint64, len(rows))
+        wrong = rows[:, 24:HEADER_NBYTES].view(np.uint64)[:, 0] != sums
         if wrong.any():
             raise self._damaged(first + int(np.argmax(wrong)), "its checksum")
 
@@ -300,11 +300,6 @@ def _checksum(row: Row) -> int:
     """
     content = row.data
     return xxh64_intdigest(content[HEADER_NBYTES:], *_NUMBER.unpack_from(content, 16))
-
-
-def _checksums(rows: Row) -> NDArray[np.uint64]:
-    """Return the checksum of each row ``(N,)``."""
-    return np.fromiter(map(_checksum, rows), np.uint64, len(rows))
 
 
 def _kinds(states: Any) -> str:

@@ -36,17 +36,21 @@ ENV_OPTIONS = (
     "return_image",
     "remove_time_limit",
     "state_capacity",
-    "allow_pickle",
-    "replay_capacity",
-    "live_prefixes",
     "max_episode_steps",
     "disable_env_checker",
 )
-# Options of one way of saving states.
-_OF_SNAPSHOTS = {
-    "allow_pickle": "pickle",
-    "replay_capacity": "replay",
-    "live_prefixes": "replay",
+# Options that have an effect only with another option of `make`.
+DEPENDENT_OPTIONS = {
+    "allow_pickle": "snapshot='pickle'",
+    "replay_capacity": "snapshot='replay'",
+    "live_prefixes": "snapshot='replay'",
+    "start_method": "n_workers",
+    "address": "ray=True",
+    "resources": "ray=True",
+    "placement": "ray=True",
+    "runtime_env": "ray=True",
+    "cores_per_actor": "ray=True",
+    "object_store_memory": "ray=True",
 }
 # Options of other libraries, and what to do instead.
 _ELSEWHERE = {
@@ -134,7 +138,7 @@ def unknown_option(error: TypeError, options: Mapping[str, Any]) -> InputError |
         Raised by a call with `options`.
     options : mapping
     """
-    known = (*MAKE_OPTIONS, *ENV_OPTIONS)
+    known = (*MAKE_OPTIONS, *ENV_OPTIONS, *DEPENDENT_OPTIONS)
     found = _UNEXPECTED.search(str(error))
     if found is None:
         return None
@@ -144,10 +148,11 @@ def unknown_option(error: TypeError, options: Mapping[str, Any]) -> InputError |
         return None
     if option in MAKE_OPTIONS:
         return InputError(f"{found[1]} has no option {option!r}; give it to plangym_like.make")
+    if option in DEPENDENT_OPTIONS:
+        owner = DEPENDENT_OPTIONS[option]
+        return InputError(f"{found[1]} has no option {option!r}; it belongs to {owner}")
     hint = did_you_mean(option, known)
-    if option in _OF_SNAPSHOTS:
-        hint = f"; it belongs to snapshot={_OF_SNAPSHOTS[option]!r}"
-    elif option in ENV_OPTIONS:
+    if option in ENV_OPTIONS:
         hint = "; other environments have it"
     elif option in _ELSEWHERE:
         hint = f"; {_ELSEWHERE[option]}"

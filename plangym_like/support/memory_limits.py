@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 # Smaller requests are not checked: the check would take longer than filling the memory.
-_CHECKED_NBYTES = 1 << 24
+CHECKED_NBYTES = 1 << 24
 # The memory that is kept free in a cgroup for other needs of its processes.
 _RESERVE_NBYTES = 1 << 24
 _PROC = Path("/proc")
@@ -26,7 +26,7 @@ def ensure_available(nbytes: int) -> None:
     OSError
         With ``errno.ENOMEM``: the machine, or a cgroup of this process, has less memory available.
     """
-    if nbytes < _CHECKED_NBYTES:
+    if nbytes < CHECKED_NBYTES:
         return
     for available, where in _available(_PROC):
         if nbytes > available:

@@ -176,7 +176,7 @@ def test_chunks_are_what_single_steps_are(name: str, limited: bool) -> None:
         rng = np.random.default_rng(0)
         dt, seeds = rng.integers(1, 5, 60), rng.integers(0, 99, 60)
         plans = rng.uniform(-1, 1, (20, 7, 6))
-        assert fast.simulator.fast_form_for(fast._layout.allocate(inputs_of(fast))) is not None
+        assert fast.simulator.fast_form_of(inputs_of(fast).actions) is not None
         assert_same(fast.step_batch(actions, states), slow.step_batch(actions, states))
         assert_same(
             fast.step_batch(actions, states, dt=dt, seeds=seeds),

@@ -109,7 +109,7 @@ def test_the_first_reward_needs_what_is_carried(
 def test_chunks_are_stepped_at_once_and_are_what_single_steps_are(name: str) -> None:
     with plangym_like.make(name) as fast, Slow(name).env as slow:
         states, actions = reached(slow, 40, seed=5)
-        assert fast.simulator.fast_form_for(fast._layout.allocate(inputs_of(fast))) is not None
+        assert fast.simulator.fast_form_of(inputs_of(fast).actions) is not None
         result = fast.step_batch(actions, states)
         assert_same(result, slow.step_batch(actions, states))
         for index in (0, 17, 39):

@@ -238,3 +238,63 @@ def test_a_step_that_hangs_is_ended_after_step_timeout() -> None:
             env.step(3, row)
         assert env.stats.timeouts == 1
         assert env.step(1, row).obs.shape == (4, 2)
+
+
+def test_no_other_thread_changes_the_state_between_its_trial_and_its_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    submit = ProcessExecutor.submit
+    held: list[bool] = []
+
+    def watched(executor: Any, inputs: Any, options: Any) -> Any:
+        def look() -> None:
+            is_free = lock.acquire(blocking=False)
+            held.append(not is_free)
+            if is_free:
+                lock.release()
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        thread.join()
+        return submit(executor, inputs, options)
+
+    options: dict[str, Any] = {"n_workers": 1, "isolate": True, "audit": "off"}
+    with ParallelEnv(TouchyEnv, "toy", owner=os.getpid(), **options) as env:
+        env.set_state(forged(env))
+        lock = env.row_stepper.lock
+        monkeypatch.setattr(ProcessExecutor, "submit", watched)
+        env.step(1)
+        env.step(1, env.get_state())
+        env.as_gym().step(1)
+    assert held == [True] * 3
+
+
+class WorkersOwnSimulator(CounterSimulator):
+    """Action 7 writes the process into the state; a difference says which process found it."""
+
+    def step(self, action: Any, dt: int) -> Any:
+        outcome = super().step(action, dt)
+        if action == 7:
+            self._words[1] = os.getpid()
+        return outcome
+
+    def state_difference(self, one: Row, other: Row) -> tuple[str, str] | None:
+        return f"noise, as process {os.getpid()} says", "two values"
+
+
+class WorkersOwnEnv(CounterEnv):
+    """Plans over a `WorkersOwnSimulator`."""
+
+    simulator_class = WorkersOwnSimulator
+
+
+@pytest.mark.usefixtures("unhurried_audits")
+def test_states_of_isolated_workers_are_not_read_here() -> None:
+    options: dict[str, Any] = {"n_workers": 2, "isolate": True, "audit": "warn", "audit_every": 1}
+    with ParallelEnv(WorkersOwnEnv, "toy", **options) as env:
+        env.batch_env.pool.wait_ready()
+        pids = [str(env.batch_env[index].pid) for index in range(2)]
+        state = env.reset(seed=1).state
+        with pytest.warns(RuntimeWarning, match="next state noise, as process") as caught:
+            env.step_batch([7], state)
+        assert any(pid in str(caught[0].message) for pid in pids)

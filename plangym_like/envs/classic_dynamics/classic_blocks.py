@@ -9,9 +9,9 @@ import numpy as np
 from gymnasium.wrappers import TimeLimit
 from numpy.typing import NDArray
 
-from plangym_like.batch.arrays import Rows
+from plangym_like.batch.arrays import Rows, given_states
 from plangym_like.batch.simulator import Outcome
-from plangym_like.envs.block_stepper import BlockStepper, Outcomes, given_states, put_generators
+from plangym_like.envs.block_stepper import BlockStepper, Outcomes, put_generators
 from plangym_like.envs.classic_dynamics.columns import Columns
 from plangym_like.envs.classic_dynamics.dynamics import Dynamics
 from plangym_like.envs.fast_form import NotVectorisableError
@@ -87,7 +87,7 @@ class ClassicBlocks(BlockStepper[Columns]):
 
     def load(self, rows: Rows, block: slice) -> Columns:
         dynamics, count = self._dynamics, block.stop - block.start
-        source, size = given_states(rows, block), len(dynamics.order)
+        source, size = given_states(rows.inputs, block), len(dynamics.order)
         if self._x.shape[1] != count:
             # A single statement, so that a Ctrl-C cannot leave only some of them assigned.
             self._x, self._states = np.empty((size, count)), np.empty((count, size))
@@ -123,7 +123,7 @@ class ClassicBlocks(BlockStepper[Columns]):
         dynamics = self._dynamics
         assert rows.next_states is not None
         fresh = rows.next_states[block]
-        fresh[:] = given_states(rows, block)
+        fresh[:] = given_states(rows.inputs, block)
         if rows.inputs.seeds is not None:
             put_generators(fresh, self._generator_at, rows.inputs.seeds[block])
         self._turn(states)

@@ -9,8 +9,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.batch.arrays import Inputs, Rows
-from plangym_like.envs.block_stepper import given_states
+from plangym_like.batch.arrays import Inputs, Rows, given_states
 from plangym_like.envs.fast_form import FastForm, held_frames
 from plangym_like.envs.mujoco_physics import INTEGRATION, PhysicsMemory, lay_out
 from plangym_like.envs.mujoco_robots.record import Record
@@ -105,7 +104,7 @@ class ChunkStepper(FastForm):
 
         `actions` has one action for each frame; an action is repeated for up to `held` frames.
         """
-        source = given_states(rows, block)
+        source = given_states(rows.inputs, block)
         elapsed = self._elapsed(source)
         count = len(actions)
         ran = np.empty(count, np.int64)
