@@ -27,10 +27,13 @@ from hostile_envs import (
     SavesItself,
     Walk,
 )
+from playground import CounterEnv, CounterSimulator
 
 import plangym_like
-from plangym_like import BatchEnv, ExternalProcess
+from plangym_like import BatchEnv, ExternalProcess, ParallelEnv
+from plangym_like.batch.current_state import CurrentState
 from plangym_like.errors import ImpureEnvironmentError, InputError
+from plangym_like.states.rows import Row
 
 pytestmark = pytest.mark.usefixtures("unhurried_audits")
 
@@ -178,6 +181,36 @@ def test_batches_of_a_batch_env_are_audited() -> None:
         actions, states = walk(same, 69)
         with pytest.raises(ImpureEnvironmentError):
             until_noticed(lambda: env.make_transitions(actions, states), 69)
+
+
+class WorkersOwnSimulator(CounterSimulator):
+    """Action 7 writes the process into the state; a difference says which process found it."""
+
+    def step(self, action: Any, dt: int) -> Any:
+        outcome = super().step(action, dt)
+        if action == 7:
+            self._words[1] = os.getpid()
+        return outcome
+
+    def state_difference(self, one: Row, other: Row) -> tuple[str, str] | None:
+        return f"noise, as process {os.getpid()} says", "two values"
+
+
+class WorkersOwnEnv(CounterEnv):
+    """Plans over a `WorkersOwnSimulator`."""
+
+    simulator_class = WorkersOwnSimulator
+
+
+def test_states_of_isolated_workers_are_not_read_here() -> None:
+    options: dict[str, Any] = {"n_workers": 2, "isolate": True, "audit": "warn", "audit_every": 1}
+    with ParallelEnv(WorkersOwnEnv, "toy", **options) as env:
+        env.batch_env.pool.wait_ready()
+        pids = [str(env.batch_env[index].pid) for index in range(2)]
+        state = env.reset(seed=1).state
+        with pytest.warns(RuntimeWarning, match="next state noise, as process") as caught:
+            env.step_batch([7] * 4, state)
+        assert any(pid in str(caught[0].message) for pid in pids)
 
 
 class StaleSum(SavesItself):
@@ -503,15 +536,15 @@ def test_observations_and_infos_of_a_single_step_are_compared(monkeypatch: Any) 
     for part in ("obs", "info"):
         with plangym_like.make(Walk, audit_every=1) as env:
             state = env.reset(seed=0).state
-            step = type(env)._step
+            step = CurrentState.step
 
-            def wrong(self: Any, *args: Any, part: str = part, step: Any = step) -> Any:
-                result = step(self, *args)
+            def wrong(*args: Any, part: str = part, step: Any = step, **options: Any) -> Any:
+                result = step(*args, **options)
                 changed = {"obs": result.obs + 1, "info": {**result.info, "more": 1}}
                 return result._replace(**{part: changed[part]})
 
             with monkeypatch.context() as patch:
-                patch.setattr(type(env), "_step", wrong)
+                patch.setattr(CurrentState, "step", wrong)
                 with pytest.raises(ImpureEnvironmentError) as told:
                     env.step(1, state)
                 assert told.value.field.startswith(part)

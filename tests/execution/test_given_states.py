@@ -268,33 +268,3 @@ def test_no_other_thread_changes_the_state_between_its_trial_and_its_step(
         env.as_gym().step(1)
     assert held == [True] * 3
 
-
-class WorkersOwnSimulator(CounterSimulator):
-    """Action 7 writes the process into the state; a difference says which process found it."""
-
-    def step(self, action: Any, dt: int) -> Any:
-        outcome = super().step(action, dt)
-        if action == 7:
-            self._words[1] = os.getpid()
-        return outcome
-
-    def state_difference(self, one: Row, other: Row) -> tuple[str, str] | None:
-        return f"noise, as process {os.getpid()} says", "two values"
-
-
-class WorkersOwnEnv(CounterEnv):
-    """Plans over a `WorkersOwnSimulator`."""
-
-    simulator_class = WorkersOwnSimulator
-
-
-@pytest.mark.usefixtures("unhurried_audits")
-def test_states_of_isolated_workers_are_not_read_here() -> None:
-    options: dict[str, Any] = {"n_workers": 2, "isolate": True, "audit": "warn", "audit_every": 1}
-    with ParallelEnv(WorkersOwnEnv, "toy", **options) as env:
-        env.batch_env.pool.wait_ready()
-        pids = [str(env.batch_env[index].pid) for index in range(2)]
-        state = env.reset(seed=1).state
-        with pytest.warns(RuntimeWarning, match="next state noise, as process") as caught:
-            env.step_batch([7], state)
-        assert any(pid in str(caught[0].message) for pid in pids)
