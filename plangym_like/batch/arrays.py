@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +17,8 @@ Leaf = tuple[tuple[int, ...], np.dtype[Any]]
 # The parts of a batch's memory. ``inputs`` is freed when the batch is done; the others are freed
 # one by one, when the caller drops the arrays in them.
 REGIONS = ("inputs", "states", "observations", "outcomes")
+
+_AT_START = np.zeros(1, np.int64)
 
 
 @dataclass(slots=True)
@@ -63,7 +64,7 @@ class Rows:
     n_step: NDArray[np.int64]
     columns: dict[str, NDArray[Any]]
     infos: MutableMapping[int, Mapping[str, Any]] | None
-    cursor: NDArray[np.int64] = field(default_factory=partial(np.zeros, 1, np.int64))
+    cursor: NDArray[np.int64] = field(default_factory=_AT_START.copy)
     marks: NDArray[np.int32] | None = None
 
     @property
