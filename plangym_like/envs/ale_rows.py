@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.batch.arrays import Rows, given_states
+from plangym_like.batch.arrays import Rows
 from plangym_like.batch.simulator import Outcome
 from plangym_like.envs.ale_game import PlannableAle
 from plangym_like.envs.fast_form import FastForm
@@ -57,22 +57,17 @@ class AleRows(FastForm):
         return not inputs.horizon and inputs.seeds is None and "rgb" not in rows.columns
 
     @cached_property
-    def _draw(self) -> Callable[[], NDArray[np.uint8]]:
-        """Return the current observation, always in the same array.
+    def _view(self) -> tuple[Callable[[], object], NDArray[np.uint8]]:
+        """A function that observes the game, and the array that it writes the observation to.
 
         The emulator writes byte by byte, which is fast only in memory that is already in the cache.
         """
         base = self._base
         if base._obs_type == "rgb":
-            return base.screen.draw
+            return base.screen.draw, base.screen.image
         seen = np.empty(base.observation_space.shape or (), np.uint8)
         observe = base.ale.getRAM if base._obs_type == "ram" else base.ale.getScreenGrayscale
-
-        def draw() -> NDArray[np.uint8]:
-            observe(seen)
-            return seen
-
-        return draw
+        return partial(observe, seen), seen
 
     def step_one(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome]:
         """Step one row; afterwards, the game is in the next state.
@@ -121,7 +116,8 @@ class AleRows(FastForm):
         The emulator's methods are looked up before the loop, because a step takes only 80 us.
         """
         base, ale, inputs, cursor = self._base, self._ale, rows.inputs, rows.cursor
-        act, draw, restore, save = self._act, self._draw, self._restore, self._save
+        act, restore, save = self._act, self._restore, self._save
+        observe, seen = self._view
         lives, over, truncated = base.lives, ale.game_over, ale.game_truncated
         episode_frame_number, frame_number = ale.getEpisodeFrameNumber, ale.getFrameNumber
         episodic, frames = base.episodic_life, base.plain_frames
@@ -131,7 +127,7 @@ class AleRows(FastForm):
         zeros = bytes(fresh_width)
         codes = base.codes[inputs.actions[block]].tolist()
         held = np.broadcast_to(inputs.dt, inputs.count)[block].tolist()
-        places = [(rows.columns[name], address) for name, address in base.places.items()]
+        places = base.places
         outcomes: list[tuple[Any, ...]] = []
         base.settled = False
         each = zip(range(first, last), codes, rows.observations[block], held, strict=True)
@@ -152,11 +148,12 @@ class AleRows(FastForm):
             ended = over(with_truncation=False) or left < before
             counts = left, episode_frame_number(), frame_number()
             outcomes.append((reward, ended, truncated(), ran, *counts))
-            view[...] = draw()
+            observe()
+            view[...] = seen
             if places:
                 ram = ale.getRAM()
-                for column, address in places:
-                    column[index] = ram[address]
+                for name, address in places.items():
+                    rows.columns[name][index] = ram[address]
             if fresh is not None:
                 saved = save()
                 if len(saved) > room:
@@ -183,7 +180,8 @@ def _memory_of(rows: Rows, block: slice) -> tuple[memoryview, int, memoryview | 
     width = 0 if len(states) == 1 else states.shape[1]
     if fresh is None:
         return states.reshape(-1).data, width, None, 0
-    fresh[block, :HEADER_NBYTES] = given_states(rows.inputs, block)[:, :HEADER_NBYTES]
+    given = states[block] if width else states
+    fresh[block, :HEADER_NBYTES] = given[:, :HEADER_NBYTES]
     return states.reshape(-1).data, width, fresh.reshape(-1).data, fresh.shape[1]
 
 
