@@ -622,7 +622,7 @@ class PlanEnv:
             executor = self.executor
         wanted = return_state if return_state is not None else states is not None
         given = self.get_state() if states is None else states
-        inputs = self._layout.check(actions, given, dt, seeds, sums=False)
+        inputs = self._layout.check(actions, given, dt, seeds)
         options = SubmitOptions(wanted, True, blocking, check_on_error(on_error))
         return self._submit(executor, inputs, options)
 
@@ -681,7 +681,7 @@ class PlanEnv:
         """
         executor = self.executor
         given = self.get_state() if states is None else states
-        inputs = self._layout.check(actions, given, dt, seeds, horizon=True, sums=False)
+        inputs = self._layout.check(actions, given, dt, seeds, horizon=True)
         options = SubmitOptions(True, return_observations, blocking, check_on_error(on_error))
         return self._submit(executor, inputs, options)
 

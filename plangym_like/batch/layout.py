@@ -97,12 +97,11 @@ class Layout:
         seeds: Any,
         *,
         horizon: bool = False,
-        sums: bool = True,
     ) -> Inputs:
         """Check the arguments of a batch before it is stepped, and return its inputs.
 
-        `horizon` is true for rollouts, whose actions have an axis of length T. With ``sums=False``,
-        checksums may be left to `verify`; the result then has ``verified=False``.
+        `horizon` is true for rollouts, whose actions have an axis of length T. Checksums take most
+        of the time, and are left to `verify`.
 
         Raises
         ------
@@ -114,8 +113,8 @@ class Layout:
         )
         if getattr(states, "shape", None) == (0,) or (type(states) in (list, tuple) and not states):
             states = np.empty((0, self.format.state_nbytes), np.uint8)
-        rows = self.format.check(states, sums=sums)
-        verified = sums or not self.format.checksum
+        rows = self.format.check(states, sums=False)
+        verified = not self.format.checksum
         steps = check_dt(dt)
         numbers = None if seeds is None else _checked_seeds(seeds)
         if len(batch) == len(rows) and isinstance(steps, int) and numbers is None and not horizon:
@@ -158,6 +157,8 @@ class Layout:
     def verify(self, inputs: Inputs, start: int = 0, stop: int | None = None) -> None:
         """Verify the checksums of ``inputs.states[start:stop]``, unless ``inputs.verified``.
 
+        ``inputs.verified`` becomes true when those of all states are verified.
+
         Raises
         ------
         StateFormatError
@@ -165,6 +166,7 @@ class Layout:
         """
         if not inputs.verified:
             self.format.verify(inputs.states[start:stop], start)
+            inputs.verified = not start and stop is None
 
     # The arrays of a batch
 

@@ -16,7 +16,6 @@ from plangym_like.batch.layout import Layout
 from plangym_like.batch.ownership import owned
 from plangym_like.batch.simulator import Simulator, no_simulator
 from plangym_like.errors import ClosedError, RowExitError
-from plangym_like.results import BatchStep, BatchTransition, Rollout
 from plangym_like.states.rows import HEADER_NBYTES, Row, StateFormat
 from plangym_like.support.fork_safety import new_lock
 
@@ -24,7 +23,7 @@ from plangym_like.support.fork_safety import new_lock
 class RowStepper:
     """Steps rows of checked batches in one simulator, without changing its current state.
 
-    Executors, workers and Ray nodes step batches only through `run_batch` and `run_rows`.
+    Executors, workers and Ray nodes step batches only through `run_rows`.
 
     Parameters
     ----------
@@ -78,24 +77,6 @@ class RowStepper:
         """Do what would otherwise slow down the first batch."""
         with self.lock:
             self.simulator.prepare()
-
-    def run_batch(
-        self,
-        inputs: Inputs,
-        *,
-        states: bool,
-        observations: bool,
-        masked: bool,
-        audit: bool = False,
-    ) -> BatchTransition | BatchStep | Rollout:
-        """Step all rows of a checked batch, and return its result.
-
-        `states` and `observations` say what the result includes; `masked` and `audit` are as in
-        `run_rows`.
-        """
-        rows = self.layout.allocate(inputs, states=states, observations=observations)
-        errors = self.run_rows(rows, 0, inputs.count, masked=masked, audit=audit)
-        return self.layout.result(rows, errors)
 
     def run_rows(
         self, rows: Rows, start: int, stop: int, *, masked: bool = False, audit: bool = False

@@ -151,22 +151,17 @@ class SerialExecutor:
 
     def submit(self, inputs: Inputs, options: SubmitOptions) -> Any:
         """Step a batch; see `Executor.submit`."""
-        if not inputs.verified:
-            self._stepper.layout.verify(inputs)
-            inputs.verified = True
+        layout = self._stepper.layout
+        layout.verify(inputs)
         if not options.blocking:
             return Future.of(partial(self.submit, inputs, options._replace(blocking=True)))
         if not options.audit:
             self.stats.begin(inputs.count)
         stepper = self._stepper.for_audits() if options.audit else self._stepper
         begun = time.perf_counter()
-        result = stepper.run_batch(
-            inputs,
-            states=options.states,
-            observations=options.observations,
-            masked=options.masked,
-            audit=options.audit,
-        )
+        rows = layout.allocate(inputs, states=options.states, observations=options.observations)
+        errors = stepper.run_rows(rows, 0, inputs.count, masked=options.masked, audit=options.audit)
+        result = layout.result(rows, errors)
         if not options.audit:
             self.stats.seconds_here += time.perf_counter() - begun
         return result
