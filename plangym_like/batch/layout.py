@@ -215,9 +215,13 @@ class Layout:
         found: dict[str, list[NDArray[Any]]] = {}
         for name, arrays in _plan(self, shape).arrays.items():
             if name != "inputs" or inputs is None:
-                # `numpy.ndarray` makes a new array if the memory is ``None``.
                 memory = None if regions is None else regions.get(name, _NOTHING)
-                found[name] = [np.ndarray(inner, dtype, memory, at) for inner, dtype, at in arrays]
+                found[name] = [
+                    np.empty(inner, dtype)
+                    if memory is None
+                    else np.ndarray(inner, dtype, memory, at)
+                    for inner, dtype, at in arrays
+                ]
         marks: NDArray[np.int32] | None = None
         observations: Any = None
         if inputs is None:
