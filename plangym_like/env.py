@@ -81,7 +81,21 @@ class _Sometime(_Batch, total=False):
     blocking: bool
 
 
-class PlanEnv:
+class _Repeatable:
+    """Keeps the arguments that its class was called with, so that `clone` can repeat the call.
+
+    This is a base class, because `help` shows a ``__new__`` of the class itself, not ``__init__``.
+    """
+
+    _made_with: tuple[tuple[Any, ...], dict[str, Any]]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        made = super().__new__(cls)
+        made._made_with = args, kwargs
+        return made
+
+
+class PlanEnv(_Repeatable):
     """One environment: a simulator, and an executor that steps batches of its states.
 
     While a batch uses the simulator, the current state is kept as a row (see `CurrentState`).
@@ -118,13 +132,6 @@ class PlanEnv:
     remote_calls: ClassVar[dict[str, Any]] = REMOTE_CALLS
     # How to make this environment in one process: ``(env_class, name, kwargs)``.
     recipe: tuple[Callable[..., Any], Any, dict[str, Any]] | None = None
-    _made_with: tuple[tuple[Any, ...], dict[str, Any]]
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Keep the arguments, so that `clone` can call the class with them again."""
-        env = super().__new__(cls)
-        env._made_with = args, kwargs
-        return env
 
     def __init__(
         self,
