@@ -267,4 +267,3 @@ def test_no_other_thread_changes_the_state_between_its_trial_and_its_step(
         env.step(1, env.get_state())
         env.as_gym().step(1)
     assert held == [True] * 3
-
