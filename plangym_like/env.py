@@ -81,7 +81,21 @@ class _Sometime(_Batch, total=False):
     blocking: bool
 
 
-class PlanEnv:
+class _Repeatable:
+    """Keeps the arguments that its class was called with, so that `clone` can repeat the call.
+
+    This is a base class, because `help` shows a ``__new__`` of the class itself, not ``__init__``.
+    """
+
+    _made_with: tuple[tuple[Any, ...], dict[str, Any]]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        made = super().__new__(cls)
+        made._made_with = args, kwargs
+        return made
+
+
+class PlanEnv(_Repeatable):
     """One environment: a simulator, and an executor that steps batches of its states.
 
     While a batch uses the simulator, the current state is kept as a row (see `CurrentState`).
@@ -118,13 +132,6 @@ class PlanEnv:
     remote_calls: ClassVar[dict[str, Any]] = REMOTE_CALLS
     # How to make this environment in one process: ``(env_class, name, kwargs)``.
     recipe: tuple[Callable[..., Any], Any, dict[str, Any]] | None = None
-    _made_with: tuple[tuple[Any, ...], dict[str, Any]]
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Keep the arguments, so that `clone` can call the class with them again."""
-        env = super().__new__(cls)
-        env._made_with = args, kwargs
-        return env
 
     def __init__(
         self,
@@ -480,28 +487,34 @@ class PlanEnv:
             stepper = self.row_stepper
         if return_state is None:
             return_state = state is not None
-        layout = self._layout
         with stepper.lock:
-            chosen, steps = layout.check_action(action), check_one_dt(dt)
-            row = None if state is None else layout.format.check_row(state)
-            if row is None:
-                self._start(stepper)
-            if self._tries:
-                self._try_step(stepper, chosen, row, steps)
-            sample = None
-            if row is not None and self._auditor.is_due(1):
-                sample = self._sample_of_step(layout.check([chosen], row, steps, None))
-            result = stepper.current.step(
-                chosen,
-                steps,
-                row,
-                read=return_state or sample is not None,
-                image=self.return_image,
-                autoreset=self.autoreset,
-            )
-            if sample is not None:
-                result = sample.audited(result)
-            return result if return_state or sample is None else Step(*result[1:])
+            return self._step(stepper, action, state, dt, return_state)
+
+    def _step(
+        self, stepper: RowStepper, action: Any, state: Row | None, dt: int, return_state: bool
+    ) -> Transition | Step:
+        # A separate method, for the reason given in `RowStepper._run_range`.
+        layout, sample = self._layout, None
+        chosen, steps = layout.check_action(action), check_one_dt(dt)
+        row = None if state is None else layout.format.check_row(state)
+        if row is None:
+            self._start(stepper)
+        if self._tries:
+            self._try_step(stepper, chosen, row, steps)
+        if row is not None and self._auditor.is_due(1):
+            sample = self._sample_of_step(layout.check([chosen], row, steps, None))
+        result = stepper.current.step(
+            chosen,
+            steps,
+            row,
+            read=return_state or sample is not None,
+            image=self.return_image,
+            autoreset=self.autoreset,
+        )
+        if sample is None:
+            return result
+        sample.audited(result)
+        return result if return_state else Step(*result[1:])
 
     def _try_step(self, stepper: RowStepper, action: Any, row: Row | None, dt: int) -> None:
         """Let isolated workers take a step from a given state first; see `try_states`.

@@ -359,11 +359,11 @@ def test_a_warning_makes_the_environment_approximate(backend: str) -> None:
     with make(backend, LateClassCounter, audit="warn") as env:
         actions, states = walk(env, 69)
         assert env.exactness == "exact"
-        with pytest.warns(RuntimeWarning, match="rewards differed") as told:
+        with pytest.warns(RuntimeWarning, match=r"rewards.* differed") as told:
             for _ in range(20):
                 env.step_batch(actions, states)
         assert len([one for one in told if "differed" in str(one.message)]) == 1
-        assert env.exactness == "approximate" and "rewards differed" in env.exactness_note
+        assert env.exactness == "approximate" and "differed" in env.exactness_note
 
 
 def test_an_audit_can_be_switched_off() -> None:

@@ -55,7 +55,8 @@ class Family:
             with pytest.raises((InputError, StateError)) as caught:
                 call(env)
             errors[backend] = caught.value
-            if backend != "serial":
+            # The process that steps a row verifies its checksum.
+            if backend != "serial" and "checksum" not in str(caught.value):
                 assert env.stats.rows_sent == sent, backend
             assert_same(env.get_state(), self.states[1], f"the current state ({backend})")
         first = errors["serial"]

@@ -67,7 +67,7 @@ def test_a_misspelled_option_of_a_class_without_a_constructor(n_workers: int | N
     [("replay_capacity", "replay"), ("live_prefixes", "replay"), ("allow_pickle", "pickle")],
 )
 def test_an_option_of_another_way_to_save_states(option: str, snapshot: str) -> None:
-    words = f"nor CartPoleEnv has an option '{option}'; it belongs to snapshot='{snapshot}'"
+    words = f"CartPoleEnv has no option '{option}'; it belongs to snapshot='{snapshot}'"
     with pytest.raises(InputError, match=words):
         plangym_like.make("CartPole-v1", **{option: 2})
 

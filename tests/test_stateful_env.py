@@ -1,5 +1,6 @@
 """States as data, copies, images and the end of an environment, on every backend."""
 
+import inspect
 import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -441,3 +442,9 @@ def test_a_class_with_a_constructor_of_its_own_is_cloned(options: dict[str, Any]
             assert_same(same.step([1.0]), env.step([1.0]))
             assert other.layout.format != env.layout.format
             assert other.simulator.base.g == 9.0
+
+
+def test_classes_show_the_arguments_of_their_constructors() -> None:
+    first = {plangym_like.PlanEnv: "simulator", plangym_like.ClassicControlEnv: "name"}
+    for env_class, name in first.items():
+        assert next(iter(inspect.signature(env_class).parameters)) == name
