@@ -148,7 +148,7 @@ class ProcessExecutor:
                 if blocking:
                     return self._run_here(inputs, options)
                 return Future.of(partial(self._run_here, inputs, options))
-            with self.alone():
+            with not_in_use(self._in_use):
                 self._drop_unwanted()
                 pools = self._audit_pools if options.audit else self._pools
                 run = self._run_of(SharedBatch(self.layout, pools, inputs, options))

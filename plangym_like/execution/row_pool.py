@@ -224,8 +224,7 @@ class RowWorker(WorkerHandle):
         if self.process.pid != self._pid:  # other code has restarted it
             self._pid = self.process.pid
             self._lose_process()
-        blocks = () if batch is None else batch.blocks
-        if self._servings and all(block.number in self.known for block in blocks):
+        if self._servings and (batch is None or batch.block_numbers <= self.known):
             return
         order, fds = self._order(batch)
         self.interrupted = True

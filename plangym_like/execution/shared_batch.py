@@ -53,6 +53,8 @@ class SharedBatch:
         The bytes of shared memory that the batch uses.
     blocks : tuple of SharedBlock
         The blocks that workers need.
+    block_numbers : set of int
+        Their numbers.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class SharedBatch:
         self.memory = BatchMemory(pools, sizes)
         blocks = {region: block.number for region, block in self.memory.blocks.items()}
         self.blocks = tuple(self.memory.blocks.values())
+        self.block_numbers = set(blocks.values())
         self.key: Key = blocks["inputs"], self.number
         header = self.memory.arrays["inputs"]
         write_header(header, self.number, blocks, place, description)
@@ -136,8 +139,6 @@ class SharedBatch:
         if len(self.inputs.states) == 1:
             start, stop = 0, None
         self.layout.verify(self.inputs, start, stop)
-        if (start, stop) == (0, None):
-            self.inputs.verified = True
 
     def result(self, errors: dict[int, Exception]) -> Any:
         """Return the result, whose memory then belongs to the caller; all rows must be done."""
