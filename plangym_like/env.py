@@ -700,7 +700,7 @@ class PlanEnv(_Repeatable):
 
     def _submit(self, executor: Executor, inputs: Inputs, options: SubmitOptions) -> Any:
         steps = single_steps(inputs, 0, inputs.count)
-        waits = not (executor.can_audit or self._auditor.all_rows)
+        waits = executor.isolated and not (executor.can_audit or self._auditor.all_rows)
         if waits or not inputs.count or not self._auditor.is_due(steps):
             return executor.submit(inputs, options)
         sample = self._sample(executor, inputs, options)
