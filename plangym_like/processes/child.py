@@ -298,8 +298,9 @@ def interrupts_deferred() -> Iterator[None]:
         yield
         return
     arrived: list[tuple[int, FrameType | None]] = []
-    signal.signal(signal.SIGINT, lambda number, frame: arrived.append((number, frame)))
     try:
+        # Within `try`, because the handler of another signal may raise an exception at any point.
+        signal.signal(signal.SIGINT, lambda number, frame: arrived.append((number, frame)))
         yield
     finally:
         signal.signal(signal.SIGINT, handler)
