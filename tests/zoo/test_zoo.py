@@ -33,8 +33,8 @@ FEW_ROWS = {"serial": 1000, "2 workers": 800, "isolated": 800}
 IN_TURN = ("2 workers", "isolated")
 # Environments with which nothing is wrong.
 RIGHT = ("Walk", "OwnRandom", "OwnLegacyRandom", "Orders", "Namespace", "SavesItself", "Lock")
-# Faults that show only where strings have other hashes, or objects other addresses. Isolated workers
-# have the same hashes, and often the same addresses, because they are forked from one server.
+# Faults that show only where strings have other hashes, or objects other addresses. Isolated
+# workers have the same hashes, and often the same addresses: they are forked from one server.
 SAME_IN_WORKERS = ("LateHashOfText", "LateStringSet", "LateAddress")
 FAMILIES: dict[str, dict[str, Any]] = {
     "CartPole-v1": {},
