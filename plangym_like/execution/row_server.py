@@ -104,7 +104,9 @@ def write_header(
     """Describe a batch in the block of its inputs, with its pickled description at `place`."""
     memory[place : place + len(description)] = np.frombuffer(description, np.uint8)
     words = memory[:HEADER_NBYTES].view(np.int64)
-    words[1:_WORDS] = *(blocks.get(region, 0) for region in _RESULTS), place, len(description)
+    for index, region in enumerate(_RESULTS, 1):
+        words[index] = blocks.get(region, 0)
+    words[len(_RESULTS) + 1 : _WORDS] = place, len(description)
     words[0] = number
 
 

@@ -128,7 +128,9 @@ class Tokens:
         """Add tokens; return those for which there is no room."""
         left = list(ranges)
         while left and self._usable and len(self) < _FULL:
-            packed = b"".join(_TOKEN.pack(*batch, *each) for each in left[:_MOST])
+            packed = bytearray()
+            for each in left[:_MOST]:
+                packed += _TOKEN.pack(*batch, *each)
             try:
                 os.write(self.write_fd, packed)
             except OSError:  # full, or closed by another thread

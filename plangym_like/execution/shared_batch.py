@@ -80,12 +80,11 @@ class SharedBatch:
         place = HEADER_NBYTES + sizes["inputs"]
         sizes["inputs"] = place + len(description)
         self.memory = BatchMemory(pools, sizes)
-        blocks = {region: block.number for region, block in self.memory.blocks.items()}
         self.blocks = tuple(self.memory.blocks.values())
-        self.block_numbers = set(blocks.values())
-        self.key: Key = blocks["inputs"], self.number
+        self.block_numbers = set(self.memory.numbers.values())
+        self.key: Key = self.memory.numbers["inputs"], self.number
         header = self.memory.arrays["inputs"]
-        write_header(header, self.number, blocks, place, description)
+        write_header(header, self.number, self.memory.numbers, place, description)
         regions = {**self.memory.arrays, "inputs": header[HEADER_NBYTES:]}
         self.rows = layout.place(self._shape, regions, actions)
         assert self.rows.marks is not None
@@ -164,6 +163,8 @@ class BatchMemory:
     ----------
     blocks : dict of str to SharedBlock
         The block of each region; empty regions have none.
+    numbers : dict of str to int
+        The number of each block.
     arrays : dict of str to ``(nbytes,) uint8``
         The bytes of each region.
     private : set of str
@@ -178,6 +179,7 @@ class BatchMemory:
     def __init__(self, pools: Mapping[str, BlockPool], sizes: Mapping[str, int]) -> None:
         self._pools = pools
         self.blocks: dict[str, SharedBlock] = {}
+        self.numbers: dict[str, int] = {}
         self.arrays: dict[str, Row] = {}
         self.private: set[str] = set()
         try:
@@ -199,7 +201,7 @@ class BatchMemory:
         except (MemoryError, WorkerError):
             self._drop_idle()
             block = pool.take(nbytes)
-        self.blocks[region] = block
+        self.blocks[region], self.numbers[region] = block, block.number
         lent = pool.lend(block) if region != "inputs" else None
         if lent is None:
             self.private.add(region)
