@@ -13,7 +13,6 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -24,6 +23,7 @@ from plangym_like.batch.layout import Layout
 from plangym_like.batch.row_stepper import RowStepper, row_exit
 from plangym_like.errors import StateMismatchError
 from plangym_like.execution.schedule import CostModel, Key, Range, Tokens
+from plangym_like.execution.shared_batch import HEADER_NBYTES, RESULTS, Description, read_header
 from plangym_like.execution.short_episode import ShortEpisode, check, play_rows
 from plangym_like.processes.remote_errors import pack_exception
 from plangym_like.processes.shared_memory import WRITES_IN_ORDER, attach
@@ -47,13 +47,6 @@ _WAIT_SECONDS = 60.0
 # The number of batches whose arrays are cached; most programs use few shapes and blocks.
 _KEPT_PLACES = 16
 
-# The first bytes of the block that holds a batch's inputs, as int64: the number of the batch; the
-# numbers of the blocks of its results (0 for none); where its `Description` is pickled, and its
-# size.
-HEADER_NBYTES = 64
-_WORDS = 6
-_RESULTS = ("states", "observations", "outcomes")
-
 
 class HostedEnv(Protocol):
     """The interface of the `PlanEnv` that a worker hosts."""
@@ -64,50 +57,6 @@ class HostedEnv(Protocol):
 
     def setup(self) -> None:
         """Make the environment, unless it exists already."""
-
-
-class Description(NamedTuple):
-    """What a worker has to know of a batch, in addition to its arrays.
-
-    Attributes
-    ----------
-    shape : Shape
-    masked : bool
-        Whether to continue after a row that raises.
-    audit : bool
-        Whether the rows are stepped for an audit; see `RowStepper.run_rows`.
-    verified : bool
-        Whether the checksums of the states have been verified.
-    actions : sequence or None
-        The actions of all rows, if they are objects.
-    """
-
-    shape: Shape
-    masked: bool
-    audit: bool
-    verified: bool
-    actions: Sequence[Any] | None
-
-    def packed(self) -> bytes:
-        """Return the description as bytes."""
-        return _packed(self) if self.actions is None else dumps(self)
-
-
-@lru_cache(maxsize=64)
-def _packed(description: Description) -> bytes:
-    return dumps(description)
-
-
-def write_header(
-    memory: Row, number: int, blocks: dict[str, int], place: int, description: bytes
-) -> None:
-    """Describe a batch in the block of its inputs, with its pickled description at `place`."""
-    memory[place : place + len(description)] = np.frombuffer(description, np.uint8)
-    words = memory[:HEADER_NBYTES].view(np.int64)
-    for index, region in enumerate(_RESULTS, 1):
-        words[index] = blocks.get(region, 0)
-    words[len(_RESULTS) + 1 : _WORDS] = place, len(description)
-    words[0] = number
 
 
 class Order(NamedTuple):
@@ -298,14 +247,13 @@ class _RowServer:
         if block not in self._blocks:
             return False
         memory = self._blocks[block]
-        header = memory[:HEADER_NBYTES].view(np.int64)
-        found, *results, place, length = header[:_WORDS].tolist()
+        found, results, pickled = read_header(memory)
         self._batch = None
         if found != number:
             return True
         if not all(each in self._blocks for each in results if each):
             return False
-        packed = memory[place : place + length].tobytes()
+        packed = pickled.tobytes()
         cached = self._placed.get((block, *results, packed))
         if cached is None:
             cached = self._place(block, results, packed)
@@ -333,7 +281,7 @@ class _RowServer:
         description: Description = loads(packed)
         regions = {
             region: self._blocks[number]
-            for region, number in zip(_RESULTS, results, strict=True)
+            for region, number in zip(RESULTS, results, strict=True)
             if number
         }
         regions["inputs"] = self._blocks[block][HEADER_NBYTES:]

@@ -1,26 +1,86 @@
-"""`SharedBatch`: one batch in shared memory, and its jobs for workers."""
+"""`SharedBatch`: one batch in shared memory, where workers find its description."""
 
 from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from plangym_like.batch.arrays import REGIONS, Inputs, Rows, Shape
 from plangym_like.batch.layout import Layout
 from plangym_like.errors import WorkerError
 from plangym_like.execution.executor import SubmitOptions
-from plangym_like.execution.row_server import HEADER_NBYTES, Description, write_header
 from plangym_like.execution.schedule import Key
 from plangym_like.processes.shared_memory import BlockPool, SharedBlock
+from plangym_like.processes.wire import dumps
 from plangym_like.states.rows import Row
 
 # The states of a batch are copied in parts of so many bytes, so that workers can begin with the
 # first part (`benchmarks/throughput.py`, MsPacman with 256 states).
 _PART_NBYTES = 1 << 20
 _numbers = itertools.count(1)
+# The first bytes of the block that holds a batch's inputs, as int64: the number of the batch; the
+# numbers of the blocks of its results (0 for none); where its `Description` is pickled, and its
+# size.
+HEADER_NBYTES = 64
+_WORDS = 6
+RESULTS = ("states", "observations", "outcomes")
+
+
+class Description(NamedTuple):
+    """What a worker has to know of a batch, in addition to its arrays.
+
+    Attributes
+    ----------
+    shape : Shape
+    masked : bool
+        Whether to continue after a row that raises.
+    audit : bool
+        Whether the rows are stepped for an audit; see `RowStepper.run_rows`.
+    verified : bool
+        Whether the checksums of the states have been verified.
+    actions : sequence or None
+        The actions of all rows, if they are objects.
+    """
+
+    shape: Shape
+    masked: bool
+    audit: bool
+    verified: bool
+    actions: Sequence[Any] | None
+
+    def packed(self) -> bytes:
+        """Return the description as bytes."""
+        return _packed(self) if self.actions is None else dumps(self)
+
+
+@lru_cache(maxsize=64)
+def _packed(description: Description) -> bytes:
+    return dumps(description)
+
+
+def write_header(
+    memory: Row, number: int, blocks: dict[str, int], place: int, description: bytes
+) -> None:
+    """Describe a batch in the block of its inputs, with its pickled description at `place`."""
+    memory[place : place + len(description)] = np.frombuffer(description, np.uint8)
+    words = memory[:HEADER_NBYTES].view(np.int64)
+    for index, region in enumerate(RESULTS, 1):
+        words[index] = blocks.get(region, 0)
+    words[len(RESULTS) + 1 : _WORDS] = place, len(description)
+    words[0] = number
+
+
+def read_header(memory: Row) -> tuple[int, Sequence[int], Row]:
+    """Return the batch's number, the numbers of the blocks `RESULTS`, and the description."""
+    words: list[int] = memory[:HEADER_NBYTES].view(np.int64)[:_WORDS].tolist()
+    number, *results, place, length = words
+    return number, results, memory[place : place + length]
 
 
 class SharedBatch:
