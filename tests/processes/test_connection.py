@@ -180,11 +180,11 @@ process = ExternalProcess(HostedObject)
 process.wait_ready()
 before = descriptors()
 finished = threading.Event()
-num_sent = 0
+num_sent = num_caught = num_calls = 0
 
 def interrupt():
     global num_sent
-    while num_sent < 500:
+    while num_sent < 500 or num_caught <= 100 or num_calls <= 100:
         os.kill(os.getpid(), signal.SIGINT)
         num_sent += 1
         time.sleep(0.0007)
@@ -192,7 +192,6 @@ def interrupt():
 
 blob = b"x" * 200_000
 thread = threading.Thread(target=interrupt)
-num_caught = num_calls = 0
 wrong = []
 while True:
     try:
@@ -222,14 +221,14 @@ assert not process._connection._pending, process._connection._pending
 assert len(descriptors()) == len(before)
 assert [worker.pid for worker in workers()] == [process.pid]
 process.close()
-print(num_sent, num_caught > 100, num_calls > 100, wrong)
+print(wrong)
 """
 
 
 def test_interruptions_do_not_put_the_stream_out_of_step() -> None:
     result = run_script(INTERRUPTED)
     assert result.returncode == 0, result.stderr
-    assert result.stdout.split() == ["500", "True", "True", "[]"], result.stderr
+    assert result.stdout.split() == ["[]"], result.stderr
 
 
 class AlarmError(Exception):
