@@ -57,6 +57,8 @@ _CAUSES = {
 }
 
 _PR_SET_PDEATHSIG = 1
+# `interrupts_deferred` defers Ctrl-C for at most so long.
+_DEFERRED_SECONDS = 3.0
 
 # In a process that works for another one: the function in which it began to do so.
 _main_loop: CodeType | None = None
@@ -298,9 +300,18 @@ def interrupts_deferred() -> Iterator[None]:
         yield
         return
     arrived: list[tuple[int, FrameType | None]] = []
+    begun = time.monotonic()
+
+    def defer(number: int, frame: FrameType | None) -> None:
+        if time.monotonic() - begun < _DEFERRED_SECONDS:
+            arrived.append((number, frame))
+            return
+        # The handler of another signal has raised an exception just before the end of the block.
+        signal.signal(signal.SIGINT, handler)
+        handler(number, frame)
+
     try:
-        # Within `try`, because the handler of another signal may raise an exception at any point.
-        signal.signal(signal.SIGINT, lambda number, frame: arrived.append((number, frame)))
+        signal.signal(signal.SIGINT, defer)
         yield
     finally:
         signal.signal(signal.SIGINT, handler)

@@ -244,7 +244,9 @@ class Connection:
         """Queue the message CLOSE, and send what can be sent without waiting."""
         with self._lock:
             if not (self.has_ended() or self._exchanging):
-                self._exchange(outgoing(CLOSE, next(self._numbers), b""))
+                # The socket is closed if an interrupt cut short an earlier call of `close`.
+                with contextlib.suppress(OSError):
+                    self._exchange(outgoing(CLOSE, next(self._numbers), b""))
 
     def close(self, timeout: float, reason: MakeError) -> None:
         """Ask the worker to exit, and kill it if it is still running after `timeout` seconds.
