@@ -412,7 +412,7 @@ class RowPool(WorkerPool[RowWorker]):
                 self.replace_dead(worker)
         elif worker.abandoned_at is not None and worker.task is None:
             self._tend_stopping(worker, worker.abandoned_at)
-        elif worker.task is not None:
+        else:
             super()._tend_ready(worker)
 
     def _tend_stopping(self, worker: RowWorker, abandoned_at: float) -> None:
