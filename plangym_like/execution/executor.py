@@ -68,8 +68,8 @@ class Executor(Protocol):
     def submit(self, inputs: Inputs, options: SubmitOptions) -> Any:
         """Step a batch; return its result, or a `Future` of it.
 
-        `inputs` is the result of `Layout.check`. Checksums that `Layout.check` did not verify are
-        verified here.
+        `inputs` is the result of `Layout.check`. The checksum of a state is verified before its row
+        is stepped.
         """
 
     def close(self) -> None:

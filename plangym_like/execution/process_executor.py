@@ -141,9 +141,8 @@ class ProcessExecutor:
         with self.lock:
             self.ensure_open()
             stays = self._stays_here(inputs, options)
-            if not (blocking or inputs.verified):
+            if not blocking:
                 self.layout.verify(inputs)
-                inputs.verified = True
             if stays:
                 if blocking:
                     return self._run_here(inputs, options)
