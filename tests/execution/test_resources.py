@@ -305,6 +305,10 @@ def test_kept_errors_pin_no_results() -> None:
             with pytest.raises(ArithmeticError) as caught:
                 env.step_batch(np.arange(50), state)
             errors.append(caught.value)
+            rows = env.batch_env.pool
+            while rows._leftover:  # the other worker may still be stepping a row
+                rows.wait(0.01, None)
+                rows.release_unused()
             for pool in env.batch_env._pools.values():
                 pool.give(pool.take(1))  # this looks which arrays have been dropped
                 assert not pool._lent

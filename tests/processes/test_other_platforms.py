@@ -216,7 +216,7 @@ def _run(script: str, folder: Path, *, hidden: bool, packages: Sequence[str] = (
     [
         pytest.param([], CORE, id="core"),
         pytest.param(["ale_py"], ATARI, id="atari"),
-        pytest.param(["mujoco"], MUJOCO, id="mujoco"),
+        pytest.param(["mujoco", "gymnasium.envs.mujoco"], MUJOCO, id="mujoco"),
         pytest.param(["Box2D", "pygame"], BOX2D, id="box2d"),
         pytest.param(["torch", "tensordict"], BATCHERS, id="batchers"),
     ],
