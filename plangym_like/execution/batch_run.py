@@ -373,7 +373,7 @@ class BatchRun:
     def is_done(self, count: int | None = None) -> bool:
         """Return whether the results of all rows, or the first `count`, are in memory."""
         marks = self._marks[:count]
-        return bool(marks.all()) and not (len(marks) and int(marks.min()) < HERE)
+        return bool(marks.all() and (marks >= HERE).all())
 
     @property
     def steps_next(self) -> bool:
@@ -453,27 +453,22 @@ class BatchRun:
             reported[start:stop] = True
         # The worker may have stepped more rows since.
         reported &= self._marks == unreported(worker)
-        try:
-            infos, observations = loads(report.objects) if report.objects else ({}, {})
-        except Exception as error:
-            self._find_unreadable(reported, error)
-            return
-        rows = self._batch.rows
-        if rows.infos is not None:
-            rows.infos.update(infos)
-        for index, value in observations.items():
-            rows.observations[index] = value
+        rows, span = self._batch.rows, self._horizon
+        for row, packed in report.objects.items():
+            if not reported[row]:
+                continue
+            try:
+                info, observations = loads(packed)
+            except Exception as error:
+                error.add_note(f"(in row {row} of a batch of {self.count})")
+                self._faults.lose(row, error.with_traceback(None))
+                continue
+            if info is not None:
+                assert rows.infos is not None
+                rows.infos[row] = info
+            if observations:
+                rows.observations[row * span : (row + 1) * span] = observations
         self._marks[reported] = worker + 1
-
-    def _find_unreadable(self, reported: NDArray[np.bool_], error: Exception) -> None:
-        """Find the row whose report cannot be unpickled: queue each row to be stepped alone."""
-        rows = [int(row) for row in np.flatnonzero(reported) if row not in self._faults.errors]
-        if len(rows) == 1:
-            error.add_note(f"(in row {rows[0]} of a batch of {self.count})")
-            self._faults.lose(rows[0], error.with_traceback(None))
-        elif self._faults.lowest is None:
-            self._faults.suspects.extend(rows)
-            self._marks[rows] = 0
 
     def _retry_of_dead(self, outcome: Outcome) -> None:
         """Put the unfinished rows of a dead worker back.

@@ -8,10 +8,10 @@ exception, or if its owner has sent another request.
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -101,8 +101,8 @@ class Report:
         The number of the batch; 0 if there is nothing to say.
     stepped : list of (int, int)
         The ranges of rows that it reports on, whose results it has not reported before.
-    objects : bytes
-        The pickled infos and observations that are Python objects, by index; empty if none.
+    objects : dict of int to bytes
+        The infos and observations that are Python objects, pickled, by row index.
     errors : dict of int to bytes
         If rows are masked, the packed exceptions of failed rows, by row index.
     failure : bytes
@@ -114,7 +114,7 @@ class Report:
 
     batch: int = 0
     stepped: list[Range] = field(default_factory=list)
-    objects: bytes = b""
+    objects: dict[int, bytes] = field(default_factory=dict)
     errors: dict[int, bytes] = field(default_factory=dict)
     failure: bytes = b""
     row: int = 0
@@ -353,7 +353,7 @@ class _RowServer:
             report.start = int(slot[START])
             report.row = max(int(slot[CURSOR]), report.start)
             if batch.rows.have_objects:
-                rows = [row for each in stepped for row in range(*each)]
+                rows = itertools.chain.from_iterable(range(*each) for each in stepped)
                 report.objects, refused = _pack(batch.rows, batch.description.shape, rows)
                 if refused and not batch.description.masked and failure is None:
                     report.row = report.start = min(refused)
@@ -422,42 +422,30 @@ def _holds_objects(rows: Rows) -> bool:
     return bool(rows.infos) or isinstance(rows.observations, list)
 
 
-def _pack(rows: Rows, shape: Shape, stepped: Sequence[int]) -> tuple[bytes, dict[int, Exception]]:
-    """Pickle infos and observations; return the bytes, and the errors of unpicklable rows."""
-    infos: dict[int, Any] = dict(rows.infos or {})
-    observations: dict[int, Any] = {}
-    span = max(1, shape.horizon)
-    if isinstance(rows.observations, list):
-        observations = {
-            index: rows.observations[index]
-            for row in stepped
-            for index in range(row * span, (row + 1) * span)
-        }
-    if not (infos or observations):
-        return b"", {}
-    with contextlib.suppress(BaseException):  # pickling raised it: workers are not interrupted
-        return dumps((infos, observations)), {}
-    refused = {}
+def _pack(
+    rows: Rows, shape: Shape, stepped: Iterable[int]
+) -> tuple[dict[int, bytes], dict[int, Exception]]:
+    """Pickle the info and the observations of each row, so that each can be read alone.
+
+    Return them by row index, and the errors of the rows for which this failed.
+    """
+    packed: dict[int, bytes] = {}
+    refused: dict[int, Exception] = {}
+    infos, span = rows.infos or {}, max(1, shape.horizon)
     for row in stepped:
-        own = range(row * span, (row + 1) * span)
-        error = _refusal((infos.get(row), [observations.get(index) for index in own]))
-        if error is not None:
-            refused[row] = error
-            error.add_note("(its info or observation cannot be sent from its worker)")
-            error.add_note(f"(in row {row} of a batch of {shape.rows})")
-            infos.pop(row, None)
-            for index in own:
-                observations.pop(index, None)
-    return dumps((infos, observations)), refused
-
-
-def _refusal(value: Any) -> Exception | None:
-    """Return the exception raised by pickling `value`, or ``None`` if it can be pickled."""
-    try:
-        dumps(value)
-    except BaseException as error:
-        return error if isinstance(error, Exception) else row_exit(error)
-    return None
+        observations: list[Any] = []
+        if isinstance(rows.observations, list):
+            observations = rows.observations[row * span : (row + 1) * span]
+        elif row not in infos:
+            continue
+        try:
+            packed[row] = dumps((infos.get(row), observations))
+        except BaseException as error:  # pickling raised it: workers are not interrupted
+            failure = error if isinstance(error, Exception) else row_exit(error)
+            failure.add_note("(its info or observation cannot be sent from its worker)")
+            failure.add_note(f"(in row {row} of a batch of {shape.rows})")
+            refused[row] = failure
+    return packed, refused
 
 
 def progress_slot(slots: Row, worker: int) -> NDArray[np.int64]:
