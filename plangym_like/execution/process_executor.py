@@ -34,7 +34,7 @@ _CLOSE_SECONDS = 2.0
 _SLEEP_SECONDS, _CHECKS_PER_TIMEOUT = 0.5, 16
 # After a batch was not worth sending, so many batches of the same size are not considered, because
 # this would take a tenth of the time of a CartPole row (`benchmarks/never_slower.py`).
-_SAME = 32
+_SAME = 256
 
 
 class ProcessExecutor:

@@ -92,17 +92,17 @@ def is_handle(value: Any) -> bool:
         return bool(value) and is_handle(value[0]) and all(map(is_handle, value))
     if kind is dict:
         return bool(value) and all(map(is_handle, value.values()))
+    return _is_handle_kind(kind)
+
+
+@functools.cache
+def _is_handle_kind(kind: type) -> bool:
     # SWIG creates classes without a module. The class of a ctypes array belongs to the module that
     # first used it, which may be a renderer.
     if getattr(kind, "__module__", "builtins") == "builtins" or issubclass(kind, ctypes.Array):
         return False
-    return kind in LOCKS or _is_shown(kind)
-
-
-@functools.cache
-def _is_shown(kind: type) -> bool:
     shown = any(_library_of(link) in _RENDERERS for link in kind.__mro__)
-    return shown and not _has_base(kind, _GAME)
+    return kind in LOCKS or (shown and not _has_base(kind, _GAME))
 
 
 @functools.cache

@@ -323,3 +323,43 @@ def test_seeds_give_each_generator_numbers_of_its_own() -> None:
     first, own = fields["drawn"][0]
     assert first in stream and own not in stream
     env.close()
+
+
+class Croupier(gym.Env):
+    """Draws 32-bit numbers from generators that share their bits, and spawns from shared seeds."""
+
+    observation_space = gym.spaces.Box(0, 1 << 32, (5,), np.float64)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        bits = self.np_random.bit_generator
+        self.twin = np.random.Generator(bits)
+        self.cousin = np.random.PCG64(bits.seed_seq)
+        self.others = [
+            np.random.Generator(kind(7)) for kind in (np.random.MT19937, np.random.SFC64)
+        ]
+        return self._draw(), {}
+
+    def step(self, action: Any) -> Any:
+        return self._draw(), 0.0, False, False, {}
+
+    def _draw(self) -> Any:
+        drawn = [each.integers(1 << 31, dtype=np.uint32) for each in (self.np_random, self.twin)]
+        (child,) = self.cousin.seed_seq.spawn(1)
+        drawn.append(np.random.default_rng(child).integers(1 << 31))
+        return np.array([*drawn, *(each.integers(1 << 31) for each in self.others)], np.float64)
+
+
+def test_generators_that_share_bits_or_seeds_go_on_sharing_them() -> None:
+    theirs, env = Croupier(), plangym_like.make(Croupier, snapshot="pickle")
+    theirs.reset(seed=3)
+    expected = [theirs.step(0)[0] for _ in range(6)]
+    state = env.reset(seed=3).state
+    for drawn in expected:
+        state, obs, *_ = env.step(0, state=state)
+        np.testing.assert_array_equal(obs, drawn)
+    own = env.gym_env.unwrapped
+    assert own.twin.bit_generator is own.np_random.bit_generator
+    assert own.cousin.seed_seq is own.np_random.bit_generator.seed_seq
+    env.close()
