@@ -44,9 +44,10 @@ def arrays_of(rows: Rows, space: Any) -> list[Any]:
     found = [inputs.states, inputs.actions, inputs.dt, inputs.seeds]
     found += [rows.next_states, rows.rewards, rows.terminateds, rows.truncateds, rows.n_step]
     found += list(rows.columns.values())
-    if rows.observations is not None and not isinstance(rows.observations, list):
+    if rows.observations is not None:
         found += flatten(space, rows.observations)
-    return [array for array in found if isinstance(array, np.ndarray)]
+    arrays = [array for array in found if isinstance(array, np.ndarray)]
+    return [array for array in arrays if not array.dtype.hasobject]
 
 
 def shapes() -> Any:

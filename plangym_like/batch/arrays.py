@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from gymnasium.spaces import Space
 from numpy.typing import NDArray
 
+from plangym_like.batch import spaces
+from plangym_like.batch.ownership import owned_info
 from plangym_like.errors import InputError, StepCountError
 from plangym_like.states.rows import Row
 
 Leaf = tuple[tuple[int, ...], np.dtype[Any]]
+# The result of `Simulator.step`.
+Outcome = tuple[Any, float, bool, bool, dict[str, Any], int]
 
 # The parts of a batch's memory. ``inputs`` is freed when the batch is done; the others are freed
 # one by one, when the caller drops the arrays in them.
@@ -51,6 +56,7 @@ class Rows:
     have a second axis of length T. ``next_states`` and ``observations`` are ``None`` if they
     were not requested. ``columns`` holds the values of the info keys that every row has, and
     ``infos`` holds each row's other infos. ``cursor[0]`` is the index of the row being stepped.
+    ``objects`` holds the arrays of `observations` whose elements are Python objects, in order.
     ``marks`` ``(N,)``, in shared memory, tells which process has stepped each row: 0 for none, -1
     for the caller, otherwise the worker's index plus 1.
     """
@@ -65,12 +71,8 @@ class Rows:
     columns: dict[str, NDArray[Any]]
     infos: MutableMapping[int, Mapping[str, Any]] | None
     cursor: NDArray[np.int64] = field(default_factory=_AT_START.copy)
+    objects: Sequence[NDArray[Any]] = ()
     marks: NDArray[np.int32] | None = None
-
-    @property
-    def have_objects(self) -> bool:
-        """Whether some results are Python objects, which cannot be put into shared memory."""
-        return self.infos is not None or isinstance(self.observations, list)
 
 
 class Shape(NamedTuple):
@@ -120,6 +122,25 @@ def check_on_error(on_error: Any) -> bool:
     if on_error not in ("raise", "mask"):
         raise InputError(f"on_error must be 'raise' or 'mask', got {on_error!r}")
     return bool(on_error == "mask")
+
+
+def put_outcome(rows: Rows, index: int, space: Space[Any], outcome: Outcome) -> None:
+    """Write `outcome`, the result of one step, to row `index` of a batch.
+
+    `space` is the space of its observation. Its info may hold other keys than ``rows.columns``.
+    """
+    obs, reward, terminated, truncated, info, n_step = outcome
+    rows.rewards[index] = reward
+    rows.terminateds[index] = terminated
+    rows.truncateds[index] = truncated
+    rows.n_step[index] = n_step
+    spaces.put(space, rows.observations, index, obs)
+    for name, column in rows.columns.items():
+        column[index] = info[name]
+    if rows.infos is not None and (info or type(info) is not dict):
+        rest = owned_info(info, rows.columns)
+        if rest:
+            rows.infos[index] = rest
 
 
 def select_rows(inputs: Inputs, rows: NDArray[np.intp]) -> Inputs:

@@ -6,7 +6,8 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple
+from itertools import chain
+from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete, Space
@@ -71,10 +72,8 @@ class Layout:
         self.plain_infos = plain_infos
         self.exact = exact
         self.out_of_bounds = out_of_bounds
-        self.obs_leaves = spaces.leaves(observation_space)
-        self._obs_nbytes = sum(
-            math.prod(shape) * dtype.itemsize for shape, dtype in self.obs_leaves or ()
-        )
+        self._obs_leaves = spaces.leaves(observation_space)
+        self._obs_nbytes = sum(_nbytes(*leaf) for leaf in self._obs_leaves)
         self.array_actions = spaces.is_leaf(action_space)
         # The range and the dtype of `Discrete` actions; other spaces have an empty range.
         self._choices = range(0)
@@ -174,7 +173,7 @@ class Layout:
     def signature(self) -> int:
         """A number that is equal for layouts whose batches have the same form and meaning."""
         actions = spaces.leaves(self.action_space)
-        arrays = [*(self.obs_leaves or ()), *self.columns.values(), *(actions or ())]
+        arrays = [*self._obs_leaves, *self.columns.values(), *actions]
         told = [(shape, dtype.str) for shape, dtype in arrays]
         parts = self.format.fingerprint, list(self.columns), self.plain_infos, told
         digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
@@ -189,14 +188,15 @@ class Layout:
             The arrays would not fit into memory.
         """
         shape = Shape.of(inputs, states=states, observations=observations)
-        nbytes = _plan(self, shape).nbytes
+        plan = _plan(self, shape)
+        nbytes = sum([nbytes for nbytes, _ in plan.values()]) - plan["inputs"][0]
         if nbytes >= CHECKED_NBYTES:
             refuse_too_much(nbytes)
         return self.place(shape, None, inputs=inputs)
 
     def region_nbytes(self, shape: Shape) -> dict[str, int]:
         """Return how many bytes each region of a batch needs, by name."""
-        return _plan(self, shape).regions
+        return {region: nbytes for region, (nbytes, _) in _plan(self, shape).items()}
 
     def place(
         self,
@@ -210,15 +210,15 @@ class Layout:
 
         By default, its inputs are in ``regions["inputs"]``, except `actions` that are objects.
         All processes place the arrays of a batch in the same way. If `regions` is ``None``, the
-        results are new arrays.
+        results are new arrays. Arrays of objects are always new.
         """
         found: dict[str, list[NDArray[Any]]] = {}
-        for name, arrays in _plan(self, shape).arrays.items():
+        for name, (_, arrays) in _plan(self, shape).items():
             if name != "inputs" or inputs is None:
                 memory = None if regions is None else regions.get(name, _NOTHING)
                 found[name] = [
                     np.empty(inner, dtype)
-                    if memory is None
+                    if memory is None or dtype.hasobject
                     else np.ndarray(inner, dtype, memory, at)
                     for inner, dtype, at in arrays
                 ]
@@ -227,10 +227,7 @@ class Layout:
         if inputs is None:
             inputs, marks = self._inputs_of(shape, found["inputs"], actions)
         if shape.wants_observations:
-            if self.obs_leaves is None:
-                observations = [None] * (shape.rows * max(1, shape.horizon))
-            else:
-                observations = spaces.build(self.observation_space, iter(found["observations"]))
+            observations = spaces.build(self.observation_space, iter(found["observations"]))
         rewards, terminateds, truncateds, n_step, *columns = found["outcomes"]
         names = () if shape.horizon else self.columns
         return Rows(
@@ -243,6 +240,7 @@ class Layout:
             n_step,
             dict(zip(names, columns, strict=True)),
             {} if self.plain_infos and (shape.last_infos or not shape.horizon) else None,
+            objects=[array for array in found["observations"] if array.dtype.hasobject],
             marks=marks,
         )
 
@@ -269,10 +267,10 @@ class Layout:
     ) -> BatchTransition | BatchStep | Rollout:
         """Return the result of the finished `rows`; `errors` holds the errors of failed rows."""
         if errors:
-            _blank(rows, list(errors))
+            self._blank(rows, list(errors))
         inputs, observations = rows.inputs, rows.observations
-        if isinstance(observations, list):
-            observations = spaces.stacked(self.observation_space, observations, inputs.horizon)
+        if rows.objects:
+            observations = spaces.with_lists(self.observation_space, observations)
         columns = {**rows.columns, "n_step": rows.n_step, "dt": inputs.dt}
         plain: Sequence[Mapping[str, Any]] | None = None
         if rows.infos:
@@ -284,6 +282,20 @@ class Layout:
         if inputs.horizon:
             return Rollout(rows.next_states, *parts)
         return BatchTransition(rows.next_states, *parts)
+
+    def _blank(self, rows: Rows, failed: list[int]) -> None:
+        """Fill failed rows: invalid states, NaN rewards, false flags, else zeros or ``None``."""
+        rows.rewards[failed] = np.nan
+        arrays = [rows.terminateds, rows.truncateds, rows.n_step, *rows.columns.values()]
+        if rows.next_states is not None:
+            arrays.append(rows.next_states)
+        if rows.observations is not None:
+            arrays += spaces.flatten(self.observation_space, rows.observations)
+        for array in arrays:
+            array[failed] = None if array.dtype.hasobject else 0
+        if rows.infos is not None:
+            for index in failed:
+                rows.infos.pop(index, None)
 
     def put_result(self, rows: Rows, at: NDArray[np.intp], result: Any) -> int:
         """Write `result`, the result of some rows of a batch, into the rows `at` of `rows`.
@@ -301,15 +313,16 @@ class Layout:
         if rows.next_states is not None:
             pairs.append((rows.next_states, result.states))
         if rows.observations is not None:
-            space, found = self.observation_space, result.observations if horizon else result.obs
-            if self.obs_leaves is not None:
-                leaves = spaces.flatten(space, rows.observations)
-                pairs += zip(leaves, spaces.flatten(space, found), strict=True)
-            else:
-                for index, row in enumerate(at):
-                    one, first = spaces.take(found, index), row * max(1, horizon)
-                    each = [spaces.take(one, time) for time in range(horizon)] or [one]
-                    rows.observations[first : first + len(each)] = each
+            found = result.observations if horizon else result.obs
+            for array, part in zip(
+                spaces.flatten(self.observation_space, rows.observations),
+                spaces.flatten(self.observation_space, found),
+                strict=True,
+            ):
+                if isinstance(part, list):  # NumPy would take sequences in it for axes
+                    flat = chain.from_iterable(part) if horizon else part
+                    part = np.fromiter(flat, object).reshape(len(at), *array.shape[1:])
+                pairs.append((array, part))
         for array, part in pairs:
             array[at] = part
         if rows.infos is not None and infos.has_objects and not horizon:
@@ -336,52 +349,23 @@ def common_layout(layouts: Sequence[Layout]) -> Layout:
     return first
 
 
-def _blank(rows: Rows, failed: list[int]) -> None:
-    """Fill failed rows: invalid states, NaN rewards, false flags, otherwise zeros or ``None``."""
-    if rows.next_states is not None:
-        rows.next_states[failed] = 0
-    if isinstance(rows.observations, list) and (horizon := rows.inputs.horizon):
-        starts = [index * horizon for index in failed]
-        spaces.blank(rows.observations, [start + t for start in starts for t in range(horizon)])
-    elif rows.observations is not None:
-        spaces.blank(rows.observations, failed)
-    rows.rewards[failed] = np.nan
-    for column in (rows.terminateds, rows.truncateds, rows.n_step, *rows.columns.values()):
-        column[failed] = 0
-    if rows.infos is not None:
-        for index in failed:
-            rows.infos.pop(index, None)
-
-
-class _Plan(NamedTuple):
-    """Where the arrays of batches of one shape are.
-
-    Attributes
-    ----------
-    arrays : dict of str to list
-        Shape, dtype and start of each array of a region.
-    regions : dict of str to int
-        The bytes of each region.
-    nbytes : int
-        The bytes of all results.
-    """
-
-    arrays: dict[str, list[tuple[tuple[int, ...], np.dtype[Any], int]]]
-    regions: dict[str, int]
-    nbytes: int
-
-
 @lru_cache(maxsize=64)
-def _plan(layout: Layout, shape: Shape) -> _Plan:
-    plan = _Plan({}, {}, 0)
+def _plan(
+    layout: Layout, shape: Shape
+) -> dict[str, tuple[int, list[tuple[tuple[int, ...], np.dtype[Any], int]]]]:
+    """Return the bytes of each region, and the shape, dtype and start of each array in it."""
+    plan = {}
     for region in REGIONS:
-        start = 0
-        plan.arrays[region] = []
+        start, arrays = 0, []
         for inner, dtype in _arrays(layout, shape, region):
-            plan.arrays[region].append((inner, dtype, start))
-            start += -(-math.prod(inner) * dtype.itemsize // _ALIGN) * _ALIGN
-        plan.regions[region] = start
-    return plan._replace(nbytes=sum(plan.regions.values()) - plan.regions["inputs"])
+            arrays.append((inner, dtype, start))
+            start += -(-_nbytes(inner, dtype) // _ALIGN) * _ALIGN
+        plan[region] = start, arrays
+    return plan
+
+
+def _nbytes(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
+    return 0 if dtype.hasobject else math.prod(shape) * dtype.itemsize
 
 
 def _arrays(layout: Layout, shape: Shape, region: str) -> list[Leaf]:
@@ -405,7 +389,7 @@ def _arrays(layout: Layout, shape: Shape, region: str) -> list[Leaf]:
     if region == "observations":
         if not shape.wants_observations:
             return []
-        return [((*lead, *inner), dtype) for inner, dtype in layout.obs_leaves or ()]
+        return [((*lead, *inner), dtype) for inner, dtype in layout._obs_leaves]
     flag = np.dtype(bool)
     columns = {} if shape.horizon else layout.columns
     return [

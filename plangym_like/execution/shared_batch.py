@@ -211,8 +211,8 @@ class SharedBatch:
         """Return the rows with copies of the arrays whose memory cannot be lent to the caller."""
         rows = self.layout.place(self._shape, self.memory.results(), inputs=self.inputs)
         rows.infos = self.rows.infos
-        if isinstance(self.rows.observations, list):
-            rows.observations = self.rows.observations
+        for own, array in zip(rows.objects, self.rows.objects, strict=True):
+            own[:] = array
         return rows
 
 
