@@ -11,7 +11,7 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plangym_like.batch.arrays import REGIONS, Rows, Shape
+from plangym_like.batch.arrays import REGIONS, Rows, Shape, shape_of
 from plangym_like.batch.layout import Layout, common_layout
 from plangym_like.batch.spaces import flatten
 from plangym_like.errors import InputError
@@ -107,7 +107,7 @@ def test_they_look_as_a_batch_in_ordinary_memory(which: str, horizon: int) -> No
     numbers = np.arange(1, count + 1)
     states = here.format.new(count)
     inputs = here.check(actions, states, numbers, numbers, horizon=bool(horizon))
-    shape = Shape.of(inputs, states=True, observations=True)
+    shape = shape_of(inputs, states=True, observations=True)
     sizes = here.region_nbytes(shape)
     memory = {region: np.zeros(nbytes, np.uint8) for region, nbytes in sizes.items() if nbytes}
     shared = here.place(shape, memory, inputs.actions)
@@ -167,20 +167,20 @@ def test_shapes_say_what_inputs_are() -> None:
     here = layout()
     states = here.format.new(3)
     inputs = here.check([1, 2, 3], states, [1, 2, 3], [4, 5, 6])
-    assert Shape.of(inputs, states=True, observations=False) == Shape(
+    assert shape_of(inputs, states=True, observations=False) == Shape(
         3, 0, 3, 0, True, True, False, "<i8"
     )
     shared = here.check([1, 2, 3], states[0], 2, None)
-    assert Shape.of(shared, states=False, observations=True) == Shape(
+    assert shape_of(shared, states=False, observations=True) == Shape(
         3, 0, 1, 2, False, False, True, "<i8"
     )
     assert content(shared.states) == content(states[:1])
     numbers = layout(actions=BOX)
     for kind in ("<f4", "<f8", "<f2"):
         box = numbers.check(np.zeros((3, *BOX.shape), kind), states, 1, None)
-        assert Shape.of(box, states=True, observations=True).action == kind
+        assert shape_of(box, states=True, observations=True).action == kind
     words = layout(actions=TEXT).check(["a"] * 3, states, 1, None)
-    assert Shape.of(words, states=True, observations=True).action == ""
+    assert shape_of(words, states=True, observations=True).action == ""
 
 
 def test_envs_of_a_batch_treat_bounds_alike() -> None:

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from plangym_like.batch import spaces
 from plangym_like.batch.ownership import owned_info
-from plangym_like.errors import InputError, StepCountError
 from plangym_like.states.rows import Row
 
 Leaf = tuple[tuple[int, ...], np.dtype[Any]]
@@ -101,27 +100,20 @@ class Shape(NamedTuple):
     action: str
     last_infos: bool = False
 
-    @classmethod
-    def of(cls, inputs: Inputs, *, states: bool, observations: bool) -> Shape:
-        """Return the shape of a batch with these inputs."""
-        return cls(
-            inputs.count,
-            inputs.horizon,
-            len(inputs.states),
-            inputs.dt if isinstance(inputs.dt, int) else 0,
-            inputs.seeds is not None,
-            states,
-            observations,
-            "" if isinstance(inputs.actions, list) else inputs.actions.dtype.str,
-            inputs.last_infos,
-        )
 
-
-def check_on_error(on_error: Any) -> bool:
-    """Return whether `on_error` masks failed rows; raise `InputError` if it is invalid."""
-    if on_error not in ("raise", "mask"):
-        raise InputError(f"on_error must be 'raise' or 'mask', got {on_error!r}")
-    return bool(on_error == "mask")
+def shape_of(inputs: Inputs, *, states: bool, observations: bool) -> Shape:
+    """Return the shape of a batch with these inputs and results."""
+    return Shape(
+        inputs.count,
+        inputs.horizon,
+        len(inputs.states),
+        inputs.dt if isinstance(inputs.dt, int) else 0,
+        inputs.seeds is not None,
+        states,
+        observations,
+        "" if isinstance(inputs.actions, list) else inputs.actions.dtype.str,
+        inputs.last_infos,
+    )
 
 
 def put_outcome(rows: Rows, index: int, space: Space[Any], outcome: Outcome) -> None:
@@ -189,42 +181,3 @@ def steps_of(inputs: Inputs) -> float:
     if isinstance(inputs.dt, int):
         return float(inputs.dt * (inputs.horizon or 1))
     return single_steps(inputs, 0, inputs.count) / inputs.count if inputs.count else 1.0
-
-
-def check_dt(dt: Any) -> int | NDArray[np.int64]:
-    """Return `dt` as an int or ``(N,) int64``.
-
-    Raises
-    ------
-    StepCountError
-        `dt` is neither a number nor a flat sequence of numbers, or one of its values is not a whole
-        number of at least 1.
-    """
-    if type(dt) is int:
-        if 1 <= dt < 2**63:
-            return dt
-        raise StepCountError(f"dt must be a whole number of at least 1, got {dt}")
-    try:
-        steps = np.asarray(dt)
-    except ValueError as error:
-        raise StepCountError(f"dt must be one number or one for each row, got {dt!r}") from error
-    if steps.size == 0 and steps.ndim == 1:
-        return np.empty(0, np.int64)
-    if steps.dtype.kind not in "iu":
-        raise StepCountError(f"dt must be a whole number of at least 1, got {dt!r}")
-    if steps.ndim > 1:
-        raise StepCountError(f"dt must be one number or one for each row, got shape {steps.shape}")
-    steps = steps.astype(np.int64)
-    if (steps < 1).any():
-        raise StepCountError(f"dt must be a whole number of at least 1, got {dt!r}")
-    return int(steps) if steps.ndim == 0 else steps
-
-
-def check_one_dt(dt: Any) -> int:
-    """Return `dt` as an int; raise `InputError` unless it is one whole number of at least 1."""
-    if type(dt) is int and 0 < dt < 2**63:
-        return dt
-    steps = check_dt(dt)
-    if not isinstance(steps, int):
-        raise InputError(f"step takes one dt, not one for each row; got {dt!r}")
-    return steps

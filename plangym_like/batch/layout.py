@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
@@ -14,9 +15,9 @@ from gymnasium.spaces import Box, Discrete, Space
 from numpy.typing import NDArray
 
 from plangym_like.batch import spaces
-from plangym_like.batch.arrays import REGIONS, Inputs, Leaf, Rows, Shape, check_dt
+from plangym_like.batch.arrays import REGIONS, Inputs, Leaf, Rows, Shape, shape_of
 from plangym_like.batch.ownership import owned
-from plangym_like.errors import BatchLengthError, InputError
+from plangym_like.errors import BatchLengthError, InputError, StepCountError
 from plangym_like.results import BatchInfo, BatchStep, BatchTransition, Rollout
 from plangym_like.states.rows import Row, StateFormat
 from plangym_like.support.memory_limits import CHECKED_NBYTES, refuse_too_much
@@ -187,7 +188,7 @@ class Layout:
         MemoryError
             The arrays would not fit into memory.
         """
-        shape = Shape.of(inputs, states=states, observations=observations)
+        shape = shape_of(inputs, states=states, observations=observations)
         plan = _plan(self, shape)
         nbytes = sum([nbytes for nbytes, _ in plan.values()]) - plan["inputs"][0]
         if nbytes >= CHECKED_NBYTES:
@@ -410,19 +411,59 @@ def _common_length(lengths: dict[str, int]) -> int:
 
 
 def _checked_seeds(seeds: Any) -> NDArray[np.uint64]:
-    try:
-        numbers = np.atleast_1d(np.asarray(seeds))
-    except ValueError as error:
-        raise _wrong_seeds(seeds) from error
-    if numbers.size == 0:
-        return np.empty(0, np.uint64)
-    if numbers.ndim != 1 or numbers.dtype.kind not in "iu" or bool((numbers < 0).any()):
-        raise _wrong_seeds(seeds)
-    return numbers.astype(np.uint64)
+    numbers = _whole_numbers(seeds, 0)
+    if numbers is None:
+        raise InputError(
+            f"seeds must be whole numbers of at least 0, one for each row, got {seeds!r}"
+        )
+    return np.atleast_1d(numbers).astype(np.uint64)
 
 
-def _wrong_seeds(seeds: Any) -> InputError:
-    return InputError(f"seeds must be whole numbers of at least 0, one for each row, got {seeds!r}")
+def _whole_numbers(given: Any, least: int) -> NDArray[Any] | None:
+    """Return `given` as an array ``()`` or ``(N,)``; ``None`` unless all are at least `least`."""
+    with contextlib.suppress(ValueError):
+        numbers = np.asarray(given)
+        if numbers.shape == (0,):
+            return np.empty(0, np.int64)
+        if numbers.ndim < 2 and numbers.dtype.kind in "iu" and bool((numbers >= least).all()):
+            return numbers
+    return None
+
+
+def check_dt(dt: Any) -> int | NDArray[np.int64]:
+    """Return `dt` as an int or ``(N,) int64``.
+
+    Raises
+    ------
+    StepCountError
+        `dt` is neither a number nor a flat sequence of numbers, or one of its values is not a whole
+        number of at least 1.
+    """
+    if type(dt) is int and 1 <= dt < 2**63:
+        return dt
+    steps = _whole_numbers(dt, 1)
+    if steps is None or (steps > np.iinfo(np.int64).max).any():
+        raise StepCountError(
+            f"dt must be a whole number of at least 1, or one for each row, got {dt!r}"
+        )
+    return int(steps) if steps.ndim == 0 else steps.astype(np.int64)
+
+
+def check_one_dt(dt: Any) -> int:
+    """Return `dt` as an int; raise `InputError` unless it is one whole number of at least 1."""
+    if type(dt) is int and 0 < dt < 2**63:
+        return dt
+    steps = check_dt(dt)
+    if not isinstance(steps, int):
+        raise InputError(f"step takes one dt, not one for each row; got {dt!r}")
+    return steps
+
+
+def check_on_error(on_error: Any) -> bool:
+    """Return whether `on_error` masks failed rows; raise `InputError` if it is invalid."""
+    if on_error not in ("raise", "mask"):
+        raise InputError(f"on_error must be 'raise' or 'mask', got {on_error!r}")
+    return bool(on_error == "mask")
 
 
 def _spread(array: NDArray[Any], count: int) -> NDArray[Any]:

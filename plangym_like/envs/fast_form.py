@@ -11,8 +11,8 @@ import numpy as np
 from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
-from plangym_like.batch.arrays import Inputs, Rows
-from plangym_like.batch.simulator import Outcome, Simulator
+from plangym_like.batch.arrays import Inputs, Outcome, Rows
+from plangym_like.batch.simulator import Simulator
 from plangym_like.states.rows import HEADER_NBYTES, Row
 
 TRIALS = 32

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from plangym_like.batch.arrays import REGIONS, Inputs, Rows, Shape
+from plangym_like.batch.arrays import REGIONS, Inputs, Rows, Shape, shape_of
 from plangym_like.batch.layout import Layout
 from plangym_like.errors import WorkerError
 from plangym_like.execution.executor import SubmitOptions
@@ -127,7 +127,7 @@ class SharedBatch:
         if not kept and isinstance(inputs.actions, list):
             inputs = replace(inputs, actions=copy.deepcopy(inputs.actions))
         self.inputs = inputs
-        self._shape = Shape.of(inputs, states=options.states, observations=options.observations)
+        self._shape = shape_of(inputs, states=options.states, observations=options.observations)
         sizes = dict(layout.region_nbytes(self._shape))
         self.nbytes = sum(sizes.values())
         actions = inputs.actions if isinstance(inputs.actions, list) else None
