@@ -74,6 +74,8 @@ class Layout:
         self.exact = exact
         self.out_of_bounds = out_of_bounds
         self._obs_leaves = spaces.leaves(observation_space)
+        # The indexes of the leaves that are arrays of objects.
+        self._objects = [at for at, (_, kind) in enumerate(self._obs_leaves) if kind.hasobject]
         self._obs_nbytes = sum(_nbytes(*leaf) for leaf in self._obs_leaves)
         self.array_actions = spaces.is_leaf(action_space)
         # The range and the dtype of `Discrete` actions; other spaces have an empty range.
@@ -189,15 +191,14 @@ class Layout:
             The arrays would not fit into memory.
         """
         shape = shape_of(inputs, states=states, observations=observations)
-        plan = _plan(self, shape)
-        nbytes = sum([nbytes for nbytes, _ in plan.values()]) - plan["inputs"][0]
+        _, _, nbytes = _plan(self, shape)
         if nbytes >= CHECKED_NBYTES:
             refuse_too_much(nbytes)
         return self.place(shape, None, inputs=inputs)
 
     def region_nbytes(self, shape: Shape) -> dict[str, int]:
         """Return how many bytes each region of a batch needs, by name."""
-        return {region: nbytes for region, (nbytes, _) in _plan(self, shape).items()}
+        return _plan(self, shape)[0]
 
     def place(
         self,
@@ -214,7 +215,7 @@ class Layout:
         results are new arrays. Arrays of objects are always new.
         """
         found: dict[str, list[NDArray[Any]]] = {}
-        for name, (_, arrays) in _plan(self, shape).items():
+        for name, arrays in _plan(self, shape)[1].items():
             if name != "inputs" or inputs is None:
                 memory = None if regions is None else regions.get(name, _NOTHING)
                 found[name] = [
@@ -241,7 +242,7 @@ class Layout:
             n_step,
             dict(zip(names, columns, strict=True)),
             {} if self.plain_infos and (shape.last_infos or not shape.horizon) else None,
-            objects=[array for array in found["observations"] if array.dtype.hasobject],
+            objects=[found["observations"][index] for index in self._objects],
             marks=marks,
         )
 
@@ -353,16 +354,20 @@ def common_layout(layouts: Sequence[Layout]) -> Layout:
 @lru_cache(maxsize=64)
 def _plan(
     layout: Layout, shape: Shape
-) -> dict[str, tuple[int, list[tuple[tuple[int, ...], np.dtype[Any], int]]]]:
-    """Return the bytes of each region, and the shape, dtype and start of each array in it."""
-    plan = {}
+) -> tuple[dict[str, int], dict[str, list[tuple[tuple[int, ...], np.dtype[Any], int]]], int]:
+    """Return where the arrays of batches of one shape are.
+
+    The result is the bytes of each region; shape, dtype and start of each array of a region; and
+    the bytes of all results.
+    """
+    sizes, arrays = {}, {}
     for region in REGIONS:
-        start, arrays = 0, []
+        start, arrays[region] = 0, []
         for inner, dtype in _arrays(layout, shape, region):
-            arrays.append((inner, dtype, start))
+            arrays[region].append((inner, dtype, start))
             start += -(-_nbytes(inner, dtype) // _ALIGN) * _ALIGN
-        plan[region] = start, arrays
-    return plan
+        sizes[region] = start
+    return sizes, arrays, sum(sizes.values()) - sizes["inputs"]
 
 
 def _nbytes(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:

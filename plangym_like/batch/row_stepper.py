@@ -46,6 +46,8 @@ class CurrentState:
         Whether the episode began with a state given by a caller, rather than with a reset.
     in_use : threading.Lock
         Held while the simulator is used; see `not_in_use`.
+    is_quick : bool
+        Whether the simulator has a fast path for single rows; see `Simulator.step_row`.
     """
 
     __slots__ = (
@@ -53,6 +55,7 @@ class CurrentState:
         "_simulator",
         "given",
         "in_use",
+        "is_quick",
         "kept_image",
         "lost",
         "row",
@@ -68,6 +71,7 @@ class CurrentState:
         self.lost = False
         self.given = True
         self.kept_image: Any = None
+        self.is_quick = type(simulator).step_row is not Simulator.step_row
 
     @property
     def follows_given(self) -> bool:
@@ -188,7 +192,7 @@ class CurrentState:
         """
         with not_in_use(self.in_use):
             sim = self._simulator
-            if row is not None and read and not image:
+            if self.is_quick and row is not None and read and not image:
                 result = self._step_quickly(row, action, dt, autoreset=autoreset)
                 if result is not None:
                     return result
@@ -427,7 +431,9 @@ class RowStepper:
     def _step_row(self, rows: Rows, index: int) -> bool:
         """Step one row with the simulator's fast path; return False if there is none."""
         inputs, sim = rows.inputs, self.simulator
-        if rows.next_states is None or inputs.seeds is not None or "rgb" in rows.columns:
+        if not self.current.is_quick or rows.next_states is None:
+            return False
+        if inputs.seeds is not None or "rgb" in rows.columns:
             return False
         state = inputs.states[0 if len(inputs.states) == 1 else index]
         found = sim.step_row(state, owned(inputs.actions[index]), dt_of(inputs, index))
