@@ -500,7 +500,7 @@ class PlanEnv(_Repeatable):
             self._start(stepper)
         if self._tries:
             self._try_step(stepper, chosen, row, steps)
-        if row is not None and self._auditor.is_due(1):
+        if row is not None and not self._auditor.off and self._auditor.is_due(1):
             sample = self._sample_of_step(layout.check([chosen], row, steps, None))
         result = stepper.current.step(
             chosen,
@@ -699,9 +699,11 @@ class PlanEnv(_Repeatable):
         return self._submit(executor, inputs, options)
 
     def _submit(self, executor: Executor, inputs: Inputs, options: SubmitOptions) -> Any:
-        steps = single_steps(inputs, 0, inputs.count)
-        waits = executor.isolated and not (executor.can_audit or self._auditor.all_rows)
-        if waits or not inputs.count or not self._auditor.is_due(steps):
+        auditor = self._auditor
+        if auditor.off or not inputs.count:
+            return executor.submit(inputs, options)
+        waits = executor.isolated and not (executor.can_audit or auditor.all_rows)
+        if waits or not auditor.is_due(single_steps(inputs, 0, inputs.count)):
             return executor.submit(inputs, options)
         sample = self._sample(executor, inputs, options)
         options = options._replace(processes=sample.processes)

@@ -11,8 +11,8 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plangym_like.batch.arrays import REGIONS, Rows, Shape, shape_of
-from plangym_like.batch.layout import Layout, common_layout
+from plangym_like.batch.arrays import Rows
+from plangym_like.batch.layout import REGIONS, Layout, Shape, common_layout, shape_of
 from plangym_like.batch.spaces import flatten
 from plangym_like.errors import InputError
 from plangym_like.states.rows import StateFormat

@@ -1,10 +1,10 @@
-"""One batch: its checked inputs, its shape, and the arrays for its results."""
+"""One batch: its checked inputs, and the arrays for its results."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Space
@@ -17,10 +17,6 @@ from plangym_like.states.rows import Row
 Leaf = tuple[tuple[int, ...], np.dtype[Any]]
 # The result of `Simulator.step`.
 Outcome = tuple[Any, float, bool, bool, dict[str, Any], int]
-
-# The parts of a batch's memory. ``inputs`` is freed when the batch is done; the others are freed
-# one by one, when the caller drops the arrays in them.
-REGIONS = ("inputs", "states", "observations", "outcomes")
 
 _AT_START = np.zeros(1, np.int64)
 
@@ -72,48 +68,6 @@ class Rows:
     cursor: NDArray[np.int64] = field(default_factory=_AT_START.copy)
     objects: Sequence[NDArray[Any]] = ()
     marks: NDArray[np.int32] | None = None
-
-
-class Shape(NamedTuple):
-    """The shape of a batch: rows, horizon, and which arrays it has.
-
-    Attributes
-    ----------
-    rows, horizon : int
-    state_rows : int
-        The number of input states; 1 if all rows share one.
-    dt : int
-        The `dt` of all rows; 0 if each row has its own.
-    seeded, wants_states, wants_observations, last_infos : bool
-        Whether rows have seeds; which results are wanted (see `Inputs` for `last_infos`).
-    action : str
-        The dtype of the actions as a string, "" if they are objects.
-    """
-
-    rows: int
-    horizon: int
-    state_rows: int
-    dt: int
-    seeded: bool
-    wants_states: bool
-    wants_observations: bool
-    action: str
-    last_infos: bool = False
-
-
-def shape_of(inputs: Inputs, *, states: bool, observations: bool) -> Shape:
-    """Return the shape of a batch with these inputs and results."""
-    return Shape(
-        inputs.count,
-        inputs.horizon,
-        len(inputs.states),
-        inputs.dt if isinstance(inputs.dt, int) else 0,
-        inputs.seeds is not None,
-        states,
-        observations,
-        "" if isinstance(inputs.actions, list) else inputs.actions.dtype.str,
-        inputs.last_infos,
-    )
 
 
 def put_outcome(rows: Rows, index: int, space: Space[Any], outcome: Outcome) -> None:

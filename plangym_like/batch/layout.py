@@ -8,20 +8,23 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete, Space
 from numpy.typing import NDArray
 
 from plangym_like.batch import spaces
-from plangym_like.batch.arrays import REGIONS, Inputs, Leaf, Rows, Shape, shape_of
+from plangym_like.batch.arrays import Inputs, Leaf, Rows
 from plangym_like.batch.ownership import owned
 from plangym_like.errors import BatchLengthError, InputError, StepCountError
 from plangym_like.results import BatchInfo, BatchStep, BatchTransition, Rollout
 from plangym_like.states.rows import Row, StateFormat
 from plangym_like.support.memory_limits import CHECKED_NBYTES, refuse_too_much
 
+# The parts of a batch's memory. ``inputs`` is freed when the batch is done; the others are freed
+# one by one, when the caller drops the arrays in them.
+REGIONS = ("inputs", "states", "observations", "outcomes")
 # Arrays begin at multiples of so many bytes.
 _ALIGN = 64
 _NOTHING = np.empty(0, np.uint8)
@@ -34,6 +37,48 @@ _SHARED = {
     "plain_infos": "presence of other infos",
     "out_of_bounds": "option out_of_bounds",
 }
+
+
+class Shape(NamedTuple):
+    """The shape of a batch: rows, horizon, and which arrays it has.
+
+    Attributes
+    ----------
+    rows, horizon : int
+    state_rows : int
+        The number of input states; 1 if all rows share one.
+    dt : int
+        The `dt` of all rows; 0 if each row has its own.
+    seeded, wants_states, wants_observations, last_infos : bool
+        Whether rows have seeds; which results are wanted (see `Inputs` for `last_infos`).
+    action : str
+        The dtype of the actions as a string, "" if they are objects.
+    """
+
+    rows: int
+    horizon: int
+    state_rows: int
+    dt: int
+    seeded: bool
+    wants_states: bool
+    wants_observations: bool
+    action: str
+    last_infos: bool = False
+
+
+def shape_of(inputs: Inputs, *, states: bool, observations: bool) -> Shape:
+    """Return the shape of a batch with these inputs and results."""
+    return Shape(
+        inputs.count,
+        inputs.horizon,
+        len(inputs.states),
+        inputs.dt if isinstance(inputs.dt, int) else 0,
+        inputs.seeds is not None,
+        states,
+        observations,
+        "" if isinstance(inputs.actions, list) else inputs.actions.dtype.str,
+        inputs.last_infos,
+    )
 
 
 class Layout:

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from plangym_like.batch.arrays import REGIONS, Inputs, Rows, Shape, shape_of
-from plangym_like.batch.layout import Layout
+from plangym_like.batch.arrays import Inputs, Rows
+from plangym_like.batch.layout import REGIONS, Layout, Shape, shape_of
 from plangym_like.errors import WorkerError
 from plangym_like.execution.executor import SubmitOptions
 from plangym_like.execution.schedule import Key
