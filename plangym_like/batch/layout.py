@@ -271,10 +271,12 @@ class Layout:
                 ]
         marks: NDArray[np.int32] | None = None
         observations: Any = None
+        objects: list[NDArray[Any]] = []
         if inputs is None:
             inputs, marks = self._inputs_of(shape, found["inputs"], actions)
         if shape.wants_observations:
             observations = spaces.build(self.observation_space, iter(found["observations"]))
+            objects = [found["observations"][index] for index in self._objects]
         rewards, terminateds, truncateds, n_step, *columns = found["outcomes"]
         names = () if shape.horizon else self.columns
         return Rows(
@@ -287,7 +289,7 @@ class Layout:
             n_step,
             dict(zip(names, columns, strict=True)),
             {} if self.plain_infos and (shape.last_infos or not shape.horizon) else None,
-            objects=[found["observations"][index] for index in self._objects],
+            objects=objects,
             marks=marks,
         )
 
