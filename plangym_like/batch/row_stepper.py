@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.batch.arrays import Inputs, Rows, dt_of
+from plangym_like.batch.arrays import Inputs, Rows, dt_of, put_outcome
 from plangym_like.batch.layout import Layout
 from plangym_like.batch.ownership import owned, owned_info
 from plangym_like.batch.simulator import EnvStep, Simulator, no_simulator
@@ -440,7 +440,7 @@ class RowStepper:
         if found is None:
             return False
         rows.next_states[index], outcome = found
-        sim.put_outcome(rows, index, outcome)
+        put_outcome(rows, index, sim.observation_space, outcome)
         return True
 
     def _run_rows_apart(

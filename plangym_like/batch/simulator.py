@@ -312,11 +312,14 @@ class Simulator(abc.ABC):
         Families that can step many rows at once override this. An override must also copy the
         header of each row's state to its next state.
         """
-        inputs = rows.inputs
+        inputs, space, shows = rows.inputs, self.observation_space, "rgb" in rows.columns
         for index in range(start, stop):
             self._load(rows, index)
             outcome = self.step(owned(inputs.actions[index]), dt_of(inputs, index))
-            self.put_outcome(rows, index, outcome)
+            if shows:
+                info = {**owned_info(outcome[4]), "rgb": self.image()}
+                outcome = (*outcome[:4], info, outcome[5])
+            put_outcome(rows, index, space, outcome)
             if rows.next_states is not None:
                 self.save(rows.next_states[index])
 
@@ -330,12 +333,6 @@ class Simulator(abc.ABC):
         self.write(given[HEADER_NBYTES:])
         if inputs.seeds is not None:
             self.reseed(int(inputs.seeds[index]))
-
-    def put_outcome(self, rows: Rows, index: int, outcome: Outcome) -> None:
-        """Write `outcome`, a result of `step`, to row `index` of a batch."""
-        if "rgb" in rows.columns:
-            outcome = (*outcome[:4], {**owned_info(outcome[4]), "rgb": self.image()}, outcome[5])
-        put_outcome(rows, index, self.observation_space, outcome)
 
     def rollout_rows(self, rows: Rows, start: int, stop: int) -> None:
         """Step each of the rows ``start:stop`` through its T actions, or until its episode ends."""
