@@ -407,7 +407,8 @@ def _plan(
     The result is the bytes of each region; shape, dtype and start of each array of a region; and
     the bytes of all results.
     """
-    sizes, arrays = {}, {}
+    sizes: dict[str, int] = {}
+    arrays: dict[str, list[Any]] = {}
     for region in REGIONS:
         start, arrays[region] = 0, []
         for inner, dtype in _arrays(layout, shape, region):
