@@ -236,7 +236,7 @@ class Layout:
             The arrays would not fit into memory.
         """
         shape = shape_of(inputs, states=states, observations=observations)
-        _, _, nbytes = _plan(self, shape)
+        nbytes = _plan(self, shape)[2]
         if nbytes >= CHECKED_NBYTES:
             refuse_too_much(nbytes)
         return self.place(shape, None, inputs=inputs)
@@ -271,12 +271,13 @@ class Layout:
                 ]
         marks: NDArray[np.int32] | None = None
         observations: Any = None
-        objects: list[NDArray[Any]] = []
+        objects: Sequence[NDArray[Any]] = ()
         if inputs is None:
             inputs, marks = self._inputs_of(shape, found["inputs"], actions)
         if shape.wants_observations:
             observations = spaces.build(self.observation_space, iter(found["observations"]))
-            objects = [found["observations"][index] for index in self._objects]
+            if self._objects:
+                objects = [found["observations"][index] for index in self._objects]
         rewards, terminateds, truncateds, n_step, *columns = found["outcomes"]
         names = () if shape.horizon else self.columns
         return Rows(
