@@ -8,6 +8,7 @@ fixed size, so N of them are an array ``(N,)`` of Python objects; in results, a 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
@@ -336,10 +337,11 @@ def _within(space: spaces.Box, batch: NDArray[Any], out_of_bounds: str) -> Any:
 def _object_actions(space: spaces.Space[Any], actions: Any, lead: int, out_of_bounds: str) -> Any:
     if lead == 0:
         return _one_action(space, actions, out_of_bounds, "")
+    if lead == 1 and not isinstance(actions, (np.ndarray, list)):
+        with contextlib.suppress(ActionError):  # otherwise, it is a batch
+            return [_one_action(space, actions, out_of_bounds, "")]
     if isinstance(actions, (np.ndarray, list)):
         rows: list[Any] = list(actions)
-    elif lead == 1 and _is_one_action(space, actions, out_of_bounds):
-        rows = [actions]
     elif isinstance(actions, (dict, tuple)):
         try:
             rows = _unstacked(space, actions)
@@ -364,14 +366,6 @@ def _unstacked(space: spaces.Space[Any], batch: Any) -> list[Any]:
     """Return the rows of a tree of arrays; raise `ValueError` if the arrays differ in length."""
     (count,) = {len(part) for part in flatten(space, batch)}
     return [take(batch, index) for index in range(count)]
-
-
-def _is_one_action(space: spaces.Space[Any], action: Any, out_of_bounds: str) -> bool:
-    try:
-        _one_action(space, action, out_of_bounds, "")
-    except ActionError:
-        return False
-    return True
 
 
 def _one_action(space: spaces.Space[Any], action: Any, out_of_bounds: str, place: str) -> Any:

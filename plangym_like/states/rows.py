@@ -375,12 +375,8 @@ def _short(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:60]}...{text[-15:]}"
 
 
-def _are_alike(one: Any, other: Any) -> bool:
-    return isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys()
-
-
 def _fields_that_differ(place: str, one: Any, other: Any) -> Iterator[tuple[str, Any, Any]]:
-    if _are_alike(one, other):
+    if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
         for name in one:
             yield from _fields_that_differ(f"{place}.{name}", one[name], other[name])
     elif one != other:
