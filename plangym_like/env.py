@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from plangym_like.audit.auditor import EVERY, Auditor, check_audit
 from plangym_like.audit.comparison import AuditedRows
-from plangym_like.batch.arrays import Inputs, check_on_error, check_one_dt, single_steps
-from plangym_like.batch.layout import Layout
+from plangym_like.batch.arrays import Inputs, single_steps
+from plangym_like.batch.layout import Layout, check_on_error, check_one_dt
 from plangym_like.batch.row_stepper import RowStepper, closed, layout_of
 from plangym_like.batch.simulator import Simulator, name_of
 from plangym_like.batch.spaces import check_out_of_bounds
@@ -477,9 +477,8 @@ class PlanEnv(_Repeatable):
         InputError, StateError
             An argument is invalid; the environment has not been stepped.
         Exception
-            Any error of the environment. If `state` was given, a current state that was reached
-            from `reset` does not change. Any other current state may be lost, and later calls that
-            need it raise `StateLostError`. If `state` was not given, the environment stays as its
+            Any error of the environment. If `state` was given, the current state is then lost, and
+            later calls that need it raise `StateLostError`. Otherwise, the environment stays as its
             own ``step`` left it, but a current state that is kept as a row does not change.
         """
         stepper = self._stepper
@@ -501,7 +500,7 @@ class PlanEnv(_Repeatable):
             self._start(stepper)
         if self._tries:
             self._try_step(stepper, chosen, row, steps)
-        if row is not None and self._auditor.is_due(1):
+        if row is not None and not self._auditor.off and self._auditor.is_due(1):
             sample = self._sample_of_step(layout.check([chosen], row, steps, None))
         result = stepper.current.step(
             chosen,
@@ -700,9 +699,11 @@ class PlanEnv(_Repeatable):
         return self._submit(executor, inputs, options)
 
     def _submit(self, executor: Executor, inputs: Inputs, options: SubmitOptions) -> Any:
-        steps = single_steps(inputs, 0, inputs.count)
-        waits = executor.isolated and not (executor.can_audit or self._auditor.all_rows)
-        if waits or not inputs.count or not self._auditor.is_due(steps):
+        auditor = self._auditor
+        if auditor.off or not inputs.count:
+            return executor.submit(inputs, options)
+        waits = executor.isolated and not (executor.can_audit or auditor.all_rows)
+        if waits or not auditor.is_due(single_steps(inputs, 0, inputs.count)):
             return executor.submit(inputs, options)
         sample = self._sample(executor, inputs, options)
         options = options._replace(processes=sample.processes)

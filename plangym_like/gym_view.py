@@ -13,7 +13,7 @@ from gymnasium.error import ResetNeeded
 from gymnasium.wrappers import TimeLimit
 from numpy.typing import NDArray
 
-from plangym_like.batch.current_state import CurrentState
+from plangym_like.batch.row_stepper import CurrentState
 from plangym_like.batch.simulator import EnvStep
 from plangym_like.states.rows import Row
 

@@ -31,7 +31,7 @@ from playground import CounterEnv, CounterSimulator
 
 import plangym_like
 from plangym_like import BatchEnv, ExternalProcess, ParallelEnv
-from plangym_like.batch.current_state import CurrentState
+from plangym_like.batch.row_stepper import CurrentState
 from plangym_like.errors import ImpureEnvironmentError, InputError
 from plangym_like.states.rows import Row
 

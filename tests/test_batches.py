@@ -7,8 +7,8 @@ import pytest
 from comparing import assert_same
 from gymnasium import spaces
 
-from plangym_like.batch.arrays import check_dt, dt_of
-from plangym_like.batch.layout import Layout
+from plangym_like.batch.arrays import dt_of
+from plangym_like.batch.layout import Layout, check_dt
 from plangym_like.errors import (
     ActionError,
     BatchLengthError,

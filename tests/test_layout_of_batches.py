@@ -11,9 +11,9 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plangym_like.batch.arrays import REGIONS, Rows, Shape
-from plangym_like.batch.layout import Layout, common_layout
-from plangym_like.batch.spaces import flatten
+from plangym_like.batch.arrays import Rows
+from plangym_like.batch.layout import REGIONS, Layout, Shape, common_layout, shape_of
+from plangym_like.batch.spaces import flatten, put
 from plangym_like.errors import InputError
 from plangym_like.states.rows import StateFormat
 
@@ -44,9 +44,10 @@ def arrays_of(rows: Rows, space: Any) -> list[Any]:
     found = [inputs.states, inputs.actions, inputs.dt, inputs.seeds]
     found += [rows.next_states, rows.rewards, rows.terminateds, rows.truncateds, rows.n_step]
     found += list(rows.columns.values())
-    if rows.observations is not None and not isinstance(rows.observations, list):
+    if rows.observations is not None:
         found += flatten(space, rows.observations)
-    return [array for array in found if isinstance(array, np.ndarray)]
+    arrays = [array for array in found if isinstance(array, np.ndarray)]
+    return [array for array in arrays if not array.dtype.hasobject]
 
 
 def shapes() -> Any:
@@ -106,7 +107,7 @@ def test_they_look_as_a_batch_in_ordinary_memory(which: str, horizon: int) -> No
     numbers = np.arange(1, count + 1)
     states = here.format.new(count)
     inputs = here.check(actions, states, numbers, numbers, horizon=bool(horizon))
-    shape = Shape.of(inputs, states=True, observations=True)
+    shape = shape_of(inputs, states=True, observations=True)
     sizes = here.region_nbytes(shape)
     memory = {region: np.zeros(nbytes, np.uint8) for region, nbytes in sizes.items() if nbytes}
     shared = here.place(shape, memory, inputs.actions)
@@ -120,6 +121,31 @@ def test_they_look_as_a_batch_in_ordinary_memory(which: str, horizon: int) -> No
     for one, other in zip(arrays_of(shared, observed), arrays_of(plain, observed), strict=True):
         assert (one.shape, one.dtype) == (other.shape, other.dtype)
         assert one.ctypes.data % 8 == 0
+
+
+@pytest.mark.parametrize("horizon", [0, 2])
+def test_a_result_of_some_rows_is_put_into_others(horizon: int) -> None:
+    """Lists of equal lengths are objects, not rows of an array."""
+    space = spaces.Dict(page=BOX, pair=spaces.Sequence(spaces.Discrete(9)))
+    here = layout(space, plain_infos=True)
+    lead = (3, horizon) if horizon else (3,)
+    inputs = here.check(np.zeros(lead, int), here.format.new(3), 1, None, horizon=bool(horizon))
+    rows, whole = here.allocate(inputs), here.allocate(inputs)
+    for number, at in enumerate(np.ndindex(lead)):
+        page = np.full(BOX.shape, number / 9, np.float32)
+        put(space, rows.observations, at, {"page": page, "pair": (number, number)})
+    for array in (rows.rewards, rows.terminateds, rows.truncateds, rows.n_step, rows.next_states):
+        assert array is not None
+        array[...] = 1
+    result = here.result(rows)
+    nbytes = here.put_result(whole, np.array([2, 0, 1]), result)
+    assert nbytes > 0
+    found: Any = here.result(whole)
+    name = "observations" if horizon else "obs"
+    one, other = getattr(found, name), getattr(result, name)
+    assert_same(one["page"][[2, 0, 1]], other["page"])
+    assert [one["pair"][row] for row in (2, 0, 1)] == other["pair"]
+    assert_same(found.rewards, result.rewards)
 
 
 def test_only_what_is_there_takes_room() -> None:
@@ -166,20 +192,20 @@ def test_shapes_say_what_inputs_are() -> None:
     here = layout()
     states = here.format.new(3)
     inputs = here.check([1, 2, 3], states, [1, 2, 3], [4, 5, 6])
-    assert Shape.of(inputs, states=True, observations=False) == Shape(
+    assert shape_of(inputs, states=True, observations=False) == Shape(
         3, 0, 3, 0, True, True, False, "<i8"
     )
     shared = here.check([1, 2, 3], states[0], 2, None)
-    assert Shape.of(shared, states=False, observations=True) == Shape(
+    assert shape_of(shared, states=False, observations=True) == Shape(
         3, 0, 1, 2, False, False, True, "<i8"
     )
     assert content(shared.states) == content(states[:1])
     numbers = layout(actions=BOX)
     for kind in ("<f4", "<f8", "<f2"):
         box = numbers.check(np.zeros((3, *BOX.shape), kind), states, 1, None)
-        assert Shape.of(box, states=True, observations=True).action == kind
+        assert shape_of(box, states=True, observations=True).action == kind
     words = layout(actions=TEXT).check(["a"] * 3, states, 1, None)
-    assert Shape.of(words, states=True, observations=True).action == ""
+    assert shape_of(words, states=True, observations=True).action == ""
 
 
 def test_envs_of_a_batch_treat_bounds_alike() -> None:

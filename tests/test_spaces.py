@@ -20,8 +20,8 @@ from plangym_like.batch.spaces import (
     is_leaf,
     leaves,
     put,
-    stacked,
     take,
+    with_lists,
 )
 from plangym_like.errors import ActionError, InputError, ObservationError
 
@@ -82,7 +82,6 @@ def _plain(nest: Any) -> Any:
 @pytest.mark.parametrize("space", SPACES, ids=str)
 def test_leaves_say_what_flatten_gives(space):
     found = leaves(space)
-    assert found is not None
     flat = flatten(space, samples(space, 1)[0])
     assert [shape for shape, _ in found] == [np.shape(leaf) for leaf in flat]
     assert [dtype for _, dtype in found] == [np.asarray(leaf).dtype for leaf in flat]
@@ -115,30 +114,36 @@ def test_batches_with_two_leading_axes():
     ],
     ids=str,
 )
-def test_what_has_no_fixed_size_has_no_leaves_and_is_a_list(space):
-    assert leaves(space) is None
+def test_what_has_no_fixed_size_is_an_object(space):
+    assert leaves(space) == [((), np.dtype(object))]
     batch = empty(space, (2,))
-    assert batch == [None, None]
+    assert batch.tolist() == [None, None]
     element = samples(space, 1)[0]
     put(space, batch, 1, element)
-    assert take(batch, 1) is element
+    assert_same(take(batch, 1), element)
+    assert_same(with_lists(space, batch), [None, element])
+
+
+def test_objects_are_copied():
+    value = [np.zeros(2)]
+    batch = empty(spaces.Sequence(BOX), (2, 3))
+    put(spaces.Sequence(BOX), batch, (1, 2), value)
+    value[0] += 1
+    assert_same(take(batch, (1, 2)), [np.zeros(2)])
 
 
 def test_a_tree_with_parts_of_no_fixed_size_has_arrays_and_lists():
     space = spaces.Dict(a=BOX, b=spaces.Tuple((spaces.Text(5), spaces.Discrete(3))))
-    assert leaves(space) is None
     rows = samples(space, 6)
-    batch = stacked(space, rows)
-    assert_same(batch["a"], np.stack([row["a"] for row in rows]))
-    assert batch["b"][0] == [row["b"][0] for row in rows]
-    assert_same(batch["b"][1], np.array([row["b"][1] for row in rows]))
-    folded = stacked(space, rows, 3)
-    assert folded["a"].shape == (2, 3, *BOX.shape)
-    assert folded["b"][0] == [batch["b"][0][:3], batch["b"][0][3:]]
-    assert_same(take(folded, (1, 2))["a"], rows[5]["a"])
-    assert take(folded, (1, 2))["b"][0] == rows[5]["b"][0]
-    blanked = stacked(space, [None, rows[1]])
-    assert not blanked["a"][0].any() and blanked["b"][0] == [None, rows[1]["b"][0]]
+    found = empty(space, (2, 3))
+    for index, row in enumerate(rows):
+        put(space, found, divmod(index, 3), row)
+    batch = with_lists(space, found)
+    assert_same(batch["a"].reshape(6, *BOX.shape), np.stack([row["a"] for row in rows]))
+    words = [row["b"][0] for row in rows]
+    assert batch["b"][0] == [words[:3], words[3:]]
+    assert_same(batch["b"][1].ravel(), np.array([row["b"][1] for row in rows]))
+    assert_same(take(take(batch, 1), 2)["b"][0], words[5])
 
 
 # Observations that do not fit

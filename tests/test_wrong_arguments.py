@@ -29,7 +29,7 @@ from plangym_like.errors import (
     SnapshotError,
     StateFormatError,
 )
-from plangym_like.support.arguments import DEPENDENT_OPTIONS, ENV_OPTIONS, MAKE_OPTIONS
+from plangym_like.support.arguments import OPTIONS
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def env() -> Any:
 def test_the_options_of_make_are_known() -> None:
     named = {*inspect.signature(plangym_like.make).parameters} - {"name", "env_kwargs"}
     of_snapshots = {option for _, options in WAYS.values() for option in options}
-    assert named | of_snapshots <= {*MAKE_OPTIONS, *ENV_OPTIONS, *DEPENDENT_OPTIONS}
+    assert named | of_snapshots <= OPTIONS.keys()
 
 
 def test_a_misspelled_option_of_a_class_a_clone_and_a_check(env: Any) -> None:
@@ -72,18 +72,6 @@ def test_a_misspelled_option_of_a_class_a_clone_and_a_check(env: Any) -> None:
 def test_options_that_belong_elsewhere(option: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         plangym_like.make("CartPole-v1", **option)
-
-
-def test_misspelled_options_of_planners(env: Any) -> None:
-    words = "RandomShooting has no option 'horizn'; it has env, horizon.*; did you mean 'horizon'?"
-    with pytest.raises(InputError, match=words):
-        planners.RandomShooting(env, horizn=3)  # type: ignore[call-arg]
-    with pytest.raises(InputError, match="IW has no option 'discont'.*; did you mean 'discount'?"):
-        planners.IW(env, discont=1)  # type: ignore[call-arg]
-
-
-def test_signatures_of_planners_are_shown() -> None:
-    assert [*inspect.signature(planners.RandomShooting).parameters][:2] == ["env", "horizon"]
 
 
 class Plain(gymnasium.Env):
@@ -141,7 +129,7 @@ def test_options_that_make_vec_cannot_give_to_a_callable(kind: str) -> None:
 
 def test_help_names_every_option_of_make() -> None:
     told = inspect.getdoc(plangym_like.make) or ""
-    for option in (*MAKE_OPTIONS, *ENV_OPTIONS, *DEPENDENT_OPTIONS):
+    for option in OPTIONS:
         assert re.search(rf"^{option} : |``{option}\b", told, re.MULTILINE), option
 
 

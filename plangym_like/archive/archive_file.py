@@ -15,10 +15,8 @@ executes code from it.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
-import mmap
 import os
 import struct
 from collections.abc import Mapping, Sequence
@@ -32,10 +30,7 @@ from plangym_like.states import state_files
 from plangym_like.states.rows import StateFormat
 
 _MAGIC = b"PLSARCH1"
-_DIGEST_NBYTES = 32
-_START = len(_MAGIC) + 8
 _ALIGNMENT = 64
-_PIECE = 1 << 22
 
 
 def save(
@@ -54,7 +49,7 @@ def save(
     ]
     header = {**state_files.describe(state_format, count), "arrays": described}
     text = json.dumps(header).encode()
-    text += b" " * (-(_START + len(text)) % _ALIGNMENT)
+    text += b" " * (-(state_files.START + len(text)) % _ALIGNMENT)
     written: list[Any] = [_MAGIC, struct.pack("<Q", len(text)), text]
     for parts in arrays.values():
         written += [np.ascontiguousarray(part).reshape(-1).view(np.uint8).data for part in parts]
@@ -70,24 +65,10 @@ def load(
     Writing to the arrays does not change the file. The whole file is read once, to verify its
     digest. The errors are listed in `StateArchive.load`.
     """
-    with open(path, "rb") as file:
-        if os.fstat(file.fileno()).st_size < _START + _DIGEST_NBYTES:
-            raise _not_an_archive(path)
-        content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-    if content[: len(_MAGIC)] != _MAGIC:
-        raise _not_an_archive(path)
-    body = len(content) - _DIGEST_NBYTES
-    digest = hashlib.blake2b(digest_size=_DIGEST_NBYTES)
-    for start in range(0, body, _PIECE):
-        digest.update(content[start : min(start + _PIECE, body)])
-    if digest.digest() != content[body:]:
-        raise StateFormatError(
-            f"{path} is damaged or truncated: its digest does not match; copy or save it again"
-        )
-    (length,) = struct.unpack_from("<Q", content, len(_MAGIC))
-    text = content[_START : _START + length]
-    count = state_files.check_header(path, text, state_format)
-    arrays, start = {}, _START + length
+    told = "an archive of states: give a file that StateArchive.save wrote"
+    content, count, text, start = state_files.map_file(path, _MAGIC, told, state_format)
+    state_files.verify_digest(path, content)
+    arrays, body = {}, len(content) - state_files.DIGEST_NBYTES
     try:
         for name, dtype, shape in json.loads(text)["arrays"]:
             size = math.prod(shape)
@@ -98,9 +79,3 @@ def load(
     if start != body:
         raise StateFormatError(f"{path} is damaged: its arrays do not end where its digest begins")
     return count, arrays
-
-
-def _not_an_archive(path: str | os.PathLike[str]) -> StateFormatError:
-    return StateFormatError(
-        f"{path} is not an archive of states: give a file that StateArchive.save wrote"
-    )

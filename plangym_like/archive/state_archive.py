@@ -15,7 +15,7 @@ from plangym_like.archive.columns import check_archivable, dtype_and_shape, fitt
 from plangym_like.archive.growing_array import GrowingArray
 from plangym_like.archive.row_blocks import RowBlocks
 from plangym_like.archive.row_index import RowIndex, hash_rows
-from plangym_like.batch.arrays import check_dt
+from plangym_like.batch.layout import check_dt
 from plangym_like.env import PlanEnv
 from plangym_like.errors import ClosedError, InputError, StateError, StateFormatError
 from plangym_like.states.rows import Row, States

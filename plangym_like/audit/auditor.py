@@ -69,6 +69,8 @@ class Auditor:
 
     Attributes
     ----------
+    off : bool
+        Whether no call is audited, now and later.
     may_follow : bool
         Whether audits follow rows. They stop when an action has hung, because a later step might
         hang as well.
@@ -99,10 +101,10 @@ class Auditor:
         self._wrappers = wrappers
         self.may_follow = True
         self.random = np.random.default_rng(0)
-        # Steps taken so far. Minus infinity: no call is ever due.
-        self._steps = 0.0 if layout.exact and mode != "off" else -np.inf
-        # The steps that pay for the audits so far, and those at which the next call is due.
-        self._paid = self._due = 0.0
+        self.off = mode == "off" or not layout.exact
+        # The steps taken so far, those that pay for the audits so far, and those at which the next
+        # call is due.
+        self._steps = self._paid = self._due = 0.0
         # Seconds of a step that the environment takes, and of one in an audit.
         self._step_seconds, self._audit_seconds = np.inf, _FIRST_SECONDS
         self._length = _SHORT
@@ -189,7 +191,7 @@ class Auditor:
         ImpureEnvironmentError
             The mode is ``"raise"``.
         """
-        if self._steps == -np.inf:
+        if self.off:
             return
         message = (
             f"row {row} of {self._name} {how}, and {field} differed: {values}. "
@@ -198,7 +200,7 @@ class Auditor:
         )
         if self._mode == "raise":
             raise ImpureEnvironmentError(message, row, field, values)
-        self._steps = -np.inf
+        self.off = True
         self._layout.exact = False
         self._on_found(message)
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from plangym_like.audit import auditor as budget
 from plangym_like.audit.auditor import Auditor
 from plangym_like.batch import spaces
-from plangym_like.batch.arrays import Inputs, select_rows, single_steps
+from plangym_like.batch.arrays import Inputs, put_outcome, select_rows, single_steps
 from plangym_like.batch.layout import Layout
 from plangym_like.errors import ClosedError, StateCapacityError, StepTimeoutError, WorkerError
 from plangym_like.results import (
@@ -181,10 +181,13 @@ class AuditedRows:
         infos = [live.infos[0], steps[-1].infos[0]]
         both = set(infos[0]) & set(infos[1]) - set(STEP_COUNTS)
         infos = [{key: info[key] for key in info if key in both} for info in infos]
-        observations = [spaces.take(step.obs, 0) for step in steps]
+        space, length = self._layout.observation_space, len(steps)
+        observations = spaces.empty(space, (1, length))
+        for time, step in enumerate(steps):
+            spaces.put(space, observations, (0, time), spaces.take(step.obs, 0))
         saved = Rollout(
             steps[-1].states,
-            spaces.stacked(self._layout.observation_space, observations, len(steps)),
+            spaces.with_lists(space, observations),
             np.stack([step.rewards for step in steps], axis=1),
             np.stack([step.terminateds for step in steps], axis=1),
             np.stack([step.truncateds for step in steps], axis=1),
@@ -247,20 +250,11 @@ class AuditedRows:
 
     def _as_batch(self, step: Transition) -> Any:
         """Return the result of a single step as that of a batch of one row."""
-        space, rows = self._layout.observation_space, self._layout.allocate(self._inputs)
+        rows = self._layout.allocate(self._inputs)
         assert rows.next_states is not None
-        rows.next_states[0], rows.rewards[0] = step.state, step.reward
-        rows.terminateds[0], rows.truncateds[0] = step.terminated, step.truncated
-        if isinstance(rows.observations, list):
-            rows.observations[0] = spaces.as_row(space, step.obs)
-        else:
-            spaces.put(space, rows.observations, 0, step.obs)
-        info = dict(step.info)
-        rows.n_step[0], _ = (info.pop(name) for name in STEP_COUNTS)
-        for name, column in rows.columns.items():
-            column[0] = info.pop(name)
-        if rows.infos is not None and info:
-            rows.infos[0] = info
+        rows.next_states[0], info = step.state, dict(step.info)
+        n_step, _ = (info.pop(name) for name in STEP_COUNTS)
+        put_outcome(rows, 0, self._layout.observation_space, (*step[1:5], info, n_step))
         return self._layout.result(rows)
 
     def _cause(self, inputs: Inputs) -> str:

@@ -1,22 +1,22 @@
-"""One batch: its checked inputs, its shape, and the arrays for its results."""
+"""One batch: its checked inputs, and the arrays for its results."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+from gymnasium.spaces import Space
 from numpy.typing import NDArray
 
-from plangym_like.errors import InputError, StepCountError
+from plangym_like.batch import spaces
+from plangym_like.batch.ownership import owned_info
 from plangym_like.states.rows import Row
 
 Leaf = tuple[tuple[int, ...], np.dtype[Any]]
-
-# The parts of a batch's memory. ``inputs`` is freed when the batch is done; the others are freed
-# one by one, when the caller drops the arrays in them.
-REGIONS = ("inputs", "states", "observations", "outcomes")
+# The result of `Simulator.step`.
+Outcome = tuple[Any, float, bool, bool, dict[str, Any], int]
 
 _AT_START = np.zeros(1, np.int64)
 
@@ -51,6 +51,7 @@ class Rows:
     have a second axis of length T. ``next_states`` and ``observations`` are ``None`` if they
     were not requested. ``columns`` holds the values of the info keys that every row has, and
     ``infos`` holds each row's other infos. ``cursor[0]`` is the index of the row being stepped.
+    ``objects`` holds the arrays of `observations` whose elements are Python objects, in order.
     ``marks`` ``(N,)``, in shared memory, tells which process has stepped each row: 0 for none, -1
     for the caller, otherwise the worker's index plus 1.
     """
@@ -65,61 +66,27 @@ class Rows:
     columns: dict[str, NDArray[Any]]
     infos: MutableMapping[int, Mapping[str, Any]] | None
     cursor: NDArray[np.int64] = field(default_factory=_AT_START.copy)
+    objects: Sequence[NDArray[Any]] = ()
     marks: NDArray[np.int32] | None = None
 
-    @property
-    def have_objects(self) -> bool:
-        """Whether some results are Python objects, which cannot be put into shared memory."""
-        return self.infos is not None or isinstance(self.observations, list)
 
+def put_outcome(rows: Rows, index: int, space: Space[Any], outcome: Outcome) -> None:
+    """Write `outcome`, the result of one step, to row `index` of a batch.
 
-class Shape(NamedTuple):
-    """The shape of a batch: rows, horizon, and which arrays it has.
-
-    Attributes
-    ----------
-    rows, horizon : int
-    state_rows : int
-        The number of input states; 1 if all rows share one.
-    dt : int
-        The `dt` of all rows; 0 if each row has its own.
-    seeded, wants_states, wants_observations, last_infos : bool
-        Whether rows have seeds; which results are wanted (see `Inputs` for `last_infos`).
-    action : str
-        The dtype of the actions as a string, "" if they are objects.
+    `space` is the space of its observation. Its info may hold other keys than ``rows.columns``.
     """
-
-    rows: int
-    horizon: int
-    state_rows: int
-    dt: int
-    seeded: bool
-    wants_states: bool
-    wants_observations: bool
-    action: str
-    last_infos: bool = False
-
-    @classmethod
-    def of(cls, inputs: Inputs, *, states: bool, observations: bool) -> Shape:
-        """Return the shape of a batch with these inputs."""
-        return cls(
-            inputs.count,
-            inputs.horizon,
-            len(inputs.states),
-            inputs.dt if isinstance(inputs.dt, int) else 0,
-            inputs.seeds is not None,
-            states,
-            observations,
-            "" if isinstance(inputs.actions, list) else inputs.actions.dtype.str,
-            inputs.last_infos,
-        )
-
-
-def check_on_error(on_error: Any) -> bool:
-    """Return whether `on_error` masks failed rows; raise `InputError` if it is invalid."""
-    if on_error not in ("raise", "mask"):
-        raise InputError(f"on_error must be 'raise' or 'mask', got {on_error!r}")
-    return bool(on_error == "mask")
+    obs, reward, terminated, truncated, info, n_step = outcome
+    rows.rewards[index] = reward
+    rows.terminateds[index] = terminated
+    rows.truncateds[index] = truncated
+    rows.n_step[index] = n_step
+    spaces.put(space, rows.observations, index, obs)
+    for name, column in rows.columns.items():
+        column[index] = info[name]
+    if rows.infos is not None and (info or type(info) is not dict):
+        rest = owned_info(info, rows.columns)
+        if rest:
+            rows.infos[index] = rest
 
 
 def select_rows(inputs: Inputs, rows: NDArray[np.intp]) -> Inputs:
@@ -168,42 +135,3 @@ def steps_of(inputs: Inputs) -> float:
     if isinstance(inputs.dt, int):
         return float(inputs.dt * (inputs.horizon or 1))
     return single_steps(inputs, 0, inputs.count) / inputs.count if inputs.count else 1.0
-
-
-def check_dt(dt: Any) -> int | NDArray[np.int64]:
-    """Return `dt` as an int or ``(N,) int64``.
-
-    Raises
-    ------
-    StepCountError
-        `dt` is neither a number nor a flat sequence of numbers, or one of its values is not a whole
-        number of at least 1.
-    """
-    if type(dt) is int:
-        if 1 <= dt < 2**63:
-            return dt
-        raise StepCountError(f"dt must be a whole number of at least 1, got {dt}")
-    try:
-        steps = np.asarray(dt)
-    except ValueError as error:
-        raise StepCountError(f"dt must be one number or one for each row, got {dt!r}") from error
-    if steps.size == 0 and steps.ndim == 1:
-        return np.empty(0, np.int64)
-    if steps.dtype.kind not in "iu":
-        raise StepCountError(f"dt must be a whole number of at least 1, got {dt!r}")
-    if steps.ndim > 1:
-        raise StepCountError(f"dt must be one number or one for each row, got shape {steps.shape}")
-    steps = steps.astype(np.int64)
-    if (steps < 1).any():
-        raise StepCountError(f"dt must be a whole number of at least 1, got {dt!r}")
-    return int(steps) if steps.ndim == 0 else steps
-
-
-def check_one_dt(dt: Any) -> int:
-    """Return `dt` as an int; raise `InputError` unless it is one whole number of at least 1."""
-    if type(dt) is int and 0 < dt < 2**63:
-        return dt
-    steps = check_dt(dt)
-    if not isinstance(steps, int):
-        raise InputError(f"step takes one dt, not one for each row; got {dt!r}")
-    return steps

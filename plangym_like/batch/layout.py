@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,13 +15,16 @@ from gymnasium.spaces import Box, Discrete, Space
 from numpy.typing import NDArray
 
 from plangym_like.batch import spaces
-from plangym_like.batch.arrays import REGIONS, Inputs, Leaf, Rows, Shape, check_dt
+from plangym_like.batch.arrays import Inputs, Leaf, Rows
 from plangym_like.batch.ownership import owned
-from plangym_like.errors import BatchLengthError, InputError
+from plangym_like.errors import BatchLengthError, InputError, StepCountError
 from plangym_like.results import BatchInfo, BatchStep, BatchTransition, Rollout
 from plangym_like.states.rows import Row, StateFormat
 from plangym_like.support.memory_limits import CHECKED_NBYTES, refuse_too_much
 
+# The parts of a batch's memory. ``inputs`` is freed when the batch is done; the others are freed
+# one by one, when the caller drops the arrays in them.
+REGIONS = ("inputs", "states", "observations", "outcomes")
 # Arrays begin at multiples of so many bytes.
 _ALIGN = 64
 _NOTHING = np.empty(0, np.uint8)
@@ -32,6 +37,48 @@ _SHARED = {
     "plain_infos": "presence of other infos",
     "out_of_bounds": "option out_of_bounds",
 }
+
+
+class Shape(NamedTuple):
+    """The shape of a batch: rows, horizon, and which arrays it has.
+
+    Attributes
+    ----------
+    rows, horizon : int
+    state_rows : int
+        The number of input states; 1 if all rows share one.
+    dt : int
+        The `dt` of all rows; 0 if each row has its own.
+    seeded, wants_states, wants_observations, last_infos : bool
+        Whether rows have seeds; which results are wanted (see `Inputs` for `last_infos`).
+    action : str
+        The dtype of the actions as a string, "" if they are objects.
+    """
+
+    rows: int
+    horizon: int
+    state_rows: int
+    dt: int
+    seeded: bool
+    wants_states: bool
+    wants_observations: bool
+    action: str
+    last_infos: bool = False
+
+
+def shape_of(inputs: Inputs, *, states: bool, observations: bool) -> Shape:
+    """Return the shape of a batch with these inputs and results."""
+    return Shape(
+        inputs.count,
+        inputs.horizon,
+        len(inputs.states),
+        inputs.dt if isinstance(inputs.dt, int) else 0,
+        inputs.seeds is not None,
+        states,
+        observations,
+        "" if isinstance(inputs.actions, list) else inputs.actions.dtype.str,
+        inputs.last_infos,
+    )
 
 
 class Layout:
@@ -71,10 +118,10 @@ class Layout:
         self.plain_infos = plain_infos
         self.exact = exact
         self.out_of_bounds = out_of_bounds
-        self.obs_leaves = spaces.leaves(observation_space)
-        self._obs_nbytes = sum(
-            math.prod(shape) * dtype.itemsize for shape, dtype in self.obs_leaves or ()
-        )
+        self._obs_leaves = spaces.leaves(observation_space)
+        # The indexes of the leaves that are arrays of objects.
+        self._objects = [at for at, (_, kind) in enumerate(self._obs_leaves) if kind.hasobject]
+        self._obs_nbytes = sum(_nbytes(*leaf) for leaf in self._obs_leaves)
         self.array_actions = spaces.is_leaf(action_space)
         # The range and the dtype of `Discrete` actions; other spaces have an empty range.
         self._choices = range(0)
@@ -174,7 +221,7 @@ class Layout:
     def signature(self) -> int:
         """A number that is equal for layouts whose batches have the same form and meaning."""
         actions = spaces.leaves(self.action_space)
-        arrays = [*(self.obs_leaves or ()), *self.columns.values(), *(actions or ())]
+        arrays = [*self._obs_leaves, *self.columns.values(), *actions]
         told = [(shape, dtype.str) for shape, dtype in arrays]
         parts = self.format.fingerprint, list(self.columns), self.plain_infos, told
         digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
@@ -188,15 +235,15 @@ class Layout:
         MemoryError
             The arrays would not fit into memory.
         """
-        shape = Shape.of(inputs, states=states, observations=observations)
-        nbytes = _plan(self, shape).nbytes
+        shape = shape_of(inputs, states=states, observations=observations)
+        nbytes = _plan(self, shape)[2]
         if nbytes >= CHECKED_NBYTES:
             refuse_too_much(nbytes)
         return self.place(shape, None, inputs=inputs)
 
     def region_nbytes(self, shape: Shape) -> dict[str, int]:
         """Return how many bytes each region of a batch needs, by name."""
-        return _plan(self, shape).regions
+        return _plan(self, shape)[0]
 
     def place(
         self,
@@ -210,27 +257,27 @@ class Layout:
 
         By default, its inputs are in ``regions["inputs"]``, except `actions` that are objects.
         All processes place the arrays of a batch in the same way. If `regions` is ``None``, the
-        results are new arrays.
+        results are new arrays. Arrays of objects are always new.
         """
         found: dict[str, list[NDArray[Any]]] = {}
-        for name, arrays in _plan(self, shape).arrays.items():
+        for name, arrays in _plan(self, shape)[1].items():
             if name != "inputs" or inputs is None:
                 memory = None if regions is None else regions.get(name, _NOTHING)
                 found[name] = [
                     np.empty(inner, dtype)
-                    if memory is None
+                    if memory is None or dtype.hasobject
                     else np.ndarray(inner, dtype, memory, at)
                     for inner, dtype, at in arrays
                 ]
         marks: NDArray[np.int32] | None = None
         observations: Any = None
+        objects: Sequence[NDArray[Any]] = ()
         if inputs is None:
             inputs, marks = self._inputs_of(shape, found["inputs"], actions)
         if shape.wants_observations:
-            if self.obs_leaves is None:
-                observations = [None] * (shape.rows * max(1, shape.horizon))
-            else:
-                observations = spaces.build(self.observation_space, iter(found["observations"]))
+            observations = spaces.build(self.observation_space, iter(found["observations"]))
+            if self._objects:
+                objects = [found["observations"][index] for index in self._objects]
         rewards, terminateds, truncateds, n_step, *columns = found["outcomes"]
         names = () if shape.horizon else self.columns
         return Rows(
@@ -243,6 +290,7 @@ class Layout:
             n_step,
             dict(zip(names, columns, strict=True)),
             {} if self.plain_infos and (shape.last_infos or not shape.horizon) else None,
+            objects=objects,
             marks=marks,
         )
 
@@ -269,10 +317,10 @@ class Layout:
     ) -> BatchTransition | BatchStep | Rollout:
         """Return the result of the finished `rows`; `errors` holds the errors of failed rows."""
         if errors:
-            _blank(rows, list(errors))
+            self._blank(rows, list(errors))
         inputs, observations = rows.inputs, rows.observations
-        if isinstance(observations, list):
-            observations = spaces.stacked(self.observation_space, observations, inputs.horizon)
+        if rows.objects:
+            observations = spaces.with_lists(self.observation_space, observations)
         columns = {**rows.columns, "n_step": rows.n_step, "dt": inputs.dt}
         plain: Sequence[Mapping[str, Any]] | None = None
         if rows.infos:
@@ -284,6 +332,20 @@ class Layout:
         if inputs.horizon:
             return Rollout(rows.next_states, *parts)
         return BatchTransition(rows.next_states, *parts)
+
+    def _blank(self, rows: Rows, failed: list[int]) -> None:
+        """Fill failed rows: invalid states, NaN rewards, false flags, else zeros or ``None``."""
+        rows.rewards[failed] = np.nan
+        arrays = [rows.terminateds, rows.truncateds, rows.n_step, *rows.columns.values()]
+        if rows.next_states is not None:
+            arrays.append(rows.next_states)
+        if rows.observations is not None:
+            arrays += spaces.flatten(self.observation_space, rows.observations)
+        for array in arrays:
+            array[failed] = None if array.dtype.hasobject else 0
+        if rows.infos is not None:
+            for index in failed:
+                rows.infos.pop(index, None)
 
     def put_result(self, rows: Rows, at: NDArray[np.intp], result: Any) -> int:
         """Write `result`, the result of some rows of a batch, into the rows `at` of `rows`.
@@ -301,15 +363,16 @@ class Layout:
         if rows.next_states is not None:
             pairs.append((rows.next_states, result.states))
         if rows.observations is not None:
-            space, found = self.observation_space, result.observations if horizon else result.obs
-            if self.obs_leaves is not None:
-                leaves = spaces.flatten(space, rows.observations)
-                pairs += zip(leaves, spaces.flatten(space, found), strict=True)
-            else:
-                for index, row in enumerate(at):
-                    one, first = spaces.take(found, index), row * max(1, horizon)
-                    each = [spaces.take(one, time) for time in range(horizon)] or [one]
-                    rows.observations[first : first + len(each)] = each
+            found = result.observations if horizon else result.obs
+            for array, part in zip(
+                spaces.flatten(self.observation_space, rows.observations),
+                spaces.flatten(self.observation_space, found),
+                strict=True,
+            ):
+                if isinstance(part, list):  # NumPy would take sequences in it for axes
+                    flat = chain.from_iterable(part) if horizon else part
+                    part = np.fromiter(flat, object).reshape(len(at), *array.shape[1:])
+                pairs.append((array, part))
         for array, part in pairs:
             array[at] = part
         if rows.infos is not None and infos.has_objects and not horizon:
@@ -336,52 +399,28 @@ def common_layout(layouts: Sequence[Layout]) -> Layout:
     return first
 
 
-def _blank(rows: Rows, failed: list[int]) -> None:
-    """Fill failed rows: invalid states, NaN rewards, false flags, otherwise zeros or ``None``."""
-    if rows.next_states is not None:
-        rows.next_states[failed] = 0
-    if isinstance(rows.observations, list) and (horizon := rows.inputs.horizon):
-        starts = [index * horizon for index in failed]
-        spaces.blank(rows.observations, [start + t for start in starts for t in range(horizon)])
-    elif rows.observations is not None:
-        spaces.blank(rows.observations, failed)
-    rows.rewards[failed] = np.nan
-    for column in (rows.terminateds, rows.truncateds, rows.n_step, *rows.columns.values()):
-        column[failed] = 0
-    if rows.infos is not None:
-        for index in failed:
-            rows.infos.pop(index, None)
-
-
-class _Plan(NamedTuple):
-    """Where the arrays of batches of one shape are.
-
-    Attributes
-    ----------
-    arrays : dict of str to list
-        Shape, dtype and start of each array of a region.
-    regions : dict of str to int
-        The bytes of each region.
-    nbytes : int
-        The bytes of all results.
-    """
-
-    arrays: dict[str, list[tuple[tuple[int, ...], np.dtype[Any], int]]]
-    regions: dict[str, int]
-    nbytes: int
-
-
 @lru_cache(maxsize=64)
-def _plan(layout: Layout, shape: Shape) -> _Plan:
-    plan = _Plan({}, {}, 0)
+def _plan(
+    layout: Layout, shape: Shape
+) -> tuple[dict[str, int], dict[str, list[tuple[tuple[int, ...], np.dtype[Any], int]]], int]:
+    """Return where the arrays of batches of one shape are.
+
+    The result is the bytes of each region; shape, dtype and start of each array of a region; and
+    the bytes of all results.
+    """
+    sizes: dict[str, int] = {}
+    arrays: dict[str, list[Any]] = {}
     for region in REGIONS:
-        start = 0
-        plan.arrays[region] = []
+        start, arrays[region] = 0, []
         for inner, dtype in _arrays(layout, shape, region):
-            plan.arrays[region].append((inner, dtype, start))
-            start += -(-math.prod(inner) * dtype.itemsize // _ALIGN) * _ALIGN
-        plan.regions[region] = start
-    return plan._replace(nbytes=sum(plan.regions.values()) - plan.regions["inputs"])
+            arrays[region].append((inner, dtype, start))
+            start += -(-_nbytes(inner, dtype) // _ALIGN) * _ALIGN
+        sizes[region] = start
+    return sizes, arrays, sum(sizes.values()) - sizes["inputs"]
+
+
+def _nbytes(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
+    return 0 if dtype.hasobject else math.prod(shape) * dtype.itemsize
 
 
 def _arrays(layout: Layout, shape: Shape, region: str) -> list[Leaf]:
@@ -405,7 +444,7 @@ def _arrays(layout: Layout, shape: Shape, region: str) -> list[Leaf]:
     if region == "observations":
         if not shape.wants_observations:
             return []
-        return [((*lead, *inner), dtype) for inner, dtype in layout.obs_leaves or ()]
+        return [((*lead, *inner), dtype) for inner, dtype in layout._obs_leaves]
     flag = np.dtype(bool)
     columns = {} if shape.horizon else layout.columns
     return [
@@ -426,19 +465,59 @@ def _common_length(lengths: dict[str, int]) -> int:
 
 
 def _checked_seeds(seeds: Any) -> NDArray[np.uint64]:
-    try:
-        numbers = np.atleast_1d(np.asarray(seeds))
-    except ValueError as error:
-        raise _wrong_seeds(seeds) from error
-    if numbers.size == 0:
-        return np.empty(0, np.uint64)
-    if numbers.ndim != 1 or numbers.dtype.kind not in "iu" or bool((numbers < 0).any()):
-        raise _wrong_seeds(seeds)
-    return numbers.astype(np.uint64)
+    numbers = _whole_numbers(seeds, 0)
+    if numbers is None:
+        raise InputError(
+            f"seeds must be whole numbers of at least 0, one for each row, got {seeds!r}"
+        )
+    return np.atleast_1d(numbers).astype(np.uint64)
 
 
-def _wrong_seeds(seeds: Any) -> InputError:
-    return InputError(f"seeds must be whole numbers of at least 0, one for each row, got {seeds!r}")
+def _whole_numbers(given: Any, least: int) -> NDArray[Any] | None:
+    """Return `given` as an array ``()`` or ``(N,)``; ``None`` unless all are at least `least`."""
+    with contextlib.suppress(ValueError):
+        numbers = np.asarray(given)
+        if numbers.shape == (0,):
+            return np.empty(0, np.int64)
+        if numbers.ndim < 2 and numbers.dtype.kind in "iu" and bool((numbers >= least).all()):
+            return numbers
+    return None
+
+
+def check_dt(dt: Any) -> int | NDArray[np.int64]:
+    """Return `dt` as an int or ``(N,) int64``.
+
+    Raises
+    ------
+    StepCountError
+        `dt` is neither a number nor a flat sequence of numbers, or one of its values is not a whole
+        number of at least 1.
+    """
+    if type(dt) is int and 1 <= dt < 2**63:
+        return dt
+    steps = _whole_numbers(dt, 1)
+    if steps is None or (steps > np.iinfo(np.int64).max).any():
+        raise StepCountError(
+            f"dt must be a whole number of at least 1, or one for each row, got {dt!r}"
+        )
+    return int(steps) if steps.ndim == 0 else steps.astype(np.int64)
+
+
+def check_one_dt(dt: Any) -> int:
+    """Return `dt` as an int; raise `InputError` unless it is one whole number of at least 1."""
+    if type(dt) is int and 0 < dt < 2**63:
+        return dt
+    steps = check_dt(dt)
+    if not isinstance(steps, int):
+        raise InputError(f"step takes one dt, not one for each row; got {dt!r}")
+    return steps
+
+
+def check_on_error(on_error: Any) -> bool:
+    """Return whether `on_error` masks failed rows; raise `InputError` if it is invalid."""
+    if on_error not in ("raise", "mask"):
+        raise InputError(f"on_error must be 'raise' or 'mask', got {on_error!r}")
+    return bool(on_error == "mask")
 
 
 def _spread(array: NDArray[Any], count: int) -> NDArray[Any]:

@@ -19,13 +19,11 @@ from gymnasium.spaces import Space
 from numpy.typing import NDArray
 
 from plangym_like.batch import spaces
-from plangym_like.batch.arrays import Leaf, Rows, dt_of
+from plangym_like.batch.arrays import Leaf, Outcome, Rows, dt_of, put_outcome
 from plangym_like.batch.ownership import owned, owned_info
 from plangym_like.errors import EnvApiError, InputError, RewardError, SnapshotError
 from plangym_like.states.rows import HEADER_NBYTES, Row
 
-# The result of `Simulator.step`.
-Outcome = tuple[Any, float, bool, bool, dict[str, Any], int]
 # What ``env.step`` returns.
 EnvStep = tuple[Any, Any, bool, bool, dict[str, Any]]
 _FLAGS = (bool, np.bool_)
@@ -314,11 +312,14 @@ class Simulator(abc.ABC):
         Families that can step many rows at once override this. An override must also copy the
         header of each row's state to its next state.
         """
-        inputs = rows.inputs
+        inputs, space, shows = rows.inputs, self.observation_space, "rgb" in rows.columns
         for index in range(start, stop):
             self._load(rows, index)
             outcome = self.step(owned(inputs.actions[index]), dt_of(inputs, index))
-            self.put_outcome(rows, index, outcome)
+            if shows:
+                info = {**owned_info(outcome[4]), "rgb": self.image()}
+                outcome = (*outcome[:4], info, outcome[5])
+            put_outcome(rows, index, space, outcome)
             if rows.next_states is not None:
                 self.save(rows.next_states[index])
 
@@ -332,24 +333,6 @@ class Simulator(abc.ABC):
         self.write(given[HEADER_NBYTES:])
         if inputs.seeds is not None:
             self.reseed(int(inputs.seeds[index]))
-
-    def put_outcome(self, rows: Rows, index: int, outcome: Outcome) -> None:
-        """Write `outcome`, a result of `step`, to row `index` of a batch."""
-        obs, reward, terminated, truncated, info, n_step = outcome
-        rows.rewards[index] = reward
-        rows.terminateds[index] = terminated
-        rows.truncateds[index] = truncated
-        rows.n_step[index] = n_step
-        if isinstance(rows.observations, list):
-            rows.observations[index] = owned(spaces.as_row(self.observation_space, obs))
-        else:
-            spaces.put(self.observation_space, rows.observations, index, obs)
-        for name, column in rows.columns.items():
-            column[index] = self.image() if name == "rgb" else info[name]
-        if rows.infos is not None and (info or type(info) is not dict):
-            rest = owned_info(info, rows.columns)
-            if rest:
-                rows.infos[index] = rest
 
     def rollout_rows(self, rows: Rows, start: int, stop: int) -> None:
         """Step each of the rows ``start:stop`` through its T actions, or until its episode ends."""
@@ -373,10 +356,7 @@ class Simulator(abc.ABC):
                 rows.rewards[index, time] = reward
                 rows.terminateds[index, time] = terminated
                 rows.truncateds[index, time] = truncated
-                if isinstance(rows.observations, list):
-                    row = spaces.as_row(self.observation_space, obs)
-                    rows.observations[index * inputs.horizon + time] = owned(row)
-                elif rows.observations is not None:
+                if rows.observations is not None:
                     place = (index, time)
                     spaces.put(self.observation_space, rows.observations, place, obs)
             rows.n_step[index] = frames

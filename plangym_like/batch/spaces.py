@@ -2,14 +2,14 @@
 
 ``Box``, ``Discrete``, ``MultiDiscrete`` and ``MultiBinary`` are leaves: N elements are one array
 ``(N, *shape)``. Elements of other spaces (``Text``, ``Graph``, ``Sequence``, ``OneOf``) have no
-fixed size, so N of them are a list of N Python objects. ``Dict`` and ``Tuple`` are batched as in
-Gymnasium: as trees of such arrays and lists with the same structure.
+fixed size, so N of them are an array ``(N,)`` of Python objects; in results, a list. ``Dict`` and
+``Tuple`` are batched as in Gymnasium: as trees of such arrays with the same structure.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -17,9 +17,11 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from plangym_like.batch.ownership import owned
 from plangym_like.errors import ActionError, InputError, ObservationError
 from plangym_like.states.rows import MAGIC
 
+_OBJECT = np.dtype(object)
 _LEAVES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 # What to do with actions beyond the bounds of a `Box`.
 _POLICIES = ("pass", "raise", "clip")
@@ -32,22 +34,19 @@ def is_leaf(space: spaces.Space[Any]) -> bool:
     return isinstance(space, _LEAVES)
 
 
-def leaves(space: spaces.Space[Any]) -> list[tuple[tuple[int, ...], np.dtype[Any]]] | None:
-    """Return the shape and dtype of each leaf, in order, or ``None`` if a part is not an array.
+def leaves(space: spaces.Space[Any]) -> list[tuple[tuple[int, ...], np.dtype[Any]]]:
+    """Return the shape and dtype of each leaf, in order; a part without a fixed size is an object.
 
-    >>> leaves(spaces.Dict(a=spaces.Discrete(3), b=spaces.Box(0, 1, (2,))))
-    [((), dtype('int64')), ((2,), dtype('float32'))]
+    >>> leaves(spaces.Dict(a=spaces.Text(3), b=spaces.Box(0, 1, (2,))))
+    [((), dtype('O')), ((2,), dtype('float32'))]
     """
     if isinstance(space, _LEAVES):
         assert space.dtype is not None and space.shape is not None
         return [(tuple(space.shape), np.dtype(space.dtype))]
-    found = []
-    for part in _parts(space) or ():
-        inner = leaves(part)
-        if inner is None:
-            return None
-        found += inner
-    return found if _parts(space) is not None else None
+    if not isinstance(space, (spaces.Dict, spaces.Tuple)):
+        return [((), _OBJECT)]
+    parts = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
+    return [leaf for part in parts for leaf in leaves(part)]
 
 
 def build(space: spaces.Space[Any], arrays: Iterator[Any]) -> Any:
@@ -55,7 +54,7 @@ def build(space: spaces.Space[Any], arrays: Iterator[Any]) -> Any:
     if isinstance(space, spaces.Dict):
         return {key: build(part, arrays) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
-        return tuple(build(part, arrays) for part in space.spaces)
+        return tuple([build(part, arrays) for part in space.spaces])
     return next(arrays)
 
 
@@ -72,18 +71,11 @@ def flatten(space: spaces.Space[Any], tree: Any) -> list[Any]:
 def empty(space: spaces.Space[Any], lead: tuple[int, ...]) -> Any:
     """Return an uninitialised batch of `space` with the leading shape `lead`.
 
-    Parts without a fixed size are flat lists.
-
     >>> empty(spaces.Dict(a=spaces.Box(0, 1, (2,)), b=spaces.Text(5)), (3,))["b"]
-    [None, None, None]
+    array([None, None, None], dtype=object)
     """
-    if isinstance(space, _LEAVES):
-        return np.empty((*lead, *(space.shape or ())), space.dtype)
-    if isinstance(space, spaces.Dict):
-        return {key: empty(part, lead) for key, part in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple([empty(part, lead) for part in space.spaces])
-    return [None] * math.prod(lead)
+    found = [np.empty((*lead, *shape), dtype) for shape, dtype in leaves(space)]
+    return build(space, iter(found))
 
 
 def as_row(space: spaces.Space[Any], obs: Any) -> Any:
@@ -99,27 +91,12 @@ def as_row(space: spaces.Space[Any], obs: Any) -> Any:
     return take(batch, 0)
 
 
-def stacked(space: spaces.Space[Any], rows: Sequence[Any], horizon: int = 0) -> Any:
-    """Return `rows`, observations of `space`, as one batch; ``None`` becomes a blank row.
-
-    If `horizon` is given, the batch has the leading shape ``(len(rows) // horizon, horizon)``.
-    """
-    batch = empty(space, (len(rows),))
-    for index, row in enumerate(rows):
-        if row is not None:
-            put(space, batch, index, row)
-    blank(batch, [index for index, row in enumerate(rows) if row is None])
-    return _folded(batch, horizon) if horizon else batch
-
-
-def _folded(batch: Any, horizon: int) -> Any:
-    if isinstance(batch, dict):
-        return {key: _folded(part, horizon) for key, part in batch.items()}
-    if isinstance(batch, tuple):
-        return tuple([_folded(part, horizon) for part in batch])
-    if isinstance(batch, list):
-        return [batch[start : start + horizon] for start in range(0, len(batch), horizon)]
-    return batch.reshape(-1, horizon, *batch.shape[1:])
+def with_lists(space: spaces.Space[Any], batch: Any) -> Any:
+    """Return `batch` with lists in place of arrays of objects."""
+    parts = flatten(space, batch)
+    if not any(part.dtype.hasobject for part in parts):
+        return batch
+    return build(space, iter([p.tolist() if p.dtype.hasobject else p for p in parts]))
 
 
 def put(space: spaces.Space[Any], batch: Any, index: int | tuple[int, ...], value: Any) -> None:
@@ -139,10 +116,6 @@ def put(space: spaces.Space[Any], batch: Any, index: int | tuple[int, ...], valu
         ):
             value = fitted(space, value, batch.shape[lead:], batch.dtype)
         batch[index] = value
-    elif isinstance(batch, list):
-        if value is None:
-            raise ObservationError(f"the observation is None, which is not in {space}")
-        batch[index] = value  # type: ignore[index]
     else:
         parts: Any = space.spaces  # type: ignore[attr-defined]
         if isinstance(batch, dict):
@@ -182,14 +155,20 @@ def _check_length(space: Any, value: Any) -> None:
 
 def fitted(
     space: spaces.Space[Any], value: Any, shape: tuple[int, ...], dtype: np.dtype[Any]
-) -> NDArray[Any]:
+) -> Any:
     """Return the observation `value` as an array of `shape` and `dtype`; see `as_dtype`.
+
+    If `dtype` is ``object``, return a copy of `value`.
 
     Raises
     ------
     ObservationError
         The observation does not fit; the message names `space`.
     """
+    if dtype.hasobject:
+        if value is None:
+            raise ObservationError(f"the observation is None, which is not in {space}")
+        return owned(value)
     try:
         given = np.asarray(value)
     except (ValueError, TypeError) as error:
@@ -244,28 +223,12 @@ def _told(value: Any) -> str:
     return type(value).__name__ if dtype is None else f"an array of {dtype}"
 
 
-def blank(batch: Any, indices: Sequence[int]) -> None:
-    """Overwrite rows `indices` of `batch` with zeros, or with ``None`` if rows are objects."""
-    if isinstance(batch, (dict, tuple)):
-        for inner in batch.values() if isinstance(batch, dict) else batch:
-            blank(inner, indices)
-    elif isinstance(batch, list):
-        for index in indices:
-            batch[index] = None
-    else:
-        batch[indices] = 0
-
-
 def take(batch: Any, index: int | tuple[int, ...]) -> Any:
     """Return row `index` of `batch`, a tree of arrays and lists."""
     if isinstance(batch, dict):
         return {key: take(inner, index) for key, inner in batch.items()}
     if isinstance(batch, tuple):
         return tuple(take(inner, index) for inner in batch)
-    if isinstance(batch, list) and isinstance(index, tuple):
-        for place in index:
-            batch = batch[place]
-        return batch
     return batch[index]
 
 
@@ -374,10 +337,11 @@ def _within(space: spaces.Box, batch: NDArray[Any], out_of_bounds: str) -> Any:
 def _object_actions(space: spaces.Space[Any], actions: Any, lead: int, out_of_bounds: str) -> Any:
     if lead == 0:
         return _one_action(space, actions, out_of_bounds, "")
+    if lead == 1 and not isinstance(actions, (np.ndarray, list)):
+        with contextlib.suppress(ActionError):  # otherwise, it is a batch
+            return [_one_action(space, actions, out_of_bounds, "")]
     if isinstance(actions, (np.ndarray, list)):
         rows: list[Any] = list(actions)
-    elif lead == 1 and _is_one_action(space, actions, out_of_bounds):
-        rows = [actions]
     elif isinstance(actions, (dict, tuple)):
         try:
             rows = _unstacked(space, actions)
@@ -404,14 +368,6 @@ def _unstacked(space: spaces.Space[Any], batch: Any) -> list[Any]:
     return [take(batch, index) for index in range(count)]
 
 
-def _is_one_action(space: spaces.Space[Any], action: Any, out_of_bounds: str) -> bool:
-    try:
-        _one_action(space, action, out_of_bounds, "")
-    except ActionError:
-        return False
-    return True
-
-
 def _one_action(space: spaces.Space[Any], action: Any, out_of_bounds: str, place: str) -> Any:
     """Check all parts of an action that is not an array; return the action."""
     try:
@@ -436,14 +392,6 @@ def _checked_parts(space: spaces.Space[Any], action: Any, out_of_bounds: str) ->
     elif space.contains(action):
         return action
     raise ActionError(f"{action!r} is not in {space}")
-
-
-def _parts(space: spaces.Space[Any]) -> list[spaces.Space[Any]] | None:
-    if isinstance(space, spaces.Dict):
-        return list(space.spaces.values())
-    if isinstance(space, spaces.Tuple):
-        return list(space.spaces)
-    return None
 
 
 def wrong_shape(space: spaces.Space[Any], given: Any, lead: int) -> ActionError:

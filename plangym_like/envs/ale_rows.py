@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.batch.arrays import Rows
-from plangym_like.batch.simulator import Outcome
+from plangym_like.batch.arrays import Outcome, Rows
 from plangym_like.envs.ale_game import PlannableAle
 from plangym_like.envs.fast_form import FastForm
 from plangym_like.errors import StateCapacityError, StateFormatError

@@ -22,7 +22,8 @@ import numpy as np
 from gymnasium.wrappers import PassiveEnvChecker, TimeLimit
 from numpy.typing import NDArray
 
-from plangym_like.batch.simulator import EnvStep, Outcome
+from plangym_like.batch.arrays import Outcome
+from plangym_like.batch.simulator import EnvStep
 from plangym_like.envs.ale_game import PlannableAle
 from plangym_like.envs.ale_rows import ALE_AT, COUNTS, HEAD, AleRows, outgrown, wrong_length
 from plangym_like.envs.codec import Codec

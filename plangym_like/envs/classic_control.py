@@ -28,8 +28,8 @@ import numpy as np
 from gymnasium.wrappers import TimeLimit
 from numpy.typing import NDArray
 
-from plangym_like.batch.arrays import Rows, given_states
-from plangym_like.batch.simulator import EnvStep, Outcome
+from plangym_like.batch.arrays import Outcome, Rows, given_states
+from plangym_like.batch.simulator import EnvStep
 from plangym_like.envs.block_stepper import BlockStepper, Outcomes, put_generators
 from plangym_like.envs.classic_dynamics import DYNAMICS, Dynamics, elementary_functions_agree
 from plangym_like.envs.classic_dynamics.dynamics import Columns

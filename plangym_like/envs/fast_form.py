@@ -11,8 +11,8 @@ import numpy as np
 from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
-from plangym_like.batch.arrays import Inputs, Rows
-from plangym_like.batch.simulator import Outcome, Simulator
+from plangym_like.batch.arrays import Inputs, Outcome, Rows, put_outcome
+from plangym_like.batch.simulator import Simulator
 from plangym_like.states.rows import HEADER_NBYTES, Row
 
 TRIALS = 32
@@ -147,7 +147,7 @@ def disagreement(
         outcome = sim.step(action.copy(), 1)
         if outcome[4].keys() != expected.columns.keys():
             return f"the info of row {index} is {outcome[4]!r}, not {', '.join(expected.columns)}"
-        sim.put_outcome(expected, index, outcome)
+        put_outcome(expected, index, sim.observation_space, outcome)
         sim.save(expected.next_states[index])
         if not plays_on and (outcome[2] or outcome[3]):
             sim.env.reset()
@@ -189,7 +189,7 @@ def _step_each(form: FastForm, sim: Simulator, rows: Rows) -> None:
         one = form.step_one(rows.inputs.states[index], action, 1)
         if one is not None:
             rows.next_states[index], outcome = one
-            sim.put_outcome(rows, index, outcome)
+            put_outcome(rows, index, sim.observation_space, outcome)
 
 
 def _first_difference(found: Rows, expected: Rows) -> str:

@@ -18,17 +18,9 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.batch.arrays import Rows
+from plangym_like.batch.arrays import Outcome, Rows
 from plangym_like.batch.ownership import owned
-from plangym_like.batch.simulator import (
-    EnvStep,
-    Outcome,
-    as_flag,
-    as_reset,
-    as_reward,
-    as_step,
-    name_of,
-)
+from plangym_like.batch.simulator import EnvStep, as_flag, as_reset, as_reward, as_step, name_of
 from plangym_like.envs import painting
 from plangym_like.envs.codec import Codec
 from plangym_like.envs.family_env import as_wrappers

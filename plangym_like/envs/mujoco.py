@@ -30,8 +30,8 @@ from gymnasium.envs.mujoco import MujocoEnv as GymnasiumMujocoEnv
 from gymnasium.envs.mujoco.mujoco_rendering import OffScreenViewer
 from numpy.typing import NDArray
 
+from plangym_like.batch.arrays import Outcome
 from plangym_like.batch.ownership import owned, owned_info
-from plangym_like.batch.simulator import Outcome
 from plangym_like.envs import painting
 from plangym_like.envs.codec import Codec
 from plangym_like.envs.family_env import FamilyEnv

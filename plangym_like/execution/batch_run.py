@@ -453,7 +453,7 @@ class BatchRun:
             reported[start:stop] = True
         # The worker may have stepped more rows since.
         reported &= self._marks == unreported(worker)
-        rows, span = self._batch.rows, self._horizon
+        rows = self._batch.rows
         for row, packed in report.objects.items():
             if not reported[row]:
                 continue
@@ -466,8 +466,8 @@ class BatchRun:
             if info is not None:
                 assert rows.infos is not None
                 rows.infos[row] = info
-            if observations:
-                rows.observations[row * span : (row + 1) * span] = observations
+            for array, observation in zip(rows.objects, observations, strict=True):
+                array[row] = observation
         self._marks[reported] = worker + 1
 
     def _retry_of_dead(self, outcome: Outcome) -> None:

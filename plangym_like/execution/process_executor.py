@@ -11,10 +11,9 @@ from concurrent.futures import CancelledError
 from functools import partial
 from typing import Any
 
-from plangym_like.batch.arrays import REGIONS, Inputs, steps_of
-from plangym_like.batch.current_state import not_in_use
-from plangym_like.batch.layout import Layout
-from plangym_like.batch.row_stepper import RowStepper
+from plangym_like.batch.arrays import Inputs, steps_of
+from plangym_like.batch.layout import REGIONS, Layout
+from plangym_like.batch.row_stepper import RowStepper, not_in_use
 from plangym_like.errors import ClosedError, WorkerTimeoutError
 from plangym_like.execution.batch_run import BatchRun
 from plangym_like.execution.executor import SerialExecutor, SubmitOptions

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.batch.arrays import Inputs, Rows, Shape, steps_of
+from plangym_like.batch.arrays import Inputs, Rows, steps_of
 from plangym_like.batch.layout import Layout
 from plangym_like.batch.row_stepper import RowStepper, row_exit
 from plangym_like.errors import StateMismatchError
@@ -258,12 +258,8 @@ class _RowServer:
         if cached is None:
             cached = self._place(block, results, packed)
         description, rows, steps = cached
-        if rows.have_objects:
-            observations = rows.observations
-            if isinstance(observations, list):
-                observations = [None] * len(observations)
-            infos: Any = None if rows.infos is None else {}
-            rows = replace(rows, infos=infos, observations=observations)
+        if rows.infos is not None:
+            rows = replace(rows, infos={})
         slot = self._slot
         slot[CURSOR], slot[START], slot[STOP], slot[BATCH] = -1, 0, 0, number
         rows.cursor = slot[CURSOR : CURSOR + 1]
@@ -289,7 +285,7 @@ class _RowServer:
         rows = layout.place(description.shape, regions, actions)
         rows.inputs.verified = description.verified
         found = description, rows, steps_of(rows.inputs)
-        if actions is None and isinstance(rows.inputs.dt, int):
+        if actions is None and isinstance(rows.inputs.dt, int) and not rows.objects:
             if len(self._placed) >= _KEPT_PLACES:
                 self._placed.clear()
             self._placed[block, *results, packed] = found
@@ -352,9 +348,9 @@ class _RowServer:
             report.batch, report.stepped = batch.key[1], stepped
             report.start = int(slot[START])
             report.row = max(int(slot[CURSOR]), report.start)
-            if batch.rows.have_objects:
+            if _holds_objects(batch.rows):
                 rows = itertools.chain.from_iterable(range(*each) for each in stepped)
-                report.objects, refused = _pack(batch.rows, batch.description.shape, rows)
+                report.objects, refused = _pack(batch.rows, rows)
                 if refused and not batch.description.masked and failure is None:
                     report.row = report.start = min(refused)
                     failure = refused[report.row]
@@ -419,31 +415,26 @@ def _mismatch(layout: Layout) -> StateMismatchError:
 
 def _holds_objects(rows: Rows) -> bool:
     """Return whether some of the results so far are Python objects."""
-    return bool(rows.infos) or isinstance(rows.observations, list)
+    return bool(rows.infos or rows.objects)
 
 
-def _pack(
-    rows: Rows, shape: Shape, stepped: Iterable[int]
-) -> tuple[dict[int, bytes], dict[int, Exception]]:
+def _pack(rows: Rows, stepped: Iterable[int]) -> tuple[dict[int, bytes], dict[int, Exception]]:
     """Pickle the info and the observations of each row, so that each can be read alone.
 
     Return them by row index, and the errors of the rows for which this failed.
     """
     packed: dict[int, bytes] = {}
     refused: dict[int, Exception] = {}
-    infos, span = rows.infos or {}, max(1, shape.horizon)
+    infos = rows.infos or {}
     for row in stepped:
-        observations: list[Any] = []
-        if isinstance(rows.observations, list):
-            observations = rows.observations[row * span : (row + 1) * span]
-        elif row not in infos:
+        if not rows.objects and row not in infos:
             continue
         try:
-            packed[row] = dumps((infos.get(row), observations))
+            packed[row] = dumps((infos.get(row), [array[row] for array in rows.objects]))
         except BaseException as error:  # pickling raised it: workers are not interrupted
             failure = error if isinstance(error, Exception) else row_exit(error)
             failure.add_note("(its info or observation cannot be sent from its worker)")
-            failure.add_note(f"(in row {row} of a batch of {shape.rows})")
+            failure.add_note(f"(in row {row} of a batch of {rows.inputs.count})")
             refused[row] = failure
     return packed, refused
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from plangym_like.batch.arrays import REGIONS, Inputs, Rows, Shape
-from plangym_like.batch.layout import Layout
+from plangym_like.batch.arrays import Inputs, Rows
+from plangym_like.batch.layout import REGIONS, Layout, Shape, shape_of
 from plangym_like.errors import WorkerError
 from plangym_like.execution.executor import SubmitOptions
 from plangym_like.execution.schedule import Key
@@ -127,7 +127,7 @@ class SharedBatch:
         if not kept and isinstance(inputs.actions, list):
             inputs = replace(inputs, actions=copy.deepcopy(inputs.actions))
         self.inputs = inputs
-        self._shape = Shape.of(inputs, states=options.states, observations=options.observations)
+        self._shape = shape_of(inputs, states=options.states, observations=options.observations)
         sizes = dict(layout.region_nbytes(self._shape))
         self.nbytes = sum(sizes.values())
         actions = inputs.actions if isinstance(inputs.actions, list) else None
@@ -211,8 +211,8 @@ class SharedBatch:
         """Return the rows with copies of the arrays whose memory cannot be lent to the caller."""
         rows = self.layout.place(self._shape, self.memory.results(), inputs=self.inputs)
         rows.infos = self.rows.infos
-        if isinstance(self.rows.observations, list):
-            rows.observations = self.rows.observations
+        for own, array in zip(rows.objects, self.rows.objects, strict=True):
+            own[:] = array
         return rows
 
 

@@ -18,9 +18,7 @@ from plangym_like.lanes.row_lanes import RowLanes
 from plangym_like.lanes.sequential_lanes import SequentialLanes
 from plangym_like.snapshots.trial_outcomes import trials_shared
 from plangym_like.support.arguments import (
-    DEPENDENT_OPTIONS,
-    ENV_OPTIONS,
-    MAKE_OPTIONS,
+    OPTIONS,
     misfit,
     several_agents,
 )
@@ -142,8 +140,7 @@ def env_factory(source: EnvSource, **kwargs: Any) -> Callable[[], Any]:
 
 def _called(source: Callable[..., Any], /, **kwargs: Any) -> Any:
     """Call `source`, which makes an environment, with `kwargs`; see `call_source`."""
-    known = {*MAKE_OPTIONS, *ENV_OPTIONS, *DEPENDENT_OPTIONS}
-    for option in kwargs.keys() & known - {*GYMNASIUM_OPTIONS}:
+    for option in kwargs.keys() & OPTIONS.keys() - {*GYMNASIUM_OPTIONS}:
         if "unexpected" in misfit(source, **{option: None}):
             name = name_of(source)
             raise InputError(

@@ -12,7 +12,7 @@ from plangym_like.planners.plan import Plan, check_plan_env
 from plangym_like.planners.progress_bar import ProgressBar
 from plangym_like.planners.search import Progress, Search
 from plangym_like.states.rows import Row
-from plangym_like.support.arguments import as_count, check_seconds, checks_options
+from plangym_like.support.arguments import as_count, check_seconds
 
 
 class Planner(ABC):
@@ -49,11 +49,6 @@ class Planner(ABC):
     def __init__(self, env: PlanEnv) -> None:
         check_plan_env(self.name, env)
         self.env = env
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if "__init__" in vars(cls):
-            cls.__init__ = checks_options(cls.__init__)  # type: ignore[method-assign]
 
     def plan(
         self,

@@ -327,7 +327,7 @@ def _nbytes_of_one(wrapper: Any) -> int:
     lengths = [0]
     for name in ("observation_space", "action_space"):
         space = getattr(wrapper, name, None)
-        parts = [] if space is None else spaces.leaves(space) or []
+        parts = [] if space is None else spaces.leaves(space)
         lengths.append(sum(int(np.prod(shape)) * kind.itemsize + 64 for shape, kind in parts))
     return max(lengths)
 

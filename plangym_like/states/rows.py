@@ -175,7 +175,10 @@ class StateFormat:
         words = heads.view(np.uint64)
         wanted = 2 if self.variable else 3
         if not (words[:, :wanted] == self.header[:wanted]).all():
-            self._explain(rows, words)
+            self._refuse_foreign(rows)
+            index = int(np.argmax((words[:, :wanted] != self.header[:wanted]).any(axis=1)))
+            begins_right = rows[index, : len(MAGIC)].tobytes() == MAGIC
+            raise self._damaged(index, "its length" if begins_right else "its header")
         if self.variable and (words[:, 2] > self.payload_nbytes).any():
             raise self._damaged(int(np.argmax(words[:, 2] > self.payload_nbytes)), "its length")
         if self.checksum:
@@ -249,9 +252,8 @@ class StateFormat:
         if states.ndim == 1:
             states = states[None]
         if states.ndim != 2 or states.shape[1] != self.state_nbytes:
-            if states.ndim == 2 and states.shape[0] and states.shape[1] >= HEADER_NBYTES:
-                head = np.ascontiguousarray(states[:, :HEADER_NBYTES])
-                self._explain(states, head.view(np.uint64), only_mismatch=True)
+            if states.ndim == 2 and states.shape[1] >= HEADER_NBYTES:
+                self._refuse_foreign(states)
             raise StateFormatError(
                 f"a state row of this environment has {self.state_nbytes} bytes, "
                 f"got an array of shape {states.shape}"
@@ -263,26 +265,20 @@ class StateFormat:
         rows: Row = states
         return rows
 
-    def _explain(
-        self, rows: Row, words: NDArray[np.uint64], *, only_mismatch: bool = False
-    ) -> None:
-        magic = np.frombuffer(MAGIC, np.uint8)
-        bad = (rows[:, :4] != magic).any(axis=1)
-        if bad.any():
-            if only_mismatch:
-                return
-            raise self._damaged(int(np.argmax(bad)), "its header")
-        other = (words[:, :2] != self.header[:2]).any(axis=1)
-        if other.any():
-            index = int(np.argmax(other))
-            family = rows[index, 4:8].tobytes().decode("ascii", "replace")
+    def _refuse_foreign(self, rows: Row) -> None:
+        """Raise `StateMismatchError` if some rows, of any width, are of another environment."""
+        heads = np.ascontiguousarray(rows[:, :HEADER_NBYTES])
+        are_rows = (heads[:, : len(MAGIC)] == np.frombuffer(MAGIC, np.uint8)).all(axis=1)
+        words = heads.view(np.uint64)
+        foreign = are_rows & (words[:, :2] != self.header[:2]).any(axis=1)
+        if foreign.any():
+            index = int(np.argmax(foreign))
+            family = heads[index, 4:8].tobytes().decode("ascii", "replace")
             fingerprint = int(words[index, 1])
             known = _known_fingerprints.get(fingerprint, f"fingerprint {fingerprint:016x}")
             raise mismatch(
                 f"state row {index} is", self.family, self.fingerprint_fields, family, known
             )
-        if not only_mismatch:
-            raise self._damaged(int(np.argmax(words[:, 2] != self.header[2])), "its length")
 
     @staticmethod
     def _damaged(index: int, what: str) -> StateFormatError:
@@ -379,12 +375,8 @@ def _short(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:60]}...{text[-15:]}"
 
 
-def _are_alike(one: Any, other: Any) -> bool:
-    return isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys()
-
-
 def _fields_that_differ(place: str, one: Any, other: Any) -> Iterator[tuple[str, Any, Any]]:
-    if _are_alike(one, other):
+    if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
         for name in one:
             yield from _fields_that_differ(f"{place}.{name}", one[name], other[name])
     elif one != other:

@@ -17,6 +17,7 @@ import contextlib
 import errno
 import hashlib
 import json
+import mmap
 import os
 import stat
 import struct
@@ -31,10 +32,10 @@ from plangym_like.errors import StateFormatError
 from plangym_like.states.rows import Row, StateFormat, fingerprint_of, mismatch
 
 _MAGIC = b"PLSFILE1"
-_DIGEST_NBYTES = 32
+DIGEST_NBYTES = 32
 _HEADER_LIMIT = 1 << 20
-_START = len(_MAGIC) + 8
-_PIECE = 1 << 20
+START = len(_MAGIC) + 8
+_PIECE = 1 << 22
 
 
 def save(path: str | os.PathLike[str], state_format: StateFormat, rows: Row) -> None:
@@ -62,7 +63,7 @@ def describe(state_format: StateFormat, count: int) -> dict[str, Any]:
 
 def write(path: str | os.PathLike[str], parts: Iterable[Any]) -> None:
     """Write the buffers `parts` and their digest; see `save`."""
-    digest = hashlib.blake2b(digest_size=_DIGEST_NBYTES)
+    digest = hashlib.blake2b(digest_size=DIGEST_NBYTES)
     with replacing(path) as file:
         for part in parts:
             digest.update(part)
@@ -111,8 +112,6 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 def load(path: str | os.PathLike[str], state_format: StateFormat) -> Row:
     """Return the rows ``(N, state_nbytes)`` in a file, after checking all of them.
 
-    The header is checked before the rows are read.
-
     Raises
     ------
     StateFormatError
@@ -120,48 +119,75 @@ def load(path: str | os.PathLike[str], state_format: StateFormat) -> Row:
     StateMismatchError
         The states belong to another environment, version or configuration.
     """
-    with open(path, "rb") as file:
-        status = os.fstat(file.fileno())
-        # The number of bytes after the first `_START` bytes; ``None`` for a pipe.
-        room = status.st_size - _START if stat.S_ISREG(status.st_mode) else None
-        start = file.read(_START)
-        short = room is not None and room < _DIGEST_NBYTES
-        if len(start) < _START or short or not start.startswith(_MAGIC):
-            raise StateFormatError(
-                f"{path} is not a file of state rows: give a file that save_states wrote"
-            )
-        (length,) = struct.unpack_from("<Q", start, len(_MAGIC))
-        if length > _HEADER_LIMIT or (room is not None and length > room - _DIGEST_NBYTES):
-            raise StateFormatError(
-                f"{path} is damaged or truncated: a header of {length} bytes is too long"
-            )
-        text = file.read(length)
-        nbytes = check_header(path, text, state_format) * state_format.state_nbytes
-        if room is not None and nbytes != room - length - _DIGEST_NBYTES:
-            raise _wrong_count(path)
-        content = _read(file, nbytes, known=room is not None)
-        sealed = file.read(_DIGEST_NBYTES + 1)
-    if len(content) != nbytes:
+    told = "a file of state rows: give a file that save_states wrote"
+    content, count, _, start = map_file(path, _MAGIC, told, state_format)
+    nbytes = count * state_format.state_nbytes
+    if nbytes != len(content) - start - DIGEST_NBYTES:
         raise _wrong_count(path)
-    digest = hashlib.blake2b(start + text, digest_size=_DIGEST_NBYTES)
-    digest.update(content.data)
-    if digest.digest() != sealed:
-        raise StateFormatError(
-            f"{path} is damaged or truncated: its digest does not match; copy or save it again"
-        )
-    return state_format.check(content.reshape(-1, state_format.state_nbytes))
+    verify_digest(path, content)
+    rows = np.frombuffer(content, np.uint8, nbytes, start).copy()
+    return state_format.check(rows.reshape(-1, state_format.state_nbytes))
 
 
-def check_header(path: str | os.PathLike[str], text: bytes, state_format: StateFormat) -> int:
-    """Return the number of rows from the header `text`, after checking the rows' format.
+def map_file(
+    path: str | os.PathLike[str], magic: bytes, told: str, state_format: StateFormat
+) -> tuple[mmap.mmap, int, bytes, int]:
+    """Map a file that `write` wrote into memory, and check its header; the rest is not read yet.
+
+    Writing to the memory does not change the file.
+
+    Parameters
+    ----------
+    path : path
+    magic : bytes
+        The first 8 bytes of such files.
+    told : str
+        What such files are, for the message about another file.
+    state_format : StateFormat
+        The format that the rows in the file must have.
+
+    Returns
+    -------
+    tuple
+        The content, the number of rows, the header, and where the content begins after it.
 
     Raises
     ------
     StateFormatError
-        The header is damaged.
+        The file is another one, or its header is damaged.
     StateMismatchError
         The rows have another format.
     """
+    with open(path, "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode) or status.st_size < START + DIGEST_NBYTES:
+            raise StateFormatError(f"{path} is not {told}")
+        content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    if content[: len(magic)] != magic:
+        raise StateFormatError(f"{path} is not {told}")
+    (length,) = struct.unpack_from("<Q", content, len(magic))
+    if length > min(_HEADER_LIMIT, len(content) - START - DIGEST_NBYTES):
+        raise StateFormatError(
+            f"{path} is damaged or truncated: a header of {length} bytes is too long"
+        )
+    text = content[START : START + length]
+    return content, _checked_count(path, text, state_format), text, START + length
+
+
+def verify_digest(path: str | os.PathLike[str], content: mmap.mmap) -> None:
+    """Raise `StateFormatError` unless the digest at the end of `content` matches."""
+    body = len(content) - DIGEST_NBYTES
+    digest = hashlib.blake2b(digest_size=DIGEST_NBYTES)
+    for start in range(0, body, _PIECE):
+        digest.update(content[start : min(start + _PIECE, body)])
+    if digest.digest() != content[body:]:
+        raise StateFormatError(
+            f"{path} is damaged or truncated: its digest does not match; copy or save it again"
+        )
+
+
+def _checked_count(path: str | os.PathLike[str], text: bytes, state_format: StateFormat) -> int:
+    """Return the number of rows from the header `text`, after checking the rows' format."""
     header = _header(path, text)
     if header["fingerprint"] != f"{state_format.fingerprint:016x}":
         raise mismatch(
@@ -175,23 +201,6 @@ def check_header(path: str | os.PathLike[str], text: bytes, state_format: StateF
     if not isinstance(count, int) or isinstance(count, bool) or count < 0:
         raise _wrong_count(path)
     return count
-
-
-def _read(file: BinaryIO, nbytes: int, *, known: bool) -> Row:
-    """Read at most `nbytes` bytes.
-
-    If `known` is false, the file may be shorter, so memory is allocated only as data arrives.
-    """
-    if known:
-        content = np.empty(nbytes, np.uint8)
-        return content[: file.readinto(content.data)]  # type: ignore[attr-defined]
-    pieces = bytearray()
-    while len(pieces) < nbytes:
-        piece = file.read(min(_PIECE, nbytes - len(pieces)))
-        if not piece:
-            break
-        pieces += piece
-    return np.frombuffer(pieces, np.uint8)
 
 
 def _wrong_count(path: str | os.PathLike[str]) -> StateFormatError:

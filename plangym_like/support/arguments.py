@@ -20,37 +20,31 @@ _UNEXPECTED = re.compile(
     r"([\w<>]+)(?:\.__init__)?\(\) "
     r"(?:got an unexpected keyword argument '(\w+)'|takes no arguments)"
 )
-# The options that `make` takes but environment classes do not.
-MAKE_OPTIONS = ("n_workers", "ray", "snapshot", "isolate", "step_timeout", "start_timeout")
-# The other options of `make`; those that it documents as `env_kwargs` come last.
-ENV_OPTIONS = (
-    "frameskip",
-    "autoreset",
-    "delay_setup",
-    "audit",
-    "audit_every",
-    "out_of_bounds",
-    "wrappers",
-    "render_mode",
-    "obs_type",
-    "return_image",
-    "remove_time_limit",
-    "state_capacity",
-    "max_episode_steps",
-    "disable_env_checker",
-)
-# Options that have an effect only with another option of `make`.
-DEPENDENT_OPTIONS = {
-    "allow_pickle": "snapshot='pickle'",
-    "replay_capacity": "snapshot='replay'",
-    "live_prefixes": "snapshot='replay'",
-    "start_method": "n_workers",
-    "address": "ray=True",
-    "resources": "ray=True",
-    "placement": "ray=True",
-    "runtime_env": "ray=True",
-    "cores_per_actor": "ray=True",
-    "object_store_memory": "ray=True",
+# The options of `make` -> what to do if an environment class or function has no such option.
+OPTIONS = {
+    **dict.fromkeys(
+        ("n_workers", "ray", "snapshot", "isolate", "step_timeout", "start_timeout"),
+        "give it to plangym_like.make",
+    ),
+    **dict.fromkeys(
+        (
+            *("frameskip", "autoreset", "delay_setup", "audit", "audit_every", "out_of_bounds"),
+            *("wrappers", "render_mode", "obs_type", "return_image", "remove_time_limit"),
+            # Those that `make` documents as `env_kwargs`.
+            *("state_capacity", "max_episode_steps", "disable_env_checker"),
+        ),
+        "other environments have it",
+    ),
+    "allow_pickle": "it belongs to snapshot='pickle'",
+    **dict.fromkeys(("replay_capacity", "live_prefixes"), "it belongs to snapshot='replay'"),
+    "start_method": "it belongs to n_workers",
+    **dict.fromkeys(
+        (
+            *("address", "resources", "placement", "runtime_env"),
+            *("cores_per_actor", "object_store_memory"),
+        ),
+        "it belongs to ray=True",
+    ),
 }
 # Options of other libraries, and what to do instead.
 _ELSEWHERE = {
@@ -138,24 +132,16 @@ def unknown_option(error: TypeError, options: Mapping[str, Any]) -> InputError |
         Raised by a call with `options`.
     options : mapping
     """
-    known = (*MAKE_OPTIONS, *ENV_OPTIONS, *DEPENDENT_OPTIONS)
     found = _UNEXPECTED.search(str(error))
     if found is None:
         return None
     # Python names the option unless the class has no constructor.
-    option: str | None = found[2] or next((each for each in options if each not in known), None)
+    option: str | None = found[2] or next((each for each in options if each not in OPTIONS), None)
     if option is None or option not in options:
         return None
-    if option in MAKE_OPTIONS:
-        return InputError(f"{found[1]} has no option {option!r}; give it to plangym_like.make")
-    if option in DEPENDENT_OPTIONS:
-        owner = DEPENDENT_OPTIONS[option]
-        return InputError(f"{found[1]} has no option {option!r}; it belongs to {owner}")
-    hint = did_you_mean(option, known)
-    if option in ENV_OPTIONS:
-        hint = "; other environments have it"
-    elif option in _ELSEWHERE:
-        hint = f"; {_ELSEWHERE[option]}"
+    if option in OPTIONS:
+        return InputError(f"{found[1]} has no option {option!r}; {OPTIONS[option]}")
+    hint = f"; {_ELSEWHERE[option]}" if option in _ELSEWHERE else did_you_mean(option, OPTIONS)
     return InputError(f"neither make nor {found[1]} has an option {option!r}{hint}")
 
 
@@ -184,34 +170,6 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """
     near = difflib.get_close_matches(word, known, n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
-
-
-def checks_options(init: Callable[..., None]) -> Callable[..., None]:
-    """Wrap the constructor `init`, so that an unknown option raises an error.
-
-    A constructor with ``**kwargs`` is returned unchanged.
-
-    Raises
-    ------
-    InputError
-        Raised by the returned constructor; the message lists its options.
-    """
-    parameters = list(inspect.signature(init).parameters.values())[1:]
-    known = [each.name for each in parameters if each.kind is not each.VAR_POSITIONAL]
-    if any(each.kind is each.VAR_KEYWORD for each in parameters):
-        return init
-
-    @functools.wraps(init)
-    def checked(self: Any, *args: Any, **options: Any) -> None:
-        for option in options:
-            if option not in known:
-                raise InputError(
-                    f"{type(self).__name__} has no option {option!r}; it has "
-                    f"{', '.join(known)}{did_you_mean(option, known)}"
-                )
-        init(self, *args, **options)
-
-    return checked
 
 
 def misfit(function: Callable[..., Any], *args: Any, **options: Any) -> str:

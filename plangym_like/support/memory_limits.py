@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 CHECKED_NBYTES = 1 << 24
 # The memory that is kept free in a cgroup for other needs of its processes.
 _RESERVE_NBYTES = 1 << 24
-_PROC = Path("/proc")
+_PROC, _CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 
 def ensure_available(nbytes: int) -> None:
@@ -28,7 +28,7 @@ def ensure_available(nbytes: int) -> None:
     """
     if nbytes < CHECKED_NBYTES:
         return
-    for available, where in _available(_PROC):
+    for available, where in _available(_PROC, _CGROUPS):
         if nbytes > available:
             raise OSError(errno.ENOMEM, f"only {max(available, 0)} bytes are available {where}")
 
@@ -50,7 +50,7 @@ def refuse_too_much(nbytes: int) -> None:
         ) from error
 
 
-def _available(proc: Path) -> Iterator[tuple[int, str]]:
+def _available(proc: Path, cgroups: Path) -> Iterator[tuple[int, str]]:
     """For each limit on this process's memory, yield the available bytes and the limit's name."""
     try:
         lines = (line.split() for line in _read(proc / "meminfo").splitlines())
@@ -61,29 +61,22 @@ def _available(proc: Path) -> Iterator[tuple[int, str]]:
     if "MemAvailable:" in machine:
         yield machine["MemAvailable:"] + swap, "on this machine"
     with contextlib.suppress(OSError, ValueError, IndexError):
-        for folder in _cgroups(proc):
+        for folder in _cgroups(proc, cgroups):
             available = _left_in(folder, swap)
             if available is not None:
                 yield available - _RESERVE_NBYTES, f"in the cgroup {folder}"
 
 
-def _cgroups(proc: Path) -> Iterator[Path]:
+def _cgroups(proc: Path, top: Path) -> Iterator[Path]:
     """Yield the folder of each cgroup (version 2) that may limit memory, innermost first."""
     lines = _read(proc / "self/cgroup").splitlines()
-    (path,) = [line[len("0::") :] for line in lines if line.startswith("0::")]
-    for line in _read(proc / "self/mountinfo").splitlines():
-        front, _, back = line.partition(" - ")
-        root, mount = front.split()[3:5]
-        if back.split()[0] != "cgroup2":
-            continue
-        # Within a container, the mount may show only the container's own part of the tree.
-        top = Path(mount.encode().decode("unicode_escape"))
-        within = PurePosixPath(path)
-        inner = within.relative_to(root) if within.is_relative_to(root) else PurePosixPath()
-        if ".." in inner.parts:
-            inner = PurePosixPath()
-        for folder in (inner, *inner.parents):
-            yield top / folder
+    (path,) = [line[len("0::/") :] for line in lines if line.startswith("0::")]
+    inner = PurePosixPath(path)
+    # A container may see only its own part of the tree, under the name of the whole tree.
+    if ".." in inner.parts or not (top / inner).is_dir():
+        inner = PurePosixPath()
+    for folder in (inner, *inner.parents):
+        yield top / folder
 
 
 def _left_in(folder: Path, swap: int) -> int | None:

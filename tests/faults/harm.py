@@ -16,7 +16,7 @@ from typing import Any
 
 from playground import CounterEnv, CounterSimulator, kill_itself
 
-from plangym_like.batch.simulator import Outcome
+from plangym_like.batch.arrays import Outcome
 from plangym_like.env import PlanEnv
 from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.processes import worker

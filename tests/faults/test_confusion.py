@@ -18,7 +18,7 @@ from gymnasium import spaces
 from hosted import HostedObject, run_script
 from playground import CounterSimulator, Meeting, Trap, sending
 
-from plangym_like.batch.simulator import Outcome
+from plangym_like.batch.arrays import Outcome
 from plangym_like.constructors import ParallelEnv
 from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.processes.external_process import ExternalProcess

@@ -16,7 +16,7 @@ from hosted import run_script
 from playground import CounterEnv, CounterSimulator, sending
 
 import plangym_like
-from plangym_like.batch.simulator import Outcome
+from plangym_like.batch.arrays import Outcome
 from plangym_like.constructors import ParallelEnv
 from plangym_like.env import PlanEnv
 from plangym_like.envs.family_env import FamilyEnv
