@@ -454,11 +454,10 @@ def _seeds(entropy: Any, spawn_key: Any, pool_size: int, spawned: int) -> np.ran
     )
 
 
-def _pcg64(state: Any, seeds: Any) -> np.random.PCG64:
+def _pcg64(state: Any, seeds: Any) -> Any:
     # It is seeded only to be made: `__setstate__` then replaces what the seed determined.
-    bits = np.random.PCG64(seeds if type(seeds) is np.random.SeedSequence else 0)
-    restore: Any = bits.__setstate__
-    restore((state, seeds))
+    bits: Any = np.random.PCG64(seeds if type(seeds) is np.random.SeedSequence else 0)
+    bits.__setstate__((state, seeds))
     return bits
 
 
