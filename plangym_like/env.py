@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from os import PathLike
-from typing import Any, ClassVar, Literal, Required, Self, TypedDict, Unpack, cast, overload
+from typing import Any, Literal, Required, Self, TypedDict, Unpack, cast, overload
 
 import gymnasium
 import numpy as np
@@ -32,7 +32,6 @@ from plangym_like.execution.executor import (
     try_states,
 )
 from plangym_like.execution.process_executor import ProcessExecutor
-from plangym_like.execution.remote_calls import REMOTE_CALLS
 from plangym_like.execution.row_server import outside_cause
 from plangym_like.gym_view import GymView
 from plangym_like.results import (
@@ -127,9 +126,6 @@ class PlanEnv(_Repeatable):
     1.0
     """
 
-    SINGLETON: ClassVar[bool] = False
-    STATE_IS_ARRAY: ClassVar[bool] = True
-    remote_calls: ClassVar[dict[str, Any]] = REMOTE_CALLS
     # How to make this environment in one process: ``(env_class, name, kwargs)``.
     recipe: tuple[Callable[..., Any], Any, dict[str, Any]] | None = None
 
@@ -275,11 +271,6 @@ class PlanEnv(_Repeatable):
     def batch_env(self) -> Any:
         """The executor, under plangym's name."""
         return self.executor
-
-    @property
-    def plan_env(self) -> Self:
-        """This env itself; in plangym, `plan_env` is the environment in the calling process."""
-        return self
 
     @property
     def unwrapped(self) -> Self:
@@ -639,8 +630,6 @@ class PlanEnv(_Repeatable):
         options = SubmitOptions(wanted, True, blocking, check_on_error(on_error))
         return self._submit(executor, inputs, options)
 
-    make_transitions = step_batch
-
     @overload
     def rollout_batch(
         self,
@@ -864,12 +853,6 @@ class PlanEnv(_Repeatable):
         """Let isolated workers step `states` before this process loads them; see `try_states`."""
         if self._tries:
             try_states(self.executor, self._layout, states, actions, dt)
-
-    def sync_states(self, state: Row | None = None, blocking: bool = True) -> None:
-        """Make `state` the current state, as `set_state` does; workers do not hold states."""
-        del blocking
-        if state is not None:
-            self._set(state, given=True)
 
     def __enter__(self) -> Self:
         return self

@@ -5,8 +5,6 @@
     PlangymError
     +-- InputError (ValueError)            an argument that cannot be used
     |   +-- ActionError                    an action outside the action space, or NaN
-    |   +-- BatchLengthError               actions, states, dt and seeds with different lengths
-    |   +-- StepCountError                 a dt that is not a whole number of at least 1
     +-- StateError (ValueError)            a state row or state file that cannot be used
     |   +-- StateFormatError               malformed: wrong size, damaged, truncated
     |   +-- StateMismatchError             well formed, but of another environment or version
@@ -67,6 +65,14 @@ class InputError(PlangymError, ValueError):
     Traceback (most recent call last):
         ...
     plangym_like.errors.InputError: ... an option 'worker'; did you mean 'n_workers'?
+    >>> env = plangym_like.make("CartPole-v1")
+    >>> state, obs, info = env.reset(seed=0)
+    >>> env.step_batch([0, 1, 1], [state, state])
+    Traceback (most recent call last):
+        ...
+    plangym_like.errors.InputError: ... got 3 actions, 2 states
+    >>> env.step_batch([0, 1, 1], state).rewards  # one state for all rows
+    array([1., 1., 1.])
     """
 
 
@@ -86,27 +92,6 @@ class ActionError(InputError):
     >>> clipping.step([3.0], state).reward == clipping.step([2.0], state).reward
     True
     """
-
-
-class BatchLengthError(InputError):
-    """Actions, states, ``dt`` and seeds of a batch do not all have length N or 1.
-
-    Examples
-    --------
-    >>> import plangym_like
-    >>> env = plangym_like.make("CartPole-v1")
-    >>> state, obs, info = env.reset(seed=0)
-    >>> env.step_batch([0, 1, 1], [state, state])
-    Traceback (most recent call last):
-        ...
-    plangym_like.errors.BatchLengthError: ... got 3 actions, 2 states
-    >>> env.step_batch([0, 1, 1], state).rewards  # one state for all rows
-    array([1., 1., 1.])
-    """
-
-
-class StepCountError(InputError):
-    """``dt`` is not a whole number of at least 1."""
 
 
 class StateError(PlangymError, ValueError):

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from plangym_like.batch.row_stepper import CurrentState
 from plangym_like.batch.simulator import EnvStep
-from plangym_like.states.rows import Row
 
 
 class GymView(gymnasium.Env[Any, Any]):
@@ -23,7 +22,8 @@ class GymView(gymnasium.Env[Any, Any]):
 
     Seeded episodes, including their infos, are the same as in the Gymnasium environment inside. The
     view is never reset automatically, even if the `PlanEnv` has ``autoreset=True``. The view also
-    has the public attributes of the `PlanEnv`, such as ``state_nbytes`` and ``step_batch``.
+    has the public attributes of the `PlanEnv`, such as ``get_state``, ``set_state`` and
+    ``step_batch``.
 
     A state row holds the state of the Gymnasium environment inside and of the wrappers that the
     `PlanEnv` was made with, but not of wrappers around the view.
@@ -111,23 +111,6 @@ class GymView(gymnasium.Env[Any, Any]):
             if env.return_image:
                 result[4]["rgb"] = current.image()
         return result
-
-    # States
-
-    def get_state(self) -> Row:
-        """Return the current state as a new row, as `PlanEnv.get_state` does."""
-        row: Row = self.plan_env.get_state()
-        return row
-
-    def set_state(self, state: Row) -> None:
-        """Make `state` the current state without returning an observation; see `PlanEnv.set_state`.
-
-        Raises
-        ------
-        StateError
-            The row is malformed or of another environment; the current state does not change.
-        """
-        self.plan_env._set(state, given=True)
 
     # Other members of Gymnasium environments
 

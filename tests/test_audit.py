@@ -180,7 +180,7 @@ def test_batches_of_a_batch_env_are_audited() -> None:
     with BatchEnv([worker]) as env, plangym_like.make(LateNumpyGlobal) as same:
         actions, states = walk(same, 69)
         with pytest.raises(ImpureEnvironmentError):
-            until_noticed(lambda: env.make_transitions(actions, states), 69)
+            until_noticed(lambda: env.step_batch(actions, states), 69)
 
 
 class WorkersOwnSimulator(CounterSimulator):

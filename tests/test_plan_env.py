@@ -153,7 +153,7 @@ def test_seeded_resets_repeat_and_others_differ(env, backend):
     assert_same(env.reset(seed=11), first)
     assert [content(env.step(action)) for action in actions] == walk
     if backend != "serial":
-        other = env.plan_env.clone()
+        other = env.clone()
         assert_same(other.reset(seed=11), first)
         other.close()
     seeded = {content(env.reset(seed=seed).state) for seed in range(5)}
@@ -314,9 +314,9 @@ def test_env_class_is_any_callable_that_returns_a_plan_env():
     states = reached(reference, 20)
     actions = np.arange(20) % 2
     assert_same(
-        tuple(env.make_transitions(actions, states)), tuple(reference.step_batch(actions, states))
+        tuple(env.step_batch(actions, states)), tuple(reference.step_batch(actions, states))
     )
-    env.sync_states(states[4])
+    env.set_state(states[4])
     assert_same(env.get_state(), states[4])
     env.close()
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from plangym_like.env import PlanEnv
-from plangym_like.errors import BatchLengthError, InputError
+from plangym_like.errors import InputError
 
 
 def check_archivable(env: Any) -> None:
@@ -65,16 +65,14 @@ def fitted(name: str, values: ArrayLike, like: NDArray[Any], count: int) -> NDAr
     Raises
     ------
     InputError
-        The values are not numbers, or the dtype cannot hold them, or actions for a column of floats
-        have another dtype.
-    BatchLengthError
-        The values cannot be broadcast to ``(count, *shape)``.
+        The values are not numbers, the dtype cannot hold them, or they cannot be broadcast to
+        ``(count, *shape)``; or actions for a column of floats have another dtype.
     """
     try:
         given = np.asarray(values)
         spread = np.broadcast_to(given, (count, *like.shape[1:]))
     except ValueError as error:
-        raise BatchLengthError(
+        raise InputError(
             f"{name} must have shape {(count, *like.shape[1:])} or that of one value: {error}"
         ) from error
     if name == "actions" and like.dtype.kind == "f" and given.dtype != like.dtype:

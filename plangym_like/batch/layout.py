@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from plangym_like.batch import spaces
 from plangym_like.batch.arrays import Inputs, Leaf, Rows
 from plangym_like.batch.ownership import owned
-from plangym_like.errors import BatchLengthError, InputError, StepCountError
+from plangym_like.errors import InputError
 from plangym_like.results import BatchInfo, BatchStep, BatchTransition, Rollout
 from plangym_like.states.rows import Row, StateFormat
 from plangym_like.support.memory_limits import CHECKED_NBYTES, refuse_too_much
@@ -460,7 +460,7 @@ def _common_length(lengths: dict[str, int]) -> int:
     several = {count for count in lengths.values() if count != 1}
     if len(several) > 1:
         told = ", ".join(f"{count} {name}" for name, count in lengths.items())
-        raise BatchLengthError(f"actions, states, dt and seeds must have length N or 1: got {told}")
+        raise InputError(f"actions, states, dt and seeds must have length N or 1: got {told}")
     return several.pop() if several else 1
 
 
@@ -489,7 +489,7 @@ def check_dt(dt: Any) -> int | NDArray[np.int64]:
 
     Raises
     ------
-    StepCountError
+    InputError
         `dt` is neither a number nor a flat sequence of numbers, or one of its values is not a whole
         number of at least 1.
     """
@@ -497,7 +497,7 @@ def check_dt(dt: Any) -> int | NDArray[np.int64]:
         return dt
     steps = _whole_numbers(dt, 1)
     if steps is None or (steps > np.iinfo(np.int64).max).any():
-        raise StepCountError(
+        raise InputError(
             f"dt must be a whole number of at least 1, or one for each row, got {dt!r}"
         )
     return int(steps) if steps.ndim == 0 else steps.astype(np.int64)
@@ -529,12 +529,12 @@ def _horizon(batch: Any, count: int) -> int:
         lengths = {len(row) for row in batch}
         if len(lengths) > 1:
             told = f"{min(lengths)} and {max(lengths)}"
-            raise BatchLengthError(
+            raise InputError(
                 f"all rows of a rollout must have the same number of actions, got {told}"
             )
         length = max(lengths, default=0)
     else:
         length = batch.shape[1]
     if count and length < 1:
-        raise BatchLengthError("a rollout needs actions of shape (N, T, ...) with T at least 1")
+        raise InputError("a rollout needs actions of shape (N, T, ...) with T at least 1")
     return max(length, 1)

@@ -10,7 +10,7 @@ from gymnasium.vector import VectorEnv
 
 from plangym_like.batch.spaces import as_actions
 from plangym_like.env import PlanEnv
-from plangym_like.errors import BatchLengthError, ClosedError, InputError
+from plangym_like.errors import ClosedError, InputError
 from plangym_like.lanes.lane_states import env_of_rows
 from plangym_like.lanes.lanes import Lanes, Which
 from plangym_like.lanes.row_copies import write_rows
@@ -189,7 +189,7 @@ class StatefulVectorEnv(VectorEnv[Any, Any, Any]):
         if states is None:
             count = len(as_actions(self.single_action_space, actions))
             if count != self.num_envs:
-                raise BatchLengthError(
+                raise InputError(
                     f"without states, there must be one action for each of {self.num_envs} "
                     f"environments, got {count}"
                 )

@@ -14,7 +14,7 @@ from gymnasium.vector.utils import batch_differing_spaces, batch_space, iterate
 from numpy.typing import NDArray
 
 from plangym_like.batch.spaces import as_dtype
-from plangym_like.errors import ActionError, BatchLengthError, InputError
+from plangym_like.errors import ActionError, InputError
 from plangym_like.lanes.fitting import as_fitting
 from plangym_like.lanes.lanes import Which
 from plangym_like.lanes.seeding import whole_seeds
@@ -223,7 +223,7 @@ def batch_actions(actions: Any, space: Space[Any], layout: Any, count: int) -> A
     ------
     TypeError
         `actions` is a single action, not an array of actions.
-    BatchLengthError, ActionError
+    InputError
         There are not `count` actions, or they have another shape or are not numbers.
     """
     if isinstance(layout, Leaf) and layout is not OBJECT:
@@ -232,7 +232,7 @@ def batch_actions(actions: Any, space: Space[Any], layout: Any, count: int) -> A
         return tree_map(lambda leaf, given: _as_array(leaf, given, count), layout, actions)
     rows = list(iterate(space, actions))
     if len(rows) != count:
-        raise BatchLengthError(f"there are {count} environments, got {len(rows)} actions")
+        raise InputError(f"there are {count} environments, got {len(rows)} actions")
     batch = np.empty(count, object)
     batch[:] = rows
     return batch
@@ -243,7 +243,7 @@ def _as_array(leaf: Leaf, actions: Any, count: int) -> NDArray[Any]:
     if not array.ndim:
         raise TypeError(f"expected {count} actions, got {actions!r}")
     if len(array) != count:
-        raise BatchLengthError(f"there are {count} environments, got {len(array)} actions")
+        raise InputError(f"there are {count} environments, got {len(array)} actions")
     if array.dtype.kind not in NUMERIC_KINDS or array.shape[1:] != leaf.shape:
         raise ActionError(
             f"actions must be numbers of shape {(count, *leaf.shape)}, got {array.dtype} of shape "

@@ -31,10 +31,6 @@ class ExternalProcess:
     the object are raised with their own type and a `RemoteTraceback` as their cause. The process
     continues.
 
-    If the object is a `PlanEnv`, ``step``, ``step_batch``, ``reset`` and ``set_state`` take
-    plangym's arguments as well: with ``blocking=False`` they return a `Future`, and ``reset``
-    returns a state only with ``return_states=True``.
-
     The process ends when `close` is called, when the last references to this object and its futures
     are dropped, or when its owner ends, even if the owner is killed.
 
@@ -87,7 +83,6 @@ class ExternalProcess:
         self._start_method = start_method
         self._preload = tuple(preload)
         self.linger = linger
-        self._remote_calls: dict[str, Callable[..., Any]] = {}
         self._closed = False
         self._restarting = new_lock()
         self._connection, self._ready = self._launch()
@@ -166,15 +161,9 @@ class ExternalProcess:
                 f"{type(self).__name__!r} object has no attribute {name!r}; names with a leading "
                 "underscore are not looked up in the process"
             )
-        own_call = self._remote_calls.get(name)
-        if own_call is None:
-            is_method, value = self._usable().request(ACCESS, dumps(name)).result()
-            if not is_method:
-                return value
-            own_call = value
-        if own_call is not None:
-            self._remote_calls[name] = own_call
-            return partial(own_call, self)
+        is_method, value = self._usable().request(ACCESS, dumps(name)).result()
+        if not is_method:
+            return value
 
         def remote_method(*args: Any, **kwargs: Any) -> Any:
             return self.call(name, *args, **kwargs).result()

@@ -92,10 +92,6 @@ class Worker:
     it polls for the next request, and ``attend_bell(False)`` afterwards. The method returns whether
     it had anything to do.
 
-    If the class of the hosted object has an attribute ``remote_calls``, this is a dict of functions
-    by the name of a method. The owner calls ``function(process, *args, **kwargs)`` in its own
-    process where it would otherwise call the method.
-
     Request 0 constructs the hosted object. If that fails, the worker replies with the error and
     ends.
     """
@@ -198,11 +194,9 @@ class Worker:
         return target(self._hosted, *arguments)
 
     def _access(self, name: str) -> tuple[bool, Any]:
-        """Return False and the attribute `name`; for a method, True and what replaces it."""
+        """Return False and the attribute `name`; for a method, True and ``None``."""
         value = getattr(self._hosted, name)
-        if callable(value):
-            return True, getattr(type(self._hosted), "remote_calls", {}).get(name)
-        return False, value
+        return (True, None) if callable(value) else (False, value)
 
     def _send(self, kind: int, request: int, payload: bytes) -> None:
         self._channel.send(outgoing(kind, request, payload))

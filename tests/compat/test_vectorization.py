@@ -17,7 +17,7 @@ from plangym_like.compat.plangym.vectorization.parallel import (
     ExternalProcess,
     ParallelEnv,
 )
-from plangym_like.errors import BatchLengthError, InputError, WorkerDiedError
+from plangym_like.errors import InputError, WorkerDiedError
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +88,49 @@ def test_processes(env: Any) -> None:
     assert np.array_equal(group[0].unwrapped.get_state(), state)
     future = group[0].step(1, state, dt=2, blocking=False)
     assert future()[2] == 4.0
+
+
+class Board:
+    """Records how the methods of an environment are called."""
+
+    observation_space = "observations"
+    action_space = "actions"
+
+    def step(self, *args: Any, **kwargs: Any) -> Any:
+        return "step", args, kwargs
+
+    def step_batch(self, *args: Any, **kwargs: Any) -> Any:
+        return "step_batch", args, kwargs
+
+    def reset(self, *args: Any, **kwargs: Any) -> Any:
+        return "reset", args, kwargs
+
+    def set_state(self, *args: Any, **kwargs: Any) -> Any:
+        return "set_state", args, kwargs
+
+
+def test_environment_calls() -> None:
+    """plangym's calls, and the object's own options."""
+    with ExternalProcess(Board) as board:
+        assert board.observation_space == "observations"
+        assert board.action_space == "actions"
+        assert board.step(3) == ("step", (3,), {})
+        assert board.step(3, b"s", 2) == ("step", (3,), {"state": b"s", "dt": 2})
+        assert board.step(3, return_state=True) == ("step", (3,), {"return_state": True})
+        assert board.step(3, blocking=False)(10) == ("step", (3,), {})
+        assert board.step_batch([1], [b"s"]) == (
+            "step_batch",
+            ([1],),
+            {"states": [b"s"], "dt": 1, "return_state": None},
+        )
+        assert board.step_batch([1], blocking=False)(10)[0] == "step_batch"
+        assert board.step_batch([1], seeds=[4])[2]["seeds"] == [4]
+        assert board.reset() == ("reset", (), {"return_state": False})
+        assert board.reset(seed=0) == ("reset", (), {"return_state": False, "seed": 0})
+        assert board.reset(return_state=True)[2] == {"return_state": True}
+        assert board.reset(blocking=False, return_states=True)(10)[2] == {"return_state": True}
+        assert board.set_state(b"s") == ("set_state", (b"s",), {})
+        assert board.set_state(b"s", blocking=False)(10) == ("set_state", (b"s",), {})
 
 
 def test_wrappers_are_in_workers_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +221,7 @@ def test_there_is_one_state_for_each_action() -> None:
     env = ParallelEnv(Doubled, "CartPole-v1", n_workers=2)
     try:
         state, *_ = env.reset()
-        with pytest.raises(BatchLengthError, match="got 1 states and 2 actions"):
+        with pytest.raises(InputError, match="got 1 states and 2 actions"):
             env.step_batch([0, 1], [state])
         with pytest.raises(InputError, match="some are None"):
             env.step_batch([0, 1], [None, state])

@@ -22,11 +22,10 @@ from plangym_like.env import PlanEnv
 from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.errors import (
     ActionError,
-    BatchLengthError,
     ClosedError,
+    InputError,
     StateFormatError,
     StateMismatchError,
-    StepCountError,
 )
 from plangym_like.processes.external_process import ExternalProcess
 
@@ -64,7 +63,7 @@ def test_registered_environments_in_processes(name: str) -> None:
         for _ in range(3):
             actions = rng.integers(0, one.action_space.n, 40)
             seeds = rng.integers(0, 1000, 40)
-            ours = env.make_transitions(actions, states, 1, seeds=seeds)
+            ours = env.step_batch(actions, states, 1, seeds=seeds)
             assert_same(ours, one.step_batch(actions, states, seeds=seeds))
             states = ours.states
 
@@ -78,12 +77,12 @@ def test_an_atari_game_in_processes() -> None:
     with construct() as one, BatchEnv(processes(2, construct)) as env:
         state = one.reset(seed=1).state
         actions = np.arange(48) % 9
-        ours = env.make_transitions(actions, state, 2)
+        ours = env.step_batch(actions, state, 2)
         assert_same(ours, one.step_batch(actions, state, 2))
-        ours = env.make_transitions(actions[::-1], ours.states)
+        ours = env.step_batch(actions[::-1], ours.states)
         assert_same(ours.rewards.shape, (48,))
         with pytest.raises(StateMismatchError):
-            env.make_transitions([0], pl.make("CartPole-v1").reset().state[None])
+            env.step_batch([0], pl.make("CartPole-v1").reset().state[None])
 
 
 # Calls
@@ -91,52 +90,50 @@ def test_an_atari_game_in_processes() -> None:
 
 def test_the_positional_call(batch_env: BatchEnv, serial: CounterEnv) -> None:
     state = serial.get_state()
-    transition = batch_env.make_transitions(ACTIONS, state, 2, True)
+    transition = batch_env.step_batch(ACTIONS, state, 2, True)
     assert isinstance(transition, pl.BatchTransition)
     assert_same(transition, serial.step_batch(ACTIONS, state, 2, True))
-    step = batch_env.make_transitions(ACTIONS, state, 2, False)
+    step = batch_env.step_batch(ACTIONS, state, 2, False)
     assert isinstance(step, pl.BatchStep)
     assert_same(step, serial.step_batch(ACTIONS, state, 2, False))
 
 
 def test_states_may_be_a_list_of_rows(batch_env: BatchEnv, serial: CounterEnv) -> None:
     states = list(serial.step_batch(ACTIONS, serial.get_state()).states)
-    ours = batch_env.make_transitions(list(ACTIONS), states)
+    ours = batch_env.step_batch(list(ACTIONS), states)
     assert_same(ours, serial.step_batch(ACTIONS, np.stack(states)))
 
 
-def test_synced_states_are_what_batches_branch_from(
-    batch_env: BatchEnv, serial: CounterEnv
-) -> None:
+def test_set_states_are_what_batches_branch_from(batch_env: BatchEnv, serial: CounterEnv) -> None:
     first, second = serial.step_batch([1, 2], serial.get_state()).states
     for state in (first, second):
-        batch_env.sync_states(state, True)
-        ours = batch_env.make_transitions(ACTIONS)
+        batch_env.set_state(state)
+        ours = batch_env.step_batch(ACTIONS)
         assert isinstance(ours, pl.BatchStep)
         assert_same(ours, serial.step_batch(ACTIONS, state, return_state=False))
     given = first.copy()
-    batch_env.sync_states(given)
+    batch_env.set_state(given)
     given[:] = 0
-    ours = batch_env.make_transitions(ACTIONS, None, 1, True)
+    ours = batch_env.step_batch(ACTIONS, None, 1, True)
     assert_same(ours, serial.step_batch(ACTIONS, first))
     with pytest.raises(StateFormatError):
-        batch_env.sync_states(given)
+        batch_env.set_state(given)
 
 
 def test_without_any_state_the_first_environments_own_counts() -> None:
     with CounterEnv("toy") as one, BatchEnv(processes(2, lambda: CounterEnv("toy"))) as env:
-        ours = env.make_transitions(ACTIONS, return_state=True)
+        ours = env.step_batch(ACTIONS, return_state=True)
         assert_same(ours, one.step_batch(ACTIONS, one.get_state()))
 
 
 def test_reset(batch_env: BatchEnv, serial: CounterEnv) -> None:
-    batch_env.sync_states(serial.step(3, return_state=True).state)
+    batch_env.set_state(serial.step(3, return_state=True).state)
     states, obs, infos = batch_env.reset()
     assert states.shape == (3, batch_env.layout.format.state_nbytes)
     assert (obs.shape, obs.dtype) == ((3, 4, 2), np.uint8)
     assert infos == [{}, {}, {}]
     assert_same(batch_env[1].get_state(), states[1])
-    ours = batch_env.make_transitions(ACTIONS, return_state=True)
+    ours = batch_env.step_batch(ACTIONS, return_state=True)
     assert_same(ours, serial.step_batch(ACTIONS, states[0]))
 
 
@@ -164,7 +161,7 @@ def test_batches_leave_the_processes_own_states_alone(batch_env: BatchEnv) -> No
     states, _, _ = batch_env.reset()
     batch_env[1].step(7)
     own = batch_env[1].get_state()
-    batch_env.make_transitions(ACTIONS, states[0])
+    batch_env.step_batch(ACTIONS, states[0])
     assert_same(batch_env[1].get_state(), own)
     assert_same(batch_env[0].get_state(), states[0])
 
@@ -172,12 +169,12 @@ def test_batches_leave_the_processes_own_states_alone(batch_env: BatchEnv) -> No
 @pytest.mark.parametrize(
     ("error", "arguments"),
     [
-        (BatchLengthError, lambda s: ([1, 2, 3], np.stack([s, s]))),
-        (BatchLengthError, lambda s: ([1, 2, 3], s, [1, 2])),
+        (InputError, lambda s: ([1, 2, 3], np.stack([s, s]))),
+        (InputError, lambda s: ([1, 2, 3], s, [1, 2])),
         (ActionError, lambda s: ([1, 4096], s)),
         (ActionError, lambda s: ([1.5], s)),
-        (StepCountError, lambda s: ([1], s, 0)),
-        (StepCountError, lambda s: ([1], s, 1.5)),
+        (InputError, lambda s: ([1], s, 0)),
+        (InputError, lambda s: ([1], s, 1.5)),
         (StateFormatError, lambda s: ([1], s[:-1])),
         (StateFormatError, lambda s: ([1, 2], [s, None])),
     ],
@@ -187,7 +184,7 @@ def test_bad_input_is_refused_before_anything_is_sent(
 ) -> None:
     batches, sent = batch_env.stats.batches, batch_env.stats.rows_sent
     with pytest.raises(error) as ours:
-        batch_env.make_transitions(*arguments(serial.get_state()))
+        batch_env.step_batch(*arguments(serial.get_state()))
     with pytest.raises(error) as theirs:
         serial.step_batch(*arguments(serial.get_state()))
     assert str(ours.value) == str(theirs.value)
@@ -195,7 +192,7 @@ def test_bad_input_is_refused_before_anything_is_sent(
 
 
 def test_the_empty_batch(batch_env: BatchEnv, serial: CounterEnv) -> None:
-    ours = batch_env.make_transitions([], [])
+    ours = batch_env.step_batch([], [])
     assert_same(ours, serial.step_batch([], []))
     assert ours.states.shape == (0, serial.state_nbytes)
     assert ours.obs.shape == (0, 4, 2)
@@ -268,13 +265,13 @@ def test_a_constructor_that_returns_something_else_the_second_time(
 
     with BatchEnv(processes(1, construct)) as env:
         assert_same(
-            env.make_transitions(ACTIONS, serial.get_state()),
+            env.step_batch(ACTIONS, serial.get_state()),
             serial.step_batch(ACTIONS, serial.get_state()),
         )
         os.kill(env[0].pid, signal.SIGKILL)
         assert wait_until_gone(env[0].pid, 100)
         with pytest.raises(StateMismatchError, match="constructor made another one"):
-            env.make_transitions(ACTIONS, serial.get_state())
+            env.step_batch(ACTIONS, serial.get_state())
 
 
 # Futures
@@ -283,9 +280,7 @@ def test_a_constructor_that_returns_something_else_the_second_time(
 def test_several_futures_at_once(batch_env: BatchEnv, serial: CounterEnv) -> None:
     state = serial.get_state()
     counts = [1, 100, 0, 7, 64, 2]
-    futures = [
-        batch_env.make_transitions(np.arange(count), state, blocking=False) for count in counts
-    ]
+    futures = [batch_env.step_batch(np.arange(count), state, blocking=False) for count in counts]
     for count, future in reversed(list(zip(counts, futures, strict=True))):
         expected = serial.step_batch(np.arange(count), state)
         assert_same(future(), expected)
@@ -294,9 +289,9 @@ def test_several_futures_at_once(batch_env: BatchEnv, serial: CounterEnv) -> Non
 
 def test_futures_among_other_batches(batch_env: BatchEnv, serial: CounterEnv) -> None:
     state = serial.get_state()
-    future = batch_env.make_transitions(ACTIONS, state, 3, blocking=False)
+    future = batch_env.step_batch(ACTIONS, state, 3, blocking=False)
     states, _, _ = batch_env.reset()
-    ours = batch_env.make_transitions(ACTIONS[::-1], states[0])
+    ours = batch_env.step_batch(ACTIONS[::-1], states[0])
     assert_same(ours, serial.step_batch(ACTIONS[::-1], states[0]))
     assert_same(future(), serial.step_batch(ACTIONS, state, 3))
 
@@ -305,8 +300,8 @@ def test_dropped_futures(batch_env: BatchEnv, serial: CounterEnv) -> None:
     state = serial.get_state()
     expected = serial.step_batch(ACTIONS, state)
     for index in range(10):
-        batch_env.make_transitions(ACTIONS, state, index + 1, blocking=False)
-    assert_same(batch_env.make_transitions(ACTIONS, state), expected)
+        batch_env.step_batch(ACTIONS, state, index + 1, blocking=False)
+    assert_same(batch_env.step_batch(ACTIONS, state), expected)
 
 
 def test_a_futures_inputs_are_taken_when_it_is_made(
@@ -315,7 +310,7 @@ def test_a_futures_inputs_are_taken_when_it_is_made(
     states = serial.step_batch(ACTIONS, serial.get_state()).states
     actions, seeds, dt = ACTIONS.copy(), ACTIONS.copy(), ACTIONS + 1
     expected = serial.step_batch(actions, states, dt, seeds=seeds)
-    future = batch_env.make_transitions(actions, states, dt, seeds=seeds, blocking=False)
+    future = batch_env.step_batch(actions, states, dt, seeds=seeds, blocking=False)
     for array in (actions, seeds, dt, states):
         array[:] = 1
     assert_same(future(), expected)
@@ -335,7 +330,7 @@ def test_rows_that_are_stepped_late_are_those_of_the_future(
     expected = serial.step_batch(actions, states, dt, seeds=seeds)
     with BatchEnv(processes(1, construct)) as env:
         sending(env)
-        future = env.make_transitions(actions, states, dt, seeds=seeds, blocking=False)
+        future = env.step_batch(actions, states, dt, seeds=seeds, blocking=False)
         pid, _ = meeting.next_report()
         for array in (actions, seeds, dt, states):
             array[:] = 1
@@ -352,10 +347,10 @@ def test_a_failure_belongs_to_its_own_future(serial: CounterEnv) -> None:
     trap = Trap(refuse, [57])
     with BatchEnv(processes(2, construct)) as env:
         state = serial.get_state()
-        failing = env.make_transitions(ACTIONS, state, blocking=False)
+        failing = env.step_batch(ACTIONS, state, blocking=False)
         expected = serial.step_batch(ACTIONS[:50], state)
-        assert_same(env.make_transitions(ACTIONS[:50], state), expected)
-        future = env.make_transitions(ACTIONS[:50], state, blocking=False)
+        assert_same(env.step_batch(ACTIONS[:50], state), expected)
+        future = env.step_batch(ACTIONS[:50], state, blocking=False)
         for _ in range(2):
             with pytest.raises(ArithmeticError, match="57"):
                 failing()
@@ -366,22 +361,22 @@ def test_what_was_delivered_outlives_the_end(serial: CounterEnv) -> None:
     env = BatchEnv(processes(2, lambda: CounterEnv("toy")))
     state = serial.get_state()
     expected = serial.step_batch(ACTIONS, state)
-    delivered = env.make_transitions(ACTIONS, state, blocking=False)
+    delivered = env.step_batch(ACTIONS, state, blocking=False)
     result = delivered()
-    owed = env.make_transitions(ACTIONS, state, blocking=False)
+    owed = env.step_batch(ACTIONS, state, blocking=False)
     env.close()
     env.close()
     assert_same(result, expected)
     assert delivered() is result
     with pytest.raises(ClosedError):
         owed()
-    for use in (lambda: env.make_transitions(ACTIONS, state), env.reset):
+    for use in (lambda: env.step_batch(ACTIONS, state), env.reset):
         with pytest.raises(ClosedError, match="closed"):
             use()
 
 
 def test_a_clone_has_processes_of_its_own(batch_env: BatchEnv, serial: CounterEnv) -> None:
-    batch_env.sync_states(serial.get_state())
+    batch_env.set_state(serial.get_state())
     with batch_env.clone() as other:
         assert isinstance(other, pl.PlanEnv) and other.n_workers == batch_env.n_workers == 3
         assert (
@@ -402,7 +397,7 @@ def test_nothing_is_left_after_the_end(serial: CounterEnv) -> None:
     before = descriptors(), len(workers())
     for index in range(10):
         env = BatchEnv(processes(2, lambda: CounterEnv("toy")))
-        result = env.make_transitions(ACTIONS, serial.get_state(), blocking=False)
+        result = env.step_batch(ACTIONS, serial.get_state(), blocking=False)
         if index % 2:
             result()
         if index % 3:

@@ -69,7 +69,6 @@ USES: dict[str, Callable[[Any, Row], object]] = {
     "get_image": lambda env, row: (env.set_state(row), env.get_image().tolist()),
     "reset": lambda env, row: (env.set_state(row), env.reset(), env.step(1)),
     "as_gym": lambda env, row: (env.set_state(row), env.as_gym().step(1)[1:]),
-    "sync_states": lambda env, row: env.sync_states(row),
     "audits": lambda env, row: [env.step(action, row) for action in range(5)],
 }
 
@@ -116,7 +115,7 @@ def test_states_of_own_episodes_are_used_here() -> None:
 
 
 LOADS: dict[str, Callable[[Any, Row], object]] = {
-    name: USES[name] for name in ("set_state", "step", "view_state", "sync_states")
+    name: USES[name] for name in ("set_state", "step", "view_state")
 }
 
 

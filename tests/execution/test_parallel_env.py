@@ -109,12 +109,10 @@ def test_without_states_batches_branch_from_the_current_one(
     parallel: ParallelEnv, serial: CounterEnv
 ) -> None:
     state = serial.step(3, return_state=True).state
-    parallel.sync_states(state)
+    parallel.set_state(state)
     serial.set_state(state)
     assert_same(parallel.step_batch(ACTIONS), serial.step_batch(ACTIONS))
-    assert_same(
-        parallel.make_transitions(ACTIONS, return_state=True), serial.step_batch(ACTIONS, state)
-    )
+    assert_same(parallel.step_batch(ACTIONS, return_state=True), serial.step_batch(ACTIONS, state))
     assert_same(parallel.rollout_batch(ACTIONS[:, None]), serial.rollout_batch(ACTIONS[:, None]))
 
 

@@ -14,9 +14,7 @@ import gymnasium
 import pytest
 from hosted import HostedObject, Noted, workers
 
-import plangym_like
 from plangym_like.errors import ClosedError, InputError, RemoteTraceback, WorkerStartError
-from plangym_like.execution.remote_calls import REMOTE_CALLS
 from plangym_like.processes.external_process import ExternalProcess
 
 START_METHODS = ("forkserver", "spawn", "fork")
@@ -190,51 +188,6 @@ def test_as_many_descriptors_as_fit_a_message(hosted: ExternalProcess) -> None:
             os.close(descriptor)
 
 
-class Board:
-    """Records how the methods of an environment are called."""
-
-    remote_calls = REMOTE_CALLS
-
-    observation_space = "observations"
-    action_space = "actions"
-
-    def step(self, *args: Any, **kwargs: Any) -> Any:
-        return "step", args, kwargs
-
-    def step_batch(self, *args: Any, **kwargs: Any) -> Any:
-        return "step_batch", args, kwargs
-
-    def reset(self, *args: Any, **kwargs: Any) -> Any:
-        return "reset", args, kwargs
-
-    def set_state(self, *args: Any, **kwargs: Any) -> Any:
-        return "set_state", args, kwargs
-
-
-def test_environment_calls() -> None:
-    """plangym's calls, for an object whose class names them, and the object's own options."""
-    with ExternalProcess(Board) as board:
-        assert board.observation_space == "observations"
-        assert board.action_space == "actions"
-        assert board.step(3) == ("step", (3,), {})
-        assert board.step(3, b"s", 2) == ("step", (3,), {"state": b"s", "dt": 2})
-        assert board.step(3, return_state=True) == ("step", (3,), {"return_state": True})
-        assert board.step(3, blocking=False)(10) == ("step", (3,), {})
-        assert board.step_batch([1], [b"s"]) == (
-            "step_batch",
-            ([1],),
-            {"states": [b"s"], "dt": 1, "return_state": None},
-        )
-        assert board.step_batch([1], blocking=False)(10)[0] == "step_batch"
-        assert board.step_batch([1], seeds=[4])[2]["seeds"] == [4]
-        assert board.reset() == ("reset", (), {"return_state": False})
-        assert board.reset(seed=0) == ("reset", (), {"return_state": False, "seed": 0})
-        assert board.reset(return_state=True)[2] == {"return_state": True}
-        assert board.reset(blocking=False, return_states=True)(10)[2] == {"return_state": True}
-        assert board.set_state(b"s") == ("set_state", (b"s",), {})
-        assert board.set_state(b"s", blocking=False)(10) == ("set_state", (b"s",), {})
-
-
 def test_a_gymnasium_environment_keeps_its_own_calls() -> None:
     alone = gymnasium.make("CartPole-v1")
     with ExternalProcess(lambda: gymnasium.make("CartPole-v1")) as process:
@@ -271,21 +224,6 @@ def test_any_object_keeps_its_own_arguments() -> None:
         assert process.set_state() == "set"
         with pytest.raises(AttributeError, match="step_batch"):
             process.step_batch([1])
-
-
-def test_a_plan_env_takes_plangyms_calls_and_its_own() -> None:
-    alone = plangym_like.make("CartPole-v1")
-    state, obs, _ = alone.reset(seed=5)
-    with ExternalProcess(lambda: plangym_like.make("CartPole-v1")) as process:
-        found = process.reset(seed=5, return_states=True)
-        assert (found[0] == state).all() and (found[1] == obs).all()
-        assert len(process.reset()) == 2
-        process.set_state(state)
-        future = process.step(1, blocking=False)
-        expected = alone.step(1)
-        assert (future(100)[0] == expected[0]).all()
-        batch = process.step_batch([0, 1], [state, state], blocking=False)(100)
-        assert (batch[0] == alone.step_batch([0, 1], [state, state]).states).all()
 
 
 @pytest.mark.parametrize("method", START_METHODS)

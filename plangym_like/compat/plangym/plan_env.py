@@ -9,8 +9,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.errors import BatchLengthError, InputError
-from plangym_like.execution.remote_calls import REMOTE_CALLS
+from plangym_like.errors import InputError
 
 
 class PlanEnv:
@@ -55,7 +54,6 @@ class PlanEnv:
     STATE_IS_ARRAY: bool = True
     OBS_IS_ARRAY: ClassVar[bool] = True
     SINGLETON: bool = False
-    remote_calls: ClassVar[dict[str, Any]] = REMOTE_CALLS
 
     def __init__(
         self,
@@ -310,7 +308,7 @@ def as_steps(dt: Any, count: int) -> list[int]:
     """Return `dt` as one integer for each of `count` rows; fractions are cut off."""
     steps = np.asarray(dt)
     if steps.shape not in ((), (1,), (count,)):
-        raise BatchLengthError(f"dt must be one number or {count}, one for each row, got {dt!r}")
+        raise InputError(f"dt must be one number or {count}, one for each row, got {dt!r}")
     return [int(each) for each in np.broadcast_to(steps, (count,))]
 
 

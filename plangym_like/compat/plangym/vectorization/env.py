@@ -13,7 +13,7 @@ from plangym_like.compat.plangym.making import writes_hooks
 from plangym_like.compat.plangym.plan_env import PlanEnv, as_steps, without_states
 from plangym_like.compat.plangym.plangym_env import PlangymEnv
 from plangym_like.envs.wrapping import WrapperLike
-from plangym_like.errors import BatchLengthError
+from plangym_like.errors import InputError
 from plangym_like.execution.known_ids import known_ids, make_with_ids
 
 # Attributes and methods that are taken from the environment in this process
@@ -212,7 +212,7 @@ class VectorizedEnv(PlangymEnv):
         if without_states(states):
             states = [None] * len(actions)
         if len(states) != len(actions):
-            raise BatchLengthError(
+            raise InputError(
                 f"there must be one state for each action, got {len(states)} states and "
                 f"{len(actions)} actions"
             )

@@ -11,9 +11,63 @@ import numpy as np
 from plangym_like.compat.plangym.plan_env import PlanEnv, without_states
 from plangym_like.compat.plangym.vectorization.env import VectorizedEnv
 from plangym_like.errors import WorkerDiedError
-from plangym_like.processes.external_process import ExternalProcess
+from plangym_like.processes import external_process
+from plangym_like.results import Future
 
 __all__ = ["BatchEnv", "ExternalProcess", "ParallelEnv"]
+
+
+class ExternalProcess(external_process.ExternalProcess):
+    """Hosts an environment in a child process.
+
+    With ``blocking=False``, the methods return a `Future` of the result. Further options are passed
+    to the environment's own method.
+
+    Examples
+    --------
+    >>> from plangym_like.compat.plangym.control.classic_control import ClassicControl
+    >>> with ExternalProcess(lambda: ClassicControl("CartPole-v1")) as process:
+    ...     state, obs, info = process.reset(return_states=True)
+    ...     future = process.step(1, state, blocking=False)
+    ...     future()[2]
+    1.0
+    """
+
+    def step(
+        self, action: Any, state: Any = None, dt: Any = 1, blocking: bool = True, **options: Any
+    ) -> Any:
+        """Step the environment."""
+        if state is not None:
+            options["state"] = state
+        if not (isinstance(dt, int) and dt == 1):
+            options["dt"] = dt
+        return _result(self.call("step", action, **options), blocking)
+
+    def step_batch(
+        self,
+        actions: Any,
+        states: Any = None,
+        dt: Any = 1,
+        return_state: bool | None = None,
+        blocking: bool = True,
+        **options: Any,
+    ) -> Any:
+        """Step many rows in the environment."""
+        options.update(states=states, dt=dt, return_state=return_state)
+        return _result(self.call("step_batch", actions, **options), blocking)
+
+    def reset(self, blocking: bool = True, return_states: bool = False, **options: Any) -> Any:
+        """Reset the environment; by default, return no state."""
+        options.setdefault("return_state", return_states)
+        return _result(self.call("reset", **options), blocking)
+
+    def set_state(self, state: Any, blocking: bool = True) -> Any:
+        """Set the state of the environment."""
+        return _result(self.call("set_state", state), blocking)
+
+
+def _result(future: Future[Any], blocking: bool) -> Any:
+    return future.result() if blocking else future
 
 
 class BatchEnv:
