@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Self
@@ -121,19 +120,12 @@ class GivenProcesses:
         self._workers, self.n_workers = workers, len(workers)
         self._timeouts: Any = {"step_timeout": step_timeout, "start_timeout": start_timeout}
 
-    def trials(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context that does nothing: this process runs the trial."""
-        return contextlib.nullcontext()
-
-    def prepare(self) -> None:
-        """Wait until the workers have made their environments, and check that they are equal."""
+    def make(self, make_stepper: Callable[[], RowStepper]) -> ProcessExecutor:
+        """Wait until the workers have made their environments, and return the executor."""
         for worker in self._workers:
             worker.wait_ready(self._timeouts["start_timeout"])
         common_layout([worker.layout for worker in self._workers])
-
-    def make(self, stepper: RowStepper) -> ProcessExecutor:
-        """Return the executor."""
-        return ProcessExecutor(self._workers, stepper.layout, **self._timeouts)
+        return ProcessExecutor(self._workers, make_stepper().layout, **self._timeouts)
 
 
 class BatchEnv(PlanEnv):

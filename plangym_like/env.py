@@ -171,26 +171,14 @@ class PlanEnv(_Repeatable):
                 self._make()
 
     def _make(self) -> None:
-        self._options.prepare()
-        given = self._given_simulator
-        with self._options.trials():
-            made = given if isinstance(given, Simulator) else given()
-        if isinstance(made, PlanEnv):  # its simulator is used, with its options
-            stepper = made.row_stepper
-            self.autoreset, self.return_image = made.autoreset, made.return_image
-            self._audit, self._audit_every = made._audit, made._audit_every
-            if self._name is given:
-                self._name = made._name
-        else:
-            layout = layout_of(made, images=self.return_image, out_of_bounds=self._out_of_bounds)
-            stepper = RowStepper(made, layout, self.name)
+        made: list[RowStepper] = []
         try:
-            executor = self._options.make(stepper)
-            if not self._options.isolated:
-                stepper.prepare()
+            executor = self._options.make(partial(self._make_stepper, made))
         except BaseException:
-            stepper.close()
+            for stepper in made:
+                stepper.close()
             raise
+        (stepper,) = made
         # Whether states that callers give are stepped in workers before this process loads them.
         self._tries = executor.isolated and stepper.layout.format.checksum
         self._auditor = Auditor(
@@ -205,6 +193,23 @@ class PlanEnv(_Repeatable):
         )
         self._layout, self._stats = stepper.layout, executor.stats
         self._executor, self._stepper = executor, stepper
+
+    def _make_stepper(self, made: list[RowStepper]) -> RowStepper:
+        """Make the simulator; append its stepper to `made`, and return it."""
+        given = self._given_simulator
+        simulator = given if isinstance(given, Simulator) else given()
+        if isinstance(simulator, PlanEnv):  # its simulator is used, with its options
+            env = simulator
+            made.append(env.row_stepper)
+            self.autoreset, self.return_image = env.autoreset, env.return_image
+            self._audit, self._audit_every = env._audit, env._audit_every
+            if self._name is given:
+                self._name = env._name
+        else:
+            bounds = self._out_of_bounds
+            layout = layout_of(simulator, images=self.return_image, out_of_bounds=bounds)
+            made.append(RowStepper(simulator, layout, self.name))
+        return made[0]
 
     def _set_up_for_use(self) -> None:
         """Call `setup` in a property, where Python takes an `AttributeError` for a missing name."""
@@ -691,8 +696,8 @@ class PlanEnv(_Repeatable):
         auditor = self._auditor
         if auditor.off or not inputs.count:
             return executor.submit(inputs, options)
-        waits = executor.isolated and not (executor.can_audit or auditor.all_rows)
-        if waits or not auditor.is_due(single_steps(inputs, 0, inputs.count)):
+        due = auditor.is_due(single_steps(inputs, 0, inputs.count))
+        if not due or not (executor.can_audit or auditor.all_rows):
             return executor.submit(inputs, options)
         sample = self._sample(executor, inputs, options)
         options = options._replace(processes=sample.processes)

@@ -14,7 +14,8 @@ from plangym_like.batch.layout import Layout
 from plangym_like.errors import StateMismatchError
 from plangym_like.execution.executor import SubmitOptions
 from plangym_like.execution.known_ids import know, known_ids
-from plangym_like.execution.short_episode import ShortEpisode, episode_given
+from plangym_like.execution.row_server import compare_with_caller
+from plangym_like.execution.short_episode import ShortEpisode
 from plangym_like.processes import start_methods
 from plangym_like.processes.child import serve_another_process
 from plangym_like.processes.remote_errors import pack_exception
@@ -87,8 +88,7 @@ class NodeActor:
         adopt_session_key(key)
         construct, ids, expected, number, fields_there = loads(packed)
         know(ids)
-        with episode_given(expected):
-            self._env = construct()
+        self._env = construct()
         self._env.executor.pool.wait_ready()
         layout = self._env.layout
         if layout.signature != number:
@@ -99,6 +99,8 @@ class NodeActor:
                 fields_there,
                 fields_here,
             )
+        if expected is not None:  # the workers are compared with this process
+            compare_with_caller(self._env, expected)
 
     def run(self, inputs: Inputs, states: Row, options: SubmitOptions) -> ChunkResult:
         """Step a chunk, whose `inputs` were sent without `states`.
@@ -136,8 +138,8 @@ def write_recipe(
 ) -> bytes:
     """Pickle `construct`, which a `NodeActor` calls to make the environment `name`.
 
-    Its batches must have the given layout. The processes of the node have to repeat the short
-    episode `expected`, if it is given.
+    Its batches must have the given layout. The node has to repeat the short episode
+    `expected`, if it is given.
     """
     same = layout.signature, layout.format.fingerprint_fields
     packed = dumps_by_value((construct, known_ids(name), expected, *same))

@@ -12,7 +12,6 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, cast
 
@@ -35,7 +34,7 @@ from plangym_like.execution.process_options import ProcessOptions
 from plangym_like.execution.row_faults import name_rows
 from plangym_like.execution.schedule import CostModel, Range
 from plangym_like.execution.shared_batch import SharedBatch
-from plangym_like.execution.short_episode import ShortEpisode, episode_given
+from plangym_like.execution.short_episode import ShortEpisode
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.remote_errors import unpack_exception
 
@@ -360,25 +359,18 @@ class RayOptions:
         self._session = (address, object_store_memory)
         import_ray()
 
-    def prepare(self) -> None:
-        """Start the fork server for the workers on this machine."""
-        self._local.prepare()
-
-    def trials(self) -> AbstractContextManager[None]:
-        """Return the context of `ProcessOptions.trials`, for the workers on this machine."""
-        return self._local.trials()
-
-    def make(self, stepper: RowStepper) -> RayExecutor:
+    def make(self, make_stepper: Callable[[], RowStepper]) -> RayExecutor:
         """Connect to the cluster and start actors, without waiting until they are ready."""
+        stepper = self._local.tried(make_stepper)
         expected = self._local.expected_of(stepper)
         recipe = partial(self._recipe, stepper.layout, expected)
-        with contextlib.ExitStack() as undo, episode_given(expected):
+        with contextlib.ExitStack() as undo:
             session = ray_session.join(*self._session)
             undo.callback(session.leave)
             actors = ActorPool(recipe, self._where, private=session.started)
             undo.callback(actors.close)
             make = partial(RayExecutor, session, actors)
-            executor = self._local.make_as(make, stepper, actors.local_workers)
+            executor = self._local.start(make, stepper, actors.local_workers, expected)
             undo.pop_all()
             return executor
 

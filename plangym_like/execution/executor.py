@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import time
-from contextlib import AbstractContextManager
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -90,17 +89,11 @@ class ExecutorOptions(Protocol):
     def isolated(self) -> bool:
         """Whether only other processes step rows."""
 
-    def prepare(self) -> None:
-        """Start processes early, while the simulator of this process is being made."""
+    def make(self, make_stepper: Callable[[], RowStepper]) -> Executor:
+        """Make the executor; `make_stepper` makes the simulator of this process, and its stepper.
 
-    def trials(self) -> AbstractContextManager[None]:
-        """Return a context in which the simulator of this process is made.
-
-        If batches are isolated, a worker runs the trial of the environment.
+        Processes are started before, so that they import modules meanwhile.
         """
-
-    def make(self, stepper: RowStepper) -> Executor:
-        """Make the executor for the environment that `stepper` steps in this process."""
 
 
 def try_states(
@@ -176,13 +169,8 @@ class SerialOptions:
     n_workers: int | None = None
     isolated = False
 
-    def prepare(self) -> None:
-        """Do nothing."""
-
-    def trials(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context that does nothing: this process runs the trial."""
-        return contextlib.nullcontext()
-
-    def make(self, stepper: RowStepper) -> SerialExecutor:
+    def make(self, make_stepper: Callable[[], RowStepper]) -> SerialExecutor:
         """Return the executor."""
+        stepper = make_stepper()
+        stepper.prepare()
         return SerialExecutor(stepper)

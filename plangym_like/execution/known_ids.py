@@ -81,9 +81,3 @@ def know(ids: KnownIds) -> None:
     if ids.torch_dtype and (ids.torch_dtype != "float32" or "torch" in sys.modules):
         torch: Any = importlib.import_module("torch")
         torch.set_default_dtype(getattr(torch, ids.torch_dtype))
-
-
-def make_with_ids(ids: KnownIds, make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Return ``make(*args, **kwargs)``, after registering `ids`."""
-    know(ids)
-    return make(*args, **kwargs)

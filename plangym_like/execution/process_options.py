@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
@@ -16,7 +14,7 @@ from plangym_like.batch.simulator import name_of
 from plangym_like.errors import StepTimeoutError, WorkerDiedError, WorkerError, WorkerTimeoutError
 from plangym_like.execution.known_ids import KnownIds, know, known_ids
 from plangym_like.execution.process_executor import ProcessExecutor
-from plangym_like.execution.short_episode import ShortEpisode, given_episode, play_rows
+from plangym_like.execution.short_episode import ShortEpisode, play_rows
 from plangym_like.processes import start_methods
 from plangym_like.processes.child import check_can_start
 from plangym_like.processes.external_process import ExternalProcess
@@ -99,15 +97,16 @@ class ProcessOptions:
             self._preload.append(module)
         self._begun = 0.0
 
-    def prepare(self) -> None:
-        """Start the fork server, which imports modules while this process makes its simulator."""
-        if self._start_method == "forkserver":
-            start_methods.warm_up(self._preload)
-        self._begun = time.monotonic()
+    def make(self, make_stepper: Callable[[], RowStepper]) -> ProcessExecutor:
+        """Return the executor; its workers start and make their environments in the background."""
+        stepper, n_workers = self.tried(make_stepper), self.n_workers
+        expected = self.expected_of(stepper) if self.isolated or n_workers > 1 else None
+        return self.start(ProcessExecutor, stepper, n_workers, expected)
 
-    @contextlib.contextmanager
-    def trials(self) -> Iterator[None]:
-        """While this process makes its simulator: if batches are isolated, a worker runs the trial.
+    def tried(self, make_stepper: Callable[[], RowStepper]) -> RowStepper:
+        """Make the simulator of this process; if batches are isolated, a worker runs the trial.
+
+        Meanwhile, the fork server starts and imports modules.
 
         Raises
         ------
@@ -116,10 +115,14 @@ class ProcessOptions:
         Exception
             An error that the worker raised, such as a `SnapshotError`.
         """
-        known = TrialsElsewhere(self._run_trials) if self.isolated else None
+        if self._start_method == "forkserver":
+            start_methods.warm_up(self._preload)
+        self._begun = time.monotonic()
+        if not self.isolated:
+            return make_stepper()
         try:
-            with nullcontext() if known is None else trials_shared(known):
-                yield
+            with trials_shared(TrialsElsewhere(self._run_trials)):
+                return make_stepper()
         except BaseException:
             self._drop_early()
             raise
@@ -174,9 +177,6 @@ class ProcessOptions:
         trial. Return ``None`` if workers are not compared: the environment is approximate, or is
         not audited with ``audit="raise"``.
         """
-        given = given_episode()
-        if given is not None:
-            return given
         simulator, layout = stepper.simulator, stepper.layout
         shown = getattr(simulator, "render_mode", None) == "human"
         if self._audit != "raise" or simulator.exactness != "exact" or shown:
@@ -187,16 +187,17 @@ class ProcessOptions:
         with context:
             return play_rows(simulator, layout)
 
-    def make(self, stepper: RowStepper) -> ProcessExecutor:
-        """Return the executor; its workers start and make their environments in the background."""
-        return self.make_as(ProcessExecutor, stepper, self.n_workers)
-
-    def make_as(
-        self, make_executor: Callable[..., Executor], stepper: RowStepper, n_workers: int
+    def start(
+        self,
+        make_executor: Callable[..., Executor],
+        stepper: RowStepper,
+        n_workers: int,
+        expected: ShortEpisode | None,
     ) -> Executor:
-        """Make workers, and return ``make_executor(workers, layout, stepper, **timeouts)``.
+        """Make workers, and return ``make_executor(workers, layout, stepper, **options)``.
 
         `n_workers` is the number of processes that step rows on this machine; 0 makes no workers.
+        Workers have to repeat the short episode `expected`.
         """
         start_timeout = self._start_timeout
         if start_timeout is None and self._step_timeout is not None:
@@ -205,8 +206,6 @@ class ProcessOptions:
         workers = self._early[:count]
         del self._early[:count]
         self._drop_early()
-        # Forked workers have what this process has.
-        compares = self._start_method != "fork" or given_episode() is not None
         try:
             while len(workers) < count:
                 workers.append(self._launch(len(workers)))
@@ -216,7 +215,7 @@ class ProcessOptions:
                 None if self.isolated else stepper,
                 step_timeout=self._step_timeout,
                 start_timeout=start_timeout,
-                expected=self.expected_of(stepper) if compares and count else None,
+                expected=expected,
             )
         except BaseException:
             for worker in workers:

@@ -17,7 +17,6 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextvars import ContextVar
 from functools import partial
 from itertools import zip_longest
 from typing import Any, NamedTuple
@@ -147,25 +146,6 @@ def first_difference(
                 if (values := _difference(*pair, exact=exact)) is not None:
                     return f"the {name} {when}", *values
     return None
-
-
-# The episode that is used instead of this process's own: on a node of a cluster, the driver's.
-_given: ContextVar[ShortEpisode | None] = ContextVar("given_episode", default=None)
-
-
-def given_episode() -> ShortEpisode | None:
-    """Return the argument of the enclosing `episode_given`, or ``None`` if there is none."""
-    return _given.get()
-
-
-@contextlib.contextmanager
-def episode_given(expected: ShortEpisode | None) -> Iterator[None]:
-    """During the block, compare workers with `expected`, not with this process, if it is given."""
-    token = _given.set(expected)
-    try:
-        yield
-    finally:
-        _given.reset(token)
 
 
 @contextlib.contextmanager

@@ -14,7 +14,8 @@ from plangym_like.compat.plangym.plan_env import PlanEnv, as_steps, without_stat
 from plangym_like.compat.plangym.plangym_env import PlangymEnv
 from plangym_like.envs.wrapping import WrapperLike
 from plangym_like.errors import InputError
-from plangym_like.execution.known_ids import known_ids, make_with_ids
+from plangym_like.execution.known_ids import known_ids
+from plangym_like.execution.process_options import make_hosted
 
 # Attributes and methods that are taken from the environment in this process
 _FORWARDED = (
@@ -104,7 +105,7 @@ class VectorizedEnv(PlangymEnv):
         shown = self._env_kwargs.get("render_mode") == "human"
         mode = {"render_mode": "rgb_array"} if shown else {}
         make = self.create_env_callable(delay_setup=False, **mode)
-        return partial(make_with_ids, known_ids(), make)
+        return partial(make_hosted, known_ids(), None, make)
 
     def setup(self) -> None:
         """Make the environment in this process; workers are made when they are first needed."""
