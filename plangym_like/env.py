@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from os import PathLike
-from typing import Any, Literal, Required, Self, TypedDict, Unpack, cast, overload
+from typing import Any, Generic, Literal, Self, TypedDict, TypeVar, Unpack, cast, overload
 
 import gymnasium
 import numpy as np
@@ -32,7 +32,6 @@ from plangym_like.execution.executor import (
     try_states,
 )
 from plangym_like.execution.process_executor import ProcessExecutor
-from plangym_like.execution.row_server import outside_cause
 from plangym_like.gym_view import GymView
 from plangym_like.results import (
     BatchStep,
@@ -53,6 +52,7 @@ from plangym_like.support.arguments import as_count
 _ASK_SECONDS = 60.0
 # How audits step rows one by one.
 _WHOLE = SubmitOptions()
+_Blocking = TypeVar("_Blocking")
 
 
 # Keyword arguments in the overloads below, which tell type checkers what is returned.
@@ -63,21 +63,14 @@ class _Reset(TypedDict, total=False):
     options: dict[str, Any] | None
 
 
-class _Batch(TypedDict, total=False):
+class _Batch(TypedDict, Generic[_Blocking], total=False):
     seeds: Any
     on_error: str
+    blocking: _Blocking
 
 
-class _Now(_Batch, total=False):
-    blocking: Literal[True]
-
-
-class _Later(_Batch, total=False):
-    blocking: Required[Literal[False]]
-
-
-class _Sometime(_Batch, total=False):
-    blocking: bool
+_Now = _Batch[Literal[True]]
+_Later = _Batch[Literal[False]]
 
 
 class _Repeatable:
@@ -184,7 +177,7 @@ class PlanEnv(_Repeatable):
         self._auditor = Auditor(
             stepper.layout,
             self.name,
-            partial(_state_difference, executor, stepper.simulator),
+            partial(_state_difference, executor, stepper),
             stepper.declare_approximate,
             mode=self._audit,
             every=self._audit_every,
@@ -427,13 +420,9 @@ class PlanEnv(_Repeatable):
         self._set(state, given=True)
 
     @overload
-    def step(
-        self, action: Any, state: None = None, dt: int = 1, return_state: None = None
-    ) -> Step: ...
+    def step(self, action: Any, state: None = None, dt: int = 1) -> Step: ...
     @overload
-    def step(
-        self, action: Any, state: Row, dt: int = 1, return_state: None = None
-    ) -> Transition: ...
+    def step(self, action: Any, state: Row, dt: int = 1) -> Transition: ...
     @overload
     def step(
         self, action: Any, state: Row | None = None, dt: int = 1, *, return_state: Literal[True]
@@ -576,7 +565,7 @@ class PlanEnv(_Repeatable):
         states: States | None = None,
         dt: Any = 1,
         return_state: bool | None = None,
-        **how: Unpack[_Sometime],
+        **how: Unpack[_Batch[bool]],
     ) -> Any: ...
     def step_batch(
         self,
@@ -663,7 +652,7 @@ class PlanEnv(_Repeatable):
         dt: Any = 1,
         *,
         return_observations: bool = False,
-        **how: Unpack[_Sometime],
+        **how: Unpack[_Batch[bool]],
     ) -> Any: ...
     def rollout_batch(
         self,
@@ -726,11 +715,8 @@ class PlanEnv(_Repeatable):
         return executor if executor.isolated else SerialExecutor(self.row_stepper)
 
     def _outside_cause(self, inputs: Inputs) -> str:
-        executor = self.executor
-        if not executor.isolated:
-            return self.row_stepper.outside_cause(inputs)
+        told = map(str, _answers(self.executor, self.row_stepper, RowStepper.outside_cause, inputs))
         # One worker may only suspect what another one has found out.
-        told = map(str, _answers(executor, outside_cause, inputs))
         return max(told, key=lambda text: ("depends on it" in text, text), default="")
 
     # States
@@ -866,24 +852,30 @@ class PlanEnv(_Repeatable):
         self.close()
 
 
-def _answers(executor: Executor, ask: Callable[..., Any], *args: Any) -> list[Any]:
-    """Return what ``ask(env, *args)`` returns in each worker on this machine that is ready."""
+def _answers(
+    executor: Executor, stepper: RowStepper, ask: Callable[..., Any], *args: Any
+) -> list[Any]:
+    """Return ``[ask(stepper, *args)]`` or, if isolated, what each worker that is ready returns."""
+    if not executor.isolated:
+        return [ask(stepper, *args)]
     workers = executor.workers if isinstance(executor, ProcessExecutor) else ()
-    asked = [worker.process.apply(ask, *args) for worker in workers if worker.ready]
+    asked = [worker.process.apply(_answer, ask, *args) for worker in workers if worker.ready]
     return [each.result(_ASK_SECONDS) for each in asked]
 
 
+def _answer(env: PlanEnv, ask: Callable[..., Any], *args: Any) -> Any:
+    return ask(env.row_stepper, *args)
+
+
 def _state_difference(
-    executor: Executor, simulator: Simulator, one: Row, other: Row
+    executor: Executor, stepper: RowStepper, one: Row, other: Row
 ) -> tuple[str, str] | None:
     """Return `Simulator.state_difference` of two payloads; if isolated, workers compare them."""
-    if not executor.isolated:
-        return simulator.state_difference(one, other)
     with contextlib.suppress(WorkerError, OSError):
-        for found in _answers(executor, _compare, one, other):
+        for found in _answers(executor, stepper, _compare, one, other):
             return cast(tuple[str, str] | None, found)
-    return Simulator.state_difference(simulator, one, other)  # of the bytes
+    return Simulator.state_difference(stepper.simulator, one, other)  # of the bytes
 
 
-def _compare(env: PlanEnv, one: Row, other: Row) -> tuple[str, str] | None:
-    return env.row_stepper.simulator.state_difference(one, other)
+def _compare(stepper: RowStepper, one: Row, other: Row) -> tuple[str, str] | None:
+    return stepper.simulator.state_difference(one, other)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.batch.arrays import Inputs, Rows, steps_of
+from plangym_like.batch.arrays import Rows, steps_of
 from plangym_like.batch.layout import Layout
 from plangym_like.batch.row_stepper import RowStepper, row_exit
 from plangym_like.errors import StateMismatchError
@@ -443,11 +443,6 @@ def progress_slot(slots: Row, worker: int) -> NDArray[np.int64]:
     """Return the progress slot of one worker, ``(SLOT_WORDS,) int64``."""
     nbytes = 8 * SLOT_WORDS
     return slots[worker * nbytes : (worker + 1) * nbytes].view(np.int64)
-
-
-def outside_cause(env: HostedEnv, inputs: Inputs) -> str:
-    """Return what `RowStepper.outside_cause` says about rows in a worker."""
-    return env.row_stepper.outside_cause(inputs)
 
 
 def compare_with_caller(env: HostedEnv, expected: ShortEpisode) -> None:
