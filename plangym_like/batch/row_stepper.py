@@ -356,11 +356,6 @@ class RowStepper:
                     self._audit_copy = RowStepper(copy, self.layout, self.name)
             return self._audit_copy or self
 
-    def prepare(self) -> None:
-        """Do what would otherwise slow down the first batch."""
-        with self.lock:
-            self.simulator.prepare()
-
     def run_rows(
         self, rows: Rows, start: int, stop: int, *, masked: bool = False, audit: bool = False
     ) -> dict[int, Exception] | None:

@@ -404,9 +404,6 @@ class Simulator(abc.ABC):
             env = env.env
         return names
 
-    def prepare(self) -> None:
-        """Do what would otherwise slow down the first batch; the state does not change."""
-
     def suspect_wrappers(self) -> Sequence[str]:
         """Return the names of the wrappers that may have state outside the saved rows."""
         return self.wrapper_names()

@@ -359,13 +359,12 @@ class GymnasiumSimulator(TriedSimulator):
             obs = self.observe(obs)
         return obs, total, terminated, truncated, info, count - left
 
-    def prepare(self) -> None:
-        """Test the fast form for the usual dtype of actions."""
-        self.fast_form_of(np.zeros(0, self.action_space.dtype))
-
     @property
     def steps_batches(self) -> bool:
-        """Whether there is a fast form that steps many rows at once."""
+        """Whether there is a fast form that steps many rows at once; it is tested when first read.
+
+        The form is that for the usual dtype of actions.
+        """
         form = self.fast_form_of(np.zeros(0, self.action_space.dtype))
         return form is not None and form.is_vectorised
 

@@ -53,10 +53,6 @@ class Executor(Protocol):
         """Counters of all batches so far."""
 
     @property
-    def n_workers(self) -> int | None:
-        """The number of processes that step rows; ``None`` if only this process steps them."""
-
-    @property
     def isolated(self) -> bool:
         """Whether only other processes step rows."""
 
@@ -134,7 +130,6 @@ class SerialExecutor:
         The counters to update.
     """
 
-    n_workers: int | None = None
     isolated = False
     can_audit = True
 
@@ -172,5 +167,6 @@ class SerialOptions:
     def make(self, make_stepper: Callable[[], RowStepper]) -> SerialExecutor:
         """Return the executor."""
         stepper = make_stepper()
-        stepper.prepare()
+        # The fast form is tested now, because this would slow down the first batch.
+        _ = stepper.simulator.steps_batches
         return SerialExecutor(stepper)

@@ -109,11 +109,6 @@ class ProcessExecutor:
         return self._processes[index]
 
     @property
-    def n_workers(self) -> int:
-        """The number of processes that step rows, including this one if it steps any."""
-        return len(self._processes) + (self._stepper is not None)
-
-    @property
     def can_audit(self) -> bool:
         """Whether an audit can step a row in another process than the batch did.
 

@@ -99,9 +99,7 @@ class ProcessOptions:
 
     def make(self, make_stepper: Callable[[], RowStepper]) -> ProcessExecutor:
         """Return the executor; its workers start and make their environments in the background."""
-        stepper, n_workers = self.tried(make_stepper), self.n_workers
-        expected = self.expected_of(stepper) if self.isolated or n_workers > 1 else None
-        return self.start(ProcessExecutor, stepper, n_workers, expected)
+        return self.start(ProcessExecutor, self.tried(make_stepper), self.n_workers)
 
     def tried(self, make_stepper: Callable[[], RowStepper]) -> RowStepper:
         """Make the simulator of this process; if batches are isolated, a worker runs the trial.
@@ -192,12 +190,12 @@ class ProcessOptions:
         make_executor: Callable[..., Executor],
         stepper: RowStepper,
         n_workers: int,
-        expected: ShortEpisode | None,
+        expected: ShortEpisode | None = None,
     ) -> Executor:
         """Make workers, and return ``make_executor(workers, layout, stepper, **options)``.
 
         `n_workers` is the number of processes that step rows on this machine; 0 makes no workers.
-        Workers have to repeat the short episode `expected`.
+        Workers have to repeat the short episode `expected`, by default that of `expected_of`.
         """
         start_timeout = self._start_timeout
         if start_timeout is None and self._step_timeout is not None:
@@ -209,6 +207,8 @@ class ProcessOptions:
         try:
             while len(workers) < count:
                 workers.append(self._launch(len(workers)))
+            if workers and expected is None:
+                expected = self.expected_of(stepper)
             return make_executor(
                 workers,
                 stepper.layout,

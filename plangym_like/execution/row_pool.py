@@ -23,7 +23,6 @@ from plangym_like.execution.row_server import (
     STOP,
     Order,
     Report,
-    compare_with_caller,
     greet,
     progress_slot,
     serve,
@@ -125,8 +124,7 @@ class RowWorker(WorkerHandle):
         signature: int,
         expected: ShortEpisode | None = None,
     ) -> None:
-        super().__init__(process, index, greet)
-        self._expected = expected
+        super().__init__(process, index, partial(greet, expected=expected))
         self._slots, self._tokens, self._done_fd = slots, tokens, done_fd
         self._signature = signature
         self.slot = progress_slot(slots.array(), index)
@@ -142,25 +140,6 @@ class RowWorker(WorkerHandle):
         self._task_of = 0
         self.task_rows = (0, 0)
         self.left_at: tuple[Range, int] = (0, 0), -1
-
-    def _greet(self) -> None:
-        super()._greet()
-        self._is_compared = False
-
-    def become_ready(self) -> bool:
-        """Return whether the worker has become ready since the last call.
-
-        It is ready once it has made its environment and has repeated the caller's episode.
-        """
-        if not super().become_ready():
-            return False
-        if self._expected is None or self._is_compared:
-            return True
-        self._is_compared = True
-        compare = partial(compare_with_caller, expected=self._expected)
-        self._greeting = self.process.apply(compare, patient=True)
-        self.started_at = time.monotonic()
-        return False
 
     # What it is doing
 
