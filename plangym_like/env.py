@@ -184,6 +184,8 @@ class PlanEnv(_Repeatable):
             stats=executor.stats,
             wrappers=stepper.simulator.suspect_wrappers(),
         )
+        # Steps rows of audits one by one: in this process, unless batches are isolated.
+        self._alone: Executor = executor if executor.isolated else SerialExecutor(stepper)
         self._layout, self._stats = stepper.layout, executor.stats
         self._executor, self._stepper = executor, stepper
 
@@ -486,7 +488,9 @@ class PlanEnv(_Repeatable):
         if self._tries:
             self._try_step(stepper, chosen, row, steps)
         if row is not None and not self._auditor.off and self._auditor.is_due(1):
-            sample = self._sample_of_step(layout.check([chosen], row, steps, None))
+            # This thread holds the stepper's lock. An executor that steps rows here may hold its
+            # own lock while it waits for the stepper's, so using it here could deadlock.
+            sample = self._sample(self._alone, layout.check([chosen], row, steps, None), _WHOLE)
         result = stepper.current.step(
             chosen,
             steps,
@@ -507,11 +511,6 @@ class PlanEnv(_Repeatable):
         """
         if row is not None or stepper.current.follows_given:
             self._try(self.get_state() if row is None else row, [action], dt)
-
-    def _sample_of_step(self, inputs: Inputs) -> AuditedRows:
-        # This thread holds the stepper's lock. An executor that steps rows in this process may hold
-        # its own lock while it waits for the stepper's, so using it here could deadlock.
-        return self._sample(self._alone(self.executor), inputs, _WHOLE)
 
     def as_gym(self) -> GymView:
         """Return this env as a `gymnasium.Env`, for Gymnasium's wrappers and other libraries.
@@ -706,13 +705,9 @@ class PlanEnv(_Repeatable):
     ) -> Any:
         """Step rows for an audit; see `AuditedRows`."""
         if processes is None:
-            executor, options = self._alone(executor), _WHOLE
+            executor, options = self._alone, _WHOLE
         options = options._replace(masked=True, audit=True, blocking=True, processes=processes)
         return executor.submit(inputs, options)
-
-    def _alone(self, executor: Executor) -> Executor:
-        """Return an executor that steps rows in this process, or `executor` if it is isolated."""
-        return executor if executor.isolated else SerialExecutor(self.row_stepper)
 
     def _outside_cause(self, inputs: Inputs) -> str:
         told = map(str, _answers(self.executor, self.row_stepper, RowStepper.outside_cause, inputs))
