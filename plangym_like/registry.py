@@ -478,8 +478,7 @@ def make(
     }
     if not isinstance(ray, bool):
         raise InputError(f"ray must be True or False, got {ray!r}")
-    if kwargs.get("wrappers"):
-        kwargs["wrappers"] = as_wrappers(kwargs["wrappers"])  # it may be an iterator
+    if as_wrappers(kwargs.get("wrappers")):
         simulator_class: Any = getattr(env_class, "simulator_class", None)
         other_ways: Any = getattr(simulator_class, "other_ways", None)
         if snapshot == "auto" and other_ways:

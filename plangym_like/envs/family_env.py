@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -47,10 +47,6 @@ class FamilyEnv(PlanEnv):
         fallback: Callable[..., Simulator] | None = None,
         **kwargs: Any,
     ) -> None:
-        if kwargs.get("wrappers"):
-            wrappers = kwargs["wrappers"] = as_wrappers(kwargs["wrappers"])  # it may be an iterator
-            if "wrappers" in self._made_with[1]:  # `clone` uses them again
-                self._made_with[1]["wrappers"] = wrappers
         own = {key: kwargs[key] for key in _OWN_OPTIONS if key in kwargs}
         rest = {key: kwargs[key] for key in kwargs if key not in own}
         make: Callable[..., Simulator] = type(self).simulator_class
@@ -75,18 +71,18 @@ class FamilyEnv(PlanEnv):
         self.recipe = (type(self), name, env_kwargs)
 
 
-def as_wrappers(given: Iterable[Any] | None) -> tuple[Any, ...]:
+def as_wrappers(given: Sequence[Any] | None) -> tuple[Any, ...]:
     """Return a user's list of wrappers as a tuple, after checking it.
 
     Raises
     ------
     InputError
-        `given` is not iterable, or an item is not a wrapper class, a function that wraps an
+        `given` is not a sequence, or an item is not a wrapper class, a function that wraps an
         environment, or a pair of one of these and its arguments.
     """
     if given is None:
         return ()
-    wrappers = tuple(given) if isinstance(given, Iterable) else (None,)
+    wrappers = tuple(given) if isinstance(given, Sequence) else (None,)
     for item in wrappers:
         wrapper = item[0] if isinstance(item, tuple) and len(item) == 2 else item
         if not callable(wrapper):

@@ -10,7 +10,7 @@ import abc
 import contextlib
 import importlib.metadata
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from operator import is_
 from typing import Any, ClassVar, Self
 
@@ -72,7 +72,7 @@ class GymnasiumSimulator(TriedSimulator):
         The kind of observation: ``"coords"`` (the default) is the environment's own, ``"rgb"`` is
         its image ``(H, W, 3)``, and ``"grayscale"`` is the image's luminance ``(H, W)`` according
         to ITU-R BT.601.
-    wrappers : iterable
+    wrappers : sequence
         Wrapper classes or ``(class, kwargs)`` pairs, applied in order.
     remove_time_limit : bool, optional
         Whether to remove every `TimeLimit` before applying `wrappers`. By default, the limit of a
@@ -99,7 +99,7 @@ class GymnasiumSimulator(TriedSimulator):
         frameskip: int | tuple[int, int] | None = None,
         render_mode: str | None = None,
         obs_type: str | None = None,
-        wrappers: Iterable[WrapperLike] | None = None,
+        wrappers: Sequence[WrapperLike] | None = None,
         remove_time_limit: bool | None = None,
         state_capacity: int | None = None,
         **env_kwargs: Any,

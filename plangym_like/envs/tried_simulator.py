@@ -41,7 +41,6 @@ class TriedSimulator(Simulator):
     _foreign_wrappers: Sequence[str] = ()
     # The outcome of the trial of another environment of this kind.
     _known: TrialOutcome | None = None
-    _wrappers: tuple[Any, ...] = ()
     # Restores the wrappers as they were before the first reset; used until the user's first reset.
     _restore_initial: Callable[[], None] | None = None
 
@@ -230,9 +229,6 @@ class TriedSimulator(Simulator):
         simulator, updated with `changed`.
         """
         kwargs = {**self._arguments[1], **changed}
-        if "wrappers" in kwargs:
-            # The given argument may be an exhausted iterator.
-            kwargs["wrappers"] = self._wrappers
         other = type(self).__new__(type(self), *args, **kwargs)
         other._is_copy = True
         other.__init__(*args, **kwargs)  # type: ignore[misc]

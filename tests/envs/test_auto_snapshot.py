@@ -199,8 +199,10 @@ def test_what_cannot_be_unpickled_is_replayed() -> None:
 
 @pytest.mark.parametrize("name", [Dungeon, "CartPole-v1"])
 @pytest.mark.parametrize("n_workers", [None, 2])
-def test_wrappers_may_be_an_iterator(name: Any, n_workers: int | None) -> None:
-    wrappers = (item for item in [(ClipReward, {"max_reward": 0.25})])
+def test_wrappers_are_those_of_a_clone_too(name: Any, n_workers: int | None) -> None:
+    wrappers = [(ClipReward, {"max_reward": 0.25})]
+    with pytest.raises(InputError, match="wrappers must be a list"):
+        plangym_like.make(name, n_workers=n_workers, wrappers=iter(wrappers))
     env = plangym_like.make(name, n_workers=n_workers, wrappers=wrappers)
     other = env.clone()
     for each in (env, other):

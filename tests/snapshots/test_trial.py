@@ -271,14 +271,6 @@ def test_a_callable_that_returns_one_object_is_played_in_that_one() -> None:
         assert np.array_equal(found, plain.step_batch([2, 0], others[index]).obs)
 
 
-def test_wrappers_may_come_as_an_iterator() -> None:
-    class Plain(gymnasium.Wrapper):
-        pass
-
-    sim = PickledSimulator(Walk, wrappers=iter([Plain]))
-    assert sim.wrapper_names() == ["Plain"]
-
-
 def test_it_is_told_which_generator_was_drawn_from() -> None:
     with watched_generators() as told:
         assert told() == ""
