@@ -309,8 +309,8 @@ class PlanEnv(_Repeatable):
 
     @property
     def stats(self) -> Stats:
-        """Counters of all batches so far; without workers, they remain after `close`."""
-        if self._closed and self._stats and isinstance(self._options, SerialOptions):
+        """Counters of all batches so far; they remain after `close`."""
+        if self._closed and self._stats is not None:
             return self._stats
         return self.executor.stats
 

@@ -390,8 +390,9 @@ def test_nothing_works_after_close_and_all_say_so(backend):
     env.close()
 
 
-def test_stats_can_be_read_after_close_without_workers():
-    env = plangym_like.make("CartPole-v1")
+@pytest.mark.parametrize("n_workers", [None, 2])
+def test_stats_can_be_read_after_close(n_workers):
+    env = plangym_like.make("CartPole-v1", n_workers=n_workers)
     env.step_batch([0] * 30, env.reset(seed=0).state)
     env.close()
     assert env.stats.rows == 30 and env.stats.batches == 1

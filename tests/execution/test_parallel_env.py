@@ -177,6 +177,7 @@ def test_use_after_the_end(serial: CounterEnv) -> None:
     env = ParallelEnv(CounterEnv, "toy", n_workers=2)
     result = env.step_batch(ACTIONS, serial.get_state())
     future = sending(env).step_batch(ACTIONS, serial.get_state(), blocking=False)
+    batches = env.stats.batches
     env.close()
     env.close()
     assert_same(result, serial.step_batch(ACTIONS, serial.get_state()))
@@ -188,11 +189,11 @@ def test_use_after_the_end(serial: CounterEnv) -> None:
         lambda: env.reset(),
         lambda: env.get_state(),
         lambda: env.observation_space,
-        lambda: env.stats,
         lambda: env.setup(),
     ):
         with pytest.raises(ClosedError, match="closed"):
             use()
+    assert env.stats.batches == batches > 0
     with pytest.raises(AttributeError):
         env.no_such_thing  # noqa: B018
 
