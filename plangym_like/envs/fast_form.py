@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from plangym_like.batch.arrays import Inputs, Outcome, Rows, put_outcome
 from plangym_like.batch.simulator import Simulator
+from plangym_like.snapshots.chains import innermost
 from plangym_like.states.rows import HEADER_NBYTES, Row
 
 TRIALS = 32
@@ -119,7 +120,7 @@ def disagreement(
 
     NumPy and libm may treat single numbers and arrays differently on another processor or in
     another version, so each form is tested before it is used: in `TRIALS` steps of `sim`, and in as
-    many rows of `form`. The state of `sim` changes.
+    many rows of `form`. The state of `sim` does not change.
 
     Parameters
     ----------
@@ -134,7 +135,25 @@ def disagreement(
     beyond : float
         As in `trial_actions`.
     """
-    actions = trial_actions(sim.action_space, kind, beyond=beyond)
+    base: Any = innermost(sim.env)
+    original, seed = np.zeros(sim.payload_nbytes, np.uint8), base._np_random_seed
+    sim.read(original)
+    try:
+        actions = trial_actions(sim.action_space, kind, beyond=beyond)
+        return _disagreement(form, sim, actions, starts, plays_on)
+    finally:
+        sim.write(original)
+        base._np_random_seed = seed
+
+
+def _disagreement(
+    form: FastForm,
+    sim: Simulator,
+    actions: NDArray[Any],
+    starts: Sequence[Row] | None,
+    plays_on: bool,
+) -> str:
+    """Compare `form` with steps of `sim`; see `disagreement`."""
     states = np.zeros((len(actions), HEADER_NBYTES + sim.payload_nbytes), np.uint8)
     expected, found = _rows(sim, actions, states), _rows(sim, actions, states)
     assert expected.next_states is not None

@@ -214,8 +214,8 @@ class GymnasiumSimulator(TriedSimulator):
     def make_fast_form(self, kind: str) -> FastForm | None:
         """Return the fast form if there is one and it agrees with the environment, else ``None``.
 
-        This is called when actions of dtype `kind`, a type character, first occur. Afterwards, the
-        caller restores the simulator's state.
+        This is called when actions of dtype `kind`, a type character, first occur. The state does
+        not change.
         """
         return None
 
@@ -403,17 +403,12 @@ class GymnasiumSimulator(TriedSimulator):
             self._configured = now
             forms.clear()
         if kind not in forms:
-            original = np.zeros(self.payload_nbytes, np.uint8)
-            self.read(original)
-            seed = self.base._np_random_seed
             try:
                 forms[kind] = self.make_fast_form(kind)
             except Exception as error:
                 # It was written for other shapes or values than those of this environment.
                 logger.info("%s is stepped row by row: %r", name_of(self.name), error)
                 forms[kind] = None
-            self.write(original)
-            self.base._np_random_seed = seed
         return forms[kind]
 
     def observe(self, obs: Any) -> Any:
