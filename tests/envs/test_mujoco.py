@@ -23,7 +23,7 @@ import plangym_like
 from plangym_like.envs.mujoco import MujocoCodec, MujocoEnv, MujocoSimulator
 from plangym_like.envs.mujoco_robots.ant import Ant
 from plangym_like.envs.mujoco_robots.humanoid import Humanoid
-from plangym_like.errors import InputError, SnapshotError, StateMismatchError
+from plangym_like.errors import InputError, SnapshotError, StateLostError, StateMismatchError
 from plangym_like.states.rows import HEADER_NBYTES
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is out of date")
@@ -359,17 +359,18 @@ def test_a_robot_with_replaced_methods_is_not_stepped_quickly() -> None:
         assert_same(env.step(action, state), env.step(action, state))
 
 
-def test_a_quick_step_that_raises_leaves_the_episode_of_a_reset() -> None:
+def test_a_quick_step_that_raises_loses_the_current_state() -> None:
     with plangym_like.make("HalfCheetah-v5") as env:
         state = env.reset(seed=0).state
-        env.step(env.action_space.high)
-        current = env.get_state()
         step = env.simulator.base.step
         env.simulator.base.step = lambda action: step(action[:2])
         with pytest.raises(ValueError):
             env.step(env.action_space.high, state)
         env.simulator.base.step = step
-        assert_same(env.get_state(), current)
+        with pytest.raises(StateLostError):
+            env.get_state()
+        env.set_state(state)
+        assert_same(env.get_state(), state)
 
 
 # Classes of one's own
