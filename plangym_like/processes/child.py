@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import gc
 import io
 import math
 import os
@@ -31,9 +30,7 @@ import subprocess
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from types import CodeType, FrameType
 
 from plangym_like.errors import WorkerStartError
@@ -67,62 +64,73 @@ _main_loop: CodeType | None = None
 class ChildProcess:
     """A process that the current process owns, and the socket that connects the two.
 
-    This class is for children of the current process.
-
     Parameters
     ----------
     pid : int
     connection : socket.socket
         The owner's end of the connection.
-    kept : io.FileIO or socket.socket
+    *kept : io.FileIO
         What is closed together with the connection, such as the alive pipe.
-    sentinel : io.FileIO or socket.socket, optional
-        Becomes readable when the process ends; it is closed with the connection.
+    status : socket.socket, optional
+        For a worker of the fork server: the socket on which its exit status will come. All other
+        processes must be children of this one.
 
     Attributes
     ----------
     exitcode : int or None
         The exit status, negative for a signal; ``None`` if it is not known.
     ended : bool
-        Whether the process is known to have ended.
-    sentinel : int or None
-        A descriptor that becomes readable when the process ends, if there is one.
+        Whether the process is known to have ended, or belongs to another process.
+    sentinel : int
+        A descriptor that becomes readable when the process ends.
     """
 
     def __init__(
         self,
         pid: int,
         connection: socket.socket,
-        *kept: io.FileIO | socket.socket,
-        sentinel: io.FileIO | socket.socket | None = None,
+        *kept: io.FileIO,
+        status: socket.socket | None = None,
     ) -> None:
         self.pid = pid
         self.connection = connection
         self.exitcode: int | None = None
         self.ended = False
-        self.sentinel = None if sentinel is None else sentinel.fileno()
-        self._closed_with_it = [*kept, connection] + ([] if sentinel is None else [sentinel])
+        self._status = status
+        if status is not None:
+            status.setblocking(False)
+        sentinel = io.FileIO(os.pidfd_open(pid)) if status is None else status
+        self.sentinel = sentinel.fileno()
+        self._closed_with_it = [*kept, connection, sentinel]
         self._lock = new_lock()
         close_in_copies(self)
 
     def poll(self) -> bool:
         """Return whether the process has ended; if it has, set `exitcode`."""
-        if not self.ended:
-            with self._lock:
-                if not self.ended:
-                    self._look()
+        with self._lock:
+            if not self.ended and self._status is not None:
+                self._read_status(self._status)
+            elif not self.ended:
+                self._collect()
         return self.ended
 
-    def _look(self) -> None:
-        """Set `ended` and `exitcode` if the process has ended, and collect it."""
+    def _read_status(self, status: socket.socket) -> None:
         try:
-            found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            text = status.recv(64)
+        except BlockingIOError:
+            return
+        except OSError:  # a reset
+            text = b""
+        self.exitcode = int(text) if text else None
+        self.ended = True
+
+    def _collect(self) -> None:
+        try:
+            found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG)
             if found is None:
                 return
-            # This order is safe if a signal handler raises in between.
             exited = found.si_code == os.CLD_EXITED
             self.exitcode = found.si_status if exited else -found.si_status
-            os.waitpid(self.pid, os.WNOHANG)
         except ChildProcessError:  # other code in this process has collected it
             pass
         self.ended = True
@@ -131,14 +139,13 @@ class ChildProcess:
         """Wait at most `timeout` seconds; return whether the process has ended."""
         deadline = time.monotonic() + timeout
         poller = select.poll()
-        if self.sentinel is not None:
-            poller.register(self.sentinel, select.POLLIN)
+        poller.register(self.sentinel, select.POLLIN)
         while not self.poll():
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
             # Sleep, because a descriptor is readable shortly before the process can be collected.
-            if self.sentinel is None or poller.poll(math.ceil(left * 1000)):
+            if poller.poll(math.ceil(left * 1000)):
                 time.sleep(min(left, 0.001))
         return True
 
@@ -159,7 +166,6 @@ class ChildProcess:
         May be called repeatedly, even after an interrupted call.
         """
         self.ended = True
-        self.sentinel = None
         for each in self._closed_with_it:
             each.close()
 
@@ -199,11 +205,7 @@ def start_child(start: Callable[[int, int], int], kind: int = socket.SOCK_STREAM
         alive_read, alive_write = io.FileIO(read_fd, "rb"), io.FileIO(write_fd, "wb")
         ours.callback(close_in_copies(alive_write).close)
         theirs.callback(alive_read.close)
-        pid = start(there.fileno(), alive_read.fileno())
-        sentinel = None
-        with contextlib.suppress(AttributeError, OSError):  # Linux before 5.3 has none
-            sentinel = io.FileIO(os.pidfd_open(pid))
-        process = ChildProcess(pid, here, alive_write, sentinel=sentinel)
+        process = ChildProcess(start(there.fileno(), alive_read.fileno()), here, alive_write)
         ours.pop_all()
     return process
 
@@ -319,78 +321,6 @@ def interrupts_deferred() -> Iterator[None]:
             handler(*arrived[0])
 
 
-class ForkedCopy:
-    """Calls a function in a short-lived copy of this process, in the background.
-
-    The copy has everything that this process has in memory, and nothing that it does affects this
-    process. Locks that other threads hold are never released in the copy, and so it may hang; it is
-    killed after a time limit.
-
-    Parameters
-    ----------
-    function : callable
-    seconds : float
-        How long the copy may take.
-    """
-
-    def __init__(self, function: Callable[[], bytes], seconds: float) -> None:
-        self._until = time.monotonic() + seconds
-        self._process: ChildProcess | None = None
-        # There may be no memory for the copy.
-        with contextlib.suppress(OSError), warnings.catch_warnings():
-            # Python and JAX warn that a copy of a process with threads may hang.
-            warnings.simplefilter("ignore")
-            if hasattr(os, "fork"):
-                self._process = start_child(
-                    lambda *ends: start_copy(partial(_run_in_copy, function, *ends))
-                )
-
-    def result(self) -> bytes | None:
-        """Wait for the result of the function, and end the copy.
-
-        Return ``None`` if the copy could not be made, if the function raised an exception, if it
-        took too long, or if this method or `close` was called before.
-        """
-        if self._process is None:
-            return None
-        received, connection = bytearray(), self._process.connection
-        try:
-            while (left := self._until - time.monotonic()) > 0:
-                connection.settimeout(left)
-                part = connection.recv(1 << 20)
-                if not part:
-                    break
-                received += part
-        except OSError:  # a TimeoutError, or the copy has died
-            return None
-        finally:
-            self.close()
-        # The copy sends the length last, so what it sent before it died is not taken for a result.
-        complete = int.from_bytes(received[-8:], "little") == len(received) - 8
-        return bytes(received[:-8]) if complete else None
-
-    def close(self) -> None:
-        """End the copy; may be called repeatedly."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.end()
-            process.close()
-
-
-def _run_in_copy(function: Callable[[], bytes], data_fd: int, alive_fd: int) -> None:
-    gc.disable()  # it would write to most pages of memory, which would then be copied
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    tie_to(alive_fd)
-    # What an environment prints was printed by this process already.
-    null = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (0, 1, 2):
-        os.dup2(null, descriptor)
-    result = function()
-    with socket.socket(fileno=data_fd) as connection:
-        connection.setblocking(True)
-        connection.sendall(result + len(result).to_bytes(8, "little"))
-
-
 def tie_to(alive_fd: int) -> None:
     """Make this process end as soon as the last write end of the pipe `alive_fd` is closed.
 
@@ -460,25 +390,15 @@ def check_can_start() -> None:
             "works: leave out n_workers, isolate and step_timeout, and use same.rollout, or "
             "n_threads=0, to collect data"
         )
-    found = None if _main_loop is None else _importing_frame(sys._getframe(1))
-    if found is not None:
-        name, code = found.f_globals.get("__name__"), found.f_code
-        raise WorkerStartError(
-            f"the module {name!r} starts workers while it is imported ({code.co_filename}, line "
-            f"{found.f_lineno}). A worker has imported it to load its environment. It starts no "
-            "workers, because these would import the module too, and start workers without end. "
-            'Start workers in a function, or below `if __name__ == "__main__":`, or move the class '
-            "of the environment to a module that starts none"
-        )
-
-
-def _importing_frame(frame: FrameType | None) -> FrameType | None:
-    """Return the frame of a module that this thread imports, seen from `frame` outward."""
-    module = None
+    frame = None if _main_loop is None else sys._getframe(1)
     while frame is not None and frame.f_code is not _main_loop:
         if frame.f_code.co_name == "<module>":
-            module = frame
-        if module is not None and frame.f_code.co_filename.startswith("<frozen importlib"):
-            return module
+            raise WorkerStartError(
+                f"the module {frame.f_globals.get('__name__')!r} starts workers while it is "
+                f"imported ({frame.f_code.co_filename}, line {frame.f_lineno}). A worker has "
+                "imported it to load its environment. It starts no workers, because these would "
+                "import the module too, and start workers without end. Start workers in a "
+                'function, or below `if __name__ == "__main__":`, or move the class of the '
+                "environment to a module that starts none"
+            )
         frame = frame.f_back
-    return None

@@ -95,10 +95,10 @@ class Connection:
         if self._end is not None or os.getpid() != self._owner_pid:
             return {}
         unsent = select.POLLOUT if self._channel.outbox else 0
-        found = {self._descriptor: select.POLLIN | unsent}
-        if self.process.sentinel is not None:
-            found[self.process.sentinel] = select.POLLIN
-        return found
+        return {
+            self._descriptor: select.POLLIN | unsent,
+            self.process.sentinel: select.POLLIN,
+        }
 
     # Sending and receiving
 

@@ -13,7 +13,7 @@ from typing import Any, Self
 from plangym_like.errors import ClosedError, WorkerDiedError
 from plangym_like.processes.child import check_can_start, interrupts_deferred
 from plangym_like.processes.connection import Connection
-from plangym_like.processes.start_methods import get_ready, launch, worker_environ
+from plangym_like.processes.start_methods import get_ready, launch, start_error, worker_environ
 from plangym_like.processes.wire import ACCESS, CALL, dumps, dumps_by_value, loads
 from plangym_like.results import Future
 from plangym_like.support.fork_safety import new_lock
@@ -103,9 +103,14 @@ class ExternalProcess:
             "linger": self.linger,
         }
         payload = dumps((setup, self._constructor))
-        get_ready(self._start_method, self._preload)
-        with interrupts_deferred():
-            connection = Connection(launch(self._start_method), self._name)
+        try:
+            get_ready(self._start_method, self._preload)
+            with interrupts_deferred():
+                connection = Connection(launch(self._start_method), self._name)
+        except OSError as error:
+            if error.errno is None:
+                raise  # raised by a signal handler, such as a TimeoutError
+            raise start_error(error) from error
         return connection, connection.request(CALL, payload, patient=True)
 
     def wait_ready(self, timeout: float | None = None) -> None:

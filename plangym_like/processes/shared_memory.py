@@ -1,10 +1,9 @@
 """Shared memory without a name in any file system.
 
-A block is a memory file (``memfd``, or if Python lacks it a temporary file that is unlinked at
-once). Other processes get it through its descriptor. Nothing can leak: the kernel frees a block
-when no process has it open or mapped any more. Its pages are reserved when it is made, so a lack of
-memory raises an error at that time instead of a SIGBUS later. On macOS and Windows, where there are
-no workers, a block is ordinary memory.
+A block is a memory file (``memfd``). Other processes get it through its descriptor. Nothing can
+leak: the kernel frees a block when no process has it open or mapped any more. Its pages are
+reserved when it is made, so a lack of memory raises an error at that time instead of a SIGBUS
+later. On macOS and Windows, where there are no workers, a block is ordinary memory.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import itertools
 import mmap
 import os
 import platform
-import tempfile
 import weakref
 from collections import deque
 from typing import Any
@@ -24,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.errors import WorkerError
-from plangym_like.processes.child import interrupts_deferred
 from plangym_like.support import fork_safety
 from plangym_like.support.memory_limits import ensure_available
 
@@ -64,9 +61,8 @@ class SharedBlock:
         weakref.finalize(self, alive.discard, self.number).atexit = False
         try:
             ensure_available(self.nbytes)
-            if hasattr(os, "posix_fallocate"):
-                with interrupts_deferred():
-                    self._make_file()
+            if hasattr(os, "memfd_create"):
+                self._make_file()
             else:
                 self.memory = mmap.mmap(-1, self.nbytes)
         except (OSError, ValueError) as error:
@@ -83,11 +79,7 @@ class SharedBlock:
 
     def _make_file(self) -> None:
         """Make the file and map it; of two descriptors for it, keep the one of the mapping."""
-        if hasattr(os, "memfd_create"):
-            self.fd = os.memfd_create("plangym_like", os.MFD_CLOEXEC)
-        else:
-            self.fd, path = tempfile.mkstemp(prefix="plangym_like")
-            os.unlink(path)
+        self.fd = os.memfd_create("plangym_like", os.MFD_CLOEXEC)
         self._finalizer = weakref.finalize(self, os.close, self.fd)
         self._finalizer.atexit = False
         os.posix_fallocate(self.fd, 0, self.nbytes)

@@ -31,8 +31,7 @@ import socket
 import sys
 import weakref
 from collections.abc import Iterable, Sequence
-from itertools import filterfalse
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from plangym_like.errors import InputError, WorkerStartError
 from plangym_like.processes import worker
@@ -42,7 +41,6 @@ from plangym_like.processes.child import (
     die_with_parent,
     fill_standard_descriptors,
     flush_outputs,
-    interrupts_deferred,
     serve_another_process,
     start_child,
     start_copy,
@@ -64,21 +62,12 @@ _PATIENCE = 120.0
 
 _lock = new_lock()
 _current: ForkServer | None = None
+# Fork servers that fork no more, because they have threads. They go on, because their workers would
+# end with them.
+_retired: list[ForkServer] = []
 # Modules that start threads when they are imported, so that the fork server must not import them;
 # "" means that it starts threads in any case, and cannot be used.
 _unfit: set[str] = set()
-
-
-class ForkServerGoneError(Exception):
-    """The fork server has ended or does not answer."""
-
-
-class StartsThreadsError(Exception):
-    """A preloaded module has started threads, so the fork server must not fork any more."""
-
-    def __init__(self, module: str) -> None:
-        super().__init__(module)
-        self.module = module
 
 
 class ForkServer:
@@ -104,94 +93,34 @@ class ForkServer:
         self.pid, self.owner_pid = process.pid, os.getpid()
         self.loaded: set[str] | None = None
         self._socket = process.connection
+        self._socket.settimeout(_PATIENCE)
         self._finalizer = weakref.finalize(self, _end_fork_server, process)
 
     def close(self) -> None:
         """End the fork server, and all its workers."""
         self._finalizer()
 
-    def send(self, modules: Sequence[str], descriptors: Sequence[int] = ()) -> socket.socket:
+    def send(self, modules: Iterable[str], descriptors: Sequence[int] = ()) -> socket.socket:
         """Ask the fork server to import `modules`, and to fork a worker with `descriptors`, if any.
 
-        Return the socket on which the answer will come.
+        Return the socket on which the answer will come, and then the exit status of the worker.
         """
-        fit = tuple(filterfalse(_unfit.__contains__, modules))
+        fit = [module for module in modules if module not in _unfit]
         packet = pickle.dumps((fit, list(map(str, sys.path))))
         answers, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        close_in_copies(answers)
+        close_in_copies(answers).settimeout(_PATIENCE)
         try:
             with theirs:
-                answers.settimeout(_PATIENCE)
-                self._socket.settimeout(_PATIENCE)
-                self._socket.sendmsg([packet], rights([theirs.fileno(), *descriptors]))
-        except BaseException as error:
+                self._socket.sendmsg([packet], rights([theirs.fileno(), *descriptors]), SEND_FLAGS)
+        except BaseException:
             answers.close()
-            closed = isinstance(error, OSError) and self._socket.fileno() < 0
-            if closed or isinstance(error, BrokenPipeError | ConnectionResetError | TimeoutError):
-                raise ForkServerGoneError from error
             raise
         return answers
 
-    def ask(
-        self, modules: Sequence[str], descriptors: Sequence[int] = ()
-    ) -> tuple[int, socket.socket]:
-        """Do what `send` does, and wait for the answer.
 
-        Return the process id of the worker, 0 if none was forked, and the socket on which its exit
-        status will come.
-        """
-        # One request at a time, so that the time limit of a request does not include earlier ones.
-        with _lock:
-            answers = self.send(modules, descriptors)
-            try:
-                answer: Any = pickle.loads(answers.recv(1 << 16))
-            except (OSError, EOFError) as error:  # a timeout, a reset or an end
-                answers.close()
-                raise ForkServerGoneError from error
-            except BaseException:
-                answers.close()
-                raise
-        if isinstance(answer, Exception):
-            answers.close()
-            raise answer
-        self.loaded = (self.loaded or set()).union(modules)
-        return answer, answers
-
-
-class ForkedWorker(ChildProcess):
-    """A worker that the fork server has forked, which sends its exit status on a socket.
-
-    Parameters
-    ----------
-    pid : int
-    connection, answers : socket.socket
-        The owner's ends of the connection to the worker, and of the socket for its exit status.
-    server : ForkServer
-        The fork server, which has to run as long as the worker.
-    """
-
-    def __init__(
-        self, pid: int, connection: socket.socket, answers: socket.socket, server: ForkServer
-    ) -> None:
-        super().__init__(pid, connection, sentinel=answers)
-        answers.setblocking(False)
-        self._answers = answers
-        self._server: ForkServer | None = server
-
-    def close(self) -> None:
-        super().close()
-        self._server = None
-
-    def _look(self) -> None:
-        try:
-            status = self._answers.recv(64)
-        except BlockingIOError:
-            return
-        except OSError:  # a reset
-            status = b""
-        if status:
-            self.exitcode = int(status)
-        self.ended = True
+def _end_fork_server(process: ChildProcess) -> None:
+    process.end()
+    process.close()
 
 
 def check_start_method(start_method: str) -> None:
@@ -208,12 +137,10 @@ def warm_up(preload: Sequence[str] = ()) -> None:
     try:
         if "" not in _unfit:
             _fork_server().send(preload).close()
-    except ForkServerGoneError:
-        pass
     except OSError as error:
         if error.errno is None:
             raise  # raised by a signal handler, such as a TimeoutError
-        # Otherwise `get_ready` raises it again, with advice.
+        # Otherwise `get_ready` raises it again, with advice, or starts another fork server.
 
 
 def get_ready(start_method: str, preload: Sequence[str] = ()) -> None:
@@ -223,16 +150,13 @@ def get_ready(start_method: str, preload: Sequence[str] = ()) -> None:
     ------
     InputError
         `start_method` is unknown.
-    WorkerStartError
-        The fork server could not be started.
+    WorkerStartError, OSError
+        As in `launch`.
     """
     check_start_method(start_method)
     loaded = None if _current is None else _current.loaded
     if start_method == "forkserver" and (loaded is None or not loaded.issuperset(preload)):
-        try:
-            found = _ask(preload)
-        except OSError as error:
-            raise _start_error(error) from error
+        found = _ask(preload)
         if found is not None:
             found[1].close()
 
@@ -243,19 +167,14 @@ def launch(start_method: str) -> ChildProcess:
     Raises
     ------
     WorkerStartError
-        The process could not be made.
+        Two fork servers in succession ended or did not answer.
+    OSError
+        A limit was reached; see `start_error`.
     """
-    try:
-        if start_method == "fork":
-            return start_child(_start_copy)
-        forked = _fork_worker() if start_method == "forkserver" else None
-        return forked or start_child(
-            lambda *ends: start_python("worker.run", ends, worker_environ())
-        )
-    except OSError as error:
-        if error.errno is None:
-            raise  # raised by a signal handler, such as a TimeoutError
-        raise _start_error(error) from error
+    if start_method == "fork":
+        return start_child(_start_copy)
+    forked = _fork_worker() if start_method == "forkserver" else None
+    return forked or start_child(lambda *ends: start_python("worker.run", ends, worker_environ()))
 
 
 def worker_environ() -> dict[str, str]:
@@ -266,7 +185,8 @@ def worker_environ() -> dict[str, str]:
     return ONE_THREAD | dict(os.environ)
 
 
-def _start_error(error: OSError) -> WorkerStartError:
+def start_error(error: OSError) -> WorkerStartError:
+    """Return the error to raise for an `error` of `launch`, with advice."""
     advice = none_are_left(error) or (
         "a limit on processes or memory may have been reached: see `ulimit -a`"
     )
@@ -281,45 +201,43 @@ def _start_copy(data_fd: int, alive_fd: int) -> int:
     return start_copy(run)
 
 
-def _fork_worker() -> ForkedWorker | None:
+def _fork_worker() -> ChildProcess | None:
     """Return a new worker that the fork server has forked, or ``None`` if it cannot be used."""
     fill_standard_descriptors()
     here, there = socket.socketpair()
     close_in_copies(here)
-    with there:
-        try:
+    try:
+        with there:
             # The outputs may have been redirected after the fork server started.
             found = _ask((), [there.fileno(), 1, 2])
-        except BaseException:
-            here.close()
-            raise
+    except BaseException:
+        here.close()
+        raise
     if found is None:
         here.close()
         return None
-    pid, answers, server = found
-    return ForkedWorker(pid, here, answers, server)
+    pid, answers = found
+    return ChildProcess(pid, here, status=answers)
 
 
 def _ask(
     modules: Sequence[str], descriptors: Sequence[int] = ()
-) -> tuple[int, socket.socket, ForkServer] | None:
-    """Ask the fork server, as in `ForkServer.ask`; it is replaced if it has ended.
+) -> tuple[int, socket.socket] | None:
+    """Send a request, as in `ForkServer.send`; replace the fork server if it has ended.
 
-    Return ``None`` if no fork server can be used.
-
-    Raises
-    ------
-    WorkerStartError
-        Two fork servers in succession ended or did not answer.
+    Return the process id of the worker, 0 if none was forked, and the socket on which its exit
+    status will come. Return ``None`` if no fork server can be used.
     """
     failed = False
     while "" not in _unfit:
         server = _fork_server()
         try:
-            pid, answers = server.ask(modules, descriptors)
-        except StartsThreadsError as error:
-            _note_unfit(error.module)
-        except ForkServerGoneError as error:
+            # One request at a time, so that the time limit of a request does not include others.
+            with _lock:
+                answers = server.send(modules, descriptors)
+                answer = _answer(answers)
+        except (EOFError, ConnectionError, TimeoutError) as error:
+            _replace(server)
             if failed:
                 raise WorkerStartError(
                     "the process that forks workers ended twice in a row, or did not answer; its "
@@ -327,9 +245,26 @@ def _ask(
                 ) from error
             failed = True
         else:
-            return pid, answers, server
-        _replace(server)
+            if isinstance(answer, int):
+                server.loaded = (server.loaded or set()).union(modules)
+                return answer, answers
+            answers.close()
+            _note_unfit(answer)
+            _retired.append(server)
+            _replace(server)
     return None
+
+
+def _answer(answers: socket.socket) -> int | str:
+    """Return a process id, or the name of a module that has started threads."""
+    try:
+        answer: int | str | OSError = pickle.loads(answers.recv(1 << 16))
+        if isinstance(answer, OSError):
+            raise answer
+    except BaseException:
+        answers.close()
+        raise
+    return answer
 
 
 def _note_unfit(module: str) -> None:
@@ -347,23 +282,16 @@ def _fork_server() -> ForkServer:
     global _current
     with _lock:
         if _current is None or _current.owner_pid != os.getpid():
-            with interrupts_deferred():
-                _current = ForkServer()
+            _current = ForkServer()
         return _current
 
 
 def _replace(server: ForkServer) -> None:
-    """Use another fork server from now on; `server` goes on until its workers have ended."""
+    """Use another fork server from now on."""
     global _current
     with _lock:
         if _current is server:
             _current = None
-
-
-def _end_fork_server(process: ChildProcess) -> None:
-    with interrupts_deferred():
-        process.end()
-        process.close()
 
 
 def fork_server_main(control_fd: int, alive_fd: int) -> NoReturn:
@@ -385,52 +313,38 @@ class ForkServerMain:
 
     A request is ``(modules, sys.path)``. File descriptors are sent with it; the first is a socket
     for the answer. If there are more, a worker is forked: they are its data socket, its standard
-    output and its error output. The answer is the worker's process id, 0 if none was asked for, or
-    an exception, which the owner raises. When the worker ends, its exit status is sent as text on
-    the same socket.
+    output and its error output. The answer is the worker's process id, 0 if none was asked for; or
+    the name of a module that has started threads; or an `OSError`, which the owner raises. When the
+    worker ends, its exit status is sent as text on the same socket.
     """
 
     def __init__(self, control: socket.socket, alive_fd: int) -> None:
         self._control = control
         self._alive_fd = alive_fd
-        # By process id: the socket for the exit status of each worker that runs.
-        self._workers: dict[int, socket.socket] = {}
+        # The id of each worker that runs, and the socket for its exit status, by its pidfd.
+        self._workers: dict[int, tuple[int, socket.socket]] = {}
         self._threaded_by: str | None = None
-        # Python writes to this pipe when a child ends, which wakes `serve`.
-        self._wake_fds = os.pipe()
-        for descriptor in self._wake_fds:
-            os.set_blocking(descriptor, False)
+        self._poller = select.poll()
 
     def serve(self) -> None:
         """Answer requests and collect ended workers, until the control socket is closed."""
         self._import(_PRELOADED, default=True)
-        poller = select.poll()
-        poller.register(self._control, select.POLLIN)
-        poller.register(self._wake_fds[0], select.POLLIN)
-        while True:
-            # Each time, because a module that was imported may have changed this.
-            signal.signal(signal.SIGCHLD, lambda number, frame: None)
-            signal.set_wakeup_fd(self._wake_fds[1], warn_on_full_buffer=False)
-            self._collect_ended()
-            ready = {descriptor for descriptor, _ in poller.poll()}
-            if self._wake_fds[0] in ready:
-                os.read(self._wake_fds[0], 1 << 16)
-            if self._control.fileno() in ready and not self._answer_one():
-                return
+        self._poller.register(self._control, select.POLLIN)
+        is_open = True
+        while is_open:
+            for descriptor, _ in self._poller.poll():
+                if descriptor in self._workers:
+                    self._collect(descriptor)
+                else:
+                    is_open = self._answer_one()
 
-    def _collect_ended(self) -> None:
-        for pid, answers in list(self._workers.items()):
-            found = b""
-            try:
-                ended, status = os.waitpid(pid, os.WNOHANG)
-                if not ended:
-                    continue
-                found = b"%d" % os.waitstatus_to_exitcode(status)
-            except ChildProcessError:  # a preloaded module has collected it
-                pass
-            del self._workers[pid]
-            _send_answer(answers, found)
-            answers.close()
+    def _collect(self, pidfd: int) -> None:
+        self._poller.unregister(pidfd)
+        os.close(pidfd)
+        pid, answers = self._workers.pop(pidfd)
+        with answers, contextlib.suppress(ChildProcessError):  # a module has collected it
+            _, status = os.waitpid(pid, 0)
+            _send_answer(answers, b"%d" % os.waitstatus_to_exitcode(status))
 
     def _answer_one(self) -> bool:
         data, descriptors = receive_with_descriptors(self._control, 1 << 20)
@@ -441,22 +355,22 @@ class ForkServerMain:
         answer_fd, *received = descriptors
         answers = socket.socket(fileno=answer_fd)
         modules, sys.path[:] = pickle.loads(data)
-        answer: Any = 0
+        answer: int | str | OSError = 0
         try:
             self._import(modules)
             if self._threaded_by is not None:
-                raise StartsThreadsError(self._threaded_by)
-            if 0 < len(received) < 3:
-                raise OSError(errno.EMFILE, "the fork server has too many open files")
-            if received:
+                answer = self._threaded_by
+            elif 0 < len(received) < 3:
+                answer = OSError(errno.EMFILE, "the fork server has too many open files")
+            elif received:
                 answer = self._fork(answers, received)
-        except (OSError, StartsThreadsError) as error:
+        except OSError as error:
             answer = error
         finally:
             for descriptor in received:
                 os.close(descriptor)
         _send_answer(answers, pickle.dumps(answer))
-        if answer not in self._workers:
+        if not isinstance(answer, int) or not answer:
             answers.close()
         return True
 
@@ -476,11 +390,15 @@ class ForkServerMain:
         gc.collect()
         gc.freeze()
         flush_outputs()
+        # A module may have changed this; the exit status would be lost.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
             self._become_worker(parent, answers, *descriptors)
-        self._workers[pid] = answers
+        pidfd = os.pidfd_open(pid)
+        self._workers[pidfd] = pid, answers
+        self._poller.register(pidfd, select.POLLIN)
         return pid
 
     def _become_worker(
@@ -490,10 +408,9 @@ class ForkServerMain:
             die_with_parent()
             if os.getppid() != parent:  # it ended before this
                 os._exit(1)
-            signal.set_wakeup_fd(-1)
-            for connection in (self._control, answers, *self._workers.values()):
+            for _, connection in (*self._workers.values(), (0, answers), (0, self._control)):
                 connection.close()
-            for descriptor in (self._alive_fd, *self._wake_fds):
+            for descriptor in (self._alive_fd, *self._workers):
                 os.close(descriptor)
             for target, output in enumerate(outputs, start=1):
                 os.dup2(output, target)

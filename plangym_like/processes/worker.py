@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
 import os
 import select
 import signal
@@ -40,12 +39,6 @@ _AFRESH = (
     "if a package has to be set up before it is used (for example by calling its register()), pass "
     "a function that sets up the package and then makes the object"
 )
-# Functions that set the number of threads, by the names that they have in builds of OpenBLAS.
-_BLAS_SETTERS = [
-    f"{prefix}openblas_set_num_threads{suffix}"
-    for prefix in ("", "scipy_")
-    for suffix in ("", "64_")
-]
 
 
 def run(data_fd: int, alive_fd: int = -1) -> NoReturn:
@@ -241,7 +234,6 @@ def _settle_in(
     if dict(os.environ) != environ:
         os.environ.clear()
         os.environ.update(environ)
-    _use_blas_threads(environ.get("OPENBLAS_NUM_THREADS", "1"))
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):
             stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
@@ -252,21 +244,6 @@ def _settle_in(
     from plangym_like.states.rows import adopt_session_key
 
     adopt_session_key(session_key)
-
-
-def _use_blas_threads(number: str) -> None:
-    """Let OpenBLAS, which NumPy uses, run `number` threads.
-
-    The fork server has loaded it with one thread, because a process with threads is not forked.
-    """
-    if not number.isdigit() or int(number) < 2:
-        return
-    with open("/proc/self/maps") as maps:
-        paths = {line.split(maxsplit=5)[-1].strip() for line in maps if "openblas" in line}
-    for library in map(ctypes.CDLL, paths):
-        for name in _BLAS_SETTERS:
-            with contextlib.suppress(AttributeError):
-                getattr(library, name)(int(number))
 
 
 def _has_no_bell(hosted: Any, watching: bool) -> bool:

@@ -384,28 +384,3 @@ def test_a_grandchild_of_a_worker_keeps_its_files() -> None:
     with ExternalProcess(HostedObject) as process:
         assert process.apply(use_grandchild)(60) == b"all are open"
         assert process.echo(1) == 1
-
-
-def test_workers_use_as_many_blas_threads_as_the_user_asks_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def count_threads(hosted: Any) -> list[int]:
-        import ctypes
-
-        with open("/proc/self/maps") as maps:
-            paths = {line.split(maxsplit=5)[-1].strip() for line in maps if "openblas" in line}
-        counts = []
-        for library in map(ctypes.CDLL, sorted(paths)):
-            for name in ("scipy_openblas_get_num_threads64_", "openblas_get_num_threads64_"):
-                if hasattr(library, name):
-                    counts.append(getattr(library, name)())
-        return counts
-
-    with ExternalProcess(HostedObject) as process:
-        counts = process.apply(count_threads)(60)
-    if not counts:
-        pytest.skip("NumPy uses another BLAS")
-    assert set(counts) == {1}
-    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "2")
-    with ExternalProcess(HostedObject) as process:
-        assert set(process.apply(count_threads)(60)) == {2}

@@ -8,7 +8,6 @@ import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -17,6 +16,10 @@ from hosted import HostedObject, run_script, wait_until_gone
 from plangym_like.errors import WorkerDiedError, WorkerStartError
 from plangym_like.processes import start_methods
 from plangym_like.processes.external_process import ExternalProcess
+
+STARTS_A_THREAD = (
+    "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+)
 
 
 @pytest.fixture
@@ -97,9 +100,7 @@ def test_one_that_cannot_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_module_that_starts_threads_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / "starts_a_thread.py").write_text(
-        "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
-    )
+    (tmp_path / "starts_a_thread.py").write_text(STARTS_A_THREAD)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(start_methods, "_unfit", set())
     with ExternalProcess(HostedObject) as before:
@@ -118,13 +119,11 @@ def test_a_module_that_starts_threads_is_left_out(
 
 @pytest.mark.usefixtures("fresh_fork_server")
 def test_where_forking_is_unsafe_workers_are_spawned(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def unsafe(*_: Any) -> None:
-        raise start_methods.StartsThreadsError("")
-
+    (tmp_path / "sitecustomize.py").write_text(STARTS_A_THREAD)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(start_methods, "_unfit", set())
-    monkeypatch.setattr(start_methods.ForkServer, "ask", unsafe)
     for _ in range(2):
         with ExternalProcess(HostedObject) as process:
             assert psutil.Process(process.call("pid")(100)).ppid() == os.getpid()

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import abc
 import concurrent.futures
+import os
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,8 +21,7 @@ from plangym_like.execution.short_episode import ShortEpisode
 from plangym_like.lanes.sample_episode import Sample, compare_sample, sample_episode
 from plangym_like.lanes.shared_arrays import SharedArrays
 from plangym_like.lanes.tree import take, with_axes
-from plangym_like.processes.child import ForkedCopy
-from plangym_like.processes.wire import dumps, loads
+from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.results import Future
 
 # The future of a method call.
@@ -184,5 +186,27 @@ def _episode_of_copy(sample: Sample) -> ShortEpisode | None:
     """
     if "jax" in sys.modules:
         return None
-    found = ForkedCopy(lambda: dumps(sample_episode(sample)), _COPY_SECONDS).result()
-    return None if found is None else loads(found)
+    try:
+        with warnings.catch_warnings():
+            # Python warns that a copy of a process with threads may hang.
+            warnings.simplefilter("ignore")
+            copy = ExternalProcess(partial(_silent_episode, sample), start_method="fork")
+        try:
+            episode: ShortEpisode | None = copy.apply(_itself).result(_COPY_SECONDS)
+            return episode
+        finally:
+            copy.close(0.0)
+    except Exception:
+        return None
+
+
+def _silent_episode(sample: Sample) -> ShortEpisode | None:
+    # What an environment prints is printed by the workers, too.
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (1, 2):
+        os.dup2(null, descriptor)
+    return sample_episode(sample)
+
+
+def _itself(hosted: Any) -> Any:
+    return hosted
