@@ -1,13 +1,9 @@
 """Send exceptions from a worker to its owner.
 
-The worker tries these forms in order, and packs an exception in the first form that works. The
-owner rebuilds it, with the remote traceback as its ``__cause__``:
-
-``group``    an exception group: its type, message and picklable attributes, and each member packed
-             on its own
-``whole``    the exception itself, if it can be pickled and unpickled as its own type
-``parts``    its type, arguments and picklable attributes; ``__init__`` is not called
-``name``     text only: a `RemoteError` that names the type
+An exception is pickled as a whole if it can be unpickled as its own type; otherwise by its type,
+arguments and picklable attributes, so that ``__init__`` is not called; otherwise as text only, for
+a `RemoteError` that names the type. The owner raises it with the remote traceback as its
+``__cause__``.
 """
 
 from __future__ import annotations
@@ -33,15 +29,16 @@ def pack_exception(error: BaseException, *, skip_frames: int = 0) -> bytes:
         How many of the outermost frames to leave out of the traceback's text.
     """
     text, summary = _traceback_text(error, skip_frames), _summary(error)
-    for form in (_as_group, _as_whole, _as_parts):
+    for form in (error, _Parts(error)):
         try:
-            name, content = form(error)
-            data = dumps(content)
-            if type(_rebuild(name, data)) is type(error):
-                return dumps((name, data, summary, text))
-        except BaseException:  # a form that does not work for this exception: try the next
+            data = dumps(form)
+            copy = loads(data)
+            is_complete = form is not error or _shape(copy) == _shape(error)
+            if is_complete and type(copy) is type(error):
+                return dumps((data, summary, text))
+        except BaseException:  # this form does not work for this exception: try the next
             continue
-    return dumps(("name", b"", summary, text))
+    return dumps((None, summary, text))
 
 
 def unpack_exception(payload: bytes | memoryview) -> BaseException:
@@ -54,19 +51,16 @@ def unpack_exception(payload: bytes | memoryview) -> BaseException:
     (KeyError('pole'), 'RemoteTraceback')
     """
     # The text is packed separately: it arrives even if the exception's type is unknown here.
-    name, data, summary, text = loads(payload)
+    data, summary, text = loads(payload)
     error: BaseException
-    if name == "name":
-        error = RemoteError(summary)
-    else:
-        try:
-            error = _rebuild(name, data)
-        except Exception as failure:
-            error = RemoteError(
-                f"{summary}; it is not raised with its own type because it cannot be rebuilt here "
-                f"({type(failure).__name__}: {failure}): is the module that defines it importable "
-                "in this process?"
-            )
+    try:
+        error = RemoteError(summary) if data is None else loads(data)
+    except Exception as failure:
+        error = RemoteError(
+            f"{summary}; it is not raised with its own type because it cannot be rebuilt here "
+            f"({type(failure).__name__}: {failure}): is the module that defines it importable in "
+            "this process?"
+        )
     error.__cause__ = RemoteTraceback(text)
     return error
 
@@ -99,39 +93,28 @@ def portable(error: BaseException) -> Exception:
     return failure
 
 
-def _as_group(error: BaseException) -> tuple[str, Any]:
-    if not isinstance(error, BaseExceptionGroup):
-        raise TypeError("not a group")
-    members = [pack_exception(member) for member in error.exceptions]
-    return "group", (type(error), error.message, members, _portable_attributes(error))
+class _Parts:
+    """Unpickles to a new exception with the type, arguments and attributes of another one.
+
+    Arguments that cannot be pickled are replaced by their text; such attributes are left out.
+    """
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def __reduce__(self) -> Any:
+        error = self._error
+        arguments = tuple(each if is_portable(each) else repr(each) for each in error.args)
+        attributes = getattr(error, "__dict__", {}).items()
+        portable = {name: value for name, value in attributes if is_portable(value)}
+        return _rebuild, (type(error), arguments, portable)
 
 
-def _as_whole(error: BaseException) -> tuple[str, Any]:
-    copy = loads(dumps(error))
-    if type(copy) is not type(error) or _shape(copy) != _shape(error):
-        raise TypeError("changed on the way")
-    return "whole", error
-
-
-def _as_parts(error: BaseException) -> tuple[str, Any]:
-    arguments = tuple(
-        argument if is_portable(argument) else repr(argument) for argument in error.args
-    )
-    return "parts", (type(error), arguments, _portable_attributes(error))
-
-
-def _rebuild(name: str, data: bytes) -> BaseException:
-    content = loads(data)
-    if name == "whole":
-        whole: BaseException = content
-        return whole
-    if name == "parts":
-        kind, arguments, attributes = content
-        error: BaseException = kind.__new__(kind, *arguments)
-        error.args = arguments
-    else:
-        kind, message, members, attributes = content
-        error = kind.__new__(kind, message, [unpack_exception(member) for member in members])
+def _rebuild(
+    kind: type[BaseException], arguments: tuple[Any, ...], attributes: dict[str, Any]
+) -> BaseException:
+    error = kind.__new__(kind, *arguments)
+    error.args = arguments
     error.__dict__.update(attributes)
     return error
 
@@ -147,11 +130,6 @@ def is_portable(value: Any) -> bool:
     except BaseException:
         return False
     return True
-
-
-def _portable_attributes(error: BaseException) -> dict[str, Any]:
-    attributes = getattr(error, "__dict__", {})
-    return {name: value for name, value in attributes.items() if is_portable(value)}
 
 
 def _traceback_text(error: BaseException, skip_frames: int) -> str:
