@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import os
 import select
+import socket
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -75,7 +75,7 @@ class Connection:
         # when the end has been noted.
         self._reason: Reply | None = None
         self._end: Reply | None = None
-        self._finalizer = weakref.finalize(self, _release, self._channel, process, self._pending)
+        self._finalizer = weakref.finalize(self, _release, process, self._pending)
 
     def has_ended(self) -> bool:
         """Return whether the connection has ended, or belongs to another process."""
@@ -84,7 +84,7 @@ class Connection:
                 f"worker {self.name!r} belongs to the process that this one was forked from; "
                 "make another one here"
             )
-            self._end = lambda: ClosedError(message)
+            self._finish(lambda: ClosedError(message))
         return self._end is not None
 
     def awaited(self) -> dict[int, int]:
@@ -116,12 +116,11 @@ class Connection:
         with self._lock:
             if not self.has_ended():
                 self._exchange(message, request)
-        while self._channel.outbox and not (patient or self.has_ended()):
+            if self._end is not None:
+                request.answer(self._end)
+        if self._channel.outbox and not patient:
             # The worker may be unable to read until its replies have been read.
-            self._wait_for_event(_LOOK_AGAIN_SECONDS)
-            self.drain()
-        if self._end is not None:
-            request.answer(self._end)
+            self._wait_until(lambda: not self._channel.outbox, math.inf)
         return Future(request)
 
     def _exchange(self, message: Sequence[Buffer] = (), request: Request | None = None) -> bool:
@@ -160,25 +159,24 @@ class Connection:
         if request is not None:
             request.answer(message)
 
-    def wait(self, request: Request | None, timeout: float | None) -> None:
-        """Wait at most `timeout` seconds until `request` is answered, or the worker has ended."""
-        deadline = math.inf if timeout is None else time.monotonic() + timeout
-        while not (self.has_ended() or (request is not None and request.settled)):
+    def wait(self, request: Request, timeout: float | None) -> None:
+        """Wait at most `timeout` seconds until `request` is answered."""
+        self._wait_until(lambda: request.settled, math.inf if timeout is None else timeout)
+
+    def _wait_until(self, is_done: Callable[[], bool], timeout: float) -> None:
+        """Process replies until ``is_done()``, or the worker has ended, or `timeout` is over."""
+        deadline = time.monotonic() + timeout
+        while not (self.has_ended() or is_done()):
             left = deadline - time.monotonic()
-            if left <= 0 or self._wait_for_event(min(left, _LOOK_AGAIN_SECONDS)):
+            # Each call has a poller of its own, because two threads cannot use one together.
+            poller = select.poll()
+            for descriptor, mask in self.awaited().items():
+                poller.register(descriptor, mask)
+            milliseconds = math.ceil(1000 * max(0.0, min(left, _LOOK_AGAIN_SECONDS)))
+            if poller.poll(milliseconds) or left <= 0:
                 self.drain()
             if left <= 0:
                 break
-        if self._end is not None and request is not None:
-            request.answer(self._end)
-
-    def _wait_for_event(self, timeout: float) -> bool:
-        """Wait at most `timeout` seconds; return whether there is anything to do for `drain`."""
-        # Each call has a poller of its own, because two threads cannot use one at the same time.
-        poller = select.poll()
-        for descriptor, mask in self.awaited().items():
-            poller.register(descriptor, mask)
-        return bool(poller.poll(math.ceil(timeout * 1000)))
 
     def drain(self) -> None:
         """Process all replies that have arrived; if the worker has ended, complete all requests.
@@ -202,7 +200,7 @@ class Connection:
         if not by_itself:
             self.process.end()
         # Replies that were sent before the end are valid.
-        while self._exchange():
+        while self._end is None and self._exchange():
             pass
         if self._end is None:  # otherwise a signal handler has already done this
             if self._reason is None:
@@ -228,25 +226,22 @@ class Connection:
                 request = reference()
                 if request is not None:
                     request.answer(end)
-            # Set after that, so that it is repeated after an interrupt.
             self._end = end
             self._pending.clear()
             self.process.close()
             self._finalizer.detach()
 
-    def kill(self, reason: MakeError | None = None) -> None:
-        """Send SIGKILL; requests then fail with ``reason()``, by default a `WorkerDiedError`."""
+    def kill(self) -> None:
+        """Send SIGKILL; requests then fail with a `WorkerDiedError`."""
         if not self.has_ended():
-            self._reason = reason or self._death("it was killed on request")
+            self._reason = self._death("it was killed on request")
             self.process.kill()
 
     def ask_to_close(self) -> None:
         """Queue the message CLOSE, and send what can be sent without waiting."""
         with self._lock:
             if not (self.has_ended() or self._exchanging):
-                # The socket is closed if an interrupt cut short an earlier call of `close`.
-                with contextlib.suppress(OSError):
-                    self._exchange(outgoing(CLOSE, next(self._numbers), b""))
+                self._exchange(outgoing(CLOSE, next(self._numbers), b""))
 
     def close(self, timeout: float, reason: MakeError) -> None:
         """Ask the worker to exit, and kill it if it is still running after `timeout` seconds.
@@ -255,7 +250,6 @@ class Connection:
         if a signal handler raises an exception meanwhile, the worker is killed immediately.
         """
         if self.has_ended():
-            self._finish(self._end or reason)
             return
         self._reason = reason
         with self._lock:
@@ -265,21 +259,24 @@ class Connection:
         try:
             if timeout > 0:
                 self.ask_to_close()
-                self.wait(None, timeout)
+                self._wait_until(_never, timeout)
             self.process.kill()
-            self.wait(None, 5.0)
+            self._wait_until(_never, 5.0)
         finally:
             if self._end is None:
                 self.process.end(1.0)
                 self._finish(reason)
 
 
-def _release(channel: Channel, process: ChildProcess, pending: dict[int, Any]) -> None:
-    """End the worker of a dropped connection: ask it to exit, or kill it if it has requests."""
+def _never() -> bool:
+    return False
+
+
+def _release(process: ChildProcess, pending: dict[int, Any]) -> None:
+    """End the worker of a dropped connection: let it exit, or kill it if it has requests."""
     with interrupts_deferred():
         if not (pending or process.ended):
-            with contextlib.suppress(OSError):
-                channel.send(outgoing(CLOSE, 0, b""))
+            process.connection.shutdown(socket.SHUT_WR)
             process.wait(1.0)
         process.end()
         process.close()

@@ -226,11 +226,8 @@ class ExternalProcess:
             def replaced() -> WorkerDiedError:
                 return WorkerDiedError(message, pid, -signal.SIGKILL)
 
-            old.kill(replaced)
-            try:
-                self._connection, self._ready = self._launch()
-            finally:
-                old.close(0.0, replaced)
+            old.close(0.0, replaced)
+            self._connection, self._ready = self._launch()
 
     def begin_close(self) -> None:
         """Ask the process to exit after its pending requests; call `close` to wait for its exit."""

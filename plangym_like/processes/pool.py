@@ -17,7 +17,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from plangym_like.errors import WorkerDiedError, WorkerError, WorkerStartError, WorkerTimeoutError
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.remote_errors import is_remote, portable_result
-from plangym_like.results import Future
+from plangym_like.results import Future, Stats
 
 logger = logging.getLogger("plangym_like")
 
@@ -117,7 +117,8 @@ class WorkerHandle:
         When the task was abandoned, if it was.
     interrupted : bool
         True while a task is sent or the process is restarted. If Ctrl-C or another exception
-        interrupts this, it stays true, and the pool replaces the process before its next task.
+        interrupts this, it stays true, and the pool replaces the process before its next task. It
+        is also true if the hosted object could not be made.
     started_at : float
         When the process was started.
     """
@@ -281,12 +282,11 @@ class WorkerPool(Generic[Handle]):
         self.workers = workers
         self.start_timeout = start_timeout
         self.policy = RetryPolicy()
-        self._counts = counts
+        self._counts: PoolCounts = Stats() if counts is None else counts
         self._spin_seconds = spin_seconds
         self._event_fd = event_fd
         self._poller = select.poll()
         self._watched: dict[int, tuple[int, Handle]] = {}
-        self._start_over = False
 
     def wait(self, seconds: float, stop: Callable[[], bool] | None = None) -> float:
         """Wait at most `seconds` until a worker replies or dies; return the seconds waited.
@@ -336,24 +336,15 @@ class WorkerPool(Generic[Handle]):
     def replace(self, worker: Handle) -> None:
         """Kill the worker's process if it still runs, and start a new one, which has no task."""
         worker.restart()
-        if self._counts is not None:
-            self._counts.restarts += 1
+        self._counts.restarts += 1
 
     def replace_dead(self, worker: Handle) -> None:
         """Replace the process of a worker that died."""
-        if self._counts is not None:
-            self._counts.deaths += 1
+        self._counts.deaths += 1
         self.replace(worker)
 
     def prepare(self) -> None:
-        """Process what has arrived and call `tend`, before a new task.
-
-        If a constructor has raised an error, first replace the workers that are not ready.
-        """
-        start_over, self._start_over = self._start_over, False
-        for worker in self.workers if start_over else ():
-            if not worker.ready:
-                self.replace(worker)
+        """Process what has arrived and call `tend`, before a new task."""
         self.wait(0.0)
         self.tend()
 
@@ -367,7 +358,7 @@ class WorkerPool(Generic[Handle]):
         WorkerStartError
             Processes die or hang repeatedly before they are ready.
         Exception
-            Any error of the constructor of a hosted object.
+            Any error of the constructor of a hosted object. The next call tries it again.
         """
         for worker in self.workers:
             if worker.interrupted:
@@ -393,9 +384,9 @@ class WorkerPool(Generic[Handle]):
                 self.replace_dead(worker)
                 self.policy.note_failed_start(error, len(self.workers))
                 return
-            # Workers with the same constructor would raise the same error, so there is no retry
-            # now.
-            self._start_over = True
+            # The others, with the same constructor, would raise the same error one after the other.
+            for each in self.workers:
+                each.interrupted = each.interrupted or not each.ready
             raise
         limit = self.start_timeout
         if ready:

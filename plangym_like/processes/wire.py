@@ -37,7 +37,6 @@ MAX_DESCRIPTORS = 250
 # Writing to a dead worker must raise an error, even in programs that set SIGPIPE to its default.
 SEND_FLAGS = getattr(socket, "MSG_NOSIGNAL", 0)
 
-_ANCILLARY_NBYTES = 64 + MAX_DESCRIPTORS * array.array("i").itemsize
 # Shorter payloads are copied behind their header and sent in one call (`benchmarks/constants.py`).
 _JOIN_NBYTES = 1 << 16
 # How many bytes to receive at once, for short and for long messages (`benchmarks/constants.py`).
@@ -54,7 +53,7 @@ class Message(NamedTuple):
 
     kind: int
     request: int
-    payload: memoryview
+    payload: bytes
     descriptors: list[int]
 
 
@@ -108,13 +107,10 @@ def rights(descriptors: Sequence[int]) -> Rights:
 
 def receive_with_descriptors(connection: socket.socket, nbytes: int) -> tuple[bytes, list[int]]:
     """Receive once; return the data, and the descriptors that came along, not inheritable."""
-    flags = socket.MSG_CMSG_CLOEXEC
-    data, ancillary, _, _ = connection.recvmsg(nbytes, _ANCILLARY_NBYTES, flags)
-    found = array.array("i")
-    for level, kind, content in ancillary:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            found.frombytes(content[: len(content) - len(content) % found.itemsize])
-    return data, list(found)
+    data, descriptors, _, _ = socket.recv_fds(connection, nbytes, MAX_DESCRIPTORS)
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, False)
+    return data, descriptors
 
 
 def outgoing(
@@ -158,10 +154,8 @@ class Channel:
         self.outbox: deque[Buffer] = deque()
         self._socket = connection
         self._blocking = blocking
-        self._chunks: list[bytes] = []
+        self._received = bytearray()
         self._descriptors: list[int] = []
-        # How many bytes have been received, and how many are needed for the next message.
-        self._nbytes, self._needed = 0, HEADER.size
 
     def send(self, message: Sequence[Buffer] = ()) -> None:
         """Queue `message`, and send as much of the queue as possible."""
@@ -189,7 +183,8 @@ class Channel:
         """
         received = False
         while not self.ended:
-            wanted = _CHUNK_NBYTES if len(self._chunks) < 2 else _LARGE_CHUNK_NBYTES
+            is_long = len(self._received) > _CHUNK_NBYTES
+            wanted = _LARGE_CHUNK_NBYTES if is_long else _CHUNK_NBYTES
             try:
                 chunk, descriptors = receive_with_descriptors(self._socket, wanted)
             except BlockingIOError:
@@ -200,26 +195,21 @@ class Channel:
             if chunk:
                 received = True
                 self._descriptors += descriptors
-                self._chunks.append(chunk)
-                self._nbytes += len(chunk)
-                if self._nbytes >= self._needed:
-                    self._deliver_complete(deliver)
+                self._received += chunk
+                self._deliver_complete(deliver)
             if self._blocking or len(chunk) < wanted:
                 break
         return received
 
     def _deliver_complete(self, deliver: Deliver) -> None:
-        data, start = memoryview(b"".join(self._chunks)), 0
-        self._needed = HEADER.size
-        while len(data) - start >= HEADER.size:
-            kind, request, num_descriptors, nbytes = HEADER.unpack_from(data, start)
-            end = start + HEADER.size + nbytes
-            if end > len(data):
-                self._needed = end - start
-                break
+        received = self._received
+        while len(received) >= HEADER.size:
+            kind, request, num_descriptors, nbytes = HEADER.unpack_from(received)
+            end = HEADER.size + nbytes
+            if end > len(received):
+                return
+            payload = bytes(memoryview(received)[HEADER.size : end])
+            del received[:end]
             descriptors = self._descriptors[:num_descriptors]
             del self._descriptors[:num_descriptors]
-            deliver(Message(kind, request, data[start + HEADER.size : end], descriptors))
-            start = end
-        self._nbytes = len(data) - start
-        self._chunks = [bytes(data[start:])] if self._nbytes else []
+            deliver(Message(kind, request, payload, descriptors))

@@ -173,7 +173,7 @@ class Worker:
         descriptors = message.descriptors
         try:
             content = loads(message.payload)
-            message = message._replace(payload=memoryview(b""))
+            message = message._replace(payload=b"")
             if message.kind == ACCESS:
                 return self._access(content)
             target, arguments, options = content
