@@ -188,9 +188,8 @@ process = ExternalProcess(lambda: [1, 2, 3])
 process.wait_ready()
 
 def hold_all():
-    connection = process._connection
-    locks = (process._restarting, connection.process._lock, start_methods._lock, ray_session._lock)
-    for lock in (*locks, connection._lock):
+    locks = (process._restarting, process._child._lock, start_methods._lock, ray_session._lock)
+    for lock in (*locks, process._lock):
         lock.acquire()
     inside.set()
     leave.wait()

@@ -68,7 +68,7 @@ def test_a_reply_to_a_dropped_future_is_nobody_elses(process: ExternalProcess) -
         process.call("echo", f"dropped {index}")
     gc.collect()
     assert process.echo("mine") == "mine"
-    assert not process._connection._pending
+    assert not process._pending
 
 
 def test_a_timeout_leaves_the_future_good_and_the_order_intact(process: ExternalProcess) -> None:
@@ -217,7 +217,7 @@ if not process.is_alive():
     process.restart()
 process.wait_ready()
 assert process.echo("still in step") == "still in step"
-assert not process._connection._pending, process._connection._pending
+assert not process._pending, process._pending
 assert len(descriptors()) == len(before)
 assert [worker.pid for worker in workers()] == [process.pid]
 process.close()
