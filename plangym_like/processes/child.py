@@ -175,7 +175,7 @@ class ChildProcess:
         if code is None:
             return (
                 "how it ended is not known, because something else collected its exit status, or "
-                "the process that forks workers was killed, and its workers with it"
+                "the process that starts workers was killed, and its workers with it"
             )
         if code >= 0:
             return (
@@ -210,13 +210,18 @@ def start_child(start: Callable[[int, int], int], kind: int = socket.SOCK_STREAM
     return process
 
 
-def start_python(function: str, descriptors: Sequence[int], environ: dict[str, str]) -> int:
+def start_python(
+    function: str,
+    descriptors: Sequence[int],
+    environ: dict[str, str],
+    outputs: Sequence[int] = (1, 2),
+) -> int:
     """Start another Python interpreter; return its process id.
 
     It calls ``function(*descriptors)``, a function of a module in this folder that is named
     ``module.function``. It has the interpreter flags and the import path of this process, but does
-    not import the user's script. Its standard input is empty, and it shares the outputs of this
-    process.
+    not import the user's script. Its standard input is empty; `outputs` are the descriptors of its
+    standard output and error output.
     """
     if not sys.executable:
         raise WorkerStartError(
@@ -227,7 +232,7 @@ def start_python(function: str, descriptors: Sequence[int], environ: dict[str, s
     module, _, name = function.rpartition(".")
     code = (
         f"import sys; sys.path[:] = {path!r}; from {__package__} import child, {module}; "
-        f"{'child.die_with_parent(); ' if in_lasting_thread() else ''}"
+        f"{f'child.die_with_parent({os.getpid()}); ' if in_lasting_thread() else ''}"
         f"{module}.{name}({', '.join(map(str, descriptors))})"
     )
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
@@ -237,6 +242,8 @@ def start_python(function: str, descriptors: Sequence[int], environ: dict[str, s
         process = subprocess.Popen(
             [sys.executable, *flags, "-c", code],
             stdin=subprocess.DEVNULL,
+            stdout=outputs[0],
+            stderr=outputs[1],
             pass_fds=descriptors,
             env=environ,
         )
@@ -250,12 +257,12 @@ def start_python(function: str, descriptors: Sequence[int], environ: dict[str, s
 def start_copy(run: Callable[[], object]) -> int:
     """Fork this process; the copy calls `run`, and then ends. Return its process id."""
     flush_outputs()
-    dies_with_parent = in_lasting_thread()
+    parent = os.getpid() if in_lasting_thread() else 0
     pid = os.fork()
     if pid == 0:
         try:
-            if dies_with_parent:
-                die_with_parent()
+            if parent:
+                die_with_parent(parent)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             run()
         finally:
@@ -349,9 +356,11 @@ def in_lasting_thread() -> bool:
     return threading.get_native_id() == os.getpid()
 
 
-def die_with_parent() -> None:
+def die_with_parent(parent: int) -> None:
     """Let the kernel kill this process as soon as the thread that started it has ended."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:  # it ended before this
+        os._exit(1)
 
 
 def processor_seconds(pid: int) -> float | None:

@@ -3,7 +3,7 @@
 ``"forkserver"``
     Forked from the fork server: fast, and safe.
 ``"spawn"``
-    A new interpreter, which imports everything again.
+    A new interpreter, which imports everything again. The fork server starts it.
 ``"fork"``
     Forked from the user's own process. The worker has everything in that process's memory, but
     locks held by other threads are never released, and simulators, GPU contexts and BLAS threads
@@ -12,7 +12,8 @@
 The fork server is a process that has imported the workers' modules and forks workers on request. A
 worker that is forked from it starts within milliseconds, and inherits no threads, locks or other
 state of the user's process. The fork server is started when it is first needed. It runs
-`fork_server_main` in a single thread, and its workers end with it.
+`fork_server_main`, and its workers end with it. Once it has threads, because a module has started
+them when it was imported, it forks no more, and spawns all workers.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ import socket
 import sys
 import weakref
 from collections.abc import Iterable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from plangym_like.errors import InputError, WorkerStartError
 from plangym_like.processes import worker
@@ -62,12 +63,6 @@ _PATIENCE = 120.0
 
 _lock = new_lock()
 _current: ForkServer | None = None
-# Fork servers that fork no more, because they have threads. They go on, because their workers would
-# end with them.
-_retired: list[ForkServer] = []
-# Modules that start threads when they are imported, so that the fork server must not import them;
-# "" means that it starts threads in any case, and cannot be used.
-_unfit: set[str] = set()
 
 
 class ForkServer:
@@ -82,6 +77,8 @@ class ForkServer:
         The ids of the fork server and of the process that started it.
     loaded : set of str, optional
         Modules that it has tried to import; ``None`` before its first answer.
+    threaded_by : str, optional
+        The module that has started threads in it, if there is one.
     """
 
     def __init__(self) -> None:
@@ -92,6 +89,7 @@ class ForkServer:
         )
         self.pid, self.owner_pid = process.pid, os.getpid()
         self.loaded: set[str] | None = None
+        self.threaded_by: str | None = None
         self._socket = process.connection
         self._socket.settimeout(_PATIENCE)
         self._finalizer = weakref.finalize(self, _end_fork_server, process)
@@ -100,13 +98,18 @@ class ForkServer:
         """End the fork server, and all its workers."""
         self._finalizer()
 
-    def send(self, modules: Iterable[str], descriptors: Sequence[int] = ()) -> socket.socket:
-        """Ask the fork server to import `modules`, and to fork a worker with `descriptors`, if any.
+    def send(
+        self,
+        modules: Iterable[str],
+        descriptors: Sequence[int] = (),
+        environ: dict[str, str] | None = None,
+    ) -> socket.socket:
+        """Ask the fork server to import `modules`; with `descriptors`, also to start a worker.
 
-        Return the socket on which the answer will come, and then the exit status of the worker.
+        If `environ` is given, a worker is spawned, with these environment variables. Return the
+        socket on which the answer will come, and then the exit status of the worker.
         """
-        fit = [module for module in modules if module not in _unfit]
-        packet = pickle.dumps((fit, list(map(str, sys.path))))
+        packet = pickle.dumps((list(modules), list(map(str, sys.path)), environ))
         answers, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         close_in_copies(answers).settimeout(_PATIENCE)
         try:
@@ -135,8 +138,7 @@ def check_start_method(start_method: str) -> None:
 def warm_up(preload: Sequence[str] = ()) -> None:
     """Make the fork server import `preload`, without waiting; start it if necessary."""
     try:
-        if "" not in _unfit:
-            _fork_server().send(preload).close()
+        _fork_server().send(preload).close()
     except OSError as error:
         if error.errno is None:
             raise  # raised by a signal handler, such as a TimeoutError
@@ -155,10 +157,9 @@ def get_ready(start_method: str, preload: Sequence[str] = ()) -> None:
     """
     check_start_method(start_method)
     loaded = None if _current is None else _current.loaded
-    if start_method == "forkserver" and (loaded is None or not loaded.issuperset(preload)):
-        found = _ask(preload)
-        if found is not None:
-            found[1].close()
+    wanted = preload if start_method == "forkserver" else ()
+    if start_method != "fork" and (loaded is None or not loaded.issuperset(wanted)):
+        _ask(wanted)[1].close()
 
 
 def launch(start_method: str) -> ChildProcess:
@@ -173,8 +174,19 @@ def launch(start_method: str) -> ChildProcess:
     """
     if start_method == "fork":
         return start_child(_start_copy)
-    forked = _fork_worker() if start_method == "forkserver" else None
-    return forked or start_child(lambda *ends: start_python("worker.run", ends, worker_environ()))
+    fill_standard_descriptors()
+    here, there = socket.socketpair()
+    close_in_copies(here)
+    try:
+        with there:
+            # The outputs may have been redirected after the fork server started.
+            descriptors = there.fileno(), 1, 2
+            environ = worker_environ() if start_method == "spawn" else None
+            pid, answers = _ask((), descriptors, environ)
+    except BaseException:
+        here.close()
+        raise
+    return ChildProcess(pid, here, status=answers)
 
 
 def worker_environ() -> dict[str, str]:
@@ -201,81 +213,54 @@ def _start_copy(data_fd: int, alive_fd: int) -> int:
     return start_copy(run)
 
 
-def _fork_worker() -> ChildProcess | None:
-    """Return a new worker that the fork server has forked, or ``None`` if it cannot be used."""
-    fill_standard_descriptors()
-    here, there = socket.socketpair()
-    close_in_copies(here)
-    try:
-        with there:
-            # The outputs may have been redirected after the fork server started.
-            found = _ask((), [there.fileno(), 1, 2])
-    except BaseException:
-        here.close()
-        raise
-    if found is None:
-        here.close()
-        return None
-    pid, answers = found
-    return ChildProcess(pid, here, status=answers)
-
-
 def _ask(
-    modules: Sequence[str], descriptors: Sequence[int] = ()
-) -> tuple[int, socket.socket] | None:
+    modules: Sequence[str],
+    descriptors: Sequence[int] = (),
+    environ: dict[str, str] | None = None,
+) -> tuple[int, socket.socket]:
     """Send a request, as in `ForkServer.send`; replace the fork server if it has ended.
 
-    Return the process id of the worker, 0 if none was forked, and the socket on which its exit
-    status will come. Return ``None`` if no fork server can be used.
+    Return the process id of the worker, 0 if none was started, and the socket on which its exit
+    status will come.
     """
     failed = False
-    while "" not in _unfit:
+    while True:
         server = _fork_server()
         try:
             # One request at a time, so that the time limit of a request does not include others.
             with _lock:
-                answers = server.send(modules, descriptors)
-                answer = _answer(answers)
+                answers = server.send(modules, descriptors, environ)
+                pid, threaded_by = _answer(answers)
+            break
         except (EOFError, ConnectionError, TimeoutError) as error:
             _replace(server)
             if failed:
                 raise WorkerStartError(
-                    "the process that forks workers ended twice in a row, or did not answer; its "
-                    'output may say why. start_method="spawn" does not need it'
+                    "the process that starts workers ended twice in a row, or did not answer; its "
+                    'output may say why. start_method="fork" does not need it'
                 ) from error
             failed = True
-        else:
-            if isinstance(answer, int):
-                server.loaded = (server.loaded or set()).union(modules)
-                return answer, answers
-            answers.close()
-            _note_unfit(answer)
-            _retired.append(server)
-            _replace(server)
-    return None
+    server.loaded = (server.loaded or set()).union(modules)
+    if threaded_by is not None and server.threaded_by is None:
+        server.threaded_by = threaded_by
+        logger.warning(
+            "%s starts threads, so workers cannot be forked safely: from now on, each is spawned, "
+            'as with start_method="spawn"',
+            threaded_by,
+        )
+    return pid, answers
 
 
-def _answer(answers: socket.socket) -> int | str:
-    """Return a process id, or the name of a module that has started threads."""
+def _answer(answers: socket.socket) -> tuple[int, str | None]:
+    """Return a process id, and the module that has started threads in the fork server, if any."""
     try:
-        answer: int | str | OSError = pickle.loads(answers.recv(1 << 16))
+        answer: tuple[int, str | None] | OSError = pickle.loads(answers.recv(1 << 16))
         if isinstance(answer, OSError):
             raise answer
     except BaseException:
         answers.close()
         raise
     return answer
-
-
-def _note_unfit(module: str) -> None:
-    _unfit.add(module)
-    if module:
-        logger.warning("importing %s starts threads, so it is not preloaded for workers", module)
-    else:
-        logger.warning(
-            "workers cannot be forked safely, because a module that all workers import starts "
-            'threads: each is spawned instead, as with start_method="spawn"'
-        )
 
 
 def _fork_server() -> ForkServer:
@@ -309,12 +294,13 @@ def fork_server_main(control_fd: int, alive_fd: int) -> NoReturn:
 
 
 class ForkServerMain:
-    """Imports modules and forks workers, as one packet for each request says.
+    """Imports modules and starts workers, as one packet for each request says.
 
-    A request is ``(modules, sys.path)``. File descriptors are sent with it; the first is a socket
-    for the answer. If there are more, a worker is forked: they are its data socket, its standard
-    output and its error output. The answer is the worker's process id, 0 if none was asked for; or
-    the name of a module that has started threads; or an `OSError`, which the owner raises. When the
+    A request is ``(modules, sys.path, environ)``. File descriptors are sent with it; the first is a
+    socket for the answer. If there are more, a worker is started: they are its data socket, its
+    standard output and its error output. It is forked, unless `environ` is given or this process
+    has threads. The answer is an `OSError`, which the owner raises, or the worker's process id, 0
+    if none was asked for, and the name of the module that has started threads, if any. When the
     worker ends, its exit status is sent as text on the same socket.
     """
 
@@ -328,7 +314,8 @@ class ForkServerMain:
 
     def serve(self) -> None:
         """Answer requests and collect ended workers, until the control socket is closed."""
-        self._import(_PRELOADED, default=True)
+        self._note_threads("the start of Python")
+        self._import(_PRELOADED)
         self._poller.register(self._control, select.POLLIN)
         is_open = True
         while is_open:
@@ -354,35 +341,52 @@ class ForkServerMain:
             return True
         answer_fd, *received = descriptors
         answers = socket.socket(fileno=answer_fd)
-        modules, sys.path[:] = pickle.loads(data)
-        answer: int | str | OSError = 0
+        modules, sys.path[:], environ = pickle.loads(data)
+        pidfd = -1
         try:
             self._import(modules)
-            if self._threaded_by is not None:
-                answer = self._threaded_by
-            elif 0 < len(received) < 3:
-                answer = OSError(errno.EMFILE, "the fork server has too many open files")
-            elif received:
-                answer = self._fork(answers, received)
+            answer: Any = 0, self._threaded_by
+            if 0 < len(received) < 3:
+                raise OSError(errno.EMFILE, "the fork server has too many open files")
+            if received:
+                pid = self._start(environ, answers, received)
+                pidfd = os.pidfd_open(pid)
+                answer = pid, self._threaded_by
         except OSError as error:
             answer = error
         finally:
             for descriptor in received:
                 os.close(descriptor)
         _send_answer(answers, pickle.dumps(answer))
-        if not isinstance(answer, int) or not answer:
+        if pidfd >= 0:
+            self._workers[pidfd] = pid, answers
+            self._poller.register(pidfd, select.POLLIN)
+        else:
             answers.close()
         return True
 
-    def _import(self, modules: Iterable[str], *, default: bool = False) -> None:
+    def _start(
+        self, environ: dict[str, str] | None, answers: socket.socket, descriptors: list[int]
+    ) -> int:
+        # A module may have changed this; the exit status would be lost.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        if environ is None and self._threaded_by is None:
+            return self._fork(answers, descriptors)
+        environ = dict(os.environ) if environ is None else environ
+        return start_python("worker.run", descriptors[:1], environ, descriptors[1:])
+
+    def _import(self, modules: Iterable[str]) -> None:
         for name in modules:
             if name in sys.modules:
                 continue
             # A worker that needs the module will raise the same error and report it.
             with contextlib.suppress(BaseException):  # also SystemExit
                 importlib.import_module(name)
-            if self._threaded_by is None and len(os.listdir("/proc/self/task")) > 1:
-                self._threaded_by = "" if default else name
+            self._note_threads(f"importing {name}")
+
+    def _note_threads(self, cause: str) -> None:
+        if self._threaded_by is None and len(os.listdir("/proc/self/task")) > 1:
+            self._threaded_by = cause
 
     def _fork(self, answers: socket.socket, descriptors: list[int]) -> int:
         # Garbage collection in the workers does not touch frozen objects, so the memory of these
@@ -390,24 +394,17 @@ class ForkServerMain:
         gc.collect()
         gc.freeze()
         flush_outputs()
-        # A module may have changed this; the exit status would be lost.
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
             self._become_worker(parent, answers, *descriptors)
-        pidfd = os.pidfd_open(pid)
-        self._workers[pidfd] = pid, answers
-        self._poller.register(pidfd, select.POLLIN)
         return pid
 
     def _become_worker(
         self, parent: int, answers: socket.socket, data_fd: int, *outputs: int
     ) -> NoReturn:
         try:
-            die_with_parent()
-            if os.getppid() != parent:  # it ended before this
-                os._exit(1)
+            die_with_parent(parent)
             for _, connection in (*self._workers.values(), (0, answers), (0, self._control)):
                 connection.close()
             for descriptor in (self._alive_fd, *self._workers):

@@ -95,8 +95,7 @@ def _await(condition: Callable[[], bool]) -> None:
         ("forkserver", "start()", CLOSING),
         ("forkserver", IN_THREAD, CLOSING),
         ("spawn", "start()", CLOSING),
-        # From such a thread, a child that closes all its descriptors as well is beyond reach.
-        ("spawn", IN_THREAD, ""),
+        ("spawn", IN_THREAD, CLOSING),
         ("fork", "start()", CLOSING),
     ],
 )

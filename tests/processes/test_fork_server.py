@@ -72,7 +72,7 @@ def test_a_dead_one_is_replaced_and_its_workers_end_with_it() -> None:
         first, pid = start_methods._current.pid, old.pid
         os.kill(first, signal.SIGKILL)
         with pytest.raises(
-            WorkerDiedError, match="process that forks workers was killed"
+            WorkerDiedError, match="process that starts workers was killed"
         ) as caught:
             future(100)
         assert caught.value.exitcode is None
@@ -96,37 +96,44 @@ def test_one_that_cannot_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
         ExternalProcess(HostedObject)
 
 
+def _is_forked(process: ExternalProcess) -> bool:
+    """Return whether the process is a copy of the fork server, rather than spawned by it."""
+    assert psutil.Process(process.pid).ppid() == start_methods._current.pid
+    return any("fork_server_main" in word for word in psutil.Process(process.pid).cmdline())
+
+
 @pytest.mark.usefixtures("fresh_fork_server")
-def test_a_module_that_starts_threads_is_left_out(
+def test_once_a_module_has_started_threads_workers_are_spawned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "starts_a_thread.py").write_text(STARTS_A_THREAD)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(start_methods, "_unfit", set())
     with ExternalProcess(HostedObject) as before:
-        before.wait_ready(100)
-        with ExternalProcess(HostedObject, preload=["starts_a_thread", "colorsys"]) as process:
-            loaded = process.modules()
-        assert "starts_a_thread" not in loaded
-        assert "colorsys" in loaded
-        assert "starts_a_thread starts threads" in caplog.text
-        # The fork server that was given up still knows how its workers end.
+        assert before.echo(1) == 1 and _is_forked(before)
+        for _ in range(2):
+            with ExternalProcess(HostedObject, preload=["starts_a_thread"]) as process:
+                assert "starts_a_thread" not in process.modules()
+                assert not _is_forked(process)
+        assert [record.levelno for record in caplog.records] == [logging.WARNING]
+        assert "importing starts_a_thread starts threads" in caplog.text
+        # Both kinds of workers say how they end.
         os.kill(before.pid, signal.SIGKILL)
         with pytest.raises(WorkerDiedError) as caught:
             before.echo(1)
         assert caught.value.exitcode == -9
+    with ExternalProcess(HostedObject) as process, pytest.raises(WorkerDiedError, match="status 4"):
+        process.end(4)
 
 
 @pytest.mark.usefixtures("fresh_fork_server")
-def test_where_forking_is_unsafe_workers_are_spawned(
+def test_if_python_starts_with_threads_workers_are_spawned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(STARTS_A_THREAD)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr(start_methods, "_unfit", set())
     for _ in range(2):
         with ExternalProcess(HostedObject) as process:
-            assert psutil.Process(process.call("pid")(100)).ppid() == os.getpid()
+            assert process.echo(1) == 1 and not _is_forked(process)
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
 
