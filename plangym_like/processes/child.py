@@ -3,13 +3,12 @@
 No code has to run in a process for it to end with its owner: the kernel sends SIGKILL, which also
 ends a process that is stopped, that blocks its signals, or that is stuck in C with the GIL held.
 
-- A direct child of its owner, such as the fork server, has an open file on the read end of a pipe,
-  its alive pipe. Only the owner has the write end. The kernel closes the write end when the owner
-  dies in any way, and then kills the process that is registered for the file's signals
-  (``F_SETOWN``).
-- A worker that the fork server has forked asks to be killed when its parent, the fork server, ends.
-  A direct child that the main thread has started does this too, in case it closes its own
-  descriptors.
+- A direct child of its owner, which is the fork server or a forked copy, has an open file on the
+  read end of a pipe, its alive pipe. Only the owner has the write end. The kernel closes the write
+  end when the owner dies in any way, and then kills the process that is registered for the file's
+  signals (``F_SETOWN``).
+- A worker that the fork server has started asks to be killed when its parent, the fork server,
+  ends. A copy that the main thread has forked does this too, in case it closes its descriptors.
 
 Each worker imports the module of its environment's class. If this module starts workers when it is
 imported, each worker would start more of them, without end. So a worker that is importing a module
@@ -212,28 +211,28 @@ def start_child(start: Callable[[int, int], int], kind: int = socket.SOCK_STREAM
 
 def start_python(
     function: str,
+    arguments: Sequence[int],
+    *,
     descriptors: Sequence[int],
     environ: dict[str, str],
     outputs: Sequence[int] = (1, 2),
 ) -> int:
     """Start another Python interpreter; return its process id.
 
-    It calls ``function(*descriptors)``, a function of a module in this folder that is named
-    ``module.function``. It has the interpreter flags and the import path of this process, but does
-    not import the user's script. Its standard input is empty; `outputs` are the descriptors of its
-    standard output and error output.
+    It calls ``function(*arguments)``, a function of a module in this folder that is named
+    ``module.function``, and inherits `descriptors`. It has the interpreter flags and the import
+    path of this process, but does not import the user's script. Its standard input is empty;
+    `outputs` are the descriptors of its standard output and error output.
     """
     if not sys.executable:
         raise WorkerStartError(
             "this Python does not know its own executable (sys.executable is empty), so it cannot "
             'start another interpreter; start_method="fork" does not need it'
         )
-    path = list(map(str, sys.path))
     module, _, name = function.rpartition(".")
     code = (
-        f"import sys; sys.path[:] = {path!r}; from {__package__} import child, {module}; "
-        f"{f'child.die_with_parent({os.getpid()}); ' if in_lasting_thread() else ''}"
-        f"{module}.{name}({', '.join(map(str, descriptors))})"
+        f"import sys; sys.path[:] = {list(map(str, sys.path))!r}; "
+        f"from {__package__} import {module}; {module}.{name}(*{tuple(arguments)!r})"
     )
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     # Block SIGINT; new processes inherit this, and unblock it once they ignore it.
@@ -252,22 +251,6 @@ def start_python(
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return process.pid
-
-
-def start_copy(run: Callable[[], object]) -> int:
-    """Fork this process; the copy calls `run`, and then ends. Return its process id."""
-    flush_outputs()
-    parent = os.getpid() if in_lasting_thread() else 0
-    pid = os.fork()
-    if pid == 0:
-        try:
-            if parent:
-                die_with_parent(parent)
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            run()
-        finally:
-            os._exit(1)
-    return pid
 
 
 def fill_standard_descriptors() -> None:
@@ -347,19 +330,13 @@ def tie_to(alive_fd: int) -> None:
         os._exit(1)
 
 
-def in_lasting_thread() -> bool:
-    """Return whether this thread lives as long as the process, so that `die_with_parent` works.
-
-    `die_with_parent` ends a child process as soon as the thread that started it ends. Only the main
-    thread is certain to live as long as the process.
-    """
-    return threading.get_native_id() == os.getpid()
-
-
 def die_with_parent(parent: int) -> None:
-    """Let the kernel kill this process as soon as the thread that started it has ended."""
+    """Let the kernel kill this process as soon as the thread that started it has ended.
+
+    `parent` is the id of the process of that thread, which may have ended already.
+    """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    if os.getppid() != parent:  # it ended before this
+    if os.getppid() != parent:
         os._exit(1)
 
 

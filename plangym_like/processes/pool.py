@@ -156,12 +156,8 @@ class WorkerHandle:
     @property
     def died(self) -> bool:
         """Whether the process ended before it replied to its task."""
-        return self.task is not None and _ended(self.task)
-
-    @property
-    def died_starting(self) -> bool:
-        """Whether the process ended before it was ready, without reporting an exception."""
-        return self._greeting is not None and _ended(self._greeting)
+        error = None if self.task is None or not self.task.settled else self.task.exception()
+        return error is not None and not is_remote(error)
 
     def become_ready(self) -> bool:
         """Return whether the hosted object has become ready since the last call.
@@ -207,12 +203,6 @@ class WorkerHandle:
 
 def _do_nothing(hosted: Any) -> None:
     pass
-
-
-def _ended(future: Future[Any]) -> bool:
-    """Return whether `future` failed because the process ended or was closed."""
-    error = future.exception() if future.settled else None
-    return error is not None and not is_remote(error)
 
 
 Handle = TypeVar("Handle", bound=WorkerHandle)
@@ -379,8 +369,7 @@ class WorkerPool(Generic[Handle]):
         try:
             ready = worker.become_ready()
         except Exception as error:
-            # `died_starting` is read only now, since the process may have died in `become_ready`.
-            if worker.died_starting and isinstance(error, WorkerDiedError):
+            if isinstance(error, WorkerDiedError) and not is_remote(error):
                 self.replace_dead(worker)
                 self.policy.note_failed_start(error, len(self.workers))
                 return

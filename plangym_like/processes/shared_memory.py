@@ -192,10 +192,8 @@ class BlockPool:
         """Drop every block; arrays over lent ones stay valid."""
         for _, block in self._lent.values():
             block.close()
-        for block in self._idle:
-            block.close()
         self._lent.clear()
-        self._idle.clear()
+        self.drop_idle()
 
 
 def none_are_left(error: OSError) -> str | None:

@@ -30,6 +30,7 @@ import select
 import signal
 import socket
 import sys
+import threading
 import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
@@ -39,12 +40,10 @@ from plangym_like.processes import worker
 from plangym_like.processes.child import (
     ONE_THREAD,
     ChildProcess,
-    die_with_parent,
     fill_standard_descriptors,
     flush_outputs,
     serve_another_process,
     start_child,
-    start_copy,
     start_python,
     tie_to,
 )
@@ -84,7 +83,9 @@ class ForkServer:
     def __init__(self) -> None:
         environ = dict(os.environ) | ONE_THREAD
         process = start_child(
-            lambda *ends: start_python("start_methods.fork_server_main", ends, environ),
+            lambda *ends: start_python(
+                "start_methods.fork_server_main", ends, descriptors=ends, environ=environ
+            ),
             socket.SOCK_SEQPACKET,
         )
         self.pid, self.owner_pid = process.pid, os.getpid()
@@ -206,11 +207,18 @@ def start_error(error: OSError) -> WorkerStartError:
 
 
 def _start_copy(data_fd: int, alive_fd: int) -> int:
-    def run() -> None:
-        atexit._clear()
-        worker.run(data_fd, alive_fd)
-
-    return start_copy(run)
+    flush_outputs()
+    # A copy that another thread forks would end with that thread.
+    parent = os.getpid() if threading.get_native_id() == os.getpid() else 0
+    pid = os.fork()
+    if pid == 0:
+        try:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            atexit._clear()
+            worker.run(data_fd, parent, alive_fd)
+        finally:
+            os._exit(1)
+    return pid
 
 
 def _ask(
@@ -373,7 +381,14 @@ class ForkServerMain:
         if environ is None and self._threaded_by is None:
             return self._fork(answers, descriptors)
         environ = dict(os.environ) if environ is None else environ
-        return start_python("worker.run", descriptors[:1], environ, descriptors[1:])
+        data_fd, *outputs = descriptors
+        return start_python(
+            "worker.run",
+            (data_fd, os.getpid()),
+            descriptors=[data_fd],
+            environ=environ,
+            outputs=outputs,
+        )
 
     def _import(self, modules: Iterable[str]) -> None:
         for name in modules:
@@ -404,7 +419,6 @@ class ForkServerMain:
         self, parent: int, answers: socket.socket, data_fd: int, *outputs: int
     ) -> NoReturn:
         try:
-            die_with_parent(parent)
             for _, connection in (*self._workers.values(), (0, answers), (0, self._control)):
                 connection.close()
             for descriptor in (self._alive_fd, *self._workers):
@@ -412,7 +426,7 @@ class ForkServerMain:
             for target, output in enumerate(outputs, start=1):
                 os.dup2(output, target)
                 os.close(output)
-            worker.run(data_fd)
+            worker.run(data_fd, parent)
         finally:
             os._exit(1)
 

@@ -16,7 +16,12 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from plangym_like.errors import PlangymError
-from plangym_like.processes.child import flush_outputs, serve_another_process, tie_to
+from plangym_like.processes.child import (
+    die_with_parent,
+    flush_outputs,
+    serve_another_process,
+    tie_to,
+)
 from plangym_like.processes.remote_errors import pack_exception
 from plangym_like.processes.wire import (
     ACCESS,
@@ -41,15 +46,16 @@ _AFRESH = (
 )
 
 
-def run(data_fd: int, alive_fd: int = -1) -> NoReturn:
+def run(data_fd: int, parent: int, alive_fd: int = -1) -> NoReturn:
     """Answer requests on the socket `data_fd` until the owner sends CLOSE or exits.
 
-    A worker that the fork server has forked has no alive pipe, because it ends with its parent.
+    The process ends with the process `parent`, unless this is 0, and with the owner of the pipe
+    `alive_fd`, unless this is -1.
     """
     status = 1
     try:
         serve_another_process()
-        connection = _take_over(data_fd, alive_fd)
+        connection = _take_over(data_fd, parent, alive_fd)
         status = Worker(connection).serve()
     except BaseException:
         traceback.print_exc()
@@ -62,8 +68,10 @@ def run(data_fd: int, alive_fd: int = -1) -> NoReturn:
 # leaves a `with` or `finally` block more than 256 instructions into a function.
 
 
-def _take_over(data_fd: int, alive_fd: int) -> socket.socket:
+def _take_over(data_fd: int, parent: int, alive_fd: int) -> socket.socket:
     """Set up this process; return its data socket."""
+    if parent:
+        die_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
