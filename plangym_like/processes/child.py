@@ -195,7 +195,7 @@ def start_child(start: Callable[[int, int], int], kind: int = socket.SOCK_STREAM
     ``start(data_fd, alive_fd)`` starts it and returns its process id. The arguments are the child's
     end of the connection, a pair of sockets of type `kind`, and of its alive pipe.
     """
-    fill_standard_descriptors()
+    _fill_standard_descriptors()
     with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
         here, there = socket.socketpair(socket.AF_UNIX, kind)
         ours.callback(close_in_copies(here).close)
@@ -253,7 +253,7 @@ def start_python(
     return process.pid
 
 
-def fill_standard_descriptors() -> None:
+def _fill_standard_descriptors() -> None:
     """Open the null device for each standard descriptor (0, 1, 2) that is closed.
 
     Otherwise the next socket would get that number, and printed text would go to that socket.

@@ -123,13 +123,40 @@ class ExternalProcess:
 
     def _launch(self) -> None:
         """Start a process, and let it make the object in the background."""
+        payload = dumps((self._setup(), self._constructor))
+        # Requests refer to this object, which has only weak references to them. So the process ends
+        # when the last references to this object and to its unanswered requests are dropped.
+        pending: dict[int, weakref.ref[Request]] = {}
+        try:
+            get_ready(self._start_method, self._preload)
+            with interrupts_deferred(), self._lock:
+                self._child = launch(self._start_method)
+                self._pending = pending
+                self._finalizer = weakref.finalize(self, _release, self._child, pending)
+                self._worker = f"worker {self._name!r} (pid {self._child.pid})"
+                self._channel = Channel(self._child.connection)
+                self._descriptor = self._child.connection.fileno()
+                self._numbers = count()
+                self._owner_pid = os.getpid()
+                # What requests are answered with when the process has ended, if this is known
+                # before; and when the end has been noted.
+                self._reason: Reply | None = None
+                self._end: Reply | None = None
+                self._ready = self._request(CALL, payload, patient=True)
+        except OSError as error:
+            if error.errno is None:
+                raise  # raised by a signal handler, such as a TimeoutError
+            raise start_error(error) from error
+
+    def _setup(self) -> dict[str, Any]:
+        """Return what a new process adopts from this one."""
         from plangym_like.states.rows import session_key
 
         try:
             directory = os.getcwd()
         except OSError:  # it has been removed
             directory = None
-        setup = {
+        return {
             "path": list(map(str, sys.path)),
             "directory": directory,
             "argv": list(map(str, getattr(sys, "argv", []))),
@@ -137,34 +164,6 @@ class ExternalProcess:
             "session_key": session_key(),
             "linger": self.linger,
         }
-        payload = dumps((setup, self._constructor))
-        try:
-            get_ready(self._start_method, self._preload)
-            with interrupts_deferred():
-                self._adopt(launch(self._start_method))
-                self._ready = self._request(CALL, payload, patient=True)
-        except OSError as error:
-            if error.errno is None:
-                raise  # raised by a signal handler, such as a TimeoutError
-            raise start_error(error) from error
-
-    def _adopt(self, child: ChildProcess) -> None:
-        """Use `child`, a new process, from now on."""
-        # Requests refer to this object, which has only weak references to them. So the process ends
-        # when the last references to this object and to its unanswered requests are dropped.
-        pending: dict[int, weakref.ref[Request]] = {}
-        finalizer = weakref.finalize(self, _release, child, pending)
-        with self._lock:
-            self._child, self._pending, self._finalizer = child, pending, finalizer
-            self._worker = f"worker {self._name!r} (pid {child.pid})"
-            self._channel = Channel(child.connection)
-            self._descriptor = child.connection.fileno()
-            self._numbers = count()
-            self._owner_pid = os.getpid()
-            # What requests are answered with when the process has ended, if this is known before;
-            # and when the end has been noted.
-            self._reason: Reply | None = None
-            self._end: Reply | None = None
 
     def wait_ready(self, timeout: float | None = None) -> None:
         """Wait until the object has been constructed.
@@ -194,7 +193,6 @@ class ExternalProcess:
 
     def call(self, name: str, /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Call the object's method `name`, and return the future of its result."""
-        self._check_open()
         return self._request(CALL, dumps((name, args, kwargs)))
 
     def apply(
@@ -212,7 +210,6 @@ class ExternalProcess:
         only as much as it can without waiting for the process to read. The rest is sent with the
         next request, by `drain`, or while a thread waits for a result.
         """
-        self._check_open()
         return self._request(CALL, dumps((fn, args, {})), fds, patient=patient)
 
     def __getattr__(self, name: str) -> Any:
@@ -345,6 +342,7 @@ class ExternalProcess:
         true, this sends only what the kernel accepts without waiting. The rest is sent with the
         next request, by `drain`, or while a thread waits for a reply.
         """
+        self._check_open()
         request = Request(next(self._numbers), self._worker, self._wait)
         message = outgoing(kind, request.number, payload, descriptors)
         with self._lock:

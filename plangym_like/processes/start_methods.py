@@ -40,7 +40,6 @@ from plangym_like.processes import worker
 from plangym_like.processes.child import (
     ONE_THREAD,
     ChildProcess,
-    fill_standard_descriptors,
     flush_outputs,
     serve_another_process,
     start_child,
@@ -175,7 +174,6 @@ def launch(start_method: str) -> ChildProcess:
     """
     if start_method == "fork":
         return start_child(_start_copy)
-    fill_standard_descriptors()
     here, there = socket.socketpair()
     close_in_copies(here)
     try:
