@@ -96,7 +96,8 @@ def portable(error: BaseException) -> Exception:
 class _Parts:
     """Unpickles to a new exception with the type, arguments and attributes of another one.
 
-    Arguments that cannot be pickled are replaced by their text; such attributes are left out.
+    Arguments that cannot be pickled are replaced by their text, or if they are exceptions (such as
+    the members of an exception group), by their parts. Such attributes are left out.
     """
 
     def __init__(self, error: BaseException) -> None:
@@ -104,10 +105,18 @@ class _Parts:
 
     def __reduce__(self) -> Any:
         error = self._error
-        arguments = tuple(each if is_portable(each) else repr(each) for each in error.args)
+        arguments = tuple(_portable_argument(each) for each in error.args)
         attributes = getattr(error, "__dict__", {}).items()
         portable = {name: value for name, value in attributes if is_portable(value)}
         return _rebuild, (type(error), arguments, portable)
+
+
+def _portable_argument(value: Any) -> Any:
+    if is_portable(value):
+        return value
+    if isinstance(value, list | tuple):
+        return [_portable_argument(each) for each in value]
+    return _Parts(value) if isinstance(value, BaseException) else repr(value)
 
 
 def _rebuild(
