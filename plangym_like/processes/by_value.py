@@ -72,7 +72,7 @@ class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]
         module = sys.modules.get(name) if isinstance(name, str) else None
         if module is None or name == "__main__":
             return True
-        return _can_be_imported(name, id(module), self._place)
+        return _can_be_imported(name, module, self._place)
 
     def _is_nowhere(self, function: Any) -> bool:
         if function.__module__ == "__main__" or not self._can_import(function.__module__):
@@ -101,18 +101,16 @@ def pickle_by_value(value: Any) -> bytes:
 
 
 @functools.lru_cache(maxsize=4096)  # a search for a file takes longer than pickling most things
-def _can_be_imported(name: str, number: int, place: tuple[str, ...]) -> bool:
-    """Return whether a new process finds the same module `name`.
+def _can_be_imported(name: str, module: types.ModuleType, place: tuple[str, ...]) -> bool:
+    """Return whether a new process finds the same `module` under its name.
 
-    `number` is the id of the module, and `place` the directory and the path of this process, which
-    the new process has too.
+    `place` is the directory and the path of this process, which the new process has too.
     """
-    module = sys.modules[name]
     package, _, _ = name.rpartition(".")
     path = None
     if package:
         parent = sys.modules.get(package)
-        if parent is None or not _can_be_imported(package, id(parent), place):
+        if parent is None or not _can_be_imported(package, parent, place):
             return False
         path = getattr(parent, "__path__", None)
         if path is None:  # a part of an extension module

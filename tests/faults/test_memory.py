@@ -46,12 +46,17 @@ with (
 """
 )
 
-NO_MEMFD = (
+NO_ROOM = (
     GAME
     + """
 import os, tempfile
-del os.memfd_create
-tempfile.tempdir = "/dev/shm"  # of 1 MB
+
+def memory_file(name, flags):
+    file, path = tempfile.mkstemp(dir="/dev/shm")  # of 1 MB
+    os.unlink(path)
+    return file
+
+os.memfd_create = memory_file
 with (
     plangym_like.make("ALE/MsPacman-v5", n_workers=2, isolate=True, audit="off", **kwargs) as env,
     plangym_like.make("ALE/MsPacman-v5", **kwargs) as serial,
@@ -96,9 +101,9 @@ def test_a_tiny_dev_shm_does_not_matter() -> None:
     assert (result.returncode, result.stdout) == (0, "works 907200\n"), result.stderr
 
 
-def test_where_memory_files_are_real_files_on_a_full_disk() -> None:
+def test_where_there_is_no_room_for_memory_files() -> None:
     pytest.importorskip("ale_py")
-    result = run_with_tiny_shm(NO_MEMFD)
+    result = run_with_tiny_shm(NO_ROOM)
     expected = "works refused works refused works "
     assert (result.returncode, result.stdout) == (0, expected), result.stderr
 
