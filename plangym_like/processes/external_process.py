@@ -142,7 +142,8 @@ class ExternalProcess:
                 # before; and when the end has been noted.
                 self._reason: Reply | None = None
                 self._end: Reply | None = None
-                self._ready = self._request(CALL, payload, patient=True)
+                self._is_ready = False
+                self._request(CALL, payload, patient=True)
         except OSError as error:
             if error.errno is None:
                 raise  # raised by a signal handler, such as a TimeoutError
@@ -176,7 +177,13 @@ class ExternalProcess:
             Any exception that the constructor raised.
         """
         self._check_open()
-        self._ready.result(timeout)
+        self._wait_until(lambda: self._is_ready, math.inf if timeout is None else timeout)
+        if not self._is_ready:
+            if self._end is None:
+                raise TimeoutError(f"{self._worker} has not made its object within {timeout} s")
+            failed = Request(0, self._worker, self._wait)
+            failed.answer(self._end)
+            Future(failed).result()
 
     def construct_here(self) -> Any:
         """Call the constructor in this process, and return the new object."""
@@ -384,8 +391,11 @@ class ExternalProcess:
             self._exchanging = False
 
     def _deliver(self, message: Message) -> None:
-        if message.request == 0 and message.kind == EXCEPTION:
-            self._reason = message
+        if message.request == 0:
+            if message.kind == EXCEPTION:
+                self._reason = message
+            else:
+                self._is_ready = True
         reference = self._pending.pop(message.request, None)
         request = None if reference is None else reference()
         if request is not None:

@@ -57,6 +57,18 @@ def test_dropped_while_it_is_constructed_or_busy() -> None:
     del process
 
 
+def test_a_worker_that_is_dropped_while_it_is_constructed_needs_no_garbage_collection() -> None:
+    gc.disable()
+    try:
+        process = ExternalProcess(lambda: HostedObject().sleep(60))
+        pid, reference = process.pid, weakref.ref(process)
+        del process
+        assert reference() is None
+        assert wait_until_gone(pid, 0)
+    finally:
+        gc.enable()
+
+
 def test_a_future_keeps_its_worker() -> None:
     assert ExternalProcess(HostedObject).call("echo", 5)(10) == 5
 
