@@ -317,6 +317,7 @@ class ExternalProcess:
     def _close(self, timeout: float, reason: MakeError) -> None:
         """Do what `close` does; unanswered requests fail with the error ``reason()``."""
         if self._has_ended():
+            self._finalizer()  # it has been called, unless an exception interrupted `_finish`
             return
         self._reason = reason
         with self._lock:
@@ -468,9 +469,7 @@ class ExternalProcess:
                 if request is not None:
                     request.answer(end)
             self._end = end
-            self._pending.clear()
-            self._child.close()
-            self._finalizer.detach()
+            self._finalizer()
 
     def __enter__(self) -> Self:
         return self
@@ -494,7 +493,7 @@ def _construct(constructor: bytes) -> Any:
 
 
 def _release(child: ChildProcess, pending: dict[int, Any]) -> None:
-    """End a process that nothing refers to: let it exit, or kill it if it has requests."""
+    """End a process and close its descriptors: let it exit, or kill it if it has requests."""
     with interrupts_deferred():
         if not (pending or child.ended):
             child.connection.shutdown(socket.SHUT_WR)
