@@ -221,18 +221,17 @@ class LargeStates(Large):
         super().load_state(data[:8])
 
 
-def limited_by_files(tmp_path: Path) -> Path:
-    """Return a folder like /proc, which tells of a cgroup with 150 free megabytes."""
+def limit_by_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Replace /proc and the cgroups by folders that tell of a cgroup with 150 free megabytes."""
     proc, group = tmp_path / "proc", tmp_path / "cgroup" / "job"
     (proc / "self").mkdir(parents=True)
     group.mkdir(parents=True)
     (proc / "meminfo").write_text("MemAvailable: 8000000 kB\nSwapFree: 0 kB\n")
     (proc / "self/cgroup").write_text("0::/job\n")
-    mount = f"30 23 0:26 / {group.parent} rw,relatime - cgroup2 cgroup2 rw\n"
-    (proc / "self/mountinfo").write_text(mount)
     (group / "memory.max").write_text(f"{250 << 20}\n")
     (group / "memory.current").write_text(f"{100 << 20}\n")
-    return proc
+    monkeypatch.setattr(memory_limits, "_PROC", proc)
+    monkeypatch.setattr(memory_limits, "_CGROUPS", group.parent)
 
 
 @pytest.mark.parametrize("options", [{}, {"n_workers": 2}, {"n_workers": 2, "isolate": True}])
@@ -241,7 +240,7 @@ def test_states_and_observations_are_counted_together(
 ) -> None:
     with sending(plangym_like.make(LargeStates, audit="off", **options)) as env:
         state = env.reset(seed=0).state
-        monkeypatch.setattr(memory_limits, "_PROC", limited_by_files(tmp_path))
+        limit_by_files(monkeypatch, tmp_path)
         for count in (20, 100, 20):
             if count == 100:
                 with pytest.raises(MemoryError, match="cgroup"):
@@ -255,10 +254,9 @@ def test_a_batch_of_300_megabytes_in_a_cgroup_of_250(
     options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel would kill this process; a cgroup that only files tell of does not."""
-    proc = limited_by_files(tmp_path)
     with sending(plangym_like.make(Large, **options)) as env:
         state = env.reset(seed=0).state
-        monkeypatch.setattr(memory_limits, "_PROC", proc)
+        limit_by_files(monkeypatch, tmp_path)
         for count in (20, 300, 20):
             actions = np.zeros(count, int)
             if count == 20:
@@ -289,5 +287,7 @@ def deep_cleanups(code: types.CodeType) -> Iterator[str]:
 def test_a_worker_that_runs_out_of_memory_can_say_so(name: str) -> None:
     path = Path(plangym_like.__file__).parent / f"{name}.py"
     code = compile(path.read_text(encoding="utf-8"), path, "exec")
-    before_the_first_row = {"_settle_in", "PlanEnv._make", "PlanEnv.clone"}
-    assert set(deep_cleanups(code)) <= before_the_first_row
+    # They run before the first row, or only in the caller.
+    elsewhere = {"_settle_in", "PlanEnv._make", "PlanEnv.clone"}
+    elsewhere |= {"CurrentState.reset", "CurrentState.step"}
+    assert set(deep_cleanups(code)) <= elsewhere
