@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 import weakref
@@ -31,14 +32,18 @@ from plangym_like.execution.schedule import Range, Tokens
 from plangym_like.execution.shared_batch import SharedBatch
 from plangym_like.execution.short_episode import ShortEpisode
 from plangym_like.processes.external_process import ExternalProcess
-from plangym_like.processes.pool import GRACE_SECONDS, WorkerHandle, WorkerPool
+from plangym_like.processes.pool import WorkerHandle, WorkerPool
 from plangym_like.processes.remote_errors import is_remote, portable_result
 from plangym_like.processes.shared_memory import SharedBlock, alive
 from plangym_like.results import Future, Stats
 
+logger = logging.getLogger("plangym_like")
+
 # How long to poll for the last rows before sleeping; workers usually finish theirs shortly after
 # this process (`benchmarks/constants.py`).
 _SPIN_SECONDS = 3e-4
+# How long a worker may go on stepping an abandoned batch before it is replaced.
+_GRACE_SECONDS = 1.0
 
 
 class Outcome(NamedTuple):
@@ -110,6 +115,8 @@ class RowWorker(WorkerHandle):
         tokens.
     task_rows : (int, int)
         The range of its last task.
+    abandoned_at : float or None
+        When it was told to stop stepping its batch, if it still has to stop.
     left_at : ((int, int), int)
         The range and the row at which its last process was when it ended.
     """
@@ -139,6 +146,7 @@ class RowWorker(WorkerHandle):
         self._counted = (0, 0)
         self._task_of = 0
         self.task_rows = (0, 0)
+        self.abandoned_at: float | None = None
         self.left_at: tuple[Range, int] = (0, 0), -1
 
     # What it is doing
@@ -243,6 +251,7 @@ class RowWorker(WorkerHandle):
                 return found
         if self.task is not None and self.task.settled:
             alone, self.alone = self.alone, None
+            self.abandoned_at = None
             return self._outcome_of(self.take_task(), self._task_of, alone)
         return None
 
@@ -291,7 +300,7 @@ class RowWorker(WorkerHandle):
     def _lose_process(self) -> None:
         self.known.clear()
         self._servings.clear()
-        self.alone = None
+        self.alone = self.abandoned_at = None
         slot = self.slot
         slot[CURSOR], slot[START], slot[STOP], slot[BUSY], slot[BATCH] = -1, 0, 0, 0, 0
 
@@ -389,7 +398,7 @@ class RowPool(WorkerPool[RowWorker]):
             self.outcomes.append(outcome)
             if outcome.died:
                 self.replace_dead(worker)
-        elif worker.abandoned_at is not None and worker.task is None:
+        elif worker.abandoned_at is not None:
             self._tend_stopping(worker, worker.abandoned_at)
         else:
             super()._tend_ready(worker)
@@ -398,8 +407,14 @@ class RowPool(WorkerPool[RowWorker]):
         """Replace a worker that does not stop stepping an abandoned batch."""
         if worker.batch != worker.slot[CANCELLED]:
             worker.abandoned_at = None
-        elif time.monotonic() - abandoned_at > GRACE_SECONDS:
-            self.replace_stuck(worker)
+        elif time.monotonic() - abandoned_at > _GRACE_SECONDS:
+            logger.warning(
+                "the worker with pid %d did not stop an abandoned task within %g seconds; "
+                "it is replaced",
+                worker.process.pid,
+                _GRACE_SECONDS,
+            )
+            self.replace(worker)
 
     def outcomes_of(self, batch: int) -> list[Outcome]:
         """Remove and return the outcomes of a batch."""

@@ -21,8 +21,6 @@ from plangym_like.results import Future, Stats
 
 logger = logging.getLogger("plangym_like")
 
-# How long a worker may continue with an abandoned task before it is replaced.
-GRACE_SECONDS = 1.0
 # The longest time between two checks of workers that are starting; a reply ends it earlier.
 _LOOK_SECONDS = 0.5
 # The number of failed starts in succession, per worker, that raises an error. If the last process
@@ -99,7 +97,7 @@ class WorkerHandle:
     """A worker process, with its current task.
 
     A worker has one task at a time. The pool's owner starts the task, and takes the result from
-    `task` when it is done. If the owner abandons the task, the pool frees or replaces the worker.
+    `task` when it is done.
 
     Parameters
     ----------
@@ -113,8 +111,6 @@ class WorkerHandle:
     ----------
     task : Future or None
         The future of the worker's current task.
-    abandoned_at : float or None
-        When the task was abandoned, if it was.
     interrupted : bool
         True while a task is sent or the process is restarted. If Ctrl-C or another exception
         interrupts this, it stays true, and the pool replaces the process before its next task. It
@@ -130,7 +126,6 @@ class WorkerHandle:
         self.index = index
         self._prepare = prepare or _do_nothing
         self.task: Future[Any] | None = None
-        self.abandoned_at: float | None = None
         self.interrupted = False
         self._greet()
 
@@ -184,18 +179,13 @@ class WorkerHandle:
         """Return the future of the task, which may still be pending, and free the worker."""
         task = self.task
         assert task is not None
-        self.task = self.abandoned_at = None
+        self.task = None
         return task
-
-    def abandon(self) -> None:
-        """Mark the task as abandoned: its result is not needed, and the worker should stop it."""
-        if self.task is not None:
-            self.abandoned_at = time.monotonic()
 
     def restart(self) -> None:
         """Kill the process if it is still running, and start a new one, which has no task."""
         self.interrupted = True
-        self.task = self.abandoned_at = None
+        self.task = None
         self.process.restart()
         self._greet()
         self.interrupted = False
@@ -229,10 +219,9 @@ class WorkerPool(Generic[Handle]):
     call `wait`; read the results of finished tasks; call `tend`. The pool does the following:
 
     - It waits for replies and deaths of all workers at once (`wait`).
-    - It replaces workers that die without a task, that fail to start, or that do not stop an
-      abandoned task (`tend`). If a worker dies during its task (`WorkerHandle.died`), the owner
-      decides whether to replace it (`replace_dead`), or to close the pool because the hosted object
-      cannot be made again.
+    - It replaces workers that die without a task, or that fail to start (`tend`). If a worker dies
+      during its task (`WorkerHandle.died`), the owner decides whether to replace it
+      (`replace_dead`), or to close the pool because the hosted object cannot be made again.
     - It raises an error if replacing workers does not help (`RetryPolicy`).
     - It closes all workers within a given time (`close`).
 
@@ -339,7 +328,7 @@ class WorkerPool(Generic[Handle]):
         self.tend()
 
     def tend(self) -> None:
-        """Check the workers with no task or an abandoned task, and replace them if needed.
+        """Check the workers that have no task, and replace them if needed.
 
         This never waits. Call `wait` before, which processes the replies that have arrived.
 
@@ -359,11 +348,8 @@ class WorkerPool(Generic[Handle]):
                 self._tend_ready(worker)
 
     def _tend_ready(self, worker: Handle) -> None:
-        if worker.task is None:
-            if not worker.process.awaited():
-                self.replace_dead(worker)
-        elif worker.abandoned_at is not None:
-            self._tend_abandoned(worker, worker.abandoned_at)
+        if worker.task is None and not worker.process.awaited():
+            self.replace_dead(worker)
 
     def _tend_starting(self, worker: Handle) -> None:
         try:
@@ -393,24 +379,6 @@ class WorkerPool(Generic[Handle]):
     def _is_late(self, worker: Handle, limit: float) -> bool:
         """Return whether a starting worker has taken more than `limit` seconds."""
         return time.monotonic() - worker.started_at > limit
-
-    def _tend_abandoned(self, worker: Handle, abandoned_at: float) -> None:
-        if worker.task is not None and worker.task.settled:
-            worker.take_task()
-            if not worker.process.awaited():
-                self.replace_dead(worker)
-        elif time.monotonic() - abandoned_at > GRACE_SECONDS:
-            self.replace_stuck(worker)
-
-    def replace_stuck(self, worker: Handle) -> None:
-        """Replace a worker that did not stop what its owner has abandoned."""
-        logger.warning(
-            "the worker with pid %d did not stop an abandoned task within %g seconds; "
-            "it is replaced",
-            worker.process.pid,
-            GRACE_SECONDS,
-        )
-        self.replace(worker)
 
     def close(self, seconds: float) -> None:
         """Ask all workers to exit, and kill them if they are still running after `seconds`."""

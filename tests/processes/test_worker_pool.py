@@ -14,7 +14,6 @@ from hosted import HostedObject, wait_until_gone
 
 from plangym_like.errors import WorkerDiedError, WorkerStartError, WorkerTimeoutError
 from plangym_like.processes import pool as worker_handle
-from plangym_like.processes import pool as worker_pool
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.pool import RetryPolicy, WorkerHandle, WorkerPool
 from plangym_like.processes.wire import Channel
@@ -171,32 +170,6 @@ def test_a_constructor_that_hangs(make: Callable[..., Pool]) -> None:
     with pytest.raises(WorkerStartError, match="start_timeout=0.3 seconds") as caught:
         wait_for(pool, lambda: False)
     assert isinstance(caught.value.__cause__, WorkerTimeoutError)
-
-
-def test_an_abandoned_task_that_stops_leaves_its_worker(make: Callable[..., Pool]) -> None:
-    pool = make(1)
-    wait_for(pool, lambda: all_free(pool))
-    (worker,) = pool.workers
-    pid = worker.process.pid
-    worker.start_task(lambda hosted: hosted.sleep(0.1))
-    worker.abandon()
-    wait_for(pool, lambda: worker.free)
-    assert worker.process.pid == pid and worker.abandoned_at is None
-
-
-def test_an_abandoned_task_that_does_not_stop(
-    make: Callable[..., Pool], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(worker_pool, "GRACE_SECONDS", 0.2)
-    pool = make(1)
-    wait_for(pool, lambda: all_free(pool))
-    (worker,) = pool.workers
-    pid = worker.process.pid
-    worker.start_task(lambda hosted: hosted.sleep(600))
-    worker.abandon()
-    wait_for(pool, lambda: worker.free)
-    assert worker.process.pid != pid
-    assert f"pid {pid} did not stop an abandoned task" in caplog.text
 
 
 def test_a_task_whose_sending_was_interrupted(
