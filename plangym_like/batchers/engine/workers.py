@@ -205,7 +205,10 @@ def _silent_episode(sample: Sample) -> ShortEpisode | None:
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (1, 2):
         os.dup2(null, descriptor)
-    return sample_episode(sample)
+    try:
+        return sample_episode(sample)
+    except BaseException:  # also `SystemExit`, which would end the caller
+        return None
 
 
 def _itself(hosted: Any) -> Any:
