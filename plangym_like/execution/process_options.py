@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Callable
 from functools import partial
@@ -18,6 +17,7 @@ from plangym_like.execution.short_episode import ShortEpisode, play_rows
 from plangym_like.processes import start_methods
 from plangym_like.processes.child import check_can_start
 from plangym_like.processes.external_process import ExternalProcess
+from plangym_like.processes.pool import may_be_sent
 from plangym_like.processes.remote_errors import is_remote, portable_result
 from plangym_like.snapshots import step_limit
 from plangym_like.snapshots.trial_outcomes import (
@@ -136,7 +136,8 @@ class ProcessOptions:
             except (TimeoutError, WorkerDiedError) as error:
                 if is_remote(error):
                     raise
-                if tries == _TRIALS or not _was_killed(error):
+                killed = isinstance(error, WorkerDiedError) and may_be_sent(error.exitcode)
+                if tries == _TRIALS or not killed:
                     raise self._failed_trial(worker, error, limit) from error
                 self._drop_early()
 
@@ -254,12 +255,6 @@ def make_hosted(ids: KnownIds, step_timeout: float | None, make: Callable[[], An
 def outcomes_of_trials(env: Any) -> list[TrialOutcome]:
     """Return the outcomes of the trials of `env`, which `make_hosted` made in this process."""
     return list(_outcomes)
-
-
-def _was_killed(error: Exception) -> bool:
-    """Return whether a worker died of what others may have done, rather than its environment."""
-    killed = (None, -signal.SIGKILL, -signal.SIGTERM)
-    return isinstance(error, WorkerDiedError) and error.exitcode in killed
 
 
 def headless(env_kwargs: dict[str, Any]) -> dict[str, Any]:
