@@ -63,14 +63,18 @@ def test_toy_transitions_under_kills_at_every_moment(
             assert digest(result) == digest(expected)
             states = expected.states
         until = time.monotonic() + 30
-        # The last worker may die while it starts.
-        while not all(worker.ready for worker in env.batch_env.workers):
+
+        def fuses() -> int:
+            return int(mortal.at_start.left() + mortal.in_reply.left() + mortal.in_step.left())
+
+        # The last worker may die while it starts, or its death may not have been noticed yet.
+        while not all(each.ready and each.process.is_alive() for each in env.batch_env.workers) or (
+            isolate and fuses()
+        ):
             env.step_batch(actions, states)
             assert time.monotonic() < until
-        fuses = mortal.at_start.left() + mortal.in_reply.left() + mortal.in_step.left()
-        # With this process stepping along, a worker may have too little to say for a long reply.
-        assert fuses <= (0 if isolate else batches // 4 + 1)
-        assert env.stats.deaths >= batches - fuses
+        assert fuses() <= (0 if isolate else batches // 4 + 1)
+        assert env.stats.deaths >= batches - fuses()
         assert env.stats.rows >= batches * count
 
 
