@@ -83,7 +83,9 @@ class _Repeatable:
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         made = super().__new__(cls)
-        made._made_with = args, kwargs
+        # The caller may change a list of wrappers afterwards.
+        kept = {key: [*value] if type(value) is list else value for key, value in kwargs.items()}
+        made._made_with = args, kept
         return made
 
 
@@ -684,8 +686,8 @@ class PlanEnv(_Repeatable):
         auditor = self._auditor
         if auditor.off or not inputs.count:
             return executor.submit(inputs, options)
-        due = auditor.is_due(single_steps(inputs, 0, inputs.count))
-        if not due or not (executor.can_audit or auditor.all_rows):
+        can_audit = executor.can_audit or auditor.all_rows
+        if not can_audit or not auditor.is_due(single_steps(inputs, 0, inputs.count)):
             return executor.submit(inputs, options)
         sample = self._sample(executor, inputs, options)
         options = options._replace(processes=sample.processes)

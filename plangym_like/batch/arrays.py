@@ -53,7 +53,8 @@ class Rows:
     ``infos`` holds each row's other infos. ``cursor[0]`` is the index of the row being stepped.
     ``objects`` holds the arrays of `observations` whose elements are Python objects, in order.
     ``marks`` ``(N,)``, in shared memory, tells which process has stepped each row: 0 for none, -1
-    for the caller, otherwise the worker's index plus 1.
+    for the caller, or if the row is not to be stepped any more, and i + 1 for worker i; -2 - i if
+    worker i has not reported the results yet.
     """
 
     inputs: Inputs

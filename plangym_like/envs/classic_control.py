@@ -43,8 +43,6 @@ from plangym_like.snapshots.configuration import qualified_name
 from plangym_like.states.rows import HEADER_NBYTES, Row
 
 _COUNT = struct.Struct("<q")
-# Constants and code for which the vectorised form has agreed with the environment in this process.
-_agreeing: set[tuple[Any, ...]] = set()
 _STEPPED_AGAIN = r".*You are calling 'step\(\)' even though"
 
 
@@ -314,17 +312,10 @@ class ClassicControlSimulator(GymnasiumSimulator):
         if not dynamics.suits(self.base) or not elementary_functions_agree():
             return None
         form = ClassicBlocks(dynamics(self.base), self.frameskip, self._wrappers_at, limit)
-        # All that the outcome depends on: an int and an equal float need not give the same results.
-        constants = repr((kind, self.frameskip, limit is None, self.configuration()))
-        tried = constants, *_code_of(type(self.base)), *_code_of(dynamics)
-        if tried not in _agreeing:
-            payload = np.zeros(self.payload_nbytes, np.uint8)
-            self.read(payload)
-            starts = self.codec.sample_states(payload)
-            if disagreement(form, self, kind, starts=starts):
-                return None
-            _agreeing.add(tried)
-        return form
+        payload = np.zeros(self.payload_nbytes, np.uint8)
+        self.read(payload)
+        starts = self.codec.sample_states(payload)
+        return None if disagreement(form, self, kind, starts=starts) else form
 
     def configuration(self) -> tuple[Any, ...]:
         """Return the constants of the dynamics."""
@@ -396,11 +387,6 @@ def agrees(env: Any) -> bool:
     with contextlib.suppress(Exception):
         return ClassicControlSimulator(lambda: twin).make_fast_form(kind) is not None
     return False
-
-
-def _code_of(kind: type[Any]) -> tuple[Any, ...]:
-    """Return all methods of the class `kind`; another one is not equal."""
-    return tuple(each for base in kind.__mro__ for each in vars(base).values() if callable(each))
 
 
 def _packing_of(dynamics: Dynamics | type[Dynamics]) -> struct.Struct:

@@ -47,6 +47,8 @@ class FamilyEnv(PlanEnv):
         fallback: Callable[..., Simulator] | None = None,
         **kwargs: Any,
     ) -> None:
+        if "wrappers" in kwargs:  # the caller may change the list afterwards
+            kwargs["wrappers"] = as_wrappers(kwargs["wrappers"])
         own = {key: kwargs[key] for key in _OWN_OPTIONS if key in kwargs}
         rest = {key: kwargs[key] for key in kwargs if key not in own}
         make: Callable[..., Simulator] = type(self).simulator_class
@@ -82,7 +84,7 @@ def as_wrappers(given: Sequence[Any] | None) -> tuple[Any, ...]:
     """
     if given is None:
         return ()
-    wrappers = tuple(given) if isinstance(given, Sequence) else (None,)
+    wrappers = tuple(given) if isinstance(given, list | tuple) else (None,)
     for item in wrappers:
         wrapper = item[0] if isinstance(item, tuple) and len(item) == 2 else item
         if not callable(wrapper):

@@ -32,7 +32,7 @@ from plangym_like.results import Future
 
 # How long this process steps rows before it checks for dead workers (`benchmarks/constants.py`).
 _LOOK_SECONDS = 6e-3
-# A batch that takes less time is polled for.
+# If the rest of a batch takes less time, this process polls for its end instead of sleeping.
 _SOON_SECONDS = 1e-3
 # The time limit for the second try of a row that hung. It is short, because the caller has already
 # waited. If rows are slow, the limit is the time of `_SECOND_TRY_ROWS` rows.
@@ -58,10 +58,10 @@ class Owner(Protocol):
 
     @property
     def lock(self) -> Any:
-        """The lock to hold while a batch is advanced by a thread."""
+        """The lock with which one thread at a time uses the executor."""
 
     def alone(self) -> AbstractContextManager[Any]:
-        """Return the lock to hold while batches are advanced; see `not_in_use`."""
+        """Return a context for the code that holds `lock`: a second entry is an error."""
 
     def drive(self, run: Any, until: float = math.inf) -> bool:
         """Advance all batches until `run` is over or the deadline `until` has passed."""
@@ -300,9 +300,9 @@ class BatchRun:
                 worker.step_alone(self._batch, rows, alone=False)
 
     def _take_elsewhere(self, process: int) -> Range | None:
-        """Remove and return a range that `process` may step, but other processes stepped before.
+        """Remove and return a range that another process stepped before.
 
-        If there is no other process, it may step any range.
+        If `process` is the only one, return any range; return ``None`` if there is none.
         """
         ready = sum(worker.ready for worker in self._pool.workers) + (self._stepper is not None)
         for index, (before, rows) in enumerate(self._elsewhere):
@@ -313,7 +313,8 @@ class BatchRun:
 
     def _put_back_lost(self) -> None:
         """Put rows back whose token was lost: its worker died before it could say what it took."""
-        # The ranges are read last: a worker that takes a token meanwhile then shows it.
+        # The order matters: a worker shows its range before it marks the rows, and gives the range
+        # up only after that.
         if any(worker.may_have_taken for worker in self._pool.workers):
             return
         taken = self._taken_ranges()
@@ -327,15 +328,12 @@ class BatchRun:
         """Return the ranges that workers have taken, or that they will get as tasks."""
         ranges = [(row, row + 1) for row in self._faults.suspects]
         ranges += [rows for _, rows in self._elsewhere]
-        for worker in self._mine():
-            ranges.append(worker.range)
-            if worker.task is not None:
+        for worker in self._pool.workers:
+            if worker.batch == self.number:
+                ranges.append(worker.range)
+            if worker.task is not None and worker.task_of == self.number:
                 ranges.append(worker.task_rows)
         return ranges
-
-    def _mine(self) -> list[RowWorker]:
-        """Return the workers that are stepping rows of this batch."""
-        return [worker for worker in self._pool.workers if worker.batch == self.number]
 
     @property
     def num_tokens(self) -> int:
@@ -433,9 +431,11 @@ class BatchRun:
         if outcome.died:
             self._retry_of_dead(outcome)
             return
-        if report is None:
-            assert outcome.error is not None
+        if outcome.error is not None:
             self._faults.fail(0, outcome.error)
+            return
+        if report is None:
+            self._marks[self._marks == unreported(index)] = 0
             return
         if report.failure:
             self._marks[report.start : report.row] = HERE
@@ -485,7 +485,7 @@ class BatchRun:
             self._pool.policy.note_death_without_progress(error)
         if outcome.in_row:
             self._faults.note_death(row, error, alone=alone == row, tried=self._tried())
-        self._retry(outcome.worker, outcome.range, row if outcome.in_row else None, alone)
+        self._retry(outcome.range, row if outcome.in_row else None, alone)
 
     def _check_progress(self, limit: float) -> None:
         """Replace workers that hang; their rows are tried once more, with a short time limit."""
@@ -516,29 +516,26 @@ class BatchRun:
         if worker.idle_seconds() <= patience:
             return
         self._pool.tally.timeouts += 1
-        mine = worker.batch == self.number
         self._pool.replace(worker)
-        if not mine:
+        left, last, batch = worker.left_at
+        if batch != self.number:
             return
-        left, last = worker.left_at
         begun = begun and last == row and left[0] <= row < left[1]
         if begun:
             self._faults.note_timeout(row, tried=self._tried())
-        self._retry(worker.index, left, row if begun else None, alone)
+        self._retry(left, row if begun else None, alone)
 
     def _tried(self) -> list[int]:
-        return [worker.alone for worker in self._mine() if worker.alone is not None]
+        tried = [each for each in self._pool.workers if each.task_of == self.number]
+        return [worker.alone for worker in tried if worker.alone is not None]
 
-    def _retry(self, worker: int, left: Range, row: int | None, alone: int | None) -> None:
-        """Put back the rows of a replaced worker: its range, and rows whose report is lost.
+    def _retry(self, left: Range, row: int | None, alone: int | None) -> None:
+        """Put back the rows of a replaced worker that are left of its range.
 
         `row` is left out, because it is tried alone or has failed. `alone` is the row that the
         worker was to try alone.
         """
-        lost = self._marks == unreported(worker)
-        self._marks[lost] = 0
-        rows = {int(each) for each in np.flatnonzero(lost)}
-        rows |= {each for each in range(*left) if not self._marks[each]}
+        rows = {each for each in range(*left) if not self._marks[each]}
         if alone is not None and row != alone and not self._marks[alone]:
             self._faults.suspects.append(alone)
             rows.discard(alone)
@@ -551,7 +548,7 @@ class BatchRun:
         above[above == 0] = HERE
         tokens, self._waiting = self._waiting, []
         if self._pool.dealing is self._batch:
-            tokens += self._pool.tokens.drain()
+            tokens += self._pool.tokens.drain(self._batch.key)
         self._put([(start, min(stop, lowest)) for start, stop in tokens if start < lowest])
         self._elsewhere = [
             (before, (start, min(stop, lowest)))
@@ -590,7 +587,7 @@ class BatchRun:
     def _leave_pipe(self) -> None:
         """Leave the pipe to other batches."""
         if self._pool.dealing is self._batch:
-            self._pool.tokens.drain()
+            self._pool.tokens.drain(self._batch.key)
             self._pool.dealing = None
 
 

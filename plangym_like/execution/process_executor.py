@@ -91,12 +91,13 @@ class ProcessExecutor:
             self._most_sleep = min(_SLEEP_SECONDS, step_timeout / _CHECKS_PER_TIMEOUT)
         # Steps the batches that are not worth sending.
         self._here = None if stepper is None else SerialExecutor(stepper, self.tally)
-        # The size of the last batch that was not, and how many of this size to step here.
+        # The size of the last batch that was stepped here, and how many more of this size to step
+        # here without asking the cost model.
         self._small: tuple[Any, ...] = ()
         self._same = 0
         self._pools = {region: BlockPool() for region in REGIONS}
         # Audits are small: in the batches' own pools, their blocks would displace larger ones.
-        # Their results are copied, because those of a row that is followed are kept for some time.
+        # Their results are copied: an audit keeps them across calls, and lent blocks are few.
         self._audit_pools = dict.fromkeys(REGIONS, BlockPool(most_lent=0, most_idle=len(REGIONS)))
         self.lock, self._in_use = new_lock(), threading.Lock()
         self._runs: list[BatchRun] = []
@@ -112,8 +113,8 @@ class ProcessExecutor:
     def can_audit(self) -> bool:
         """Whether an audit can step a row in another process than the batch did.
 
-        While the second of several isolated workers starts, it cannot. An audit would then find
-        little, and what audits may take at first would be spent.
+        While the second of several isolated workers starts, it cannot. An audit in the same
+        process finds little, and would use up the budget of audits.
         """
         if not self.isolated or len(self.workers) < 2:
             return True
@@ -122,12 +123,13 @@ class ProcessExecutor:
     def submit(self, inputs: Inputs, options: SubmitOptions) -> Any:
         """Step a batch of checked inputs; return its result, or a `Future` of it.
 
-        The process that steps a row verifies the checksum of its state before.
+        If the options say `blocking`, the process that steps a row verifies the checksum of its
+        state before; otherwise this call verifies all states.
 
         Several batches may be pending. Free workers take rows of the oldest batch first.
         """
         blocking = options.blocking
-        if self._same and blocking and self._here is not None:
+        if self._same > 0 and blocking and self._here is not None:
             if type(inputs.dt) is int and self._small == (inputs.count, inputs.horizon, inputs.dt):
                 self.ensure_open()
                 self._same -= 1

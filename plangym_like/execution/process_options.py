@@ -36,7 +36,7 @@ START_SECONDS = 60.0
 # How long a worker polls for the next batch before it sleeps; most searches submit their next batch
 # within this time (`benchmarks/never_slower.py`).
 _LINGER_SECONDS = 5e-3
-# How often a worker that is killed while it tries out the environment is started.
+# How many workers try out the environment, one after the other, if each of them is killed.
 _TRIALS = 3
 # The outcomes of the trials of the environment that this process hosts.
 _outcomes: list[TrialOutcome] = []

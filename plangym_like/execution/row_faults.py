@@ -16,7 +16,7 @@ from plangym_like.processes.pool import may_be_sent
 # How long to wait for workers that still step rows above the lowest failed row. Most stop within
 # this time, so that the batch's memory can be released at once.
 _STOP_SECONDS = 0.1
-# A row is to blame when so many workers that stepped no other row have died in it. Other programs
+# A row is to blame when so many workers have died while they were trying it alone. Other programs
 # may have killed workers that ended by certain signals, so there must be more of these.
 _DEATHS_ALONE, _KILLED_ALONE = 3, 16
 # The note with which `RowStepper` says which row raised an exception.
@@ -64,8 +64,8 @@ class RowFaults:
     @property
     def failure(self) -> Exception:
         """The error that ends the batch: that of row `lowest`, which must exist."""
-        if self.lowest in self._hung:
-            return _timed_out(sorted(self._hung), self._step_timeout)
+        if self.lowest in self._hung and isinstance(self._error, StepTimeoutError):
+            return self._timed_out(sorted(self._hung))
         return self._error
 
     def lose(self, row: int, error: Exception) -> None:
@@ -92,8 +92,7 @@ class RowFaults:
         """
         self._deaths[row] += 1
         self._deaths_alone[row] += alone
-        killed = error.exitcode is not None and may_be_sent(error.exitcode)
-        most = _KILLED_ALONE if killed else _DEATHS_ALONE
+        most = _KILLED_ALONE if may_be_sent(error.exitcode) else _DEATHS_ALONE
         if self._deaths_alone[row] >= most:
             self.lose(row, _poisoned(row, self._deaths[row], self._deaths_alone[row], error))
         else:
@@ -114,7 +113,7 @@ class RowFaults:
             return
         self._slow.discard(row)
         self._hung.add(row)
-        self.lose(row, _timed_out([row], self._step_timeout))
+        self.lose(row, self._timed_out([row]))
 
     def note_survived(self, row: int) -> None:
         """Record that a worker stepped `row` alone and survived."""
@@ -123,6 +122,15 @@ class RowFaults:
     def _suspect(self, row: int, tried: Collection[int]) -> None:
         if row not in self.suspects and row not in tried:
             self.suspects.append(row)
+
+    def _timed_out(self, rows: list[int]) -> StepTimeoutError:
+        """Return the error for rows that hung."""
+        again = ", and hung again when it was tried once more" if self._tries_again else ""
+        return StepTimeoutError(
+            f"{_named(rows)} took longer than step_timeout={self._step_timeout} seconds{again}; "
+            "the environment hangs in this state, or needs a larger step_timeout",
+            rows,
+        )
 
     def waits_for(self, *, below: bool, busy: bool) -> bool:
         """Return whether to wait because rows below the lowest failed row may still fail.
@@ -148,22 +156,13 @@ class RowFaults:
 def _poisoned(row: int, deaths: int, deaths_alone: int, error: WorkerDiedError) -> PoisonInputError:
     """Return the error for a `row` that killed workers; `error` describes the last death."""
     found = PoisonInputError(
-        f"row {row} killed {deaths} workers, {deaths_alone} of which were new and stepped "
-        f"nothing else (exit status {error.exitcode}); the pool can still be used without that row",
+        f"row {row} killed {deaths} workers, {deaths_alone} of which were trying it alone (exit "
+        f"status {error.exitcode}); the pool can still be used without that row",
         row,
         error.exitcode,
     )
     found.__cause__ = error
     return found
-
-
-def _timed_out(rows: list[int], limit: float | None) -> StepTimeoutError:
-    """Return the error for rows that hung twice."""
-    return StepTimeoutError(
-        f"{_named(rows)} took longer than step_timeout={limit} seconds, and hung again in a new "
-        "worker; the environment hangs in this state, or needs a larger step_timeout",
-        rows,
-    )
 
 
 def _named(rows: Sequence[int]) -> str:

@@ -60,7 +60,8 @@ class Outcome(NamedTuple):
     report : Report or None
         Its report; ``None`` if there is an error.
     error : Exception or None
-        Why the worker could not step rows, or how it died.
+        Why the worker could not step rows, or how it died. If there is neither a report nor an
+        error, its process was replaced, and rows that it had not reported are lost.
     died : bool
         Whether it has died, and was replaced.
     row : int
@@ -115,10 +116,12 @@ class RowWorker(WorkerHandle):
         tokens.
     task_rows : (int, int)
         The range of its last task.
+    task_of : int
+        The number of the batch of its last task.
     abandoned_at : float or None
         When it was told to stop stepping its batch, if it still has to stop.
-    left_at : ((int, int), int)
-        The range and the row at which its last process was when it ended.
+    left_at : ((int, int), int, int)
+        The range and the row at which its last process was when it ended, and their batch.
     """
 
     def __init__(
@@ -144,19 +147,22 @@ class RowWorker(WorkerHandle):
         self.progress_at = 0.0
         self._progress: tuple[int, ...] = ()
         self._counted = (0, 0)
-        self._task_of = 0
+        self.task_of = 0
         self.task_rows = (0, 0)
         self.abandoned_at: float | None = None
-        self.left_at: tuple[Range, int] = (0, 0), -1
+        self.left_at: tuple[Range, int, int] = (0, 0), -1, 0
 
     # What it is doing
 
     @property
     def batch(self) -> int:
-        """The number of the batch whose rows it may be writing; 0 if there is none."""
-        if self.task is not None:
-            return self._task_of
-        return int(self.slot[BATCH]) if self.slot[BUSY] else 0
+        """The number of the batch whose rows it may be writing; 0 if there is none.
+
+        If it has a task but has not begun it, it may still be stepping rows of another batch.
+        """
+        if self.slot[BUSY] and self.slot[BATCH]:
+            return int(self.slot[BATCH])
+        return 0 if self.task is None else self.task_of
 
     @property
     def busy(self) -> bool:
@@ -171,11 +177,12 @@ class RowWorker(WorkerHandle):
     @property
     def may_have_taken(self) -> bool:
         """Whether the worker may just have taken a token that its slot does not show yet."""
-        return self.task is None and bool(self.slot[BUSY] and self.slot[START] >= self.slot[STOP])
+        return bool(self.slot[BUSY] and self.slot[START] >= self.slot[STOP])
 
     def may_write(self, batch: int) -> bool:
         """Return whether the worker may still write results of rows of `batch`."""
-        return self.batch == batch or self.may_have_taken
+        has_task = self.task is not None and self.task_of == batch
+        return self.batch == batch or has_task or self.may_have_taken
 
     @property
     def cursor(self) -> int:
@@ -213,17 +220,18 @@ class RowWorker(WorkerHandle):
             self._lose_process()
         if self._servings and (batch is None or batch.block_numbers <= self.known):
             return
-        order, fds = self._order(batch)
         self.interrupted = True
+        order, fds = self._order(batch)
         serving = self.process.apply(serve, order, fds=fds, patient=True)
         self._servings.append((serving, 0 if batch is None else batch.key[1]))
         self.interrupted = False
 
     def step_alone(self, batch: SharedBatch, rows: Range, *, alone: bool) -> None:
         """Let the worker step a range of rows; `alone` says that the only row may be at fault."""
+        self.interrupted = True
         order, fds = self._order(batch)
         self.alone = rows[0] if alone else None
-        self._task_of, self.task_rows = batch.key[1], rows
+        self.task_of, self.task_rows = batch.key[1], rows
         self._progress, self.progress_at = (), time.monotonic()
         self.start_task(serve, order._replace(task=(batch.key, rows)), fds=fds)
 
@@ -252,7 +260,7 @@ class RowWorker(WorkerHandle):
         if self.task is not None and self.task.settled:
             alone, self.alone = self.alone, None
             self.abandoned_at = None
-            return self._outcome_of(self.take_task(), self._task_of, alone)
+            return self._outcome_of(self.take_task(), self.task_of, alone)
         return None
 
     def _outcome_of(self, future: Future[Any], batch: int, alone: int | None) -> Outcome | None:
@@ -263,8 +271,8 @@ class RowWorker(WorkerHandle):
             told = error.with_traceback(None)
             if isinstance(error, WorkerDiedError) and not is_remote(error):
                 # It may have died while it sent a report, after its last row.
-                number = int(self.slot[BATCH]) or self._task_of
-                if self.task is not None and number == self._task_of:  # it is lost as well
+                number = int(self.slot[BATCH]) or self.task_of
+                if self.task is not None and number == self.task_of:  # it is lost as well
                     alone = self.alone
                 where = self.cursor, self.range
                 return Outcome(self.index, number, alone, None, told, True, *where)
@@ -278,7 +286,7 @@ class RowWorker(WorkerHandle):
     def cancel(self, batch: int) -> None:
         """Let the worker step no more rows of `batch`.
 
-        If it has to stop stepping another batch, it goes on to do so.
+        Nothing happens if it has been told to stop another batch: its slot holds one number.
         """
         other = self.abandoned_at is not None and self.slot[CANCELLED] != batch
         if other or not self.process.awaited():  # ended, or the worker of another process
@@ -294,7 +302,7 @@ class RowWorker(WorkerHandle):
         """Replace a dead or hung process with a new one, which has no rows."""
         super().restart()
         # Read only now, because the old process may have gone on until it was killed.
-        self.left_at = (int(self.slot[START]), int(self.slot[STOP])), self.cursor
+        self.left_at = self.range, self.cursor, int(self.slot[BATCH])
         self._lose_process()
 
     def _lose_process(self) -> None:
@@ -391,6 +399,13 @@ class RowPool(WorkerPool[RowWorker]):
         """Collect outcomes, replace workers as `WorkerPool.tend` does, and let all others serve."""
         super().tend()
         self.keep_serving()
+
+    def replace(self, worker: RowWorker) -> None:
+        """Replace a worker's process; the batch that it was stepping gets an `Outcome`."""
+        super().replace(worker)
+        _, _, batch = worker.left_at
+        if batch:
+            self.outcomes.append(Outcome(worker.index, batch, None, None))
 
     def _tend_ready(self, worker: RowWorker) -> None:
         outcome = worker.outcome()

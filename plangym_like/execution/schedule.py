@@ -27,7 +27,7 @@ _FADE_SECONDS, _FADE = 12e-3, 0.05
 _TOKEN = struct.Struct("=qqqq")
 # The most tokens of one write; the kernel does not divide writes of up to 4,096 bytes.
 _MOST = 4096 // _TOKEN.size
-# No more tokens are added to so many. The pipe then has room for those that are put back.
+# No tokens are added while the pipe holds so many, so that tokens can always be put back.
 _FULL = 1000
 # Rows are stepped in ranges that take `_COARSE_SECONDS`, and less toward the end of a batch, down
 # to `_FINE_SECONDS` (`benchmarks/never_slower.py`, 16 to 256 rows).
@@ -166,11 +166,12 @@ class Tokens:
             return None
         return token[1]
 
-    def drain(self) -> list[Range]:
-        """Remove all tokens, and return their ranges."""
+    def drain(self, batch: Key | None = None) -> list[Range]:
+        """Remove all tokens, and return the ranges of those of `batch`."""
         found = []
         while (token := self.take()) is not None:
-            found.append(token[1])
+            if token[0] == batch:
+                found.append(token[1])
         return found
 
     def __len__(self) -> int:

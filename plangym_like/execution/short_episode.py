@@ -28,7 +28,7 @@ from plangym_like.batch.simulator import Simulator
 from plangym_like.errors import DifferentWorkerError
 from plangym_like.states.rows import Row
 
-# At least three steps are taken, at most eight, and after the third none after so many seconds.
+# An episode has at most eight steps; after three, it ends once it has taken so many seconds.
 _FEWEST_STEPS, _STEPS, _SECONDS = 3, 8, 0.05
 # Of larger arrays, only so many elements are compared.
 _MOST_ELEMENTS = 1024

@@ -339,7 +339,7 @@ class _Pickler(pickle.Pickler):
     def _reduce(self, thing: Any, kind: Any) -> Any:
         if kind is np.random.PCG64:  # NumPy's pickle of one takes ten times as long
             return _pcg64, (thing.state, thing.seed_seq)
-        if kind is np.random.SeedSequence:
+        if kind is np.random.SeedSequence and type(thing.entropy) is int:
             fields = thing.entropy, thing.spawn_key, thing.pool_size, thing.n_children_spawned
             return _seeds, fields
         if isinstance(thing, np.ndarray):

@@ -333,3 +333,14 @@ def test_what_was_made_is_closed_if_the_next_way_raises(monkeypatch: pytest.Monk
     with pytest.raises(ConnectionError, match="no more"):
         plangym_like.make(Breaking)
     assert not any(each.open for each in Breaking.made)
+
+
+@pytest.mark.parametrize("options", [{}, {"delay_setup": True}, {"snapshot": "pickle"}])
+def test_a_list_of_wrappers_may_be_changed_afterwards(options: dict[str, Any]) -> None:
+    wrappers: list[Any] = [(ClipReward, {"max_reward": 0.25})]
+    with plangym_like.make("CartPole-v1", wrappers=wrappers, **options) as env:
+        wrappers.append((ClipReward, {"max_reward": 0.125}))
+        state = env.reset(seed=0).state
+        assert env.step(0, state).reward == 0.25
+        with env.clone() as clone:
+            assert clone.step_batch([0], state).rewards[0] == 0.25

@@ -328,7 +328,7 @@ def test_seeds_give_each_generator_numbers_of_its_own() -> None:
 class Croupier(gym.Env):
     """Draws 32-bit numbers from generators that share their bits, and spawns from shared seeds."""
 
-    observation_space = gym.spaces.Box(0, 1 << 32, (5,), np.float64)
+    observation_space = gym.spaces.Box(0, 1 << 32, (6,), np.float64)
     action_space = gym.spaces.Discrete(2)
 
     def reset(self, *, seed: Any = None, options: Any = None) -> Any:
@@ -336,6 +336,9 @@ class Croupier(gym.Env):
         bits = self.np_random.bit_generator
         self.twin = np.random.Generator(bits)
         self.cousin = np.random.PCG64(bits.seed_seq)
+        entropy = [1, 2]
+        self.seeds = np.random.SeedSequence(entropy)
+        entropy.append(3)  # this changes `self.seeds.entropy`, but no number that it generates
         self.others = [
             np.random.Generator(kind(7)) for kind in (np.random.MT19937, np.random.SFC64)
         ]
@@ -348,6 +351,7 @@ class Croupier(gym.Env):
         drawn = [each.integers(1 << 31, dtype=np.uint32) for each in (self.np_random, self.twin)]
         (child,) = self.cousin.seed_seq.spawn(1)
         drawn.append(np.random.default_rng(child).integers(1 << 31))
+        drawn.append(self.seeds.generate_state(1)[0])
         return np.array([*drawn, *(each.integers(1 << 31) for each in self.others)], np.float64)
 
 

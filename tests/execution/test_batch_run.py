@@ -375,6 +375,21 @@ def test_an_idle_worker_that_dies_during_a_batch_is_replaced_at_once(
     births.close()
 
 
+def test_rows_that_a_replaced_worker_had_not_reported_are_stepped_again(
+    serial: CounterEnv, make_env: Any, tmp_path: Path
+) -> None:
+    meeting = Meeting(tmp_path)
+    env, state = make_env(Trap(meeting, [150]), n_workers=1), serial.get_state()
+    future = env.step_batch(ACTIONS, state, blocking=False)
+    meeting.next_report()  # it has stepped many rows, and reports their infos after the last one
+    env.executor.pool.replace(env.executor.workers[0])
+    late = threading.Thread(target=lambda: (meeting.next_report(), meeting.let_go()))
+    late.start()
+    assert_same(future.result(100), serial.step_batch(ACTIONS, state))
+    late.join()
+    meeting.close()
+
+
 # Poison
 
 
@@ -388,7 +403,7 @@ def test_a_row_that_kills_every_worker_is_named(
 ) -> None:
     env = make_env(Trap(harm, [57]), n_workers=n_workers)
     deaths = 16 if exitcode == -signal.SIGKILL else 3  # others may have killed workers
-    message = rf"row 57 killed \d+ workers, {deaths} of which were new"
+    message = rf"row 57 killed \d+ workers, {deaths} of which were trying it alone"
     with pytest.raises(PoisonInputError, match=message) as caught:
         env.step_batch(ACTIONS, serial.get_state())
     assert (caught.value.index, caught.value.exitcode) == (57, exitcode)

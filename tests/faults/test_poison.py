@@ -50,7 +50,7 @@ def find_poison(serial: CounterEnv, times: int) -> None:
                     env.step_batch(actions, states)
                 assert (caught.value.index, caught.value.exitcode) == (index, exitcode)
                 deaths = 16 if exitcode == -signal.SIGKILL else 3
-                assert f"{deaths} of which were new" in str(caught.value)
+                assert f"{deaths} of which were trying it alone" in str(caught.value)
                 died = env.stats.deaths
                 assert died - before - deaths in (0, 1)
                 actions[index] = 0
