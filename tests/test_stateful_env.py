@@ -434,7 +434,7 @@ class Heavy(plangym_like.ClassicControlEnv):
         super().__init__("Pendulum-v1", g=gravity, **kwargs)
 
 
-@pytest.mark.parametrize("options", [{}, {"wrappers": iter([ClipAction])}, {"delay_setup": True}])
+@pytest.mark.parametrize("options", [{}, {"wrappers": [ClipAction]}, {"delay_setup": True}])
 def test_a_class_with_a_constructor_of_its_own_is_cloned(options: dict[str, Any]) -> None:
     with Heavy(5.0, **options) as env:
         env.reset(seed=0)

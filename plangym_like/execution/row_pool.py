@@ -456,7 +456,7 @@ class RowPool(WorkerPool[RowWorker]):
 
     def close(self, seconds: float) -> None:
         """Ask all workers to exit, and kill them if they are still running after `seconds`."""
-        self.tokens.drain()
+        self.tokens.drain(None)
         for worker in self.workers:
             worker.cancel(worker.batch)
         super().close(seconds)

@@ -166,7 +166,7 @@ class Tokens:
             return None
         return token[1]
 
-    def drain(self, batch: Key | None = None) -> list[Range]:
+    def drain(self, batch: Key | None) -> list[Range]:
         """Remove all tokens, and return the ranges of those of `batch`."""
         found = []
         while (token := self.take()) is not None:

@@ -716,4 +716,6 @@ def test_a_worker_that_dies_once_before_it_is_ready(serial: CounterEnv, tmp_path
     with ParallelEnv(construct, "toy", n_workers=2, isolate=True) as env:
         ours = env.step_batch(ACTIONS, serial.get_state())
         assert_same(ours, serial.step_batch(ACTIONS, serial.get_state()))
+        # The other worker may have stepped all rows before this one died.
+        env.executor.pool.wait_ready()
         assert env.stats.deaths == 1

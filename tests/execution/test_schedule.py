@@ -86,7 +86,7 @@ def test_what_does_not_fit_is_returned(tokens: Tokens) -> None:
         token = tokens.take()
         assert token is not None
         tokens.put_back(*token)
-    assert sorted(tokens.drain()) + left == ranges
+    assert sorted(tokens.drain(ONE)) + left == ranges
 
 
 def test_a_closed_pipe_is_empty() -> None:
