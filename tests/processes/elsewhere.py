@@ -19,6 +19,7 @@ from typing import Any
 _OTHERS = (
     *("concurrent.futures", "tempfile", "subprocess"),
     *("numpy", "gymnasium.vector", "gymnasium.wrappers", "cloudpickle", "xxhash"),
+    "matplotlib.font_manager",  # it asks a program of macOS for its fonts
 )
 _HIDDEN: dict[ModuleType, tuple[str, ...]] = {
     os: (
