@@ -11,6 +11,7 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Iterator
+from itertools import count, islice
 from typing import Any
 
 import pytest
@@ -392,9 +393,14 @@ def test_received_descriptors_are_never_inheritable(monkeypatch: pytest.MonkeyPa
 def _limit_open_files(hosted: object, number: int | None) -> int:
     """Allow so many open files more than this process has, or as many as possible for ``None``."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    used = len(os.listdir("/proc/self/fd")) - 1
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most if number is None else used + number, most))
-    return used
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    used = {int(name) for name in os.listdir("/proc/self/fd")}
+    used = {descriptor for descriptor in used if os.path.exists(f"/proc/self/fd/{descriptor}")}
+    if number is not None:
+        # New files get the lowest free numbers, and these must be below the limit.
+        free = (descriptor for descriptor in count() if descriptor not in used)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (next(islice(free, number, None)), most))
+    return len(used)
 
 
 def _count(hosted: object, *, fds: list[int]) -> int:
