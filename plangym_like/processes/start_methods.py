@@ -14,7 +14,7 @@ worker that is forked from it starts within milliseconds, and inherits no thread
 state of the user's process. The fork server is started when it is first needed. It runs
 `fork_server_main`, and its workers end with it. Once it has threads, because a module has started
 them when it was imported, it forks no more, and spawns all workers. If it does not answer in time,
-another one is started, and it goes on until its workers have ended.
+another one takes its place, and the first one goes on until its workers have ended.
 """
 
 from __future__ import annotations
