@@ -70,9 +70,10 @@ class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]
     def _can_import(self, name: Any) -> bool:
         """Return whether other processes find the module, or cloudpickle knows what to do."""
         module = sys.modules.get(name) if isinstance(name, str) else None
-        if module is None or name == "__main__":
+        # A program may put any object in `sys.modules`.
+        if not isinstance(module, types.ModuleType) or name == "__main__":
             return True
-        return _can_be_imported(name, module, self._place)
+        return _can_be_imported(name, _file_of(module), self._place)
 
     def _is_nowhere(self, function: Any) -> bool:
         if function.__module__ == "__main__" or not self._can_import(function.__module__):
@@ -101,28 +102,33 @@ def pickle_by_value(value: Any) -> bytes:
 
 
 @functools.lru_cache(maxsize=4096)  # a search for a file takes longer than pickling most things
-def _can_be_imported(name: str, module: types.ModuleType, place: tuple[str, ...]) -> bool:
-    """Return whether a new process finds the same `module` under its name.
+def _can_be_imported(name: str, file: str | None, place: tuple[str, ...]) -> bool:
+    """Return whether a new process finds the module `name` in the same `file`.
 
-    `place` is the directory and the path of this process, which the new process has too.
+    `file` is ``None`` for a module that is not in a file. `place` is the directory and the path of
+    this process, which the new process has too.
     """
     package, _, _ = name.rpartition(".")
     path = None
     if package:
         parent = sys.modules.get(package)
-        if parent is None or not _can_be_imported(package, parent, place):
+        if parent is None or not _can_be_imported(package, _file_of(parent), place):
             return False
         path = getattr(parent, "__path__", None)
         if path is None:  # a part of an extension module
             return True
     try:
         found = _find_spec(name, path)
-        file = getattr(module, "__file__", None)
         if found is None or file is None or not found.has_location or found.origin is None:
             return found is not None
         return bool(os.path.realpath(file) == os.path.realpath(found.origin))
     except Exception:  # a finder may raise anything
         return True
+
+
+def _file_of(module: Any) -> str | None:
+    file = getattr(module, "__file__", None)
+    return None if file is None else str(file)
 
 
 def _find_spec(name: str, path: Any) -> Any:

@@ -33,6 +33,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import CodeType, FrameType
 
 from plangym_like.errors import WorkerStartError
+from plangym_like.processes.system_calls import pidfd_open
 from plangym_like.support.fork_safety import close_in_copies, new_lock
 
 # Environment variables that limit numerical libraries to one thread.
@@ -73,6 +74,9 @@ class ChildProcess:
     status : socket.socket, optional
         For a worker of the fork server: the socket on which its exit status will come. All other
         processes must be children of this one.
+    server : object, optional
+        The fork server of the worker. It is kept alive until the worker is closed, because it ends
+        when nothing refers to it any more, and its workers end with it.
 
     Attributes
     ----------
@@ -90,15 +94,18 @@ class ChildProcess:
         connection: socket.socket,
         *kept: io.FileIO,
         status: socket.socket | None = None,
+        server: object | None = None,
     ) -> None:
         self.pid = pid
         self.connection = connection
         self.exitcode: int | None = None
         self.ended = False
+        self._owner_pid = os.getpid()
+        self._server = server
         self._status = status
         if status is not None:
             status.setblocking(False)
-        sentinel = io.FileIO(os.pidfd_open(pid)) if status is None else status
+        sentinel = io.FileIO(open_pidfd(pid)) if status is None else status
         self.sentinel = sentinel.fileno()
         self._closed_with_it = [*kept, connection, sentinel]
         self._lock = new_lock()
@@ -107,7 +114,9 @@ class ChildProcess:
     def poll(self) -> bool:
         """Return whether the process has ended; if it has, set `exitcode`."""
         with self._lock:
-            if not self.ended and self._status is not None:
+            if os.getpid() != self._owner_pid:
+                self.ended = True
+            elif not self.ended and self._status is not None:
                 self._read_status(self._status)
             elif not self.ended:
                 self._collect()
@@ -125,11 +134,13 @@ class ChildProcess:
 
     def _collect(self) -> None:
         try:
-            found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG)
+            found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if found is None:
                 return
+            # This order is safe if a signal handler raises an exception in between.
             exited = found.si_code == os.CLD_EXITED
             self.exitcode = found.si_status if exited else -found.si_status
+            os.waitpid(self.pid, os.WNOHANG)
         except ChildProcessError:  # other code in this process has collected it
             pass
         self.ended = True
@@ -167,6 +178,7 @@ class ChildProcess:
         self.ended = True
         for each in self._closed_with_it:
             each.close()
+        self._server = None
 
     def describe_end(self) -> str:
         """Return a phrase that says how the process ended, and what usually causes this."""
@@ -195,7 +207,7 @@ def start_child(start: Callable[[int, int], int], kind: int = socket.SOCK_STREAM
     ``start(data_fd, alive_fd)`` starts it and returns its process id. The arguments are the child's
     end of the connection, a pair of sockets of type `kind`, and of its alive pipe.
     """
-    _fill_standard_descriptors()
+    fill_standard_descriptors()
     with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
         here, there = socket.socketpair(socket.AF_UNIX, kind)
         ours.callback(close_in_copies(here).close)
@@ -207,6 +219,20 @@ def start_child(start: Callable[[int, int], int], kind: int = socket.SOCK_STREAM
         process = ChildProcess(start(there.fileno(), alive_read.fileno()), here, alive_write)
         ours.pop_all()
     return process
+
+
+def open_pidfd(pid: int) -> int:
+    """Return a pidfd of a child that has just been started.
+
+    If this fails, for example because there are too many open files, kill and collect the child.
+    """
+    try:
+        return pidfd_open(pid)
+    except BaseException:
+        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):  # children are ignored in this process
+            os.waitpid(pid, 0)
+        raise
 
 
 def start_python(
@@ -253,7 +279,7 @@ def start_python(
     return process.pid
 
 
-def _fill_standard_descriptors() -> None:
+def fill_standard_descriptors() -> None:
     """Open the null device for each standard descriptor (0, 1, 2) that is closed.
 
     Otherwise the next socket would get that number, and printed text would go to that socket.
@@ -376,15 +402,29 @@ def check_can_start() -> None:
             "works: leave out n_workers, isolate and step_timeout, and use same.rollout, or "
             "n_threads=0, to collect data"
         )
-    frame = None if _main_loop is None else sys._getframe(1)
+    found = None if _main_loop is None else _importing_frame(sys._getframe(1))
+    if found is not None:
+        raise WorkerStartError(
+            f"the module {found.f_globals.get('__name__')!r} starts workers while it is imported "
+            f"({found.f_code.co_filename}, line {found.f_lineno}). A worker has imported it to "
+            "load its environment. It starts no workers, because these would import the module "
+            "too, and start workers without end. Start workers in a function, or below "
+            '`if __name__ == "__main__":`, or move the class of the environment to a module that '
+            "starts none"
+        )
+
+
+def _importing_frame(frame: FrameType | None) -> FrameType | None:
+    """Return the frame of a module that this thread imports, seen from `frame` outward.
+
+    Code that is run with ``exec`` or `runpy` has such a frame too, but no frame of importlib
+    outside it.
+    """
+    module = None
     while frame is not None and frame.f_code is not _main_loop:
         if frame.f_code.co_name == "<module>":
-            raise WorkerStartError(
-                f"the module {frame.f_globals.get('__name__')!r} starts workers while it is "
-                f"imported ({frame.f_code.co_filename}, line {frame.f_lineno}). A worker has "
-                "imported it to load its environment. It starts no workers, because these would "
-                "import the module too, and start workers without end. Start workers in a "
-                'function, or below `if __name__ == "__main__":`, or move the class of the '
-                "environment to a module that starts none"
-            )
+            module = frame
+        if module is not None and frame.f_code.co_filename.startswith("<frozen importlib"):
+            return module
         frame = frame.f_back
+    return None

@@ -189,9 +189,9 @@ class ExternalProcess:
         """Call the constructor in this process, and return the new object."""
         return _construct(self._constructor)
 
-    def make_another(self) -> ExternalProcess:
-        """Return a new `ExternalProcess` with the same constructor."""
-        return ExternalProcess(
+    def make_another(self) -> Self:
+        """Return a new object of the same class with the same constructor."""
+        return type(self)(
             partial(_construct, self._constructor),
             start_method=self._start_method,
             preload=self._preload,
@@ -351,9 +351,9 @@ class ExternalProcess:
         next request, by `drain`, or while a thread waits for a reply.
         """
         self._check_open()
-        request = Request(next(self._numbers), self._worker, self._wait)
-        message = outgoing(kind, request.number, payload, descriptors)
-        with self._lock:
+        with self._lock:  # `restart` begins with other numbers
+            request = Request(next(self._numbers), self._worker, self._wait)
+            message = outgoing(kind, request.number, payload, descriptors)
             if not self._has_ended():
                 self._exchange(message, request)
             if self._end is not None:
@@ -493,9 +493,12 @@ def _construct(constructor: bytes) -> Any:
 
 
 def _release(child: ChildProcess, pending: dict[int, Any]) -> None:
-    """End a process and close its descriptors: let it exit, or kill it if it has requests."""
+    """End a process and close its descriptors: let it exit, or kill it if it has requests.
+
+    In a copy of its owner, only the descriptors are closed.
+    """
     with interrupts_deferred():
-        if not (pending or child.ended):
+        if not (pending or child.poll()):
             child.connection.shutdown(socket.SHUT_WR)
             child.wait(1.0)
         child.end()

@@ -2,8 +2,9 @@
 
 An exception is pickled as a whole if it can be unpickled as its own type; otherwise by its type,
 arguments and picklable attributes, so that ``__init__`` is not called; otherwise as text only, for
-a `RemoteError` that names the type. The owner raises it with the remote traceback as its
-``__cause__``.
+a `RemoteError` that names the type. The members of an exception group are packed one by one, each
+in one of these forms. The owner raises the exception with the remote traceback as its
+``__cause__``; each member of a group has one too.
 """
 
 from __future__ import annotations
@@ -29,12 +30,16 @@ def pack_exception(error: BaseException, *, skip_frames: int = 0) -> bytes:
         How many of the outermost frames to leave out of the traceback's text.
     """
     text, summary = _traceback_text(error, skip_frames), _summary(error)
-    for form in (error, _Parts(error)):
+    forms: list[Any] = [error, _Parts(error)]
+    if isinstance(error, BaseExceptionGroup):
+        forms.insert(0, _Group(error))
+    for form in forms:
         try:
             data = dumps(form)
             copy = loads(data)
             is_complete = form is not error or _shape(copy) == _shape(error)
-            if is_complete and type(copy) is type(error):
+            is_group = isinstance(form, _Group)  # its type depends on those of its members
+            if is_complete and (is_group or type(copy) is type(error)):
                 return dumps((data, summary, text))
         except BaseException:  # this form does not work for this exception: try the next
             continue
@@ -93,11 +98,22 @@ def portable(error: BaseException) -> Exception:
     return failure
 
 
+class _Group:
+    """Unpickles to a new exception group, whose members were packed one by one."""
+
+    def __init__(self, error: BaseExceptionGroup[Any]) -> None:
+        self._error = error
+
+    def __reduce__(self) -> Any:
+        error = self._error
+        members = [pack_exception(member) for member in error.exceptions]
+        return _rebuild_group, (type(error), error.message, members, _portable_attributes(error))
+
+
 class _Parts:
     """Unpickles to a new exception with the type, arguments and attributes of another one.
 
-    Arguments that cannot be pickled are replaced by their text, or if they are exceptions (such as
-    the members of an exception group), by their parts. Such attributes are left out.
+    Arguments that cannot be pickled are replaced by their text. Such attributes are left out.
     """
 
     def __init__(self, error: BaseException) -> None:
@@ -105,18 +121,24 @@ class _Parts:
 
     def __reduce__(self) -> Any:
         error = self._error
-        arguments = tuple(_portable_argument(each) for each in error.args)
-        attributes = getattr(error, "__dict__", {}).items()
-        portable = {name: value for name, value in attributes if is_portable(value)}
-        return _rebuild, (type(error), arguments, portable)
+        arguments = tuple(each if is_portable(each) else repr(each) for each in error.args)
+        return _rebuild, (type(error), arguments, _portable_attributes(error))
 
 
-def _portable_argument(value: Any) -> Any:
-    if is_portable(value):
-        return value
-    if isinstance(value, list | tuple):
-        return [_portable_argument(each) for each in value]
-    return _Parts(value) if isinstance(value, BaseException) else repr(value)
+def _portable_attributes(error: BaseException) -> dict[str, Any]:
+    attributes = getattr(error, "__dict__", {})
+    return {name: value for name, value in attributes.items() if is_portable(value)}
+
+
+def _rebuild_group(
+    kind: type[BaseExceptionGroup[Any]],
+    message: str,
+    members: list[bytes],
+    attributes: dict[str, Any],
+) -> BaseException:
+    error = kind.__new__(kind, message, [unpack_exception(member) for member in members])
+    error.__dict__.update(attributes)
+    return error
 
 
 def _rebuild(

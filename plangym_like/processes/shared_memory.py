@@ -22,6 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.errors import WorkerError
+from plangym_like.processes.child import interrupts_deferred, platform_has_workers
+from plangym_like.processes.system_calls import memory_file
 from plangym_like.support import fork_safety
 from plangym_like.support.memory_limits import ensure_available
 
@@ -61,8 +63,10 @@ class SharedBlock:
         weakref.finalize(self, alive.discard, self.number).atexit = False
         try:
             ensure_available(self.nbytes)
-            if hasattr(os, "memfd_create"):
-                self._make_file()
+            if platform_has_workers():
+                # Otherwise Ctrl-C could come between the descriptor and its finalizer.
+                with interrupts_deferred():
+                    self._make_file()
             else:
                 self.memory = mmap.mmap(-1, self.nbytes)
         except (OSError, ValueError) as error:
@@ -79,7 +83,7 @@ class SharedBlock:
 
     def _make_file(self) -> None:
         """Make the file and map it; of two descriptors for it, keep the one of the mapping."""
-        self.fd = os.memfd_create("plangym_like", os.MFD_CLOEXEC)
+        self.fd = memory_file()
         self._finalizer = weakref.finalize(self, os.close, self.fd)
         self._finalizer.atexit = False
         os.posix_fallocate(self.fd, 0, self.nbytes)

@@ -13,7 +13,8 @@ The fork server is a process that has imported the workers' modules and forks wo
 worker that is forked from it starts within milliseconds, and inherits no threads, locks or other
 state of the user's process. The fork server is started when it is first needed. It runs
 `fork_server_main`, and its workers end with it. Once it has threads, because a module has started
-them when it was imported, it forks no more, and spawns all workers.
+them when it was imported, it forks no more, and spawns all workers. If it does not answer in time,
+another one takes its place, and the first one goes on until its workers have ended.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ import contextlib
 import errno
 import gc
 import importlib
+import io
 import logging
+import math
 import os
 import pickle
 import select
@@ -31,23 +34,28 @@ import signal
 import socket
 import sys
 import threading
+import time
 import weakref
-from collections.abc import Iterable, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn, TypeVar
 
 from plangym_like.errors import InputError, WorkerStartError
 from plangym_like.processes import worker
 from plangym_like.processes.child import (
     ONE_THREAD,
     ChildProcess,
+    fill_standard_descriptors,
     flush_outputs,
+    interrupts_deferred,
+    open_pidfd,
     serve_another_process,
     start_child,
     start_python,
     tie_to,
 )
 from plangym_like.processes.shared_memory import none_are_left
-from plangym_like.processes.wire import SEND_FLAGS, receive_with_descriptors, rights
+from plangym_like.processes.system_calls import memory_file
+from plangym_like.processes.wire import SEND_FLAGS, close_all, receive_with_descriptors, rights
 from plangym_like.support.fork_safety import close_in_copies, new_lock
 
 logger = logging.getLogger("plangym_like")
@@ -59,8 +67,17 @@ _PRELOADED = ("numpy", "numpy.random", "cloudpickle", "gymnasium", "plangym_like
 # How many seconds to wait for an answer of the fork server, which may have to import modules.
 _PATIENCE = 120.0
 
+_Result = TypeVar("_Result")
+
 _lock = new_lock()
 _current: ForkServer | None = None
+
+
+class _NoAnswerError(Exception):
+    """The fork server has ended, or has not answered in time.
+
+    This is no `TimeoutError`, which a signal handler of the program may raise.
+    """
 
 
 class ForkServer:
@@ -91,34 +108,100 @@ class ForkServer:
         self.loaded: set[str] | None = None
         self.threaded_by: str | None = None
         self._socket = process.connection
-        self._socket.settimeout(_PATIENCE)
         self._finalizer = weakref.finalize(self, _end_fork_server, process)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it belongs to this process, and has not been ended, as at the program's exit."""
+        return self.owner_pid == os.getpid() and self._finalizer.alive
 
     def close(self) -> None:
         """End the fork server, and all its workers."""
         self._finalizer()
 
     def send(
-        self,
-        modules: Iterable[str],
-        descriptors: Sequence[int] = (),
-        environ: dict[str, str] | None = None,
+        self, modules: Iterable[str], descriptors: Sequence[int] = (), *, spawn: bool = False
     ) -> socket.socket:
         """Ask the fork server to import `modules`; with `descriptors`, also to start a worker.
 
-        If `environ` is given, a worker is spawned, with these environment variables. Return the
+        The worker is spawned if `spawn` is true, or if the fork server has threads. Return the
         socket on which the answer will come, and then the exit status of the worker.
         """
-        packet = pickle.dumps((list(modules), list(map(str, sys.path)), environ))
+        deadline = time.monotonic() + _PATIENCE
+        content = list(modules), list(map(str, sys.path)), worker_environ(), spawn
         answers, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        close_in_copies(answers).settimeout(_PATIENCE)
+        close_in_copies(answers)
         try:
-            with theirs:
-                self._socket.sendmsg([packet], rights([theirs.fileno(), *descriptors]), SEND_FLAGS)
+            with interrupts_deferred():  # otherwise the new descriptor may be lost
+                file = io.BufferedWriter(io.FileIO(memory_file(), "wb"))
+            with theirs, file:
+                # The request may be longer than a message can be.
+                pickle.dump(content, file)
+                file.flush()
+                ancillary = rights([theirs.fileno(), file.fileno(), *descriptors])
+                while True:
+                    _wait_for(self._socket, select.POLLOUT, deadline)
+                    with contextlib.suppress(BlockingIOError):
+                        self._socket.sendmsg([b"?"], ancillary, SEND_FLAGS | socket.MSG_DONTWAIT)
+                        break
         except BaseException:
             answers.close()
             raise
         return answers
+
+    def ask(
+        self, modules: Iterable[str], descriptors: Sequence[int] = (), *, spawn: bool = False
+    ) -> tuple[int, socket.socket]:
+        """Send a request as `send` does, and wait for the answer.
+
+        Return the process id of the worker, 0 if none was started, and the socket on which its exit
+        status will come.
+        """
+        answers = self.send(modules, descriptors, spawn=spawn)
+        try:
+            _wait_for(answers, select.POLLIN, time.monotonic() + _PATIENCE)
+            packet = answers.recv(1 << 16)
+            if not packet:
+                raise _NoAnswerError
+            answer = pickle.loads(packet)
+            if isinstance(answer, OSError):
+                raise answer
+        except BaseException:
+            answers.close()
+            raise
+        pid, threaded_by = answer
+        self.loaded = (self.loaded or set()).union(modules)
+        if threaded_by is not None and self.threaded_by is None:
+            self.threaded_by = threaded_by
+            logger.warning(
+                "%s starts threads, so workers cannot be forked safely: from now on, each is "
+                'spawned, as with start_method="spawn"',
+                threaded_by,
+            )
+        return pid, answers
+
+    def start_worker(self, *, spawn: bool) -> ChildProcess:
+        """Start a worker, which waits for its first request on the data socket."""
+        # A socket for this request alone: a fork server that does not answer in time may still
+        # start a worker, which ends because its socket is closed here.
+        here, there = socket.socketpair()
+        close_in_copies(here)
+        try:
+            with there:
+                # The outputs may have been redirected after the fork server started.
+                pid, answers = self.ask((), (there.fileno(), 1, 2), spawn=spawn)
+        except BaseException:
+            here.close()
+            raise
+        return ChildProcess(pid, here, status=answers, server=self)
+
+
+def _wait_for(connection: socket.socket, event: int, deadline: float) -> None:
+    """Wait until `event` of `poll` happens; raise `_NoAnswerError` after `deadline`."""
+    poller = select.poll()
+    poller.register(connection, event)
+    if not poller.poll(math.ceil(1000 * max(0.0, deadline - time.monotonic()))):
+        raise _NoAnswerError
 
 
 def _end_fork_server(process: ChildProcess) -> None:
@@ -139,6 +222,8 @@ def warm_up(preload: Sequence[str] = ()) -> None:
     """Make the fork server import `preload`, without waiting; start it if necessary."""
     try:
         _fork_server().send(preload).close()
+    except _NoAnswerError:
+        pass  # `get_ready` starts another fork server
     except OSError as error:
         if error.errno is None:
             raise  # raised by a signal handler, such as a TimeoutError
@@ -156,10 +241,12 @@ def get_ready(start_method: str, preload: Sequence[str] = ()) -> None:
         As in `launch`.
     """
     check_start_method(start_method)
-    loaded = None if _current is None else _current.loaded
+    server = _current
+    loaded = server.loaded if server is not None and server.is_usable else None
     wanted = preload if start_method == "forkserver" else ()
     if start_method != "fork" and (loaded is None or not loaded.issuperset(wanted)):
-        _ask(wanted)[1].close()
+        _, answers = _use_fork_server(lambda server: server.ask(wanted))
+        answers.close()
 
 
 def launch(start_method: str) -> ChildProcess:
@@ -172,20 +259,11 @@ def launch(start_method: str) -> ChildProcess:
     OSError
         A limit was reached; see `start_error`.
     """
+    fill_standard_descriptors()
     if start_method == "fork":
         return start_child(_start_copy)
-    here, there = socket.socketpair()
-    close_in_copies(here)
-    try:
-        with there:
-            # The outputs may have been redirected after the fork server started.
-            descriptors = there.fileno(), 1, 2
-            environ = worker_environ() if start_method == "spawn" else None
-            pid, answers = _ask((), descriptors, environ)
-    except BaseException:
-        here.close()
-        raise
-    return ChildProcess(pid, here, status=answers)
+    spawn = start_method == "spawn"
+    return _use_fork_server(lambda server: server.start_worker(spawn=spawn))
 
 
 def worker_environ() -> dict[str, str]:
@@ -201,6 +279,11 @@ def start_error(error: OSError) -> WorkerStartError:
     advice = none_are_left(error) or (
         "a limit on processes or memory may have been reached: see `ulimit -a`"
     )
+    if error.errno == errno.E2BIG:
+        advice = (
+            "the environment variables are too long; usually, each may have 128 KiB, and all "
+            "together 2 MiB"
+        )
     return WorkerStartError(f"no worker could be started ({error}): {advice}")
 
 
@@ -219,15 +302,13 @@ def _start_copy(data_fd: int, alive_fd: int) -> int:
     return pid
 
 
-def _ask(
-    modules: Sequence[str],
-    descriptors: Sequence[int] = (),
-    environ: dict[str, str] | None = None,
-) -> tuple[int, socket.socket]:
-    """Send a request, as in `ForkServer.send`; replace the fork server if it has ended.
+def _use_fork_server(use: Callable[[ForkServer], _Result]) -> _Result:
+    """Return ``use(server)``, where `server` is the fork server; replace it if it does not answer.
 
-    Return the process id of the worker, 0 if none was started, and the socket on which its exit
-    status will come.
+    Raises
+    ------
+    WorkerStartError
+        Two fork servers in succession ended or did not answer.
     """
     failed = False
     while True:
@@ -235,50 +316,28 @@ def _ask(
         try:
             # One request at a time, so that the time limit of a request does not include others.
             with _lock:
-                answers = server.send(modules, descriptors, environ)
-                pid, threaded_by = _answer(answers)
-            break
-        except (EOFError, ConnectionError, TimeoutError) as error:
+                return use(server)
+        except (ConnectionError, _NoAnswerError) as error:
             _replace(server)
             if failed:
                 raise WorkerStartError(
                     "the process that starts workers ended twice in a row, or did not answer; its "
-                    'output may say why. start_method="fork" does not need it'
+                    'output may say why. start_method="fork" does not need it, but is safe only in '
+                    "a program without other threads"
                 ) from error
             failed = True
-    server.loaded = (server.loaded or set()).union(modules)
-    if threaded_by is not None and server.threaded_by is None:
-        server.threaded_by = threaded_by
-        logger.warning(
-            "%s starts threads, so workers cannot be forked safely: from now on, each is spawned, "
-            'as with start_method="spawn"',
-            threaded_by,
-        )
-    return pid, answers
-
-
-def _answer(answers: socket.socket) -> tuple[int, str | None]:
-    """Return a process id, and the module that has started threads in the fork server, if any."""
-    try:
-        answer: tuple[int, str | None] | OSError = pickle.loads(answers.recv(1 << 16))
-        if isinstance(answer, OSError):
-            raise answer
-    except BaseException:
-        answers.close()
-        raise
-    return answer
 
 
 def _fork_server() -> ForkServer:
     global _current
     with _lock:
-        if _current is None or _current.owner_pid != os.getpid():
+        if _current is None or not _current.is_usable:
             _current = ForkServer()
         return _current
 
 
 def _replace(server: ForkServer) -> None:
-    """Use another fork server from now on."""
+    """Use another fork server from now on; `server` goes on until its workers have ended."""
     global _current
     with _lock:
         if _current is server:
@@ -302,12 +361,13 @@ def fork_server_main(control_fd: int, alive_fd: int) -> NoReturn:
 class ForkServerMain:
     """Imports modules and starts workers, as one packet for each request says.
 
-    A request is ``(modules, sys.path, environ)``. File descriptors are sent with it; the first is a
-    socket for the answer. If there are more, a worker is started: they are its data socket, its
-    standard output and its error output. It is forked, unless `environ` is given or this process
-    has threads. The answer is an `OSError`, which the owner raises, or the worker's process id, 0
-    if none was asked for, and the name of the module that has started threads, if any. When the
-    worker ends, its exit status is sent as text on the same socket.
+    A packet has no data of interest, only file descriptors. The first is a socket for the answer.
+    The second is a memory file with the request, ``(modules, sys.path, environ, spawn)``, pickled.
+    If there are more, a worker is started: they are its data socket, its standard output and its
+    error output. It is forked; but if `spawn` is true or this process has threads, it is spawned
+    with the environment variables `environ`. The answer is an `OSError`, which the owner raises, or
+    the worker's process id, 0 if none was asked for, and the name of the module that has started
+    threads, if any. When the worker ends, its exit status is sent as text on the same socket.
     """
 
     def __init__(self, control: socket.socket, alive_fd: int) -> None:
@@ -340,29 +400,30 @@ class ForkServerMain:
             _send_answer(answers, b"%d" % os.waitstatus_to_exitcode(status))
 
     def _answer_one(self) -> bool:
-        data, descriptors = receive_with_descriptors(self._control, 1 << 20)
+        data, descriptors, is_missing = receive_with_descriptors(self._control, 1)
         if not data:
             return False
         if not descriptors:  # this process may not have more open files; the owner sees the end
             return True
         answer_fd, *received = descriptors
         answers = socket.socket(fileno=answer_fd)
-        modules, sys.path[:], environ = pickle.loads(data)
         pidfd = -1
         try:
-            self._import(modules)
-            answer: Any = 0, self._threaded_by
-            if 0 < len(received) < 3:
+            if is_missing:
                 raise OSError(errno.EMFILE, "the fork server has too many open files")
+            with open(received.pop(0), "rb") as file:
+                file.seek(0)  # the owner has written to the same open file
+                modules, sys.path[:], environ, spawn = pickle.load(file)
+            self._import(modules)
+            pid = 0
             if received:
-                pid = self._start(environ, answers, received)
-                pidfd = os.pidfd_open(pid)
-                answer = pid, self._threaded_by
+                pid = self._start(environ, answers, received, spawn=spawn)
+                pidfd = open_pidfd(pid)
+            answer: Any = pid, self._threaded_by
         except OSError as error:
             answer = error
         finally:
-            for descriptor in received:
-                os.close(descriptor)
+            close_all(received)
         _send_answer(answers, pickle.dumps(answer))
         if pidfd >= 0:
             self._workers[pidfd] = pid, answers
@@ -372,13 +433,15 @@ class ForkServerMain:
         return True
 
     def _start(
-        self, environ: dict[str, str] | None, answers: socket.socket, descriptors: list[int]
+        self,
+        environ: dict[str, str],
+        answers: socket.socket,
+        descriptors: list[int],
+        *,
+        spawn: bool,
     ) -> int:
-        # A module may have changed this; the exit status would be lost.
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        if environ is None and self._threaded_by is None:
+        if not spawn and self._threaded_by is None:
             return self._fork(answers, descriptors)
-        environ = dict(os.environ) if environ is None else environ
         data_fd, *outputs = descriptors
         return start_python(
             "worker.run",
@@ -396,6 +459,8 @@ class ForkServerMain:
             with contextlib.suppress(BaseException):  # also SystemExit
                 importlib.import_module(name)
             self._note_threads(f"importing {name}")
+        # A module may have changed this; the exit statuses of workers would be lost.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
     def _note_threads(self, cause: str) -> None:
         if self._threaded_by is None and len(os.listdir("/proc/self/task")) > 1:

@@ -20,6 +20,7 @@ payload of RESULT is the value. The payload of EXCEPTION is the exception, packe
 from __future__ import annotations
 
 import array
+import contextlib
 import os
 import pickle
 import socket
@@ -49,12 +50,21 @@ Buffer = tuple[memoryview, Rights]
 
 
 class Message(NamedTuple):
-    """One message: its kind, request id, payload, and descriptors (owned by the receiver)."""
+    """One message.
+
+    Attributes
+    ----------
+    kind, request : int
+    payload : bytes
+    descriptors : list of int, optional
+        Open descriptors, which the receiver owns; ``None`` if some of those that were sent have not
+        arrived, because the receiver may not have more open files.
+    """
 
     kind: int
     request: int
     payload: bytes
-    descriptors: list[int]
+    descriptors: list[int] | None
 
 
 Deliver = Callable[[Message], object]
@@ -70,7 +80,7 @@ def dumps(value: Any) -> bytes:
     Raises
     ------
     TypeError
-        A part of `value` cannot be pickled; the message says which part, and where it is.
+        A part of `value` cannot be pickled; the message says which part, and what uses it.
     """
     try:
         data = pickle.dumps(value, 5)
@@ -105,12 +115,31 @@ def rights(descriptors: Sequence[int]) -> Rights:
     return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
 
 
-def receive_with_descriptors(connection: socket.socket, nbytes: int) -> tuple[bytes, list[int]]:
-    """Receive once; return the data, and the descriptors that came along, not inheritable."""
-    data, descriptors, _, _ = socket.recv_fds(connection, nbytes, MAX_DESCRIPTORS)
+def receive_with_descriptors(
+    connection: socket.socket, nbytes: int
+) -> tuple[bytes, list[int], bool]:
+    """Receive once; return the data, and the descriptors that came along, not inheritable.
+
+    The last result is whether descriptors are missing, because this process may not have more open
+    files. The descriptors of two messages never arrive together.
+    """
+    descriptors = array.array("i")
+    size = descriptors.itemsize
+    space = socket.CMSG_SPACE(MAX_DESCRIPTORS * size)
+    # Not `socket.recv_fds`, which ignores its flags in Python 3.11: a process that another thread
+    # starts at this moment would inherit the descriptors.
+    data, ancillary, flags, _ = connection.recvmsg(nbytes, space, socket.MSG_CMSG_CLOEXEC)
+    for level, kind, content in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            descriptors.frombytes(content[: len(content) // size * size])
+    return data, descriptors.tolist(), bool(flags & socket.MSG_CTRUNC)
+
+
+def close_all(descriptors: Sequence[int]) -> None:
+    """Close `descriptors`; those that are closed already are left out."""
     for descriptor in descriptors:
-        os.set_inheritable(descriptor, False)
-    return data, descriptors
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
 
 
 def outgoing(
@@ -155,7 +184,8 @@ class Channel:
         self._socket = connection
         self._blocking = blocking
         self._received = bytearray()
-        self._descriptors: list[int] = []
+        # The descriptors of each message that has some; ``None`` if some are missing.
+        self._descriptors: deque[list[int] | None] = deque()
 
     def send(self, message: Sequence[Buffer] = ()) -> None:
         """Queue `message`, and send as much of the queue as possible."""
@@ -186,15 +216,18 @@ class Channel:
             is_long = len(self._received) > _CHUNK_NBYTES
             wanted = _LARGE_CHUNK_NBYTES if is_long else _CHUNK_NBYTES
             try:
-                chunk, descriptors = receive_with_descriptors(self._socket, wanted)
+                chunk, descriptors, is_missing = receive_with_descriptors(self._socket, wanted)
             except BlockingIOError:
                 break
             except ConnectionError:
-                chunk, descriptors = b"", []
+                chunk, descriptors, is_missing = b"", [], False
             self.ended = not chunk
             if chunk:
                 received = True
-                self._descriptors += descriptors
+                if is_missing:
+                    close_all(descriptors)
+                if descriptors or is_missing:
+                    self._descriptors.append(None if is_missing else descriptors)
                 self._received += chunk
                 self._deliver_complete(deliver)
             if self._blocking or len(chunk) < wanted:
@@ -210,6 +243,5 @@ class Channel:
                 return
             payload = bytes(memoryview(received)[HEADER.size : end])
             del received[:end]
-            descriptors = self._descriptors[:num_descriptors]
-            del self._descriptors[:num_descriptors]
+            descriptors = self._descriptors.popleft() if num_descriptors else []
             deliver(Message(kind, request, payload, descriptors))

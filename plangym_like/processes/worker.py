@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import os
 import select
 import signal
@@ -30,6 +31,7 @@ from plangym_like.processes.wire import (
     RESULT,
     Channel,
     Message,
+    close_all,
     dumps,
     loads,
     outgoing,
@@ -180,6 +182,12 @@ class Worker:
     def _do(self, message: Message) -> Any:
         descriptors = message.descriptors
         try:
+            if descriptors is None:
+                raise OSError(
+                    errno.EMFILE,
+                    "a worker has too many open files to receive those of a request (see "
+                    "`ulimit -n`)",
+                )
             content = loads(message.payload)
             message = message._replace(payload=b"")
             if message.kind == ACCESS:
@@ -188,7 +196,7 @@ class Worker:
             if isinstance(target, str):
                 return getattr(self._hosted, target)(*arguments, **options)
         except BaseException:
-            _close_all(descriptors)
+            close_all(descriptors or ())
             raise
         if descriptors:
             return target(self._hosted, *arguments, fds=descriptors)
@@ -256,9 +264,3 @@ def _settle_in(
 
 def _has_no_bell(hosted: Any, watching: bool) -> bool:
     return False
-
-
-def _close_all(descriptors: list[int]) -> None:
-    for descriptor in descriptors:
-        with contextlib.suppress(OSError):
-            os.close(descriptor)

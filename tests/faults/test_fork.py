@@ -304,3 +304,48 @@ def test_a_copy_does_not_disturb_a_pending_batch() -> None:
         assert not any(worker.slot[CANCELLED] for worker in env.batch_env.workers)
         assert np.array_equal(future.result(60).states, expected)
         assert env.stats.deaths == 0
+
+
+FORKED_IN_C = """
+import atexit, ctypes, os, sys
+from plangym_like.errors import ClosedError
+from plangym_like.processes.external_process import ExternalProcess
+
+method, ending = sys.argv[1:]
+process = ExternalProcess(lambda: [1, 2, 3], start_method=method)
+process.wait_ready()
+pid = ctypes.PyDLL(None).fork()  # Python's own hooks do not run
+if pid == 0:
+    status = 1
+    try:
+        if ending == "used":
+            assert not process.is_alive() and process.exitcode is None
+            try:
+                process.index(3)
+            except ClosedError as error:
+                assert "forked" in str(error)
+                process.kill()
+                process.close()
+                status = 0
+        else:
+            atexit._run_exitfuncs()  # what the end of a program does
+            status = 0
+    finally:
+        os._exit(status)
+print(os.waitpid(pid, 0)[1], process.index(3))
+with ExternalProcess(lambda: [1, 2, 3], start_method=method) as other:
+    print(other.index(2))
+process.apply(lambda numbers: os._exit(4))
+try:
+    process.index(1)
+except Exception as error:
+    print(type(error).__name__, error.exitcode)
+"""
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn", "fork"])
+@pytest.mark.parametrize("ending", ["used", "ended"])
+def test_a_copy_that_was_forked_in_c_ends_no_worker(method: str, ending: str) -> None:
+    arguments = f"import sys; sys.argv[1:] = [{method!r}, {ending!r}]\n"
+    result = run_script(arguments + FORKED_IN_C)
+    assert result.stdout == "0 2\n1\nWorkerDiedError 4\n", result.stderr

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 import subprocess
 import sys
 import threading
 import types
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -351,3 +353,34 @@ def test_modules_that_workers_import_are_not_sent() -> None:
     )
     assert len(data) < 3000
     assert cloudpickle.list_registry_pickle_by_value() == before
+
+
+def test_any_object_may_stand_for_a_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Odd(types.ModuleType):
+        __hash__ = None  # type: ignore[assignment]
+
+    for stand_in in (types.SimpleNamespace(), Odd("stand_in")):
+        monkeypatch.setitem(sys.modules, "stand_in", stand_in)  # type: ignore[arg-type]
+
+        def work() -> int:
+            return 1
+
+        work.__module__ = "stand_in"
+        assert messages.loads(messages.dumps_by_value(work))() == 1
+        if isinstance(stand_in, Odd):
+            cloudpickle.unregister_pickle_by_value(stand_in)
+
+
+def test_no_module_is_kept_alive() -> None:
+    def work() -> int:
+        return 1
+
+    work.__module__ = "short_lived"
+    sys.modules["short_lived"] = module = types.ModuleType("short_lived")
+    messages.dumps_by_value(work)
+    del sys.modules["short_lived"]
+    cloudpickle.unregister_pickle_by_value(module)
+    reference = weakref.ref(module)
+    del module
+    gc.collect()
+    assert reference() is None

@@ -277,6 +277,15 @@ def test_close_closes_the_hosted_object(tmp_path: Path) -> None:
     assert process.exitcode == 0
 
 
+def test_another_one_has_the_same_class() -> None:
+    class Mine(ExternalProcess):
+        pass
+
+    with Mine(HostedObject) as process, process.make_another() as other:
+        assert type(other) is Mine
+        assert other.echo(1) == 1
+
+
 def test_it_cannot_be_pickled(hosted: ExternalProcess) -> None:
     with pytest.raises(TypeError, match="constructor"):
         pickle.dumps(hosted)

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
+import resource
 import signal
 import socket
 import threading
 from collections import deque
 from collections.abc import Iterator
+from itertools import count, islice
+from typing import Any
 
 import pytest
 from hosted import HostedObject, run_script, wait_until_gone
 
 from plangym_like.errors import ClosedError, WorkerDiedError
 from plangym_like.processes.external_process import ExternalProcess
-from plangym_like.processes.wire import RESULT, Channel, Deliver, Message, outgoing
+from plangym_like.processes.wire import (
+    RESULT,
+    Channel,
+    Deliver,
+    Message,
+    outgoing,
+    receive_with_descriptors,
+)
 
 
 @pytest.fixture(scope="module")
@@ -312,3 +323,100 @@ def test_data_that_arrives_in_pieces() -> None:
         assert not channel.receive(delivered.append) and not channel.ended
         there.close()
         assert not channel.receive(delivered.append) and channel.ended
+
+
+class LateLock:
+    """A lock that the threads `late` take only when `go` is set."""
+
+    def __init__(self, lock: Any) -> None:
+        self.lock = lock
+        self.late: list[threading.Thread] = []
+        self.waits, self.go = threading.Event(), threading.Event()
+
+    def __enter__(self) -> None:
+        if threading.current_thread() in self.late:
+            self.waits.set()
+            assert self.go.wait(100)
+        self.lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.lock.release()
+
+
+def test_a_request_that_has_waited_for_a_restart_gets_its_own_reply() -> None:
+    with ExternalProcess(HostedObject) as process:
+        replies = []
+        lock = LateLock(process._lock)
+        process._lock = lock
+        thread = threading.Thread(target=lambda: replies.append(process.call("echo", "late")(100)))
+        lock.late.append(thread)
+        thread.start()
+        assert lock.waits.wait(100)
+        process.restart()
+        # This request has the number that the other thread's had before the restart.
+        first = process.call("echo", "first")
+        lock.go.set()
+        thread.join(100)
+        assert replies == ["late"]
+        assert first(100) == "first"
+
+
+def test_the_descriptors_of_each_message_arrive_with_it() -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        sender, receiver = Channel(there), Channel(here)
+        delivered = deque[Message]()
+        files = [os.open(os.devnull, os.O_RDONLY) for _ in range(3)]
+        for number, (size, fds) in enumerate([(0, files[:1]), (5, []), (70_000, files[1:])]):
+            sender.send(outgoing(RESULT, number, b"y" * size, fds))
+        while len(delivered) < 3:
+            receiver.receive(delivered.append)
+        assert [len(message.descriptors or ()) for message in delivered] == [1, 0, 2]
+        for message in delivered:
+            files += message.descriptors or ()
+        for descriptor in files:
+            os.close(descriptor)
+
+
+def test_received_descriptors_are_never_inheritable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even before something has been done to them."""
+    monkeypatch.setattr(os, "set_inheritable", lambda descriptor, inheritable: None)
+    here, there = socket.socketpair()
+    with here, there:
+        socket.send_fds(there, [b"x"], [here.fileno()])
+        data, (descriptor,), is_missing = receive_with_descriptors(here, 10)
+    assert (data, is_missing) == (b"x", False)
+    assert not os.get_inheritable(descriptor)
+    os.close(descriptor)
+
+
+def _limit_open_files(hosted: object, number: int | None) -> int:
+    """Allow so many open files more than this process has, or as many as possible for ``None``."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    used = {int(name) for name in os.listdir("/proc/self/fd")}
+    used = {descriptor for descriptor in used if os.path.exists(f"/proc/self/fd/{descriptor}")}
+    if number is not None:
+        # New files get the lowest free numbers, and these must be below the limit.
+        free = (descriptor for descriptor in count() if descriptor not in used)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (next(islice(free, number, None)), most))
+    return len(used)
+
+
+def _count(hosted: object, *, fds: list[int]) -> int:
+    for descriptor in fds:
+        os.close(descriptor)
+    return len(fds)
+
+
+def test_a_worker_that_cannot_receive_all_descriptors_says_so(process: ExternalProcess) -> None:
+    used = process.apply(_limit_open_files, None)(100)
+    for left in (0, 2):
+        process.apply(_limit_open_files, left)(100)
+        failing = process.apply(_count, fds=[0] * 3)
+        process.apply(_limit_open_files, None)(100)
+        with pytest.raises(OSError, match="a worker has too many open files") as caught:
+            failing(100)
+        assert caught.value.errno == errno.EMFILE
+        assert process.apply(_count, fds=[0] * 2)(100) == 2
+        assert process.apply(_limit_open_files, None)(100) == used

@@ -6,6 +6,7 @@ import logging
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -225,3 +226,25 @@ def test_no_worker_survives_its_owner_not_even_holding_the_gil_in_c(method: str)
         assert wait_until_gone(blocked, 100)
         # Nothing else holds the output open, neither worker nor fork server.
         assert owner.stdout.read() == ""
+
+
+def test_an_exception_while_the_end_is_noticed_loses_no_exit_status(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = os.waitid
+
+    def wait_and_raise(*arguments: int) -> object:
+        found = real(*arguments)
+        if found is not None:
+            monkeypatch.setattr(os, "waitid", real)
+            raise TimeoutError("of a signal handler")
+        return found
+
+    with ExternalProcess(HostedObject, start_method="fork") as process:
+        process.wait_ready(100)
+        monkeypatch.setattr(os, "waitid", wait_and_raise)
+        process._child.connection.shutdown(socket.SHUT_WR)  # the worker exits
+        with pytest.raises(TimeoutError, match="of a signal handler"):
+            process._child.wait(100)
+        assert process._child.wait(100)
+        assert process.exitcode == 0
