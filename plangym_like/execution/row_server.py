@@ -8,7 +8,6 @@ exception, or if its owner has sent another request.
 
 from __future__ import annotations
 
-import errno
 import itertools
 import os
 import time
@@ -166,8 +165,8 @@ class _RowServer:
         ------
         StateMismatchError
             The batches of `env` have another layout than those of the owner.
-        MemoryError, OSError
-            A block cannot be mapped, or this process may not have more open files.
+        MemoryError
+            A block cannot be mapped.
         """
         self._attach(order.attached, fds)
         if order.dropped:
@@ -366,10 +365,6 @@ class _RowServer:
     def _attach(self, numbers: Sequence[int], fds: Sequence[int]) -> None:
         """Map the blocks `numbers` from the descriptors `fds`; keep none if one mapping fails."""
         left = list(fds)
-        if len(left) < len(numbers) + 2 * (0 in numbers):
-            for fd in left:
-                os.close(fd)
-            raise OSError(errno.EMFILE, "the worker may not have more open files (`ulimit -n`)")
         if 0 in numbers:
             if self._done_fd >= 0:
                 self._tokens.close()
