@@ -92,7 +92,9 @@ class RowFaults:
         """
         self._deaths[row] += 1
         self._deaths_alone[row] += alone
-        most = _KILLED_ALONE if may_be_sent(error.exitcode) else _DEATHS_ALONE
+        # Nothing is known of how an actor ended, and starting one takes seconds.
+        killed = error.exitcode is not None and may_be_sent(error.exitcode)
+        most = _KILLED_ALONE if killed else _DEATHS_ALONE
         if self._deaths_alone[row] >= most:
             self.lose(row, _poisoned(row, self._deaths[row], self._deaths_alone[row], error))
         else:

@@ -7,6 +7,7 @@ import importlib
 import multiprocessing.connection
 import os
 import select
+import shutil
 import signal
 import socket
 import sys
@@ -68,6 +69,7 @@ def hide(*packages: str) -> None:
                 delattr(module, name)
     for name in _HIDDEN_MODULES:
         sys.modules.pop(name, None)
+    shutil._use_fd_functions = False  # Windows has no descriptors of folders
     sysconfig.get_config_vars()  # they are read once, from a file that is named after the platform
     sys.platform = "darwin"
     sys.meta_path.insert(0, _Hide())  # type: ignore[arg-type]
