@@ -351,6 +351,22 @@ def test_the_hand_made_file_is_like_a_real_one(file):
     assert_same(state_files.load(file, SUMMED), rows_of(SUMMED))
 
 
+def test_a_file_that_becomes_shorter_while_it_is_loaded_is_refused(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state_files.save(file, SUMMED, rows_of(SUMMED, 1000))
+    map_file = state_files.map_file
+
+    def map_and_cut(*args: Any) -> Any:
+        mapped = map_file(*args)
+        os.truncate(file, 4096)
+        return mapped
+
+    monkeypatch.setattr(state_files, "map_file", map_and_cut)
+    with pytest.raises(StateFormatError, match="was changed while it was read"):
+        state_files.load(file, SUMMED)
+
+
 def test_files_cut_short_anywhere_are_refused(file):
     content = file.read_bytes()
     for length in range(0, len(content), 7):

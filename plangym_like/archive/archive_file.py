@@ -67,8 +67,8 @@ def load(
     """
     told = "an archive of states: give a file that StateArchive.save wrote"
     content, count, text, start = state_files.map_file(path, _MAGIC, told, state_format)
-    state_files.verify_digest(path, content)
     arrays, body = {}, len(content) - state_files.DIGEST_NBYTES
+    state_files.verify_digest(path, content[body:], memoryview(content)[:body])
     try:
         for name, dtype, shape in json.loads(text)["arrays"]:
             size = math.prod(shape)

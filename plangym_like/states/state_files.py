@@ -35,7 +35,6 @@ _MAGIC = b"PLSFILE1"
 DIGEST_NBYTES = 32
 _HEADER_LIMIT = 1 << 20
 START = len(_MAGIC) + 8
-_PIECE = 1 << 22
 
 
 def save(path: str | os.PathLike[str], state_format: StateFormat, rows: Row) -> None:
@@ -124,8 +123,14 @@ def load(path: str | os.PathLike[str], state_format: StateFormat) -> Row:
     nbytes = count * state_format.state_nbytes
     if nbytes != len(content) - start - DIGEST_NBYTES:
         raise _wrong_count(path)
-    verify_digest(path, content)
-    rows = np.frombuffer(content, np.uint8, nbytes, start).copy()
+    # Reading memory that is mapped to a file would end this process if the file became shorter.
+    rows, head = np.empty(nbytes, np.uint8), content[:start]
+    with open(path, "rb") as file:
+        is_whole = file.read(start) == head and file.readinto(rows.data) == nbytes
+        digest = file.read(DIGEST_NBYTES)
+    if not is_whole:
+        raise StateFormatError(f"{path} was changed while it was read; load it again")
+    verify_digest(path, digest, head, rows.data)
     return state_format.check(rows.reshape(-1, state_format.state_nbytes))
 
 
@@ -174,13 +179,12 @@ def map_file(
     return content, _checked_count(path, text, state_format), text, START + length
 
 
-def verify_digest(path: str | os.PathLike[str], content: mmap.mmap) -> None:
-    """Raise `StateFormatError` unless the digest at the end of `content` matches."""
-    body = len(content) - DIGEST_NBYTES
-    digest = hashlib.blake2b(digest_size=DIGEST_NBYTES)
-    for start in range(0, body, _PIECE):
-        digest.update(content[start : min(start + _PIECE, body)])
-    if digest.digest() != content[body:]:
+def verify_digest(path: str | os.PathLike[str], digest: bytes, *parts: bytes | memoryview) -> None:
+    """Raise `StateFormatError` unless `digest` is that of the `parts` of the file."""
+    found = hashlib.blake2b(digest_size=DIGEST_NBYTES)
+    for part in parts:
+        found.update(part)
+    if found.digest() != digest:
         raise StateFormatError(
             f"{path} is damaged or truncated: its digest does not match; copy or save it again"
         )
