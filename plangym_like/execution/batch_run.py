@@ -331,7 +331,7 @@ class BatchRun:
         for worker in self._pool.workers:
             if worker.batch == self.number:
                 ranges.append(worker.range)
-            if worker.task is not None and worker.task_of == self.number:
+            if worker.has_task_of(self.number):
                 ranges.append(worker.task_rows)
         return ranges
 
@@ -526,8 +526,8 @@ class BatchRun:
         self._retry(left, row if begun else None, alone)
 
     def _tried(self) -> list[int]:
-        tried = [each for each in self._pool.workers if each.task_of == self.number]
-        return [worker.alone for worker in tried if worker.alone is not None]
+        mine = [worker for worker in self._pool.workers if worker.has_task_of(self.number)]
+        return [worker.alone for worker in mine if worker.alone is not None]
 
     def _retry(self, left: Range, row: int | None, alone: int | None) -> None:
         """Put back the rows of a replaced worker that are left of its range.

@@ -181,8 +181,11 @@ class RowWorker(WorkerHandle):
 
     def may_write(self, batch: int) -> bool:
         """Return whether the worker may still write results of rows of `batch`."""
-        has_task = self.task is not None and self.task_of == batch
-        return self.batch == batch or has_task or self.may_have_taken
+        return self.batch == batch or self.has_task_of(batch) or self.may_have_taken
+
+    def has_task_of(self, batch: int) -> bool:
+        """Return whether the worker has a task of `batch`, begun or not."""
+        return self.task is not None and self.task_of == batch
 
     @property
     def cursor(self) -> int:
