@@ -7,6 +7,7 @@ import importlib.util
 import logging
 import os
 import signal
+import sys
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -221,6 +222,15 @@ def shared_env(backend: str) -> Iterator[Callable[..., Any]]:
     yield get
     for env in made.values():
         env.close()
+
+
+@pytest.fixture
+def ignored_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is reported that Python ignores: a random Ctrl-C may strike in a finalizer.
+
+    pytest's own hook would record it, and fails when the next Ctrl-C strikes in the hook itself.
+    """
+    monkeypatch.setattr(sys, "unraisablehook", lambda report: None)
 
 
 @pytest.fixture

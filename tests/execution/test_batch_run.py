@@ -634,8 +634,7 @@ def test_ctrl_c_while_a_future_is_awaited(
     press.close()
 
 
-# An interrupt may also strike where Python can only ignore it, or between `open` and `with`.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.usefixtures("ignored_errors")
 @pytest.mark.parametrize("isolate", [True, False])
 def test_interrupts_anywhere_leave_every_later_batch_right(
     serial: CounterEnv, make_env: Any, isolate: bool

@@ -68,8 +68,7 @@ def at_random() -> Any:
     signal.signal(signal.SIGALRM, before)
 
 
-# An interrupt may also strike where Python can only ignore it, or between `open` and `with`.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.usefixtures("ignored_errors")
 @pytest.mark.parametrize(
     ("isolate", "wanted"),
     [(True, 60), (False, 60), pytest.param(True, 500, marks=pytest.mark.full)],

@@ -65,8 +65,7 @@ def strike() -> Iterator[Callable[[float], None]]:
     signal.signal(signal.SIGALRM, before)
 
 
-# An interrupt may also strike where Python can only ignore it.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.usefixtures("ignored_errors")
 @pytest.mark.parametrize("wanted", [15, pytest.param(1000, marks=pytest.mark.full)])
 @pytest.mark.parametrize("use", [one, futures, given_up, death])
 def test_ctrl_c_at_random_times(
@@ -115,7 +114,7 @@ def test_ctrl_c_at_random_times(
     assert {child.pid for child in workers()} - others == ours
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.usefixtures("ignored_errors")
 def test_a_second_ctrl_c_soon_after_the_first(env: Any, strike: Callable[[float], None]) -> None:
     with plangym_like.make("CartPole-v1") as serial:
         state = serial.reset(seed=3).state
