@@ -15,10 +15,10 @@ from functools import partial
 import gymnasium
 import numpy as np
 
-from plangym_like.lanes.lanes import Lanes
-from plangym_like.lanes.make_lanes import lanes_from, make_envs, make_lanes
-from plangym_like.lanes.row_lanes import RowLanes
-from plangym_like.lanes.step_arrays import StepArrays
+from plangym_like.vector.lanes import Lanes
+from plangym_like.vector.make_lanes import lanes_from, make_envs, make_lanes
+from plangym_like.vector.row_lanes import RowLanes
+from plangym_like.vector.step_arrays import StepArrays
 
 _NAMES = ("HalfCheetah-v5", "Hopper-v5")
 _REPEATS, _STEPS = 6, 20

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from plangym_like.envs.save_load_env import OwnEnv
     from plangym_like.envs.toy_text import ToyTextEnv
     from plangym_like.gym_view import GymView
-    from plangym_like.lanes.async_vector_env import AsyncPlanVectorEnv
-    from plangym_like.lanes.make_vec import make_vec
-    from plangym_like.lanes.vector_env import PlanVectorEnv
     from plangym_like.processes.external_process import ExternalProcess
     from plangym_like.registry import make, register
     from plangym_like.results import (
@@ -41,6 +38,9 @@ if TYPE_CHECKING:
     )
     from plangym_like.testing.check_env import check_env
     from plangym_like.testing.report import Report
+    from plangym_like.vector.async_vector_env import AsyncPlanVectorEnv
+    from plangym_like.vector.make_vec import make_vec
+    from plangym_like.vector.vector_env import PlanVectorEnv
 
 __version__ = "0.1.0"
 
@@ -58,9 +58,9 @@ _PLACES = {
     "BatchFuture": "results",
     "Future": "results",
     "GymView": "gym_view",
-    "AsyncPlanVectorEnv": "lanes.async_vector_env",
-    "PlanVectorEnv": "lanes.vector_env",
-    "make_vec": "lanes.make_vec",
+    "AsyncPlanVectorEnv": "vector.async_vector_env",
+    "PlanVectorEnv": "vector.vector_env",
+    "make_vec": "vector.make_vec",
     "BatchEnv": "constructors",
     "ExternalProcess": "processes.external_process",
     "ParallelEnv": "constructors",

@@ -38,10 +38,10 @@ BELOW = {
     "archive": {"env"},
     "planners": {"env", "gym_view", "archive"},
     "testing": ENV | {"snapshots", "envs", "registry"},
-    "lanes": ENV | {"snapshots", "envs", "registry"},
-    "batchers": ENV | {"snapshots", "envs", "registry", "lanes"},
+    "vector": ENV | {"snapshots", "envs", "registry"},
+    "batchers": ENV | {"snapshots", "envs", "registry", "vector"},
     "compat": ENV | {"snapshots", "envs", "registry"},
-    "cli": ENV | {"envs", "registry", "testing", "lanes", "batchers", "planners"},
+    "cli": ENV | {"envs", "registry", "testing", "vector", "batchers", "planners"},
 }
 # What each part of the base may import.
 BELOW_IN_BASE = {

@@ -5,7 +5,7 @@
 ``batchers.workspaces``   agents that read and write the tensors of one workspace
 
 They share `EpisodeLanes`, `TimeBuffer`, `StartStates`, `Closable` and `batchers.engine`, and do not
-import each other. Outside this folder, only the torchrl adapters in `plangym_like.lanes` import
+import each other. Outside this folder, only the torchrl adapters in `plangym_like.vector` import
 torch.
 """
 

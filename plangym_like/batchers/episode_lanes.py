@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.batchers.start_states import StartStates
-from plangym_like.lanes.lanes import Lanes, Options, Seeds
-from plangym_like.lanes.step_arrays import StepArrays
-from plangym_like.lanes.tree import tree_map
+from plangym_like.vector.lanes import Lanes, Options, Seeds
+from plangym_like.vector.step_arrays import StepArrays
+from plangym_like.vector.tree import tree_map
 
 _NONE: NDArray[np.intp] = np.empty(0, np.intp)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from plangym_like.errors import InputError
-from plangym_like.lanes.tree import named_parts
+from plangym_like.vector.tree import named_parts
 
 if TYPE_CHECKING:
     from tensordict import TensorDict

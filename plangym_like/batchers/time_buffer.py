@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from plangym_like.batchers.engine.tensor_tree import as_arrays, empty
 from plangym_like.errors import InputError
-from plangym_like.lanes.tree import named_parts, tree_leaves, tree_map
+from plangym_like.vector.tree import named_parts, tree_leaves, tree_map
 
 # A growing buffer starts with at most this much memory; its users double it when it is full.
 _FIRST_NBYTES = 2**20

@@ -15,8 +15,8 @@ import plangym_like
 from plangym_like.constructors import ParallelEnv
 from plangym_like.errors import PoisonInputError, StepTimeoutError
 from plangym_like.execution.process_executor import ProcessExecutor
-from plangym_like.lanes.sequential_lanes import as_gym_env
 from plangym_like.states.rows import Row
+from plangym_like.vector.sequential_lanes import as_gym_env
 
 FORGED, DEADLY = 666, 667
 

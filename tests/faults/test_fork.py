@@ -157,8 +157,8 @@ print("fine")
 VECTORISED = (
     HEAD
     + """
-from plangym_like.lanes.process_lanes import ProcessLanes
-from plangym_like.lanes.vector_env import PlanVectorEnv
+from plangym_like.vector.process_lanes import ProcessLanes
+from plangym_like.vector.vector_env import PlanVectorEnv
 
 envs = PlanVectorEnv(ProcessLanes("FrozenLake-v1", 4, 2), copy=False)
 observations, _ = envs.reset(seed=0)

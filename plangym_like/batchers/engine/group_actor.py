@@ -14,10 +14,10 @@ from plangym_like.batchers.engine.hosted_objects import HostedObjects
 from plangym_like.batchers.engine.tensor_tree import PackedTree, copy_to, empty, pack, unpack
 from plangym_like.cluster import ray_session
 from plangym_like.cluster.node_actor import enter_worker_context
-from plangym_like.lanes.tree import tree_map
 from plangym_like.processes.remote_errors import pack_exception
 from plangym_like.processes.wire import dumps, loads
 from plangym_like.states.rows import adopt_session_key
+from plangym_like.vector.tree import tree_map
 
 
 class Heartbeat(NamedTuple):

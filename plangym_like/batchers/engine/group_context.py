@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from plangym_like.lanes.tree import Leaf, take, tree_leaves
+from plangym_like.vector.tree import Leaf, take, tree_leaves
 
 # The name of the memory that holds heartbeats and the flag that stops all work.
 CONTROL = "control"

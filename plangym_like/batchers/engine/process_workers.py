@@ -11,12 +11,12 @@ from plangym_like.batchers.engine.group_context import CONTROL, control_layout
 from plangym_like.batchers.engine.hosted_objects import HostedObjects
 from plangym_like.batchers.engine.tensor_tree import tensor_over
 from plangym_like.batchers.engine.workers import Call, ObjectMaker, PoolOptions, Workers
-from plangym_like.lanes.shared_arrays import SharedArrays
 from plangym_like.processes import start_methods
 from plangym_like.processes.child import check_can_start
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.pool import WorkerHandle, WorkerPool
 from plangym_like.results import Stats
+from plangym_like.vector.shared_arrays import SharedArrays
 
 # Imported once in the fork server from which workers are forked.
 _PRELOAD = ("torch", "plangym_like.batchers.engine.hosted_objects")

@@ -15,10 +15,10 @@ from plangym_like.cluster import ray_session
 from plangym_like.cluster.node_actor import worker_context
 from plangym_like.cluster.sites import actor_options
 from plangym_like.errors import InputError, WorkerDiedError
-from plangym_like.lanes.tree import with_axes
 from plangym_like.processes.remote_errors import unpack_exception
 from plangym_like.processes.wire import dumps, dumps_by_value, loads
 from plangym_like.states.rows import session_key
+from plangym_like.vector.tree import with_axes
 
 # How long to wait for actors to close their objects. After that, Ray takes time to end the actors.
 _CLOSE_SECONDS = 1.0

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from plangym_like.batchers.engine.tensor_tree import tensor_over
-from plangym_like.lanes.shared_arrays import SharedArrays
-from plangym_like.lanes.tree import Leaf
+from plangym_like.vector.shared_arrays import SharedArrays
+from plangym_like.vector.tree import Leaf
 
 # Indices in the header: a counter that is odd while weights are being written, and the version.
 _TICKET, _VERSION = 0, 1

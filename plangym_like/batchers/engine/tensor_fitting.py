@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from plangym_like.errors import ActionError, InputError
-from plangym_like.lanes.tree import tree_map
+from plangym_like.vector.tree import tree_map
 
 
 def copy_fitting(target: torch.Tensor, value: Any, place: str) -> None:

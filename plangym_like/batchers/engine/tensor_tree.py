@@ -1,6 +1,6 @@
-"""Make, convert, move and pack trees of tensors; see `plangym_like.lanes.tree`.
+"""Make, convert, move and pack trees of tensors; see `plangym_like.vector.tree`.
 
->>> from plangym_like.lanes.tree import layout_of, take
+>>> from plangym_like.vector.tree import layout_of, take
 >>> layout = tensor_layout(layout_of({"image": np.zeros((2, 2), np.uint8), "speed": 0.5}))
 >>> layout["image"]
 Leaf(shape=(2, 2), dtype=torch.uint8)
@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from plangym_like.errors import InputError
-from plangym_like.lanes.tree import Leaf, tree_leaves, tree_map, tree_unflatten
+from plangym_like.vector.tree import Leaf, tree_leaves, tree_map, tree_unflatten
 
 
 def tensor_layout(layout: Any) -> Any:

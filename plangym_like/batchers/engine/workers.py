@@ -18,11 +18,11 @@ from plangym_like.batchers.engine.group_context import GroupContext
 from plangym_like.batchers.engine.tensor_tree import tensor_over
 from plangym_like.execution.known_ids import know, known_ids
 from plangym_like.execution.short_episode import ShortEpisode
-from plangym_like.lanes.sample_episode import Sample, compare_sample, sample_episode
-from plangym_like.lanes.shared_arrays import SharedArrays
-from plangym_like.lanes.tree import take, with_axes
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.results import Future
+from plangym_like.vector.sample_episode import Sample, compare_sample, sample_episode
+from plangym_like.vector.shared_arrays import SharedArrays
+from plangym_like.vector.tree import take, with_axes
 
 # The future of a method call.
 Call = Future[Any] | concurrent.futures.Future[Any]

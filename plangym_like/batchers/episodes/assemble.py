@@ -11,7 +11,7 @@ from tensordict import TensorDict
 from plangym_like.batchers.episodes.episode_loop import EpisodeArgs
 from plangym_like.batchers.episodes.episode_worker import Part
 from plangym_like.batchers.episodes.trajectories import Trajectories
-from plangym_like.lanes.tree import tree_map
+from plangym_like.vector.tree import tree_map
 
 
 class Steps(NamedTuple):

@@ -34,11 +34,11 @@ from plangym_like.batchers.episodes.trajectories import Trajectories
 from plangym_like.batchers.episodes.vec_env import VecEnv
 from plangym_like.batchers.start_states import StartStates
 from plangym_like.errors import ClosedError, InputError, WorkerTimeoutError
-from plangym_like.lanes.seeding import whole_seeds
-from plangym_like.lanes.shared_arrays import SharedArrays
-from plangym_like.lanes.tree import Leaf, with_axes
 from plangym_like.processes.child import interrupts_deferred
 from plangym_like.support.arguments import as_count
+from plangym_like.vector.seeding import whole_seeds
+from plangym_like.vector.shared_arrays import SharedArrays
+from plangym_like.vector.tree import Leaf, with_axes
 
 # Seconds of one quantum in this process, so that `get` returns soon if it should not block.
 _QUANTUM_SECONDS = 0.01

@@ -16,7 +16,7 @@ from plangym_like.batchers.episodes.vec_env import VecEnv
 from plangym_like.batchers.start_states import StartStates
 from plangym_like.batchers.time_buffer import TimeBuffer
 from plangym_like.errors import InputError
-from plangym_like.lanes.tree import Leaf, tree_map
+from plangym_like.vector.tree import Leaf, tree_map
 
 
 class EpisodeArgs(NamedTuple):

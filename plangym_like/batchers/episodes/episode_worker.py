@@ -18,8 +18,8 @@ from plangym_like.batchers.episodes.gym_env import GymEnv
 from plangym_like.batchers.episodes.vec_env import VecEnv
 from plangym_like.batchers.time_buffer import TimeBuffer
 from plangym_like.errors import ClosedError, InputError
-from plangym_like.lanes.seeding import seed_groups
-from plangym_like.lanes.tree import take, tree_leaves, tree_map
+from plangym_like.vector.seeding import seed_groups
+from plangym_like.vector.tree import take, tree_leaves, tree_map
 
 # The name of the agent's weights in shared memory.
 WEIGHTS = "weights"

@@ -16,10 +16,10 @@ from plangym_like.batchers.episodes.dict_tensor import DictTensor, has_tensors
 from plangym_like.batchers.episodes.vec_env import Observed, VecEnv
 from plangym_like.batchers.start_states import StartStates
 from plangym_like.errors import ActionError, InputError
-from plangym_like.lanes.lanes import Lanes
-from plangym_like.lanes.make_lanes import EnvSource, lanes_from, make_lanes
-from plangym_like.lanes.tree import Leaf, named_parts, tree_map, zeros
 from plangym_like.support.arguments import as_count
+from plangym_like.vector.lanes import Lanes
+from plangym_like.vector.make_lanes import EnvSource, lanes_from, make_lanes
+from plangym_like.vector.tree import Leaf, named_parts, tree_map, zeros
 
 _FLAGS = ("done", "terminated", "truncated", "initial_state")
 _OWN_FIELDS = {*_FLAGS, "reward", "last_action"}

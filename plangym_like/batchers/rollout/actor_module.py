@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from plangym_like.errors import InputError
-from plangym_like.lanes.tree import tree_map
+from plangym_like.vector.tree import tree_map
 
 
 class BaseActorModule(torch.nn.Module):

@@ -28,9 +28,9 @@ from plangym_like.batchers.rollout.fragment_buffer import (
 )
 from plangym_like.batchers.start_states import StartStates
 from plangym_like.errors import InputError
-from plangym_like.lanes.lanes import Lanes
-from plangym_like.lanes.seeding import GroupSeed
-from plangym_like.lanes.tree import Leaf, take, tree_leaves, tree_map
+from plangym_like.vector.lanes import Lanes
+from plangym_like.vector.seeding import GroupSeed
+from plangym_like.vector.tree import Leaf, take, tree_leaves, tree_map
 
 
 class Collector:

@@ -11,7 +11,7 @@ from plangym_like.batchers.rollout.env_infos import EnvInfos, Extra
 from plangym_like.batchers.rollout.fragment import Final, Fragment, Inputs, State
 from plangym_like.batchers.rollout.fragment_buffer import FragmentOptions
 from plangym_like.errors import InputError
-from plangym_like.lanes.tree import take, tree_map
+from plangym_like.vector.tree import take, tree_map
 
 
 class Delivery:

@@ -22,9 +22,9 @@ from plangym_like.batchers.episode_lanes import EpisodeLanes, Outcome
 from plangym_like.batchers.rollout.actor_module import BaseActorModule
 from plangym_like.batchers.start_states import StartStates
 from plangym_like.errors import InputError
-from plangym_like.lanes.make_lanes import make_lanes
-from plangym_like.lanes.seeding import whole_seeds
-from plangym_like.lanes.tree import tree_map
+from plangym_like.vector.make_lanes import make_lanes
+from plangym_like.vector.seeding import whole_seeds
+from plangym_like.vector.tree import tree_map
 
 
 @torch.no_grad()

@@ -9,7 +9,7 @@ import torch
 from plangym_like.batchers.engine.tensor_tree import to_device
 from plangym_like.batchers.tensordicts import as_observation, as_transitions, merged
 from plangym_like.errors import InputError
-from plangym_like.lanes.tree import take, tree_map
+from plangym_like.vector.tree import take, tree_map
 
 if TYPE_CHECKING:
     from tensordict import TensorDict

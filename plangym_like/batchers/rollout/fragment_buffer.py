@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from plangym_like.batchers.engine.tensor_tree import as_arrays
 from plangym_like.batchers.episode_lanes import Outcome
 from plangym_like.batchers.time_buffer import TimeBuffer
-from plangym_like.lanes.tree import Leaf, take, tree_map, with_axes
+from plangym_like.vector.tree import Leaf, take, tree_map, with_axes
 
 _FLAGS = ("fin", "terminated", "truncated")
 

@@ -16,9 +16,9 @@ from plangym_like.batchers.rollout.pooled_rollout import PooledRollout
 from plangym_like.batchers.rollout.rollout_worker import RolloutPlan
 from plangym_like.batchers.start_states import StartStates
 from plangym_like.errors import InputError
-from plangym_like.lanes.make_lanes import EnvSource
-from plangym_like.lanes.seeding import seed_groups
 from plangym_like.support.arguments import as_count
+from plangym_like.vector.make_lanes import EnvSource
+from plangym_like.vector.seeding import seed_groups
 
 
 def rollout(

@@ -19,9 +19,9 @@ from plangym_like.batchers.rollout.fragment_buffer import (
     without_empty_rows,
 )
 from plangym_like.batchers.start_states import StartStates
-from plangym_like.lanes.make_lanes import EnvSource, lanes_from
-from plangym_like.lanes.seeding import GroupSeed
-from plangym_like.lanes.tree import take
+from plangym_like.vector.make_lanes import EnvSource, lanes_from
+from plangym_like.vector.seeding import GroupSeed
+from plangym_like.vector.tree import take
 
 # Names in the memory that all groups share.
 ACTOR, BUFFERS = "actor", "buffers"

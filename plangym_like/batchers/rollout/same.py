@@ -19,9 +19,9 @@ from plangym_like.batchers.rollout.fragment_buffer import FragmentBuffer, Fragme
 from plangym_like.batchers.rollout.rollout_iterator import RolloutIterator
 from plangym_like.batchers.start_states import StartStates
 from plangym_like.errors import InputError
-from plangym_like.lanes.make_lanes import make_lanes
-from plangym_like.lanes.seeding import GroupSeed, seed_groups, whole_seeds
 from plangym_like.support.arguments import as_count
+from plangym_like.vector.make_lanes import make_lanes
+from plangym_like.vector.seeding import GroupSeed, seed_groups, whole_seeds
 
 
 def rollout(

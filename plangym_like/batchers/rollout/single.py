@@ -10,7 +10,7 @@ import torch
 from plangym_like.batchers.rollout import multi
 from plangym_like.batchers.rollout.actor_module import BaseActorModule
 from plangym_like.batchers.rollout.pooled_rollout import PooledRollout
-from plangym_like.lanes.make_lanes import EnvSource
+from plangym_like.vector.make_lanes import EnvSource
 
 
 def rollout(

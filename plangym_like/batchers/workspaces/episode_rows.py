@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from plangym_like.batchers.episode_lanes import EpisodeLanes, Outcome
 from plangym_like.batchers.start_states import StartStates
-from plangym_like.lanes.lanes import Lanes
-from plangym_like.lanes.tree import Leaf, tree_map
+from plangym_like.vector.lanes import Lanes
+from plangym_like.vector.tree import Leaf, tree_map
 
 # The fields of a row after the observation, with the names that workspaces use.
 MEASURES = {

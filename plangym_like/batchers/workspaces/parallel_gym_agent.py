@@ -24,10 +24,10 @@ from plangym_like.batchers.workspaces.agent import Agent
 from plangym_like.batchers.workspaces.episode_rows import MEASURES, EpisodeRows, Row
 from plangym_like.batchers.workspaces.workspace import Workspace
 from plangym_like.errors import InputError
-from plangym_like.lanes.make_lanes import env_factory, make_envs, make_lanes
-from plangym_like.lanes.seeding import seed_groups
-from plangym_like.lanes.tree import Leaf, is_leaf, tree_unflatten
 from plangym_like.support.arguments import as_count
+from plangym_like.vector.make_lanes import env_factory, make_envs, make_lanes
+from plangym_like.vector.seeding import seed_groups
+from plangym_like.vector.tree import Leaf, is_leaf, tree_unflatten
 
 # Unique numbers for the rows that agents write.
 _numbers = itertools.count(1)

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from plangym_like.batchers.engine.random_streams import RandomStreams
-from plangym_like.lanes.seeding import seed_groups
+from plangym_like.vector.seeding import seed_groups
 
 
 def _draw() -> list[float]:

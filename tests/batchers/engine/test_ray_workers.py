@@ -23,8 +23,8 @@ from plangym_like.errors import (
     MissingExtraError,
     WorkerTimeoutError,
 )
-from plangym_like.lanes.shared_arrays import SharedArrays
-from plangym_like.lanes.tree import Leaf, take
+from plangym_like.vector.shared_arrays import SharedArrays
+from plangym_like.vector.tree import Leaf, take
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")
 

@@ -25,8 +25,8 @@ from plangym_like.errors import (
     WorkerDiedError,
     WorkerTimeoutError,
 )
-from plangym_like.lanes.shared_arrays import SharedArrays
-from plangym_like.lanes.tree import Leaf
+from plangym_like.vector.shared_arrays import SharedArrays
+from plangym_like.vector.tree import Leaf
 
 
 class Hosted:

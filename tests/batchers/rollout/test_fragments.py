@@ -70,7 +70,7 @@ def _own(fragment: Fragment) -> Fragment:
 
 
 def _clone(tree: Any) -> Any:
-    from plangym_like.lanes.tree import tree_map
+    from plangym_like.vector.tree import tree_map
 
     return tree_map(lambda tensor: tensor.clone(), tree)
 

@@ -9,7 +9,7 @@ import torch
 from counting import Count, Policy, Recurrent
 
 from plangym_like.batchers.rollout import Fragment, multi, same, single
-from plangym_like.lanes.tree import tree_leaves
+from plangym_like.vector.tree import tree_leaves
 
 
 def _cart_pole() -> Any:

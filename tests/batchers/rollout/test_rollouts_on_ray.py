@@ -17,7 +17,7 @@ from vanishing import assert_gone
 
 from plangym_like.batchers.rollout import Fragment, multi
 from plangym_like.errors import ClosedError, InputError, RemoteTraceback, WorkerDiedError
-from plangym_like.lanes.tree import tree_leaves
+from plangym_like.vector.tree import tree_leaves
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")
 ON_RAY: dict[str, Any] = {"backend": "ray", "resources": {"num_cpus": 0}}

@@ -1,0 +1,394 @@
+"""`Lanes`: stateful environments that are stepped together."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, TypeGuard
+
+import numpy as np
+from gymnasium.spaces import Space
+from numpy.typing import NDArray
+
+from plangym_like.batch.ownership import owned, owned_info
+from plangym_like.env import PlanEnv
+from plangym_like.errors import SnapshotError
+from plangym_like.snapshots.chains import links
+from plangym_like.states.rows import Row, StateFormat
+from plangym_like.vector.fitting import put_fitting
+from plangym_like.vector.lane_states import checked_reseeds, checked_states, width_of
+from plangym_like.vector.lane_stats import LaneStats
+from plangym_like.vector.last_users import note_user
+from plangym_like.vector.step_arrays import Flags, StepArrays
+from plangym_like.vector.tree import layout_of, layout_of_space, take, tree_map, zeros
+
+# The lanes that a call concerns; ``None`` for all.
+Which = Sequence[int] | NDArray[np.intp] | None
+# A seed, and options for ``reset``, for each of these lanes; ``None`` for none.
+Seeds = Sequence[int | None] | None
+Options = Sequence[dict[str, Any] | None] | None
+
+
+class Lanes(abc.ABC):
+    """n environments that are stepped together, each in its own state.
+
+    Lanes are never reset automatically: a lane whose episode has ended stays in its final state
+    until `reset` or `set_states` is called for it. Results are written into the caller's trees of
+    arrays ``(n, ...)``, row i for lane i. Results do not depend on where or in which form lanes are
+    stepped.
+
+    Parameters
+    ----------
+    envs : sequence of gymnasium.Env or PlanEnv
+        The environments of the lanes, or a single one for all lanes.
+    num_lanes : int
+        The number of lanes, n.
+
+    Attributes
+    ----------
+    envs : list
+    num_lanes : int
+    observation_space, action_space : gymnasium.Space
+        The spaces of one lane.
+    observation_layout, action_layout : tree of Leaf
+        The layouts of one observation and of one action; the first is known after `start`.
+    takes_objects : bool
+        Whether spaces may have elements that are not arrays of one shape, such as text. These
+        elements are leaves of dtype ``object``. This attribute may be set only before `start`.
+    first_lane : int
+        The number of lane 0 in error messages, if these lanes are part of a larger group.
+    has_states : bool
+        Whether lanes have state rows, as lanes of a `PlanEnv` do.
+    step_infos : bool
+        Whether steps update `infos`; if not, only resets do.
+    exposed : bool
+        Whether code other than these lanes may read or change the environments; see `hide`.
+    steps_ended : bool
+        Whether a lane whose episode has ended may be stepped with the others; the results of such a
+        step have no meaning.
+    """
+
+    step_infos: bool = True
+    exposed: bool = True
+    steps_ended: bool = False
+    observation_layout: Any
+
+    def __init__(self, envs: Sequence[Any], num_lanes: int) -> None:
+        self.envs = list(envs)
+        self.num_lanes = num_lanes
+        self.observation_space: Space[Any] = self.envs[0].observation_space
+        self.action_space: Space[Any] = self.envs[0].action_space
+        self.takes_objects = False
+        self.first_lane = 0
+        self._infos: list[dict[str, Any]] = [{} for _ in range(num_lanes)]
+        self.has_states = all(map(is_plan_env, self.envs))
+
+    @property
+    def infos(self) -> list[dict[str, Any]]:
+        """The info from the last reset or step of each lane; see `step_infos`."""
+        return self._infos
+
+    @property
+    def pids(self) -> list[int]:
+        """The process ids of the other processes that step lanes, if any."""
+        return []
+
+    @property
+    def stats(self) -> LaneStats:
+        """Counters of events in the other processes that step lanes."""
+        return LaneStats()
+
+    @property
+    def spaces(self) -> list[tuple[Space[Any], Space[Any]]]:
+        """The observation and action space of every environment."""
+        return [(env.observation_space, env.action_space) for env in self.envs]
+
+    def info_columns(self) -> dict[str, NDArray[Any]] | None:
+        """Return the infos of the last step as arrays ``(n, ...)``; ``None`` if impossible."""
+        return None
+
+    @cached_property
+    def action_layout(self) -> Any:
+        """The layout of one action, a tree of `Leaf`."""
+        return layout_of_space(self.action_space, objects=self.takes_objects)
+
+    def start(self, seeds: Seeds = None, options: Options = None) -> Any:
+        """Reset all lanes and return their observations, a tree of new arrays ``(n, ...)``.
+
+        `seeds` and `options`, one for each lane, are passed to the environments' ``reset``. This
+        method may be called again.
+        """
+        note_user(self.envs, self)
+        nones = [None] * self.num_lanes
+        obs: Any = None
+        for lane, given in enumerate(zip(seeds or nones, options or nones, strict=True)):
+            value = self._reset_noted(lane, *given)
+            if obs is None:
+                self.observation_layout = layout_of(
+                    value, self.observation_space, objects=self.takes_objects
+                )
+                obs = self.new_observations()
+            # Copied before the next reset: environments may return the same array again.
+            put_fitting(obs, lane, value, first_lane=self.first_lane)
+        return obs
+
+    def new_observations(self) -> Any:
+        """Return a tree of arrays ``(n, ...)`` of zeros for observations."""
+        return zeros(self.observation_layout, (self.num_lanes,))
+
+    def reset(
+        self, obs: Any, lanes: Which = None, *, seeds: Seeds = None, options: Options = None
+    ) -> None:
+        """Start new episodes in `lanes`, and write the first observations into their rows of `obs`.
+
+        `seeds` and `options` have one entry for each of `lanes`, in their order. Without a seed, a
+        lane continues with its environment's random generator.
+        """
+        for place, lane in enumerate(self._chosen(lanes)):
+            seed, given = seeds[place] if seeds else None, options[place] if options else None
+            value = self._reset_noted(lane, seed, given)
+            put_fitting(obs, lane, value, first_lane=self.first_lane)
+
+    def _reset_noted(self, lane: int, seed: int | None, options: dict[str, Any] | None) -> Any:
+        try:
+            obs, info = self._reset(lane, seed, options)
+            self.infos[lane] = owned_info(info)
+        except BaseException as error:
+            add_note(error, f"raised while lane {self.first_lane + lane} was reset")
+            raise
+        return obs
+
+    @abc.abstractmethod
+    def _reset(self, lane: int, seed: int | None, options: dict[str, Any] | None) -> Any:
+        """Start a new episode in `lane`; return its first observation and info."""
+
+    @abc.abstractmethod
+    def step(self, actions: Any, out: StepArrays, lanes: Which = None) -> None:
+        """Step `lanes` with their rows of `actions`; write the results into their rows of `out`.
+
+        Rows of other lanes are not changed.
+
+        Raises
+        ------
+        InputError, ObservationError
+            An observation does not fit its space, or a reward or flag is not a single number.
+        RuntimeError
+            An environment raised `StopIteration`. All other exceptions are raised unchanged.
+        """
+
+    def step_next(self, actions: Any, out: StepArrays, ended: Flags, lanes: Which = None) -> None:
+        """Start a new episode in the lanes where `ended`, ``(n,) bool``, is true; step the others.
+
+        Lanes that are reset have a reward of 0, and their actions are ignored. If `lanes` is given,
+        `ended` must be false for all other lanes. Everything else is as in `step`.
+        """
+        num_ended = np.count_nonzero(ended)
+        if not num_ended or (self.steps_ended and lanes is None):
+            # It costs less to step all lanes of a vectorised form than to leave some out.
+            self.step(actions, out, lanes)
+        elif num_ended < (self.num_lanes if lanes is None else len(lanes)):
+            running = np.arange(self.num_lanes) if lanes is None else np.asarray(lanes, np.intp)
+            running = running[~ended[running]]
+            self.step(actions, out, running)
+        if num_ended:
+            out.rewards[ended], out.terminated[ended], out.truncated[ended] = 0.0, False, False
+            self.reset(out.obs, np.flatnonzero(ended))
+
+    def step_same(
+        self, actions: Any, out: StepArrays, lanes: Which = None
+    ) -> dict[int, tuple[Any, dict[str, Any]]]:
+        """Step `lanes`, and immediately start a new episode in each lane whose episode has ended.
+
+        Returns
+        -------
+        dict of int to (observation, info)
+            The last observation and info of each episode that ended, by lane. For these lanes,
+            ``out.obs`` and `infos` hold the first observation and info of the new episode.
+        """
+        self.step(actions, out, lanes)
+        ended = np.flatnonzero(out.terminated | out.truncated)
+        if lanes is not None:
+            ended = np.intersect1d(ended, lanes)
+        finals = {}
+        for lane in ended.tolist():
+            info = self.infos[lane] if self.step_infos else {}
+            finals[lane] = self._final_observation(lane, out.obs), info
+        if finals:
+            self.reset(out.obs, ended)
+        return finals
+
+    def _final_observation(self, lane: int, obs: Any) -> Any:
+        return tree_map(owned, take(obs, lane))
+
+    def check_not_used_elsewhere(self) -> None:
+        """Raise `InputError` if other code has used or changed the environments since `start`.
+
+        `SequentialLanes` check whether another `Lanes` object has started the environments.
+        `ClassicLanes` check attributes and wrappers. Other lanes check nothing.
+        """
+
+    # The environments
+
+    def hide(self) -> None:
+        """Declare that only these lanes use the environments.
+
+        Data that only other code would read is then not kept up to date, until `call`, `set_attr`
+        or `expose` is called.
+        """
+        self.exposed = False
+
+    def expose(self) -> None:
+        """Bring the environments up to date, because other code may read or change them now."""
+        self.exposed = True
+
+    def call(self, name: str, *args: Any, lanes: Which = None, **kwargs: Any) -> list[Any]:
+        """Return attribute `name` of each environment of `lanes`, or the result of calling it.
+
+        A callable attribute is called with `args` and `kwargs`. `gymnasium.Env.get_wrapper_attr`
+        looks the attribute up, in the outermost wrapper first. Call `refreshed` afterwards.
+        """
+        self.expose()
+        values = []
+        for lane in self._chosen(lanes):
+            value = open_env_of(self.envs[lane]).get_wrapper_attr(name)
+            values.append(value(*args, **kwargs) if callable(value) else value)
+        return values
+
+    def set_attr(self, name: str, values: Sequence[Any]) -> None:
+        """Set attribute `name` of each environment, by `gymnasium.Env.set_wrapper_attr`.
+
+        `values` has one entry for each environment. Call `refreshed` afterwards.
+        """
+        self.expose()
+        for env, value in zip(self.envs, values, strict=True):
+            open_env_of(env).set_wrapper_attr(name, value)
+
+    def are_wrapped(self, wrapper_class: type) -> list[bool]:
+        """Return, for each environment, whether it has a wrapper of this class."""
+        chains = [links(gym_env_of(env)) for env in self.envs]
+        found = [any(isinstance(link, wrapper_class) for link in chain) for chain in chains]
+        return found if len(found) == self.num_lanes else found * self.num_lanes
+
+    def refreshed(self) -> Lanes:
+        """Return the lanes to use after `call` or `set_attr`: these lanes, or a replacement.
+
+        A replacement is needed if the changed environments no longer fit their vectorised form.
+        """
+        return self
+
+    # States
+
+    @property
+    def formats(self) -> list[StateFormat]:
+        """The state format of each environment."""
+        self._check_has_states()
+        return [env.layout.format for env in self.envs]
+
+    @property
+    def state_nbytes(self) -> int:
+        """The number of bytes of one state row."""
+        self._check_has_states()
+        return int(self.envs[0].state_nbytes)
+
+    def get_states(self, lanes: Which = None, *, out: Row | None = None) -> Row:
+        """Return the state rows of `lanes`, each as `PlanEnv.get_state` returns it.
+
+        Parameters
+        ----------
+        lanes : sequence of int, optional
+        out : array ``(len(lanes), state_nbytes) uint8``, optional
+            The array to write the rows to.
+
+        Raises
+        ------
+        SnapshotError
+            The lanes have no state rows.
+        InputError
+            The rows have different lengths.
+        """
+        self._check_has_states()
+        chosen = self._chosen(lanes)
+        rows = self._new_rows(chosen) if out is None else out
+        for place, lane in enumerate(chosen):
+            rows[place] = self._get_state(lane)
+        return rows
+
+    def set_states(self, states: Row, lanes: Which = None, seeds: Any = None) -> None:
+        """Set the states of `lanes` to the rows `states`, one for each or one for all.
+
+        No observations are returned; keep the ones received with the states. If `seeds` are
+        given, one for each of `lanes`, each lane gets a new random generator.
+
+        Raises
+        ------
+        StateError
+            A row is malformed, or is not a state of its lane's environment; no lane has changed.
+        InputError
+            The lengths do not match, or a seed is not a whole number of at least 0.
+        SnapshotError
+            The lanes have no state rows.
+        """
+        self._check_has_states()
+        chosen = self._chosen(lanes)
+        rows = checked_states(states, self.formats, chosen)
+        numbers = checked_reseeds(seeds, len(chosen))
+        for place, lane in enumerate(chosen):
+            row = rows[place if len(rows) > 1 else 0]
+            self._set_state(lane, row, None if numbers is None else numbers[place])
+
+    def _new_rows(self, lanes: Sequence[int]) -> Row:
+        return np.empty((len(lanes), width_of(self.formats, lanes)), np.uint8)
+
+    def _get_state(self, lane: int) -> Row:
+        row: Row = self.envs[lane].get_state()
+        return row
+
+    def _set_state(self, lane: int, row: Row, seed: int | None = None) -> None:
+        env = self.envs[lane]
+        env.set_state(row)
+        if seed is not None:
+            env.simulator.reseed(seed)
+
+    def _check_has_states(self) -> None:
+        if not self.has_states:
+            raise SnapshotError(
+                "lanes of plain Gymnasium environments have no state rows: give an id, or a "
+                "factory such as lambda: plangym_like.make(...)"
+            )
+
+    def _chosen(self, lanes: Which) -> Sequence[int]:
+        return range(self.num_lanes) if lanes is None else [int(lane) for lane in lanes]
+
+    def close(self) -> None:
+        """Close the environments."""
+        for env in self.envs:
+            env.close()
+
+
+def is_plan_env(env: Any) -> TypeGuard[PlanEnv]:
+    """Return whether `env` is a `PlanEnv`."""
+    return isinstance(env, PlanEnv)
+
+
+def gym_env_of(env: Any) -> Any:
+    """Return the Gymnasium environment inside a `PlanEnv`; return any other `env` unchanged."""
+    return env.simulator.env if is_plan_env(env) else env
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """Add a note to an exception that an environment raised.
+
+    If the exception is a `StopIteration`, which would silently end the caller's loop, raise a
+    `RuntimeError` instead.
+    """
+    if isinstance(error, StopIteration):
+        failure = RuntimeError("an environment raised StopIteration")
+        failure.add_note(note)
+        raise failure from error
+    error.add_note(note)
+
+
+def open_env_of(env: Any) -> Any:
+    """Return the same as `gym_env_of`, for code that may change the environment."""
+    return env.gym_env if is_plan_env(env) else env

@@ -1,0 +1,194 @@
+"""Make lanes from ids, factories or environments, in their fastest form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import gymnasium
+
+from plangym_like import registry
+from plangym_like.batch.simulator import name_of
+from plangym_like.batch.spaces import is_leaf
+from plangym_like.envs.wrapping import GYMNASIUM_OPTIONS, call_source, is_plain
+from plangym_like.errors import InputError
+from plangym_like.snapshots.trial_outcomes import trials_shared
+from plangym_like.support.arguments import (
+    OPTIONS,
+    misfit,
+    several_agents,
+)
+from plangym_like.vector.lanes import Lanes, gym_env_of, is_plan_env
+from plangym_like.vector.row_lanes import RowLanes
+from plangym_like.vector.sequential_lanes import SequentialLanes
+
+# The fewest robots whose results are computed at once (`benchmarks/lanes.py`).
+_FEWEST_ROBOTS = 4
+# An id, or a callable without arguments that returns a new gymnasium.Env or PlanEnv.
+EnvSource = str | Callable[[], Any]
+
+
+def make_lanes(envs: Sequence[Any], *, vectorise: bool = True, fewest: int = 1) -> Lanes:
+    """Return lanes of `envs`, in a vectorised form if there is one, else stepped one by one.
+
+    Both forms give the same results, byte for byte. A vectorised form rarely calls the
+    environments' own ``step``.
+
+    Parameters
+    ----------
+    envs : sequence of gymnasium.Env or PlanEnv
+        One for each lane.
+    vectorise : bool
+        Whether to use a vectorised form.
+    fewest : int
+        The minimum number of lanes for the vectorised form of classic control, unless that form is
+        faster even for one lane.
+
+    Raises
+    ------
+    InputError
+        `envs` is empty, holds an environment twice, or is not a list of environments.
+
+    Examples
+    --------
+    >>> lanes = make_lanes([gymnasium.make("CartPole-v1") for _ in range(4)])
+    >>> lanes.start(seeds=range(4)).shape
+    (4, 4)
+    >>> lanes.has_states  # `PlanEnv`s have state rows, Gymnasium's environments have none
+    False
+    """
+    if isinstance(envs, str) or not isinstance(envs, Sequence):
+        raise InputError(f"envs must be a list of environments, got {envs!r}")
+    if not envs:
+        raise InputError("envs is empty; lanes need at least one environment")
+    for env in envs:
+        if not isinstance(env, gymnasium.Env) and not is_plan_env(env):
+            raise InputError(
+                f"envs must hold environments, such as those of plangym_like.make, got {env!r}"
+            )
+    if len({id(env) for env in envs}) < len(envs):
+        raise InputError("envs holds the same environment twice; make one for each lane")
+    if vectorise and _is_gymnasiums_own(envs[0]):
+        from plangym_like.vector.classic_lanes import ClassicLanes, has_common_form, suits_few
+
+        if (len(envs) >= fewest or suits_few(envs[0])) and has_common_form(envs):
+            return ClassicLanes(envs)
+        if len(envs) >= _FEWEST_ROBOTS and _is_gymnasiums_own(envs[0], "mujoco"):
+            from plangym_like.vector.robot_lanes import RobotLanes, has_robot_form
+
+            if has_robot_form(envs):
+                return RobotLanes(envs)
+    return SequentialLanes(envs)
+
+
+def lanes_from(
+    source: EnvSource, num_lanes: int, *, vectorise: bool = True, fewest: int = 1
+) -> Lanes:
+    """Return `num_lanes` lanes of new environments.
+
+    Parameters
+    ----------
+    source : str or callable
+        An id, which means ``plangym_like.make(id, remove_time_limit=False)``, or a callable that
+        returns a new `gymnasium.Env` or `PlanEnv`. Lanes of a `PlanEnv` have state rows.
+    num_lanes : int
+    vectorise : bool
+        Whether to step environments with their vectorised form, if they have one.
+    fewest : int
+        The minimum number of lanes for `RowLanes`; see also `make_lanes`.
+
+    Raises
+    ------
+    InputError
+        The callable returned something other than an environment, or the same environment twice.
+
+    Examples
+    --------
+    >>> lanes = lanes_from("CartPole-v1", 4)
+    >>> obs = lanes.start(seeds=range(4))
+    >>> lanes.set_states(lanes.get_states([0]), [3])  # lane 3 continues from the state of lane 0
+    >>> bool((lanes.get_states([0]) == lanes.get_states([3])).all())
+    True
+    """
+    envs: list[Any] = []
+    with trials_shared():
+        if vectorise and num_lanes >= fewest:
+            _make_another(source, envs, num_lanes)
+            if _steps_rows_best(envs[0], num_lanes):
+                return RowLanes(envs[0], num_lanes)
+        while len(envs) < num_lanes:
+            _make_another(source, envs, num_lanes)
+    return make_lanes(envs, vectorise=vectorise, fewest=fewest)
+
+
+def make_envs(source: EnvSource, count: int) -> list[Any]:
+    """Return `count` new environments made from `source`; see `lanes_from`."""
+    envs: list[Any] = []
+    with trials_shared():
+        while len(envs) < count:
+            _make_another(source, envs, count)
+    return envs
+
+
+def env_factory(source: EnvSource, **kwargs: Any) -> Callable[[], Any]:
+    """Return a callable without arguments that makes environments from `source` with `kwargs`."""
+    if callable(source):
+        return partial(_called, source, **kwargs) if kwargs else source
+    return partial(registry.make, source, **{"remove_time_limit": False, **kwargs})
+
+
+def _called(source: Callable[..., Any], /, **kwargs: Any) -> Any:
+    """Call `source`, which makes an environment, with `kwargs`; see `call_source`."""
+    for option in kwargs.keys() & OPTIONS.keys() - {*GYMNASIUM_OPTIONS}:
+        if "unexpected" in misfit(source, **{option: None}):
+            name = name_of(source)
+            raise InputError(
+                f"{name} has no option {option!r}. make_vec passes its keywords to {name}; for an "
+                f"option of make, use make_vec(lambda: plangym_like.make({name}, {option}=...), n)"
+            )
+    return call_source(source, kwargs)
+
+
+def _make_another(source: EnvSource, envs: list[Any], count: int) -> None:
+    """Append one new environment to `envs`, which will hold `count` once all are made."""
+    try:
+        env = env_factory(source)()
+        if not isinstance(env, gymnasium.Env) and not is_plan_env(env):
+            raise InputError(
+                f"the factory must return a gymnasium.Env or a PlanEnv, got {env!r}"
+                f"{several_agents(env)}"
+            )
+        if any(env is other for other in envs):
+            raise InputError(
+                "the factory returned the same environment twice; it must make a new one at every "
+                "call"
+            )
+    except StopIteration as error:
+        raise RuntimeError("the factory raised StopIteration") from error
+    except BaseException as error:
+        error.add_note(f"raised while environment {len(envs)} of {count} was made")
+        raise
+    envs.append(env)
+
+
+def _is_gymnasiums_own(env: Any, group: str = "") -> bool:
+    """Return whether `env` is from Gymnasium; with `group`, from ``gymnasium.envs.{group}``."""
+    package = f"gymnasium.envs.{group}." if group else "gymnasium."
+    return type(gym_env_of(env).unwrapped).__module__.startswith(package)
+
+
+def _steps_rows_best(env: Any, num_lanes: int) -> bool:
+    """Return whether `num_lanes` state rows of `env` are stepped faster than separate copies.
+
+    This is true if the family steps many rows at once, or if the environment has workers. Classic
+    control is excluded because it has a faster form. Most wrappers are excluded because, at the
+    first reset of a lane, they may be in the state of another lane (see `RowLanes`).
+    """
+    if not is_plan_env(env) or not is_leaf(env.observation_space):
+        return False
+    simulator = env.simulator
+    enough = simulator.steps_batches and num_lanes >= simulator.fewest_rows
+    if env.n_workers is None and not enough:
+        return False
+    return is_plain(simulator.env) and not _is_gymnasiums_own(env, "classic_control")

@@ -1,0 +1,256 @@
+"""Check the arguments of vectorised environments: spaces, seeds, masks, indices and actions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Space
+from gymnasium.spaces.utils import is_space_dtype_shape_equiv
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_differing_spaces, batch_space, iterate
+from numpy.typing import NDArray
+
+from plangym_like.batch.spaces import as_dtype
+from plangym_like.errors import ActionError, InputError
+from plangym_like.vector.fitting import as_fitting
+from plangym_like.vector.lanes import Which
+from plangym_like.vector.seeding import whole_seeds
+from plangym_like.vector.step_arrays import Flags
+from plangym_like.vector.tree import NUMERIC_KINDS, OBJECT, Leaf, has_objects, tree_map
+
+
+def observation_spaces(
+    of_each: Sequence[tuple[Space[Any], Space[Any]]],
+    count: int,
+    mode: str | tuple[Space[Any], Space[Any]],
+) -> tuple[Space[Any], Space[Any]]:
+    """Return the space of the batched observations, and the space of one observation.
+
+    Parameters
+    ----------
+    of_each : sequence of (Space, Space)
+        Observation and action space of each environment, or one pair for all.
+    count : int
+        The number of environments.
+    mode
+        The argument `observation_mode` of `PlanVectorEnv`.
+
+    Raises
+    ------
+    RuntimeError
+        The spaces do not match.
+    TypeError, ValueError
+        `mode` is not one of the valid modes.
+    """
+    spaces, action_spaces = zip(*of_each, strict=True)
+    first = spaces[0]
+    for space in action_spaces:
+        if space != action_spaces[0]:
+            raise RuntimeError(
+                "all environments must have the same action space, got "
+                f"{action_spaces[0]} and {space}"
+            )
+    if isinstance(mode, tuple) and len(mode) == 2:
+        batched, single = mode
+        if not isinstance(batched, Space) or not isinstance(single, Space):
+            raise TypeError(f"observation_mode must be a pair of spaces, got {mode!r}")
+    elif mode == "same":
+        batched, single = batch_space(first, count), first
+    elif mode == "different":
+        many = list(spaces) if len(spaces) == count else [first] * count
+        batched, single = batch_differing_spaces(many), first
+    else:
+        raise ValueError(
+            f"observation_mode must be 'same', 'different' or a pair of spaces, got {mode!r}"
+        )
+    for space in spaces:
+        if mode == "same" and space != single:
+            raise RuntimeError(
+                f"all environments must have the same observation space, got {single} and "
+                f"{space}; observation_mode='different' lets bounds differ"
+            )
+        if mode != "same" and not is_space_dtype_shape_equiv(space, single):
+            raise RuntimeError(
+                "all observation spaces must have the same shapes and dtypes, got "
+                f"{single} and {space}"
+            )
+    return batched, single
+
+
+def checked_mode(mode: str | AutoresetMode) -> AutoresetMode:
+    """Return `mode` as an `AutoresetMode`; it may be given by name.
+
+    Raises
+    ------
+    InputError
+        `mode` is not one of Gymnasium's modes.
+
+    Examples
+    --------
+    >>> checked_mode("SameStep")
+    <AutoresetMode.SAME_STEP: 'SameStep'>
+    """
+    try:
+        return AutoresetMode(mode)
+    except ValueError as error:
+        known = ", ".join(repr(each.value) for each in AutoresetMode)
+        raise InputError(f"autoreset_mode must be one of {known}, got {mode!r}") from error
+
+
+def checked_seeds(seed: Any, count: int) -> list[int | None]:
+    """Return one seed for each of `count` environments: ``seed + i``, or the entries of `seed`.
+
+    Raises
+    ------
+    InputError
+        There are not `count` seeds, or one is not a whole number of at least 0.
+    """
+    if seed is None:
+        return [None] * count
+    if isinstance(seed, (int, np.integer)):
+        return whole_seeds(int(seed) + index for index in range(count))
+    seeds = None
+    with suppress(TypeError):
+        seeds = None if isinstance(seed, str) else list(seed)
+    if seeds is None:
+        raise InputError(
+            f"seed must be a whole number of at least 0, or one for each environment, got {seed!r}"
+        )
+    if len(seeds) != count:
+        raise InputError(
+            f"seed must have one entry for each of {count} environments, got {len(seeds)}"
+        )
+    return whole_seeds(seeds)
+
+
+def checked_mask(mask: Any, count: int) -> Flags:
+    """Return `mask` if it is a valid reset mask; otherwise raise the same error as Gymnasium."""
+    if not isinstance(mask, np.ndarray):
+        raise TypeError(f"`options['reset_mask']` must be a numpy array, got {type(mask)}")
+    if mask.shape != (count,):
+        raise ValueError(f"`options['reset_mask']` must have shape `({count},)`, got {mask.shape}")
+    if mask.dtype != np.bool_:
+        raise TypeError(f"`options['reset_mask']` must have `dtype=np.bool_`, got {mask.dtype}")
+    if not mask.any():
+        raise ValueError(
+            "`options['reset_mask']` must contain a boolean array with at least one True value, "
+            f"got reset_mask={mask}"
+        )
+    return mask
+
+
+def checked_indices(indices: Which, count: int) -> NDArray[np.intp] | None:
+    """Return the indices of some of `count` environments as an array; ``None`` means all.
+
+    A mask ``(count,) bool`` means the indices where it is true.
+
+    Raises
+    ------
+    InputError
+        The indices are not distinct whole numbers from 0 to ``count - 1``.
+    """
+    if indices is None:
+        return None
+    chosen = np.asarray(indices)
+    if chosen.dtype == np.bool_ and chosen.shape == (count,):
+        chosen = np.flatnonzero(chosen)
+    if chosen.ndim != 1 or (chosen.dtype.kind not in "iu" and len(chosen)):
+        raise InputError(
+            "indices must be a sequence of whole numbers, or a mask with one entry for each of "
+            f"{count} environments, got {indices!r}"
+        )
+    if ((chosen < 0) | (chosen >= count)).any() or len(np.unique(chosen)) < len(chosen):
+        raise InputError(f"indices must be distinct, from 0 to {count - 1}, got {indices!r}")
+    return chosen.astype(np.intp)
+
+
+def checked_flags(name: str, flags: Any, count: int) -> Flags:
+    """Return `flags`, a single bool or `count` of them, as an array ``(count,) bool``.
+
+    Raises
+    ------
+    InputError
+        `flags` has another shape or type.
+    """
+    array = np.asarray(flags)
+    if array.dtype != np.bool_ or array.shape not in ((), (count,)):
+        raise InputError(f"{name} must be a bool or an array ({count},) of bools, got {flags!r}")
+    return np.broadcast_to(array, count)
+
+
+def checked_rows(name: str, rows: Any, like: Any, count: int) -> Any:
+    """Return `rows`, a tree of arrays ``(count, ...)``, in the dtypes of `like` ``(n, ...)``.
+
+    Raises
+    ------
+    InputError
+        A part is missing, has another shape, or does not fit.
+    """
+
+    def fit(leaf: NDArray[Any], part: Any) -> NDArray[Any]:
+        if not leaf.dtype.hasobject:
+            return as_fitting(part, (count, *leaf.shape[1:]), leaf.dtype, name)
+        if len(part) != count:
+            raise InputError(f"{name} must have {count} entries, got {len(part)}")
+        objects = np.empty(count, object)
+        for row, one in enumerate(part):
+            objects[row] = one
+        return objects
+
+    try:
+        return tree_map(fit, like, rows)
+    except (KeyError, IndexError, TypeError) as error:
+        raise InputError(f"{name} must have the parts of the observation space") from error
+
+
+def batch_actions(actions: Any, space: Space[Any], layout: Any, count: int) -> Any:
+    """Return the actions of `count` environments as a tree of arrays ``(count, ...)``.
+
+    Parameters
+    ----------
+    actions : array ``(count, ...)``, or an element of `space`
+    space : gymnasium.Space
+        The space of the actions of all environments together.
+    layout : tree of Leaf
+        The layout of one action. If it has leaves of dtype ``object``, the result is an array
+        ``(count,) object`` of actions.
+    count : int
+
+    Raises
+    ------
+    TypeError
+        `actions` is a single action, not an array of actions.
+    InputError
+        There are not `count` actions, or they have another shape or are not numbers.
+    """
+    if isinstance(layout, Leaf) and layout is not OBJECT:
+        return _as_array(layout, actions, count)
+    if not has_objects(layout):
+        return tree_map(lambda leaf, given: _as_array(leaf, given, count), layout, actions)
+    rows = list(iterate(space, actions))
+    if len(rows) != count:
+        raise InputError(f"there are {count} environments, got {len(rows)} actions")
+    batch = np.empty(count, object)
+    batch[:] = rows
+    return batch
+
+
+def _as_array(leaf: Leaf, actions: Any, count: int) -> NDArray[Any]:
+    array = np.asarray(actions)
+    if not array.ndim:
+        raise TypeError(f"expected {count} actions, got {actions!r}")
+    if len(array) != count:
+        raise InputError(f"there are {count} environments, got {len(array)} actions")
+    if array.dtype.kind not in NUMERIC_KINDS or array.shape[1:] != leaf.shape:
+        raise ActionError(
+            f"actions must be numbers of shape {(count, *leaf.shape)}, got {array.dtype} of shape "
+            f"{array.shape}"
+        )
+    if array.dtype == leaf.dtype or array.dtype.kind not in "iu" or leaf.dtype.kind not in "iu":
+        return array
+    fitting = as_dtype(array, leaf.dtype)
+    # Numbers that the dtype cannot hold are left to the environment to check.
+    return array if fitting is None else fitting

@@ -1,0 +1,181 @@
+"""Steps that other processes are asked for through shared memory, without messages."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hosted import wait_until_gone
+from interrupting import Moment
+from playing import Player, plain
+from small_envs import Nested
+
+from plangym_like.processes.shared_memory import WRITES_IN_ORDER
+from plangym_like.vector import lane_parts
+from plangym_like.vector.bell import NUM_WORDS, Bell
+from plangym_like.vector.hosted_lanes import make_part
+from plangym_like.vector.lanes_pool import LanesPool
+from plangym_like.vector.process_lanes import ProcessLanes
+
+SEEDS = [3, 4, 5]
+
+needs_order = pytest.mark.skipif(not WRITES_IN_ORDER, reason="steps are asked for in messages")
+
+
+class Strict(Nested):
+    """Raises an error if it is told to, and returns a very long info in the fifth step."""
+
+    steps, fails = 0, False
+
+    def fail(self) -> None:
+        self.fails = True
+
+    def step(self, action: Any) -> Any:
+        fails, self.fails = self.fails, False
+        if fails:
+            raise ArithmeticError("the third step")
+        self.steps += 1
+        obs, reward, *_, info = super().step(action)
+        if self.steps == 5:
+            info["told"] = "long" * 10_000
+        return obs, reward, False, False, info
+
+
+def _watched(lanes: ProcessLanes) -> None:
+    (worker,) = lanes.parts.pool.workers
+    until = time.monotonic() + 60
+    while not (worker.bell is not None and worker.bell.is_watched):
+        assert time.monotonic() < until
+        time.sleep(0.001)
+
+
+@pytest.fixture
+def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., ProcessLanes]]:
+    monkeypatch.setattr(lane_parts, "_LINGER_SECONDS", 120.0)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    made: list[ProcessLanes] = []
+
+    def make(source: Any) -> ProcessLanes:
+        made.append(ProcessLanes(source, len(SEEDS), 2, vectorise=False))
+        return made[-1]
+
+    yield make
+    for lanes in made:
+        lanes.close()
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the methods of jobs that are sent as messages from now on."""
+    methods: list[str] = []
+    send = LanesPool._send
+
+    def noting(pool: Any, worker: Any, job: Any, publish: bool) -> None:
+        methods.append(job.method)
+        send(pool, worker, job, publish)
+
+    monkeypatch.setattr(LanesPool, "_send", noting)
+    return methods
+
+
+@needs_order
+@pytest.mark.parametrize("mode", ["step_next", "step_same"])
+def test_steps_need_no_messages(make: Any, sent: list[str], mode: str) -> None:
+    lanes = make(Nested)
+    player = Player(lanes, mode)
+    played = player.play(SEEDS, 40, before=lambda number: _watched(lanes))
+    expected = Player(make_part(Nested, 0, 3, vectorise=False), mode).play(SEEDS, 40)
+    assert plain(played) == plain(expected)
+    assert any(flags.any() for _, _, *both, _, _ in played[1:] for flags in both)
+    assert "step" not in sent
+
+
+@needs_order
+def test_errors_and_long_replies_are_sent_on_request(make: Any, sent: list[str]) -> None:
+    lanes, twin = make(Strict), make_part(Strict, 0, 3, vectorise=False)
+    players = Player(lanes, "step_same"), Player(twin, "step_same")
+    for player in players:
+        player.start(SEEDS)
+    lengths = []
+    for number in range(6):
+        if number == 2:
+            for player in players:
+                player.lanes.call("fail", lanes=[2])
+                _watched(lanes)
+                with pytest.raises(ArithmeticError, match="the third step"):
+                    player.step()
+        _watched(lanes)
+        played, expected = (player.step() for player in players)
+        assert plain(played) == plain(expected)
+        lengths += [len(info.get("told", "")) for info in lanes.infos]
+    assert max(lengths) == 40_000
+    assert "step" not in sent
+
+
+@needs_order
+def test_a_process_that_died_is_replaced(
+    make: Any, sent: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    lanes = make(Nested)
+    player = Player(lanes)
+    player.play(SEEDS, 3, before=lambda number: _watched(lanes))
+    (pid,) = lanes.pids
+    with caplog.at_level(logging.WARNING):
+        os.kill(pid, signal.SIGKILL)
+        assert wait_until_gone(pid, 60)
+        player.step()
+        assert player.truncated.tolist() == [False, True, True]
+        for _ in range(3):
+            _watched(lanes)
+            player.step()
+    assert lanes.stats.deaths == 1
+    assert np.isfinite(player.rewards).all()
+
+
+@needs_order
+@pytest.mark.parametrize("number", [1, 10, 20, 30, 40, 50, 60])
+def test_ctrl_c_at_any_moment(make: Any, number: int) -> None:
+    lanes = make(Nested)
+    player = Player(lanes)
+    player.play(SEEDS, 2)
+    _watched(lanes)
+    moment = Moment(number)
+    with moment.strikes():
+        player.step()
+    expected = Player(make_part(Nested, 0, 3, vectorise=False)).play(SEEDS, 12)
+    played = Player(lanes).play(SEEDS, 12, before=lambda number: _watched(lanes))
+    assert plain(played) == plain(expected)
+
+
+def test_a_bell_that_nobody_watches_does_not_ring() -> None:
+    words, replies = np.zeros(NUM_WORDS, np.int64), np.zeros((2, 8), np.uint8)
+    caller, worker = Bell(words, replies), Bell(words, replies)
+    assert not caller.ring("step", 0, False)
+    assert not worker.has_rung(True)
+    assert caller.is_watched == WRITES_IN_ORDER
+    if not WRITES_IN_ORDER:
+        return
+    assert caller.ring("step_same", 1, True)
+    assert not caller.is_done()
+    assert worker.has_rung(False)
+    assert worker.arguments() == ("step_same", 1, True)
+    worker.answer(b"sixteen bytes...")
+    assert caller.is_done()
+    assert bytes(caller.reply() or b"") == b"sixteen bytes..."
+    assert not caller.ring("step", 0, False)
+    worker.has_rung(True)
+    for answer in (b"seventeen bytes..", None):  # too long, or an error
+        assert caller.ring("step", 0, False)
+        worker.answer(answer)
+        assert caller.is_done()
+        assert caller.reply() is None
+    assert caller.ring("step", 0, False)
+    worker.begin()  # a new process
+    assert caller.is_done()
+    assert not worker.has_rung(False)

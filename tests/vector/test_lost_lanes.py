@@ -1,0 +1,480 @@
+"""Processes of lanes that die or hang: their lanes end their episodes, or are restored."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hosted import wait_until_gone
+from interrupting import Moment
+from playing import Player, plain
+from small_envs import Nested
+
+import plangym_like
+from plangym_like.errors import WorkerDiedError, WorkerStartError
+from plangym_like.vector.hosted_lanes import make_part
+from plangym_like.vector.process_lanes import ProcessLanes
+from plangym_like.vector.seeding import seed_after_loss
+
+SEEDS = [3, 4, 99, 3, 12]
+MODES = pytest.mark.parametrize("mode", ["step", "step_next", "step_same"])
+DIED = {"worker_died": True}
+
+MakeLanes = Callable[..., ProcessLanes]
+
+
+@pytest.fixture
+def make() -> Iterator[MakeLanes]:
+    made: list[ProcessLanes] = []
+
+    def make(*args: Any, **kwargs: Any) -> ProcessLanes:
+        made.append(ProcessLanes(*args, **kwargs))
+        return made[-1]
+
+    yield make
+    for lanes in made:
+        lanes.close()
+
+
+class Mortal(Nested):
+    """Does harm in another process than the test's, once for each file in a folder."""
+
+    armed = True
+
+    def __init__(self, folder: Path, owner: int) -> None:
+        super().__init__()
+        self.folder, self.owner = folder, owner
+
+    def harm(self, when: str) -> None:
+        fuse = self.folder / when
+        if not self.armed or os.getpid() == self.owner:
+            return
+        try:
+            text = fuse.read_text()
+            if text != "always":
+                fuse.unlink()  # only one process can
+        except FileNotFoundError:
+            return
+        if text == "sleep":
+            time.sleep(600)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        self.harm("reset")
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> Any:
+        self.harm("step")
+        return super().step(action)
+
+    def look(self) -> int:
+        self.harm("look")
+        return 7
+
+
+def _mortal(folder: Path) -> Any:
+    return partial(Mortal, folder, os.getpid())
+
+
+def _mortal_with_states(folder: Path) -> Any:
+    return partial(_make_with_states, _mortal(folder))
+
+
+def _make_with_states(factory: Any) -> Any:
+    Mortal.armed = False  # it is tried out when it is made
+    try:
+        return plangym_like.make(factory, remove_time_limit=False)
+    finally:
+        Mortal.armed = True
+
+
+def _kill(lanes: ProcessLanes, part: int = 0) -> None:
+    """Kill the process of a part, and wait until it has ended."""
+    pid = lanes.parts.pool.workers[part].process.pid
+    os.kill(pid, signal.SIGKILL)
+    assert wait_until_gone(pid, 100)
+
+
+def _deaths_logged(caplog: pytest.LogCaptureFixture) -> int:
+    return sum(record.levelno == logging.WARNING for record in caplog.records)
+
+
+@MODES
+@pytest.mark.parametrize("how", ["between", "in"])
+def test_lanes_that_die_end_their_episodes(
+    make: MakeLanes, mode: str, how: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lanes = make(_mortal(tmp_path), 5, 3)
+    player, twin = Player(lanes, mode), Player(make_part(Nested, 0, 5), mode)
+    player.start(SEEDS)
+    twin.start(SEEDS)
+    for _ in range(4):
+        before = player.step()
+        twin.step()
+    assert not player.terminated.any()
+    if how == "between":
+        _kill(lanes, 0)
+    else:
+        (tmp_path / "step").write_text("once")
+    obs, rewards, terminated, truncated, finals, infos = player.step()
+    expected = twin.step()
+    died = np.flatnonzero(truncated).tolist()
+    assert died in ([[1, 2]] if how == "between" else [[1, 2], [3, 4]])
+    alive = [lane for lane in range(5) if lane not in died]
+    assert not terminated.any() and not rewards[died].any()
+    assert plain(rewards[alive]) == plain(expected[1][alive])
+    for lane in died:
+        last = before[0]["place"][lane]
+        assert infos[lane]["worker_died"] is True
+        if mode == "step_same":
+            assert finals[lane][1] == DIED
+            assert finals[lane][0]["place"].tobytes() == last.tobytes()
+            assert not obs["cargo"][0][lane]
+        else:
+            assert infos[lane] == DIED
+            assert obs["place"][lane].tobytes() == last.tobytes()
+    for lane in alive:
+        assert obs["place"][lane].tobytes() == expected[0]["place"][lane].tobytes()
+        assert infos[lane] == expected[5][lane]
+    # The new episodes are those of environments with derived seeds.
+    fresh = Nested()
+    lane = died[0]
+    fresh.reset(seed=seed_after_loss(SEEDS[lane], 1))
+    if mode == "step_same":
+        place = obs["place"][lane]
+        fresh.reset(seed=seed_after_loss(SEEDS[lane], 1))
+        assert place.tobytes() == fresh.place.tobytes()
+    else:
+        player.step()
+        if mode == "step_next":
+            assert not player.truncated.any() and not player.rewards[died].any()
+            fresh.reset()
+            assert player.obs["place"][lane].tobytes() == fresh.place.tobytes()
+    for _ in range(20):
+        player.step()
+    stats = lanes.stats
+    assert (stats.deaths, stats.restarts, stats.lanes_ended, stats.lanes_restored) == (1, 1, 2, 0)
+    assert _deaths_logged(caplog) == 1
+
+
+@MODES
+def test_equal_deaths_give_equal_results(make: MakeLanes, mode: str) -> None:
+    played = []
+    for _ in range(2):
+        lanes = make("CartPole-v1", 4, 2)
+
+        def kill(number: int, lanes: ProcessLanes = lanes) -> None:
+            if number in (7, 20):
+                _kill(lanes)
+
+        played.append(plain(Player(lanes, mode).play(SEEDS[:4], 40, kill)))
+        assert lanes.stats.lanes_ended == 4
+    assert played[0] == played[1]
+
+
+def test_infos_of_steps_that_have_none_tell_of_a_death(make: MakeLanes) -> None:
+    lanes = make("CartPole-v1", 4, 2)
+    player = Player(lanes)
+    player.play(SEEDS[:4], 3)
+    assert not lanes.step_infos
+    _kill(lanes)
+    player.step()
+    assert lanes.step_infos
+    assert lanes.infos == [{}, {}, DIED, DIED]
+    player.step()
+    assert not lanes.step_infos
+
+
+@MODES
+@pytest.mark.parametrize("every", [1, 4, 100])
+@pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1", "FrozenLake-v1"])
+def test_restored_lanes_go_on_as_if_nothing_had_happened(
+    make: MakeLanes, name: str, every: int, mode: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    lanes = make(name, 5, 3, checkpoint_every=every)
+
+    def kill(number: int) -> None:
+        if number in (0, 9, 10, 23):
+            _kill(lanes, number % 2)
+
+    expected = Player(make_part(name, 0, 5), mode).play(SEEDS, 40)
+    assert plain(Player(lanes, mode).play(SEEDS, 40, kill)) == plain(expected)
+    stats = lanes.stats
+    assert (stats.deaths, stats.lanes_ended, stats.lanes_restored) == (4, 0, 8)
+    assert _deaths_logged(caplog) == 4
+
+
+@MODES
+def test_lanes_restored_in_the_middle_of_a_step(make: MakeLanes, mode: str, tmp_path: Path) -> None:
+    lanes = make(_mortal_with_states(tmp_path), 5, 2, checkpoint_every=3)
+
+    def kill(number: int) -> None:
+        if number in (2, 7):
+            (tmp_path / "step").write_text("once")
+        if number == 12:
+            (tmp_path / "reset").write_text("once")
+
+    expected = Player(make_part(_mortal_with_states(tmp_path), 0, 5), mode).play(SEEDS, 40)
+    assert plain(Player(lanes, mode).play(SEEDS, 40, kill)) == plain(expected)
+    assert lanes.stats.lanes_ended == 0
+    assert lanes.stats.deaths == 3
+
+
+@pytest.mark.parametrize("every", [None, 3])
+def test_kills_at_any_moment(make: MakeLanes, every: int | None) -> None:
+    lanes = make("Pendulum-v1", 6, 3, checkpoint_every=every)
+    due, over = threading.Semaphore(0), threading.Event()
+
+    def kill() -> None:
+        for number in range(12):
+            due.acquire()
+            if over.is_set():
+                return
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(lanes.parts.pool.workers[number % 2].process.pid, signal.SIGKILL)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    seeds = [*SEEDS, 5]
+    try:
+        player = Player(lanes)
+        played = player.play(seeds, 240, lambda number: number % 20 == 5 and due.release())
+    finally:
+        over.set()
+        due.release()
+        thread.join()
+    if every is not None:
+        assert plain(played) == plain(Player(make_part("Pendulum-v1", 0, 6)).play(seeds, 240))
+        assert lanes.stats.lanes_ended == 0
+    else:
+        told = [info for *_, infos in played[1:] for info in infos or () if info == DIED]
+        assert len(told) == lanes.stats.lanes_ended > 0
+
+
+@pytest.mark.parametrize("number", [100, 200, 300, 400, 500, 600, 700, 800, 1000, 1300, 1600])
+def test_ctrl_c_at_any_moment_of_a_restoration(make: MakeLanes, number: int) -> None:
+    lanes = make("CartPole-v1", 4, checkpoint_every=3)
+    player = Player(lanes)
+    player.play(SEEDS[:4], 5)
+    _kill(lanes)
+    moment = Moment(number)
+    with moment.strikes():
+        player.step()
+    expected = plain(Player(make_part("CartPole-v1", 0, 4)).play(SEEDS[:4], 12))
+    again = Player(lanes).play(SEEDS[:4], 12, lambda step: step == 7 and _kill(lanes))
+    assert plain(again) == expected
+    assert lanes.stats.lanes_ended in ((0, 2) if moment.where else (0,))
+
+
+def test_what_happened_between_checkpoints_is_repeated(make: MakeLanes) -> None:
+    lanes, twin = make("Pendulum-v1", 4, 2, checkpoint_every=50), make_part("Pendulum-v1", 0, 4)
+    records = []
+    for each in (lanes, twin):
+        player = Player(each)
+        player.play(SEEDS[:4], 3)
+        states = each.get_states()
+        player.step()
+        each.set_states(states[[1, 0]], [3, 2])
+        each.set_attr("g", [1.0, 2.0, 3.0, 4.0])
+        player.lanes = each.refreshed()
+        player.step()
+        player.lanes.reset(player.obs, [1, 3], seeds=[8, None])
+        player.step()
+        if each is lanes:
+            _kill(lanes)
+        assert player.lanes.call("g") == [1.0, 2.0, 3.0, 4.0]
+        if each is lanes:
+            _kill(lanes)
+        records.append([plain(player.lanes.get_states()), *(plain(player.step()[:4]),) * 2])
+    assert records[0] == records[1]
+    assert lanes.stats.deaths == 2
+
+
+def test_what_is_repeated_is_what_was_given_then(make: MakeLanes) -> None:
+    lanes = make("CartPole-v1", 4, 2, checkpoint_every=50)
+    obs = lanes.start(SEEDS[:4])
+    row, options = lanes.get_states([0])[0], {"low": -0.01, "high": 0.01}
+    lanes.set_states(row)
+    lanes.reset(obs, [3], seeds=[5], options=[options])
+    expected = lanes.get_states()
+    row[:] = lanes.get_states([3])[0]
+    options.update(low=0.02, high=0.03)
+    _kill(lanes)
+    assert lanes.get_states().tolist() == expected.tolist()
+    assert lanes.stats.lanes_restored == 2
+
+
+def test_a_step_that_always_kills_ends_the_episodes(make: MakeLanes, tmp_path: Path) -> None:
+    lanes = make(_mortal_with_states(tmp_path), 4, 2, checkpoint_every=3)
+    player = Player(lanes)
+    player.play(SEEDS[:4], 5)
+    (tmp_path / "step").write_text("always")
+    player.step()
+    assert player.truncated.tolist() == [False, False, True, True]
+    assert lanes.stats.lanes_ended == 2
+    deaths = lanes.stats.deaths
+    assert deaths == 3
+    (tmp_path / "step").unlink()
+    player.step()
+    assert not player.truncated.any()
+    player.step()
+    assert lanes.stats.deaths == deaths
+
+
+def test_a_lane_that_was_not_stepped_reports_later(make: MakeLanes, tmp_path: Path) -> None:
+    lanes = make(_mortal(tmp_path), 4, 2)
+    for mode in ("step", "step_next", "step_same"):
+        player = Player(lanes, mode)
+        player.play(SEEDS[:4], 2)
+        before = player.obs["place"].copy()
+        ended = lanes.stats.lanes_ended
+        _kill(lanes)
+        # Lane 2 begins a new episode anyway; lane 3 has lost its own.
+        lanes.reset(player.obs, [2], seeds=[5])
+        twin = Nested()
+        twin.reset(seed=5)
+        assert player.obs["place"][2].tobytes() == twin.place.tobytes()
+        assert player.obs["place"][3].tobytes() == before[3].tobytes()
+        assert lanes.stats.lanes_ended == ended + 1
+        *_, truncated, finals, infos = player.step()
+        assert truncated.tolist() == [False, False, False, True]
+        if mode == "step_same":
+            assert finals[3][1] == DIED
+            assert finals[3][0]["place"].tobytes() == before[3].tobytes()
+            assert player.obs["cargo"][0][3] == 0
+        else:
+            assert infos[3] == DIED
+            assert player.obs["place"][3].tobytes() == before[3].tobytes()
+
+
+def test_what_cannot_be_repeated_raises(make: MakeLanes, tmp_path: Path) -> None:
+    lanes = make(_mortal_with_states(tmp_path), 4, 2)
+    player = Player(lanes)
+    player.play(SEEDS[:4], 2)
+    (tmp_path / "look").write_text("once")
+    with pytest.raises(WorkerDiedError, match="lanes 2 to 3"):
+        lanes.call("look")
+    assert lanes.call("look") == [7] * 4
+    with pytest.raises(WorkerDiedError, match=r"lanes \[2, 3\]"):
+        lanes.get_states()
+    states = lanes.get_states([0, 1])
+    lanes.set_states(states[0], [2])
+    assert lanes.get_states([2]).tobytes() == states[:1].tobytes()
+    player.step()
+    assert player.truncated.tolist() == [False, False, False, True]
+    with pytest.raises(WorkerDiedError, match=r"lanes \[3\]"):
+        lanes.get_states()  # the end is reported, but its state is lost
+    _kill(lanes)
+    with pytest.raises(WorkerDiedError, match="lanes 2 to 3"):
+        lanes.get_states([2])
+    player.step()
+    # Lane 3 was to be reset, so it had no episode to lose.
+    assert player.truncated.tolist() == [False, False, True, False]
+    assert lanes.stats.lanes_ended == 3
+
+
+def test_a_process_that_hangs_is_replaced(
+    make: MakeLanes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lanes = make(_mortal(tmp_path), 4, 2, timeout=5.0)
+    player = Player(lanes)
+    player.play(SEEDS[:4], 2)
+    (tmp_path / "step").write_text("sleep")
+    player.step()
+    assert player.truncated.tolist() == [False, False, True, True]
+    assert (lanes.stats.timeouts, lanes.stats.deaths) == (1, 1)
+    assert "has not replied within timeout=5 seconds" in caplog.text
+    assert _deaths_logged(caplog) == 1
+    player.step()
+    assert not player.truncated.any()
+
+
+def test_closing_does_not_wait_for_a_process_that_hangs(make: MakeLanes, tmp_path: Path) -> None:
+    lanes = make(_mortal(tmp_path), 4, 2)
+    player = Player(lanes)
+    player.play(SEEDS[:4], 2)
+    pid = lanes.parts.pool.workers[0].process.pid
+    (tmp_path / "step").write_text("sleep")
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.5)
+    with pytest.raises(KeyboardInterrupt):
+        player.step()
+    lanes.close()
+    assert wait_until_gone(pid, 0)
+
+
+def test_processes_that_cannot_start_are_an_error(make: MakeLanes, tmp_path: Path) -> None:
+    owner = os.getpid()
+
+    def dies_elsewhere() -> Any:
+        if os.getpid() != owner and (tmp_path / "start").exists():
+            os._exit(3)
+        return Nested()
+
+    lanes = make(dies_elsewhere, 4, 2)
+    player = Player(lanes)
+    player.play(SEEDS[:4], 2)
+    (tmp_path / "start").touch()
+    with pytest.raises(WorkerStartError, match="died 3 times in a row"):
+        ProcessLanes(dies_elsewhere, 2)
+    _kill(lanes)
+    with pytest.raises(WorkerStartError, match="died 3 times in a row"):
+        player.step()
+    (tmp_path / "start").unlink()
+    player.step()
+    assert player.truncated.tolist() == [False, False, True, True]
+
+
+def test_ctrl_c_while_a_process_is_brought_back(make: MakeLanes, tmp_path: Path) -> None:
+    lanes = make(_mortal_with_states(tmp_path), 4, 2, checkpoint_every=4)
+    player = Player(lanes)
+    player.play(SEEDS[:4], 3)
+    (tmp_path / "step").write_text("sleep")
+    signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+    signal.setitimer(signal.ITIMER_REAL, 0.5)
+    with pytest.raises(KeyboardInterrupt):
+        player.step()
+    _kill(lanes)
+    lanes.reset(player.obs, seeds=SEEDS[:4])
+    assert plain(player.obs) == plain(make_part(Nested, 0, 4).start(SEEDS[:4]))
+
+
+class OnceIn(Nested):
+    """It is stepped only in the first process that has stepped it."""
+
+    def __init__(self, folder: Path, owner: int) -> None:
+        super().__init__()
+        self._file, self._owner = folder / "process", owner
+
+    def step(self, action: Any) -> Any:
+        if Mortal.armed and os.getpid() != self._owner:
+            if not self._file.exists():
+                self._file.write_text(str(os.getpid()))
+            if self._file.read_text() != str(os.getpid()):
+                raise ConnectionError("the server knows another process")
+        return super().step(action)
+
+
+def test_lanes_are_lost_if_what_is_repeated_raises_another_error(
+    make: MakeLanes, tmp_path: Path
+) -> None:
+    source = partial(_make_with_states, partial(OnceIn, tmp_path, os.getpid()))
+    lanes = make(source, 4, 2, checkpoint_every=50)
+    player = Player(lanes)
+    player.play(SEEDS[:4], 3)
+    _kill(lanes)
+    states = None
+    with contextlib.suppress(WorkerDiedError):
+        states = lanes.get_states()
+    assert states is None
+    assert lanes.stats.lanes_restored == 0 and lanes.stats.lanes_ended == 2

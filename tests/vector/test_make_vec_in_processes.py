@@ -1,0 +1,256 @@
+"""`make_vec` in several processes returns what it returns in one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import SyncVectorEnv
+from small_envs import Fuse, Nested, Teller
+from test_make_vec import MODES, compare, same
+
+import plangym_like
+from plangym_like import make_vec, registry
+from plangym_like.errors import InputError, RemoteError, WorkerDiedError
+from plangym_like.execution import known_ids
+from plangym_like.vector import make_vec as module
+from plangym_like.vector.classic_lanes import ClassicLanes
+from plangym_like.vector.process_lanes import ProcessLanes
+
+
+@pytest.fixture(autouse=True)
+def _always(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have all environments divided among processes, however cheap they are."""
+    if "chosen" not in request.node.name:
+        monkeypatch.setattr(module, "_is_worth_messages", lambda *_, **__: True)
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[..., Any]]:
+    """``make(source, ...)`` makes environments in processes, which are closed afterwards."""
+    made: list[Any] = []
+
+    def make_one(*args: Any, **kwargs: Any) -> Any:
+        made.append(make_vec(*args, **kwargs))
+        assert isinstance(made[-1]._lanes, ProcessLanes)
+        return made[-1]
+
+    yield make_one
+    for envs in made:
+        envs.close()
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", ["CartPole-v1", "FrozenLake-v1", "Hopper-v5"])
+def test_it_returns_what_gymnasiums_own_returns(
+    make: Callable[..., Any], name: str, mode: str
+) -> None:
+    theirs = SyncVectorEnv([partial(gymnasium.make, name)] * 5, autoreset_mode=mode)
+    ours = make(name, 5, 2, autoreset_mode=mode)
+    assert compare(theirs, ours, steps=60, mode=mode) > 0
+    assert ours.observation_space == theirs.observation_space
+
+
+@pytest.mark.parametrize("source", [Nested, Teller])
+def test_factories(make: Callable[..., Any], source: Callable[[], Any]) -> None:
+    theirs = SyncVectorEnv([source] * 3, autoreset_mode="SameStep")
+    assert compare(theirs, make(source, 3, 3, autoreset_mode="SameStep"), steps=80, mode="SameStep")
+
+
+def test_ids_that_only_the_caller_has_registered(
+    make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gymnasium.envs.registration, "registry", {**gymnasium.registry})
+    monkeypatch.setattr(gymnasium, "registry", gymnasium.envs.registration.registry)
+    gymnasium.register("Named-v0", "small_envs:Nested")
+    gymnasium.register("Given-v0", Nested)
+    gymnasium.register("Other-v0", Nested, kwargs={"lock": threading.Lock()})
+    for source in ("Named-v0", lambda: gymnasium.make("Given-v0")):
+        envs = make(source, 3, 2)
+        here = make_vec(source, 3)
+        assert same(envs.reset(seed=1), here.reset(seed=1))
+
+
+@pytest.mark.filterwarnings("ignore:.*Overriding environment")
+def test_gymnasiums_ids_that_the_caller_has_registered_again(
+    make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gymnasium.envs.registration, "registry", {**gymnasium.registry})
+    monkeypatch.setattr(gymnasium, "registry", gymnasium.envs.registration.registry)
+    entry_point = gymnasium.registry["CartPole-v1"].entry_point
+    gymnasium.register("CartPole-v1", entry_point, max_episode_steps=2)
+    for source in ("CartPole-v1", lambda: gymnasium.make("CartPole-v1")):
+        envs = make(source, 4, 2)
+        envs.reset(seed=0)
+        assert [envs.step([0] * 4)[3].tolist() for _ in range(2)] == [[False] * 4, [True] * 4]
+
+
+def test_families_that_the_caller_has_registered(
+    make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known_ids, "user_families", [])
+    monkeypatch.setattr(registry, "user_families", known_ids.user_families)
+    plangym_like.register(
+        "CartPole-v1", lambda _, **kwargs: plangym_like.ClassicControlEnv("Acrobot-v1", **kwargs)
+    )
+    assert make("CartPole-v1", 4, 2).reset(seed=0)[0].shape == (4, 6)
+
+
+def test_attributes(make: Callable[..., Any]) -> None:
+    theirs = SyncVectorEnv([partial(gymnasium.make, "CartPole-v1")] * 4)
+    ours = make("CartPole-v1", 4, 2)
+    for envs in (theirs, ours):
+        envs.set_attr("gravity", [9.8, 5.0, 1.0, 20.0])
+    assert ours.get_attr("gravity") == (9.8, 5.0, 1.0, 20.0)
+    assert compare(theirs, ours, steps=60, mode="NextStep") > 0
+    assert ours.np_random_seed == theirs.np_random_seed
+
+
+def test_states(make: Callable[..., Any]) -> None:
+    here, there = make_vec("CartPole-v1", 4), make("CartPole-v1", 4, 2)
+    for envs in (here, there):
+        envs.reset(seed=3)
+        envs.step([0, 1, 1, 0])
+    states = here.get_states()
+    assert same(states, there.get_states())
+    there.set_states(states[::-1].copy())
+    assert same(there.get_states([3, 0]), states[[0, 3]])
+    there.set_states(states)
+    assert same(here.step([1] * 4), there.step([1] * 4))
+
+
+def test_an_exception_says_which_environment(make: Callable[..., Any]) -> None:
+    envs = make(Fuse, 4, 2)
+    envs.reset(seed=0)
+    with pytest.raises(ArithmeticError) as caught:
+        envs.step([0, 0, 0, 3])
+    assert any("lane 3" in note for note in caught.value.__notes__)
+    envs.reset(seed=0)
+    assert envs.step([1] * 4)[0].tolist() == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("kept", [None, 4])
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
+def test_a_process_that_is_killed(make: Callable[..., Any], mode: str, kept: int | None) -> None:
+    here = make_vec("CartPole-v1", 4, vectorise=False, autoreset_mode=mode)
+    there = make("CartPole-v1", 4, 2, checkpoint_every=kept, autoreset_mode=mode)
+    for envs in (here, there):
+        envs.reset(seed=3)
+        for _ in range(6):
+            envs.step([0, 1, 0, 1])
+    os.kill(*there.pids, signal.SIGKILL)
+    one, other = here.step([1, 0, 1, 0]), there.step([1, 0, 1, 0])
+    if kept is None:
+        assert same(one[0][:2], other[0][:2])
+        assert other[3].tolist() == [False, False, True, True]
+        assert other[4]["worker_died"].tolist() == [False, False, True, True]
+        if mode == "SameStep":
+            assert other[4]["final_info"]["worker_died"].tolist() == [False, False, True, True]
+        elif mode == "Disabled":
+            there.reset(options={"reset_mask": other[3]})
+        results = there.step([0, 1, 0, 1])
+        assert not results[3].any() and "worker_died" not in results[4]
+    else:
+        assert same(one, other)
+        assert there.np_random_seed == (3, 4, 5, 6)
+    stats = there.stats
+    assert (stats.deaths, stats.lanes_ended, stats.lanes_restored) == (
+        (1, 2, 0) if kept is None else (1, 0, 2)
+    )
+
+
+@pytest.mark.parametrize("mode", ["Disabled", "NextStep"])
+def test_states_of_ended_episodes_are_lost_with_their_process(
+    make: Callable[..., Any], mode: str
+) -> None:
+    envs = make("CartPole-v1", 4, 2, autoreset_mode=mode, max_episode_steps=2)
+    envs.reset(seed=3)
+    for _ in range(2):
+        envs.step([0, 1, 0, 1])
+    assert envs.ended.all()
+    os.kill(*envs.pids, signal.SIGKILL)
+    for _ in range(2):
+        with pytest.raises(WorkerDiedError):
+            envs.get_states()
+    assert envs.get_states([0, 1]).shape == (2, envs.state_nbytes)
+    if mode == "Disabled":
+        envs.reset(options={"reset_mask": np.array([True, True, False, True])})
+        with pytest.raises(WorkerDiedError, match=r"lanes \[2\]"):
+            envs.get_states()
+        envs.reset()
+    else:
+        assert not envs.step([0, 1, 0, 1])[4]
+    assert len(envs.get_states()) == 4 and envs.stats.lanes_ended == 0
+
+
+def test_cheap_steps_are_chosen_to_stay_here() -> None:
+    with make_vec("CartPole-v1", 64, 2) as envs:
+        assert isinstance(envs._lanes, ClassicLanes)
+    with make_vec(Nested, 2, 2) as envs:
+        assert not isinstance(envs._lanes, ProcessLanes)
+
+
+def test_wrong_numbers() -> None:
+    for wrong in (0, -1, True, 1.5):
+        with pytest.raises(InputError, match="n_workers"):
+            make_vec("CartPole-v1", 4, wrong)  # type: ignore[arg-type]
+
+
+def test_one_environment_needs_no_other_process() -> None:
+    envs = make_vec("CartPole-v1", 1, 2)
+    assert np.shape(envs.reset(seed=0)[0]) == (1, 4)
+    assert not isinstance(envs._lanes, ProcessLanes)
+
+
+class Holder(Fuse):
+    """Returns an info that cannot be pickled when it is told to."""
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = super().step(min(action, 2))
+        return obs, reward, terminated, truncated, {"lock": threading.Lock()} if action == 3 else {}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_info_that_cannot_be_pickled(make: Callable[..., Any], mode: str) -> None:
+    envs = make(Holder, 4, 2, autoreset_mode=mode)
+    envs.reset(seed=0)
+    with pytest.raises(TypeError, match="cannot pickle") as caught:
+        envs.step([0, 0, 0, 3])
+    assert "the info 'lock' of lane 3 cannot be pickled" in caught.value.__notes__
+    envs.reset(seed=0)
+    assert envs.step([1] * 4)[0].tolist() == [1, 1, 1, 1]
+
+
+class Leaver(Fuse):
+    """Raises what ends a program."""
+
+    raises: type[BaseException] = SystemExit
+
+    def step(self, action: Any) -> Any:
+        raise self.raises
+
+
+@pytest.mark.parametrize("raises", [SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_what_ends_the_program_in_the_speed_trial_is_raised(
+    make: Callable[..., Any], raises: type[BaseException]
+) -> None:
+    with pytest.raises(raises):
+        make(type("Leaver", (Leaver,), {"raises": raises}), 4, 2)
+
+
+@pytest.mark.parametrize("raises", [SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_what_would_end_the_program_says_which_environment(
+    make: Callable[..., Any], raises: type[BaseException]
+) -> None:
+    envs = make([Fuse, Fuse, Fuse, type("Leaver", (Leaver,), {"raises": raises})], n_workers=2)
+    envs.reset(seed=0)
+    with pytest.raises(RemoteError, match=raises.__name__) as caught:
+        envs.step([0, 0, 0, 0])
+    assert any("lane 3" in note for note in caught.value.__notes__)

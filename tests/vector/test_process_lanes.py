@@ -1,0 +1,447 @@
+"""Lanes in several processes equal lanes in one; nothing is left behind."""
+
+from __future__ import annotations
+
+import gc
+import math
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from hosted import descriptors, wait_until_gone, workers
+from interrupting import AlarmError, Moment
+from playing import Player, plain
+from small_envs import Fuse, Levers, Nested, Teller
+
+import plangym_like
+from plangym_like import make_vec
+from plangym_like.errors import ClosedError, InputError, RewardError, SnapshotError, StateError
+from plangym_like.processes.external_process import ExternalProcess
+from plangym_like.processes.pool import WorkerHandle
+from plangym_like.vector import lane_parts
+from plangym_like.vector.hosted_lanes import make_part
+from plangym_like.vector.lanes import Lanes
+from plangym_like.vector.process_lanes import ProcessLanes
+from plangym_like.vector.step_arrays import StepArrays
+from plangym_like.vector.vector_env import PlanVectorEnv
+
+RAM = partial(plangym_like.make, "ALE/MsPacman-v5", obs_type="ram", remove_time_limit=False)
+SHORT = partial(gymnasium.make, "HalfCheetah-v5", max_episode_steps=17)
+SEEDS = [3, 4, 99, 3, 12]
+MODES = pytest.mark.parametrize("mode", ["step", "step_next", "step_same"])
+
+MakeLanes = Callable[..., ProcessLanes]
+
+
+@pytest.fixture
+def make() -> Iterator[MakeLanes]:
+    made: list[ProcessLanes] = []
+
+    def make(sources: Any, *args: Any, objects: bool = False, **kwargs: Any) -> ProcessLanes:
+        made.append(ProcessLanes(sources, *args, **kwargs))
+        made[-1].takes_objects = objects
+        return made[-1]
+
+    yield make
+    for lanes in made:
+        lanes.close()
+
+
+def _here(sources: Any, count: int = len(SEEDS), objects: bool = False) -> Lanes:
+    lanes = make_part(sources, 0, count)
+    lanes.takes_objects = objects
+    return lanes
+
+
+def _pids(lanes: ProcessLanes) -> list[int]:
+    return [worker.process.pid for worker in lanes.parts.pool.workers]
+
+
+@MODES
+@pytest.mark.parametrize(
+    ("sources", "steps"),
+    [("CartPole-v1", 120), (SHORT, 40), (RAM, 30), (Nested, 60)],
+    ids=["CartPole", "HalfCheetah", "MsPacman", "Nested"],
+)
+def test_any_number_of_processes_gives_the_same(
+    make: MakeLanes, sources: Any, steps: int, mode: str
+) -> None:
+    if sources is SHORT:
+        pytest.importorskip("mujoco")
+    expected = Player(_here(sources), mode).play(SEEDS, steps)
+    if sources is not RAM:
+        assert any(flags.any() for _, _, *both, _, _ in expected[1:] for flags in both)
+    for n_workers in (2, 3):
+        played = Player(make(sources, len(SEEDS), n_workers), mode).play(SEEDS, steps)
+        assert plain(played) == plain(expected)
+
+
+@MODES
+def test_observations_that_are_objects(make: MakeLanes, mode: str) -> None:
+    expected = Player(_here(Teller, objects=True), mode).play(SEEDS, 40)
+    played = Player(make(Teller, len(SEEDS), objects=True), mode).play(SEEDS, 40)
+    assert plain(played) == plain(expected)
+    assert any(flags.any() for _, _, flags, *_ in expected[1:])
+
+
+@pytest.fixture
+def robots(make: MakeLanes) -> tuple[Player, Player]:
+    """Return lanes of robots in several processes and in this one, which have just started."""
+    pytest.importorskip("mujoco")
+    count = 12  # so that each part has a vectorised form
+    players = Player(make("HalfCheetah-v5", count)), Player(make_part("HalfCheetah-v5", 0, count))
+    for player in players:
+        player.start(range(count))
+    return players
+
+
+def test_infos_as_columns(robots: tuple[Player, Player]) -> None:
+    lanes, twin = robots[0].lanes, robots[1].lanes
+    count = lanes.num_lanes
+    for number in range(4):
+        flags = [(each.rewards, each.terminated, each.truncated) for each in robots]
+        actions = np.full((count, 6), 0.1 * number, np.float32)
+        for player, arrays in zip(robots, flags, strict=True):
+            player.lanes.step(actions, StepArrays(player.obs, *arrays))
+        if number < 2:  # the environments themselves have been stepped
+            assert lanes.infos == twin.infos
+            continue
+        columns = lanes.info_columns()
+        assert columns is not None
+        assert plain(columns) == plain(twin.info_columns())
+        if number % 2:
+            assert lanes.infos == twin.infos
+            assert lanes.info_columns() is None
+    lanes.reset(robots[0].obs, [3])
+    twin.reset(robots[1].obs, [3])
+    assert lanes.infos == twin.infos
+
+
+def test_calls_change_settings_in_every_process(robots: tuple[Player, Player]) -> None:
+    for number in range(8):
+        if number == 4:
+            for player in robots:
+                player.lanes.call("set_wrapper_attr", "_ctrl_cost_weight", 5.0)
+                player.lanes = player.lanes.refreshed()
+        played, expected = (player.step() for player in robots)
+        assert plain(played) == plain(expected)
+    assert robots[0].rewards.max() < -1  # the new setting makes a difference
+
+
+def test_a_factory_for_each_lane(make: MakeLanes) -> None:
+    limits = [5, 6, 7, 8, 9]
+    factories = [partial(gymnasium.make, "CartPole-v1", max_episode_steps=n) for n in limits]
+    expected = Player(_here(factories)).play(SEEDS, 30)
+    lanes = make(factories, n_workers=3)
+    assert plain(Player(lanes).play(SEEDS, 30)) == plain(expected)
+    assert lanes.call("spec") == _here(factories).call("spec")
+    assert len(lanes.spaces) == 5
+
+
+def test_observations_go_to_any_memory(make: MakeLanes) -> None:
+    lanes, twin = make("CartPole-v1", 4), _here("CartPole-v1", 4)
+    shared, expected = lanes.start(SEEDS[:4]), twin.start(SEEDS[:4])
+    assert shared.tobytes() == expected.tobytes()
+    before = shared.copy()
+    results = np.zeros(4, np.float32), np.zeros(4, bool), np.zeros(4, bool)
+    actions = np.array([0, 1, 1, 0])
+    other = lanes.new_observations()
+    for number in range(6):
+        obs = other if number % 2 else shared
+        untouched = (shared if number % 2 else other).copy()
+        lanes.step(actions, StepArrays(obs, *results))
+        twin.step(actions, StepArrays(expected, *results))
+        assert obs.tobytes() == expected.tobytes() != before.tobytes()
+        assert (shared if number % 2 else other).tobytes() == untouched.tobytes()
+    other[...] = -1
+    lanes.step(actions, StepArrays(other, *results), [2])
+    twin.step(actions, StepArrays(expected, *results), [2])
+    assert other[2].tobytes() == expected[2].tobytes()
+    assert (other[[0, 1, 3]] == -1).all()
+    assert results[0].dtype == np.float32
+
+
+def test_only_the_named_lanes_move(make: MakeLanes) -> None:
+    lanes, twin = make("CartPole-v1", 5, 3), _here("CartPole-v1")
+    players = Player(lanes), Player(twin)
+    for player in players:
+        player.start(SEEDS)
+    for which in ([4, 0], [1], np.array([2, 3]), []):
+        for player in players:
+            player.rewards.fill(-7)
+            actions = np.ones(5, np.int64)
+            flags = player.terminated, player.truncated
+            player.lanes.step(actions, StepArrays(player.obs, player.rewards, *flags), which)
+            player.lanes.reset(player.obs, [3, 1], seeds=[7, None], options=[None, None])
+        assert players[0].obs.tobytes() == players[1].obs.tobytes()
+        assert players[0].rewards.tolist() == players[1].rewards.tolist()
+
+
+def test_actions_of_another_dtype_arrive_as_they_are(make: MakeLanes) -> None:
+    lanes, twin = make(Levers, 4), _here(Levers, 4)
+    results = np.zeros(4), np.zeros(4, bool), np.zeros(4, bool)
+    for actions in (np.full((4, 2), 2.5), np.full((4, 2), 3, np.uint8), np.full((4, 2), 4)):
+        rows = []
+        for each in (lanes, twin):
+            obs = each.start()
+            if actions.dtype == float:
+                with pytest.raises(InputError, match="lane 0's observation"):
+                    each.step(actions, StepArrays(obs, *results))
+            else:
+                each.step(actions, StepArrays(obs, *results))
+                rows.append(obs.copy())
+        assert all(row.tobytes() == rows[0].tobytes() for row in rows)
+
+
+def test_states_across_the_parts(make: MakeLanes) -> None:
+    lanes, twin = make("Pendulum-v1", 5, 3), _here("Pendulum-v1")
+    players = Player(lanes), Player(twin)
+    for player in players:
+        player.play(SEEDS, 3)
+    states = lanes.get_states()
+    assert states.tobytes() == twin.get_states().tobytes()
+    assert lanes.get_states([4, 0]).tobytes() == states[[4, 0]].tobytes()
+    first = [plain(player.step()) for player in players]
+    for player in players:
+        player.lanes.set_states(states[[1, 0, 2]], [0, 4, 3])
+    assert lanes.get_states().tobytes() == twin.get_states().tobytes()
+    assert plain(players[0].step()) == plain(players[1].step())
+    assert first[0] == first[1]
+    lanes.set_states(states[2])
+    assert (lanes.get_states() == states[2]).all()
+    out = np.zeros((2, lanes.state_nbytes), np.uint8)
+    assert lanes.get_states([1, 3], out=out) is out
+    assert (out == states[2]).all()
+    damaged = states.copy()
+    damaged[4, :8] = 255
+    with pytest.raises(StateError):
+        lanes.set_states(damaged)
+    assert (lanes.get_states() == states[2]).all()
+    with pytest.raises(InputError, match="3 states were given for 5 lanes"):
+        lanes.set_states(states[:3])
+    with pytest.raises(SnapshotError):
+        make(Nested, 2).get_states()
+
+
+def test_calls_and_attributes(make: MakeLanes) -> None:
+    lanes: Any = make("CartPole-v1", 4)
+    twin: Any = _here("CartPole-v1", 4)
+    records = []
+    for each in (lanes, twin):
+        player = Player(each)
+        player.start(SEEDS[:4])
+        assert player.lanes.call("gravity", lanes=[3, 0]) == [9.8, 9.8]
+        each.set_attr("gravity", [1.0, 2.0, 3.0, 4.0])
+        player.lanes = each.refreshed()
+        assert player.lanes.call("gravity") == [1.0, 2.0, 3.0, 4.0]
+        assert player.lanes.call("has_wrapper_attr", "length") == [True] * 4
+        records.append([plain(player.step()[:4]) for _ in range(5)])
+    assert records[0] == records[1]
+    rendering = make(partial(gymnasium.make, "CartPole-v1", render_mode="rgb_array"), 2)
+    rendering.start([1, 1])
+    first, second = rendering.call("render")
+    assert first.ndim == 3 and first.tobytes() == second.tobytes()
+
+
+class Touchy(Nested):
+    """Raises when it is told to."""
+
+    def step(self, action: Any) -> Any:
+        if action["pick"] == 2:
+            raise ArithmeticError("it was touched")
+        return super().step(action)
+
+
+def _touching(lanes: Any, count: int = 5) -> Any:
+    return {
+        "move": np.zeros((count, 2), np.float32),
+        "pick": np.isin(np.arange(count), lanes) * 2,
+    }
+
+
+@pytest.mark.parametrize("touched", [[4], [1], [0, 3], [2, 3, 4]])
+def test_an_exception_names_its_lane_and_the_others_go_on(
+    make: MakeLanes, touched: list[int]
+) -> None:
+    lanes, twin = make(Touchy, 5, 3), _here(Touchy)
+    obs, expected = lanes.start(SEEDS), twin.start(SEEDS)
+    results = np.zeros(5), np.zeros(5, bool), np.zeros(5, bool)
+    with pytest.raises(ArithmeticError, match="it was touched") as caught:
+        lanes.step(_touching(touched), StepArrays(obs, *results))
+    notes = "\n".join(caught.value.__notes__)
+    assert f"raised while lane {touched[0]} was stepped" in notes
+    assert ("other lanes raised" in notes) == (len(touched) > 1)
+    assert (type(caught.value.__cause__).__name__ == "RemoteTraceback") == (touched[0] > 0)
+    # The lanes before the first one of their part that raised have been stepped.
+    parts = [[0], [1, 2], [3, 4]]
+    stepped = [
+        lane for part in parts for lane in part if not {*touched} & {*range(part[0], lane + 1)}
+    ]
+    twin.step(_touching([]), StepArrays(expected, *results), stepped)
+    for each, memory in ((lanes, obs), (twin, expected)):
+        each.step(_touching([]), StepArrays(memory, *results))
+    assert obs["place"].tobytes() == expected["place"].tobytes()
+
+
+def test_wrong_rewards_and_resets_name_their_lane(make: MakeLanes) -> None:
+    class Wrong(Nested):
+        def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+            if seed == 5:
+                raise ValueError("not five")
+            return super().reset(seed=seed)
+
+        def step(self, action: Any) -> Any:
+            obs, _, *others = super().step(action)
+            return obs, np.zeros(3), *others
+
+    lanes = make(Wrong, 5, 2)
+    with pytest.raises(ValueError, match="not five") as caught:
+        lanes.start([1, 1, 1, 5, 1])
+    assert "raised while lane 3 was reset" in caught.value.__notes__
+    assert "raised in the process of lanes 2 to 4" in caught.value.__notes__
+    obs = lanes.start(SEEDS)
+    results = np.zeros(5), np.zeros(5, bool), np.zeros(5, bool)
+    with pytest.raises(RewardError, match=r"shape \(3,\)") as refused:
+        lanes.step(_touching([]), StepArrays(obs, *results), [4])
+    assert "raised while lane 4 was stepped" in refused.value.__notes__
+
+
+def test_what_cannot_be(make: MakeLanes) -> None:
+    for arguments in ((Nested, 1, 2), (Nested, 4, 1), (Nested, None), ([Nested] * 3, 4)):
+        with pytest.raises(InputError):
+            ProcessLanes(*arguments)
+    refused = {"timeout": (0, -1, math.nan, "long"), "checkpoint_every": (0, 1.5, "often")}
+    for name, value in [(name, value) for name, values in refused.items() for value in values]:
+        with pytest.raises(InputError, match=f"{name} must be"):
+            ProcessLanes(Nested, 2, **{name: value})
+        with pytest.raises(InputError, match=f"{name} must be"):
+            make_vec("CartPole-v1", 2, **{name: value})  # which needs no processes
+    with pytest.raises(SnapshotError):
+        ProcessLanes(Nested, 2, checkpoint_every=2)
+    owner = os.getpid()
+
+    def fails_elsewhere() -> Any:
+        if os.getpid() != owner:
+            raise ZeroDivisionError("not here")
+        return Nested()
+
+    with pytest.raises(ZeroDivisionError, match="not here"):
+        ProcessLanes(fails_elsewhere, 4)
+    lanes = make(Nested, 2)
+    with pytest.raises(InputError, match="must be started"):
+        lanes.reset(None)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, AlarmError])
+@pytest.mark.parametrize("number", [1, 9, 20, 30, 40, 50, 60, 70, 80, 90, 100, 110])
+def test_ctrl_c_at_any_moment_leaves_no_stale_reply(
+    make: MakeLanes, number: int, error: type[BaseException]
+) -> None:
+    lanes = make("CartPole-v1", 4, vectorise=False)
+    player = Player(lanes)
+    player.play(SEEDS[:4], 2)
+    moment = Moment(number)
+    with moment.strikes(error):
+        player.step()
+    expected = Player(make_part("CartPole-v1", 0, 4, vectorise=False)).play(SEEDS[:4], 12)
+    assert plain(Player(lanes).play(SEEDS[:4], 12)) == plain(expected)
+    assert moment.where is not None or number > 50  # Python 3.13 traces fewer moments
+
+
+def test_an_exception_of_a_signal_handler_is_not_the_result_of_a_task(
+    make: MakeLanes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lane_parts, "_LINGER_SECONDS", 0.0)
+    envs = PlanVectorEnv(make(Fuse, 4))
+    envs.reset(seed=0)
+    take_task, alarms = WorkerHandle.take_task, [AlarmError]
+
+    def interrupted(self: WorkerHandle) -> Any:
+        if alarms:
+            raise alarms.pop()
+        return take_task(self)
+
+    monkeypatch.setattr(WorkerHandle, "take_task", interrupted)
+    with pytest.raises(AlarmError):
+        envs.step([1] * 4)
+    assert envs.reset(seed=1)[0].tolist() == [0.0] * 4
+    for load in (2.0, 4.0):
+        assert envs.step([2] * 4)[0].tolist() == [load] * 4
+
+
+class Waits(Nested):
+    """Waits in its step until a pipe is closed, if it is told to, and says so."""
+
+    def __init__(self, told: int, go_on: int) -> None:
+        super().__init__()
+        self._told, self._go_on = told, go_on
+
+    def step(self, action: Any) -> Any:
+        if action["pick"] == 2:
+            os.write(self._told, b".")
+            os.read(self._go_on, 1)
+        return super().step(action)
+
+
+def test_ctrl_c_while_a_process_is_waited_for(make: MakeLanes) -> None:
+    told, tell = os.pipe()
+    waiting, go_on = os.pipe()
+    owner = os.getpid()
+
+    def waits_elsewhere() -> Any:
+        # The descriptors are the owner's, by the path that any process may open.
+        ends = [f"/proc/{owner}/fd/{fd}" for fd in (tell, waiting)]
+        return Waits(os.open(ends[0], os.O_WRONLY), os.open(ends[1], os.O_RDONLY))
+
+    lanes = make(waits_elsewhere, 2)
+    obs = lanes.start([1, 2])
+    results = np.zeros(2), np.zeros(2, bool), np.zeros(2, bool)
+
+    def interrupt() -> None:
+        os.read(told, 1)
+        os.kill(owner, signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        lanes.step(_touching([1], 2), StepArrays(obs, *results))
+    thread.join()
+    os.close(go_on)
+    expected = _here(Nested, 2).start([8, 9])
+    lanes.reset(obs, seeds=[8, 9])
+    assert plain(obs) == plain(expected)
+    assert lanes.stats.deaths == 0
+    lanes.close()
+    for fd in (told, tell, waiting):
+        os.close(fd)
+
+
+def test_close(make: MakeLanes) -> None:
+    with ExternalProcess(dict) as process:  # the fork server may stay
+        process.wait_ready(100)
+    gc.collect()
+    before = descriptors(), len(workers())
+    lanes = make("CartPole-v1", 4, 3)
+    player = Player(lanes)
+    player.play(SEEDS[:4], 3)
+    pids = _pids(lanes)
+    assert len(pids) == 2
+    lanes.close()
+    lanes.close()
+    assert all(wait_until_gone(pid, 0) for pid in pids)
+    for use in (player.step, lanes.start, lanes.get_states, lambda: lanes.call("spec")):
+        with pytest.raises(ClosedError):
+            use()
+    made = ProcessLanes("CartPole-v1", 4, 2)
+    made.start()
+    pids = _pids(made)
+    del made, player
+    gc.collect()
+    assert all(wait_until_gone(pid, 100) for pid in pids)
+    assert (descriptors(), len(workers())) == before

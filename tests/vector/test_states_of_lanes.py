@@ -1,0 +1,273 @@
+"""Lanes of what `plangym_like.make` returns: equal to Gymnasium, with state rows."""
+
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+import plangym_like
+from plangym_like.batch.simulator import Simulator
+from plangym_like.envs.mujoco import MujocoSimulator
+from plangym_like.errors import InputError, SnapshotError, StateError
+from plangym_like.vector.classic_lanes import ClassicLanes
+from plangym_like.vector.lanes import Lanes
+from plangym_like.vector.make_lanes import lanes_from, make_lanes
+from plangym_like.vector.row_lanes import RowLanes
+from plangym_like.vector.sequential_lanes import SequentialLanes
+from plangym_like.vector.step_arrays import StepArrays
+
+# Every form of lanes, and one without a fast form.
+FORMS = {
+    "CartPole-v1": ClassicLanes,
+    "Pendulum-v1": ClassicLanes,
+    "MountainCarContinuous-v0": ClassicLanes,
+    "HalfCheetah-v5": RowLanes,
+    "Hopper-v5": RowLanes,
+    "FrozenLake-v1": SequentialLanes,
+}
+SEEDS = [3, 4, 99]
+VECTORISE = pytest.mark.parametrize("vectorise", [True, False])
+
+
+@pytest.fixture(autouse=True)
+def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Step so few lanes as rows, too."""
+    for simulator in (Simulator, MujocoSimulator):
+        monkeypatch.setattr(simulator, "fewest_rows", 1)
+
+
+def _lanes(name: str, vectorise: bool = True) -> Lanes:
+    if name in ("HalfCheetah-v5", "Hopper-v5"):
+        pytest.importorskip("mujoco")
+    return lanes_from(name, len(SEEDS), vectorise=vectorise)
+
+
+def _step(lanes: Lanes, actions: Any, obs: Any, which: Any = None) -> tuple[Any, ...]:
+    count = lanes.num_lanes
+    results = np.zeros(count), np.zeros(count, bool), np.zeros(count, bool)
+    lanes.step(actions, StepArrays(obs, *results), which)
+    return results
+
+
+def _actions(lanes: Lanes, rng: np.random.Generator) -> Any:
+    lanes.action_space.seed(int(rng.integers(2**31)))
+    return np.stack([lanes.action_space.sample() for _ in range(lanes.num_lanes)])
+
+
+@VECTORISE
+@pytest.mark.parametrize("name", FORMS)
+def test_lanes_of_an_id_equal_gymnasium(name: str, vectorise: bool) -> None:
+    lanes, rng = _lanes(name, vectorise), np.random.default_rng(0)
+    assert type(lanes) is (FORMS[name] if vectorise else SequentialLanes)
+    twins = [gymnasium.make(name) for _ in SEEDS]
+    obs = lanes.start(SEEDS)
+    for lane, twin in enumerate(twins):
+        assert np.asarray(twin.reset(seed=SEEDS[lane])[0]).tobytes() == obs[lane].tobytes()
+    for _ in range(60):
+        actions = _actions(lanes, rng)
+        rewards, terminated, truncated = _step(lanes, actions, obs)
+        for lane, twin in enumerate(twins):
+            theirs = twin.step(actions[lane])
+            assert np.asarray(theirs[0]).tobytes() == obs[lane].tobytes()
+            assert theirs[1:4] == (rewards[lane], terminated[lane], truncated[lane])
+            if lanes.step_infos:
+                assert lanes.infos[lane] == pytest.approx(theirs[4])
+                assert lanes.infos[lane].keys() == theirs[4].keys()
+            if terminated[lane] or truncated[lane]:
+                lanes.reset(obs, [lane])
+                assert np.asarray(twin.reset()[0]).tobytes() == obs[lane].tobytes()
+    lanes.close()
+
+
+@VECTORISE
+@pytest.mark.parametrize("name", FORMS)
+def test_lanes_go_on_from_given_states(name: str, vectorise: bool) -> None:
+    lanes, rng = _lanes(name, vectorise), np.random.default_rng(1)
+    obs = lanes.start(SEEDS)
+    for _ in range(5):
+        _step(lanes, _actions(lanes, rng), obs)
+    states, before = lanes.get_states(), obs.copy()
+    assert states.shape == (3, lanes.state_nbytes)
+    plan = [_actions(lanes, rng) for _ in range(6)]
+
+    def play() -> list[Any]:
+        played = [[x.tobytes() for x in (*_step(lanes, actions, obs), obs)] for actions in plan]
+        return [*played, lanes.get_states().tobytes()]
+
+    first = play()
+    lanes.set_states(states)
+    obs[...] = before
+    assert lanes.get_states().tobytes() == states.tobytes()
+    assert play() == first
+    # The same rows are those of a PlanEnv, and of lanes in any other form.
+    env = plangym_like.make(name, remove_time_limit=False)
+    result = env.step_batch(plan[0], states)
+    other = _lanes(name, not vectorise)
+    other.start()
+    other.set_states(states)
+    assert other.get_states([2, 0]).tobytes() == states[[2, 0]].tobytes()
+    rewards, *_ = _step(other, plan[0], obs)
+    assert obs.tobytes() == result.obs.tobytes() and rewards.tolist() == result.rewards.tolist()
+    assert other.get_states().tobytes() == result.states.tobytes()
+
+
+@VECTORISE
+@pytest.mark.parametrize("name", ["CartPole-v1", "Hopper-v5", "FrozenLake-v1"])
+def test_only_the_named_lanes_get_states(name: str, vectorise: bool) -> None:
+    lanes = _lanes(name, vectorise)
+    obs = lanes.start(SEEDS)
+    states = lanes.get_states()
+    _step(lanes, _actions(lanes, np.random.default_rng(0)), obs, [0, 1])
+    after = lanes.get_states()
+    assert after[2].tobytes() == states[2].tobytes()
+    lanes.set_states(states[2], [0])
+    assert lanes.get_states().tolist() == [states[2].tolist(), *after[1:].tolist()]
+    out = np.zeros((2, lanes.state_nbytes), np.uint8)
+    assert lanes.get_states([1, 0], out=out) is out
+    assert out.tolist() == [after[1].tolist(), states[2].tolist()]
+    lanes.reset(obs, [0], seeds=[SEEDS[1]])
+    assert lanes.get_states([0]).tobytes() == states[1].tobytes()
+
+
+def test_rows_that_are_not_of_these_lanes() -> None:
+    lanes = lanes_from("CartPole-v1", 2)
+    lanes.start()
+    other = plangym_like.make("Acrobot-v1").reset()[0]
+    with pytest.raises(StateError):
+        lanes.set_states(other)
+    with pytest.raises(InputError, match="3 states were given for 2 lanes"):
+        lanes.set_states(np.stack([lanes.get_states([0])[0]] * 3))
+    plain = make_lanes([gymnasium.make("CartPole-v1")])
+    with pytest.raises(SnapshotError, match="plangym_like.make"):
+        plain.get_states()
+
+
+def test_lanes_that_begin_without_seeds_share_no_noise() -> None:
+    for vectorise in (True, False):
+        lanes = _lanes("Hopper-v5", vectorise)
+        obs = [lanes.start()]
+        for _ in range(2):
+            obs.append(np.empty_like(obs[0]))
+            lanes.reset(obs[-1])
+        assert len({row.tobytes() for rows in obs for row in rows}) == 9
+
+
+def test_a_factory_may_return_a_plan_env_of_anything() -> None:
+    factory = partial(plangym_like.make, partial(gymnasium.make, "FrozenLake-v1"))
+    lanes = lanes_from(factory, 2)
+    obs = lanes.start([1, 2])
+    states = lanes.get_states()
+    _step(lanes, np.array([1, 2]), obs)
+    lanes.set_states(states)
+    assert lanes.get_states().tobytes() == states.tobytes()
+
+
+class Sleds(gymnasium.Env[Any, Any]):
+    """Has a state of its own, and steps many at once."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,))
+    action_space = gymnasium.spaces.Discrete(3)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.x = np.array([self.np_random.normal(), 0.0])
+        return self.x.astype(np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        states, obs, rewards, ended, cut = self.step_states(self.x[None], np.array([action]))
+        self.x = states[0]
+        return obs[0], float(rewards[0]), bool(ended[0]), bool(cut[0]), {}
+
+    def save_state(self) -> Any:
+        return self.x
+
+    def load_state(self, saved: Any) -> None:
+        self.x = saved
+
+    def step_states(self, states: Any, actions: Any) -> Any:
+        states = states + 0.1 * np.stack([states[:, 1], actions - 1.0], 1)
+        far = abs(states[:, 0])
+        return states, states.astype(np.float32), -far, far > 2, np.zeros(len(far), bool)
+
+
+def test_an_environment_of_the_users_is_stepped_by_its_step_states() -> None:
+    lanes = lanes_from(lambda: plangym_like.make(Sleds), 3)
+    assert isinstance(lanes, RowLanes)
+    twins = [Sleds() for _ in SEEDS]
+    obs = lanes.start(SEEDS)
+    for lane, twin in enumerate(twins):
+        assert twin.reset(seed=SEEDS[lane])[0].tobytes() == obs[lane].tobytes()
+    for action in (0, 2, 2):
+        rewards, *_ = _step(lanes, np.full(3, action), obs)
+        for lane, twin in enumerate(twins):
+            theirs = twin.step(action)
+            assert (theirs[0].tobytes(), theirs[1]) == (obs[lane].tobytes(), rewards[lane])
+
+
+class Levels(Sleds):
+    """Begins each episode faster than the one before."""
+
+    def __init__(self) -> None:
+        self.x = np.zeros(2)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        speed = self.x[1].round() + 1.0
+        super().reset(seed=seed)
+        self.x[1] = speed
+        return self.x.astype(np.float32), {}
+
+
+@pytest.mark.parametrize(
+    "options", [{"snapshot": "native"}, {"snapshot": "pickle", "n_workers": 2}]
+)
+def test_episodes_of_lanes_do_not_follow_those_of_other_lanes(options: dict[str, Any]) -> None:
+    lanes = lanes_from(lambda: plangym_like.make(Levels, **options), 3)
+    assert isinstance(lanes, RowLanes)
+    twins = [Levels() for _ in SEEDS]
+    obs = lanes.start(SEEDS)
+    for _ in range(2):
+        expected = [twin.reset(seed=seed)[0] for twin, seed in zip(twins, SEEDS, strict=True)]
+        assert obs.tobytes() == np.stack(expected).tobytes()
+        lanes.reset(obs, seeds=SEEDS)
+    lanes.close()
+
+
+def test_lanes_of_an_environment_with_workers_are_stepped_by_them() -> None:
+    def play(**options: Any) -> list[Any]:
+        lanes = lanes_from(lambda: plangym_like.make("FrozenLake-v1", **options), 3)
+        assert type(lanes) is (RowLanes if options else SequentialLanes)
+        played, obs = [], lanes.start(SEEDS)
+        for t in range(30):
+            _, terminated, truncated = _step(lanes, np.array([1, 2, t % 4]), obs)
+            played.append([*obs, *terminated, *truncated])
+            lanes.reset(obs, np.flatnonzero(terminated | truncated))
+        states = lanes.get_states().tobytes()
+        lanes.close()
+        return [played, states]
+
+    assert play(n_workers=2) == play()
+
+
+def test_batches_between_steps_change_nothing() -> None:
+    def play(between: bool) -> list[bytes]:
+        envs = [plangym_like.make("CartPole-v1") for _ in range(2)]
+        lanes = make_lanes(envs)
+        played = [lanes.start([1, 2])]
+        for _ in range(3):
+            if between:
+                row = plangym_like.make("CartPole-v1").reset(seed=5)[0]
+                envs[0].step_batch([0, 1, 1], row)
+            played.append(np.empty_like(played[0]))
+            lanes.reset(played[-1])
+            _step(lanes, np.ones(2, np.int64), played[-1])
+        return [*(obs.tobytes() for obs in played), lanes.get_states().tobytes()]
+
+    assert play(True) == play(False)
+
+
+def test_few_lanes_are_stepped_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    assert isinstance(lanes_from(lambda: plangym_like.make(Sleds), 7), SequentialLanes)
+    assert isinstance(lanes_from(lambda: plangym_like.make(Sleds), 8), RowLanes)

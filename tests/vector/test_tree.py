@@ -1,0 +1,67 @@
+"""Trees: leaves, layouts, and what cannot be batched."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from plangym_like.errors import InputError
+from plangym_like.vector.tree import (
+    Leaf,
+    layout_of,
+    layout_of_space,
+    named_parts,
+    tree_leaves,
+    tree_unflatten,
+)
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+TREE = {
+    "image": np.arange(6, dtype=np.uint8).reshape(2, 3),
+    "both": (np.float64(0.25), [np.int16(3), True]),
+    "pair": Pair(np.zeros(2, np.float16), None),
+}
+
+
+def test_leaves_and_back() -> None:
+    found = tree_leaves(TREE)
+    assert len(found) == 5
+    again = tree_unflatten(TREE, iter(found))
+    assert again["pair"].left is TREE["pair"].left
+
+
+def test_the_space_decides_about_numbers_of_no_dtype() -> None:
+    box = spaces.Box(0, 255, (), np.uint8)
+    assert layout_of(3, box) == Leaf((), np.dtype(np.uint8))
+    assert layout_of(3) == Leaf((), np.dtype(np.int64))
+    assert layout_of(0.5) == Leaf((), np.dtype(np.float64))
+    assert layout_of([1, 2], spaces.MultiDiscrete([3, 3])) == Leaf((2,), np.dtype(np.int64))
+    assert layout_of([1, 2]) == [Leaf((), np.dtype(np.int64))] * 2
+    assert layout_of(np.float64(0.5), box) == Leaf((), np.dtype(np.uint8))
+    assert layout_of(np.zeros(2), spaces.Box(0, 1, (2,))) == Leaf((2,), np.dtype(np.float32))
+
+
+def test_layouts_of_spaces() -> None:
+    space = spaces.Dict(a=spaces.Tuple((spaces.Discrete(3), spaces.MultiBinary(2))))
+    assert layout_of_space(space) == {
+        "a": (Leaf((), np.dtype(np.int64)), Leaf((2,), np.dtype(np.int8)))
+    }
+    with pytest.raises(InputError, match="Text"):
+        layout_of_space(spaces.Text(3))
+
+
+def test_what_is_no_number_is_named_by_its_place() -> None:
+    with pytest.raises(InputError, match=r"the value\['a'\]\[1\] is of dtype <U4"):
+        layout_of({"a": (1, "text")})
+
+
+def test_the_empty_tree_has_no_parts() -> None:
+    assert named_parts(None) == {}
+    assert named_parts({"a": None}) == {"a": None}
+    assert named_parts(1) is None
