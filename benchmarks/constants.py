@@ -91,18 +91,18 @@ CONSTANTS = {
         "execution.batch_run", "_LOOK_SECONDS", (6e-3, 1e-3, 3e-2), lambda: game_batches(256)
     ),
     "lanes_spin": Constant(
-        *("lanes.lanes_pool", "_SPIN_SECONDS", (3e-4, 0.0, 1e-4, 1e-3)),
+        *("vector.lanes_pool", "_SPIN_SECONDS", (3e-4, 0.0, 1e-4, 1e-3)),
         lambda: lanes("HalfCheetah-v5", 16),
     ),
     "lanes_waits": Constant(
-        *("lanes.lanes_pool", "_WAITS_WITHOUT_SPIN", (16, 1, 128)),
+        *("vector.lanes_pool", "_WAITS_WITHOUT_SPIN", (16, 1, 128)),
         lambda: lanes("HalfCheetah-v5", 16),
     ),
     "rows_linger": Constant(
         "execution.process_options", "_LINGER_SECONDS", (5e-3, 0.0), lambda: game_batches(32)
     ),
     "lanes_linger": Constant(
-        "lanes.lane_parts", "_LINGER_SECONDS", (5e-3, 0.0), lambda: lanes("HalfCheetah-v5", 16)
+        "vector.lane_parts", "_LINGER_SECONDS", (5e-3, 0.0), lambda: lanes("HalfCheetah-v5", 16)
     ),
     "chunk": Constant(
         "processes.wire", "_CHUNK_NBYTES", (1 << 16, 1 << 12, 1 << 20), lambda: messages(1000)
