@@ -148,8 +148,9 @@ def cluster() -> Iterator[Any]:
     }
     cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
-        add_node(cluster, resources={"elsewhere": 100})
+        # Old versions of Ray connect a program to any of the nodes with its address.
         ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
+        add_node(cluster, resources={"elsewhere": 100})
         yield cluster
     finally:
         ray.shutdown()
