@@ -9,6 +9,8 @@ from interleave import Contest, Entry, paired_ratio
 from throughput import CART_POLE, CORES, MS_PACMAN
 
 SIZES = (1, 2, 4, 8, 16, 64, 256)
+# From so many rows on, a batch may take longer than a short slice.
+LARGE = 64
 # A ratio below this is measured in twice as many further rounds: small batches are noisy.
 NEAR = 0.98
 GAMES: dict[str, dict[str, Any]] = {
@@ -39,20 +41,24 @@ def measure(
         for game, job in GAMES.items():
             games[game] = {}
             with Contest(pair, job, interpreters=interpreters, versions=versions) as contest:
+                # Not counted: workers are still starting (`first_second.py` measures that).
+                contest.run(rounds=rounds, seconds=seconds, count=1)
                 for size in SIZES:
+                    # A slice holds several batches.
+                    slice_seconds = seconds * (4 if size >= LARGE else 1)
                     for figure in contest.figures.values():
                         figure.rates.clear()
                     contest.run(
                         # A rival's row is for comparison, it needs no fine ruler.
                         rounds=rounds if library == "ours" else max(3, rounds // 4),
-                        seconds=seconds,
+                        seconds=slice_seconds,
                         count=size,
                     )
                     figures = contest.figures
                     ratio = paired_ratio(figures["parallel"], figures["serial"])
                     if library == "ours" and ratio is not None and ratio < NEAR:
                         # The median of all rounds counts, those above included.
-                        contest.run(rounds=2 * rounds, seconds=seconds, count=size)
+                        contest.run(rounds=2 * rounds, seconds=slice_seconds, count=size)
                         ratio = paired_ratio(figures["parallel"], figures["serial"])
                     if ratio is None:
                         games[game] = None

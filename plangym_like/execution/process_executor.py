@@ -25,6 +25,7 @@ from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.remote_errors import is_remote, portable_result
 from plangym_like.processes.shared_memory import BlockPool
 from plangym_like.results import Future, Stats
+from plangym_like.support import fork_safety
 from plangym_like.support.fork_safety import new_lock
 
 _CLOSE_SECONDS = 2.0
@@ -91,8 +92,8 @@ class ProcessExecutor:
             self._most_sleep = min(_SLEEP_SECONDS, step_timeout / _CHECKS_PER_TIMEOUT)
         # Steps the batches that are not worth sending.
         self._here = None if stepper is None else SerialExecutor(stepper, self.tally)
-        # The size of the last batch that was stepped here, and how many more of this size to step
-        # here without asking the cost model.
+        # The size of the last batch that was stepped here, and in which copy of this process; how
+        # many more of this size to step here without asking the cost model.
         self._small: tuple[Any, ...] = ()
         self._same = 0
         self._pools = {region: BlockPool() for region in REGIONS}
@@ -130,8 +131,9 @@ class ProcessExecutor:
         """
         blocking = options.blocking
         if self._same > 0 and blocking and self._here is not None:
-            if type(inputs.dt) is int and self._small == (inputs.count, inputs.horizon, inputs.dt):
-                self.ensure_open()
+            # `close` sets the counter to 0.
+            like = (inputs.count, inputs.horizon, inputs.dt, fork_safety.num_forks)
+            if type(inputs.dt) is int and self._small == like:
                 self._same -= 1
                 return self._here.submit(inputs, options)
         with self.lock:
@@ -243,7 +245,8 @@ class ProcessExecutor:
             steps = steps_of(inputs)
             self.costs.note(inputs.count * steps, steps, seconds=seconds)
             if isinstance(inputs.dt, int) and self._num_helpers:
-                self._small, self._same = (inputs.count, inputs.horizon, inputs.dt), _SAME
+                self._small = (inputs.count, inputs.horizon, inputs.dt, fork_safety.num_forks)
+                self._same = _SAME
         return result
 
     @property
@@ -292,7 +295,7 @@ class ProcessExecutor:
         """
         if self._closed or os.getpid() != self._owner_pid:
             return
-        self._closed = True
+        self._closed, self._same = True, 0
         self._runs.clear()
         self.pool.close(_CLOSE_SECONDS)
         for pool in (*self._pools.values(), *self._audit_pools.values()):
