@@ -10,9 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from plangym_like.errors import InputError
-from plangym_like.vector.fitting import put_fitting
 from plangym_like.vector.lanes import Lanes
-from plangym_like.vector.tree import take, tree_map
+from plangym_like.vector.tree import put_fitting, take, tree_map
 
 
 @dataclass(frozen=True)

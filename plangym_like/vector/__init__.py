@@ -1,7 +1,9 @@
 """Lanes: stateful environments that are stepped together.
 
-- `lanes`: the interface, to reset and step lanes, and to get and set their state rows
-- `make_lanes`: makes lanes from ids, factories or environments, in their fastest form
+- `lanes`: the interface, to reset and step lanes, and to get and set their state rows; checks of
+  state rows and seeds
+- `make_lanes`: makes lanes from ids, factories or environments, in their fastest form; compares
+  the environments of other processes
 - `step_arrays`: the arrays that results are written into
 - `sequential_lanes`: lanes stepped one by one
 - `classic_lanes`: lanes of classic control, stepped by one vectorised call
@@ -9,7 +11,8 @@
 - `row_lanes`: lanes that are state rows of one `PlanEnv`
 - `process_lanes`: lanes in several processes, which are replaced when they die; this module uses
   `lane_parts`, `lanes_pool`, `hosted_lanes`, `lane_memory` and `lane_results`
-- `vector_env`, `make_vec`: lanes as a vectorised environment of Gymnasium
-- `seeding`: derives all seeds from one, independently of the number of workers
-- `tree`, `fitting`: nested observations and actions; checks that values fit their arrays
+- `vector_env`, `make_vec`: lanes as a vectorised environment of Gymnasium; `batching`: its
+  arguments and infos
+- `sb3_vec_env`, `torchrl_env`: lanes as environments of Stable-Baselines3 and of torchrl
+- `tree`: nested observations and actions; checks that values fit their arrays
 """

@@ -17,14 +17,12 @@ from plangym_like.batch.ownership import owned
 from plangym_like.errors import InputError
 from plangym_like.states.rows import Row
 from plangym_like.support.arguments import as_count
+from plangym_like.vector.batching import batch_actions, batch_infos, checked_indices
 from plangym_like.vector.lane_queue import LaneQueue, Ready
 from plangym_like.vector.lanes import Lanes, Which
-from plangym_like.vector.row_copies import write_rows
 from plangym_like.vector.step_arrays import StepArrays
-from plangym_like.vector.tree import Leaf, has_objects, take, tree_map, zeros
-from plangym_like.vector.vector_arguments import batch_actions, checked_indices
+from plangym_like.vector.tree import Leaf, has_objects, take, tree_map, write_rows, zeros
 from plangym_like.vector.vector_env import PlanVectorEnv, Step
-from plangym_like.vector.vector_infos import batch_infos
 
 
 class AsyncPlanVectorEnv(PlanVectorEnv):

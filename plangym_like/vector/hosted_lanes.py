@@ -16,12 +16,17 @@ from plangym_like.states.rows import Row, StateFormat
 from plangym_like.vector.bell import Bell
 from plangym_like.vector.lane_memory import LaneArrays, LaneForm
 from plangym_like.vector.lanes import Lanes, Which, add_note
-from plangym_like.vector.make_lanes import EnvSource, lanes_from, make_envs, make_lanes
-from plangym_like.vector.row_copies import copy_rows
-from plangym_like.vector.sample_episode import Sample, compare_sample
+from plangym_like.vector.make_lanes import (
+    EnvSource,
+    Sample,
+    compare_sample,
+    lanes_from,
+    make_envs,
+    make_lanes,
+)
 from plangym_like.vector.shared_columns import Form, SharedColumns
 from plangym_like.vector.step_arrays import StepArrays
-from plangym_like.vector.tree import take
+from plangym_like.vector.tree import copy_rows, take
 
 # An id or factory for all lanes, or one for each lane.
 Sources = EnvSource | Sequence[EnvSource]

@@ -23,7 +23,7 @@ from plangym_like.vector.lane_results import LaneResults
 from plangym_like.vector.lane_stats import LaneStats
 from plangym_like.vector.lanes_pool import LanesPool
 from plangym_like.vector.lanes_worker import Job, LanesWorker, Outcome
-from plangym_like.vector.sample_episode import Sample
+from plangym_like.vector.make_lanes import Sample
 
 # How long a process polls for the next call before it sleeps, if there are enough cores
 # (`benchmarks/constants.py`).

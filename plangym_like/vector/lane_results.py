@@ -14,9 +14,8 @@ from plangym_like.vector.lane_stats import LaneStats
 from plangym_like.vector.lanes import Lanes
 from plangym_like.vector.lanes_worker import LanesWorker, Loss, Outcome
 from plangym_like.vector.lost_lanes import LostLanes
-from plangym_like.vector.row_copies import copy_rows, write_rows
 from plangym_like.vector.step_call import StepCall
-from plangym_like.vector.tree import take
+from plangym_like.vector.tree import copy_rows, take, write_rows
 
 _DIED = {"worker_died": True}
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any, TypeGuard
 
@@ -13,15 +14,20 @@ from numpy.typing import NDArray
 
 from plangym_like.batch.ownership import owned, owned_info
 from plangym_like.env import PlanEnv
-from plangym_like.errors import SnapshotError
+from plangym_like.errors import InputError, SnapshotError, StateError
 from plangym_like.snapshots.chains import links
 from plangym_like.states.rows import Row, StateFormat
-from plangym_like.vector.fitting import put_fitting
-from plangym_like.vector.lane_states import checked_reseeds, checked_states, width_of
 from plangym_like.vector.lane_stats import LaneStats
 from plangym_like.vector.last_users import note_user
 from plangym_like.vector.step_arrays import Flags, StepArrays
-from plangym_like.vector.tree import layout_of, layout_of_space, take, tree_map, zeros
+from plangym_like.vector.tree import (
+    layout_of,
+    layout_of_space,
+    put_fitting,
+    take,
+    tree_map,
+    zeros,
+)
 
 # The lanes that a call concerns; ``None`` for all.
 Which = Sequence[int] | NDArray[np.intp] | None
@@ -392,3 +398,121 @@ def add_note(error: BaseException, note: str) -> None:
 def open_env_of(env: Any) -> Any:
     """Return the same as `gym_env_of`, for code that may change the environment."""
     return env.gym_env if is_plan_env(env) else env
+
+
+def checked_states(states: Any, formats: Sequence[StateFormat], lanes: Sequence[int]) -> Row:
+    """Return `states` as rows ``(K, state_nbytes)``, or one row for all ``(1, state_nbytes)``.
+
+    Parameters
+    ----------
+    states : array ``(K, state_nbytes) uint8``, or one row
+    formats : sequence of StateFormat
+        The format of each environment, or a single one for all.
+    lanes : sequence of int
+        The K lanes.
+
+    Raises
+    ------
+    StateError
+        A row is malformed, or is not a state of its lane's environment.
+    InputError
+        The number of rows is neither K nor 1.
+    """
+    own = [formats[lane] for lane in lanes] if len(formats) > 1 else []
+    kinds = set(own) or {formats[0]}
+    if len(kinds) == 1:
+        rows = kinds.pop().check(states)
+        if len(rows) not in (1, len(lanes)):
+            raise _wrong_number(len(rows), len(lanes))
+        return rows
+    given = list(states) if np.ndim(states[0]) else [states]
+    if len(given) not in (1, len(lanes)):
+        raise _wrong_number(len(given), len(lanes))
+    checked: list[Row] = []
+    for place, (lane, each) in enumerate(zip(lanes, own, strict=True)):
+        try:
+            checked.append(each.check_row(given[place] if len(given) > 1 else given[0]))
+        except StateError as error:
+            error.add_note(f"raised for lane {lane}, whose environment differs from others")
+            raise
+    return np.stack(checked)
+
+
+def _wrong_number(states: int, lanes: int) -> InputError:
+    return InputError(
+        f"{states} states were given for {lanes} lanes: give one for each, one for all, or the "
+        "indices of the lanes to set"
+    )
+
+
+def width_of(formats: Sequence[StateFormat], lanes: Sequence[int]) -> int:
+    """Return the size in bytes of each lane's state row; see `checked_states`.
+
+    Raises
+    ------
+    InputError
+        The rows of these lanes have different lengths.
+    """
+    own = [formats[lane] for lane in lanes] if len(formats) > 1 else formats[:1]
+    widths = {each.state_nbytes for each in own or formats[:1]}
+    if len(widths) > 1:
+        raise InputError(
+            f"the state rows of these lanes have different lengths, {sorted(widths)} bytes; get "
+            "rows of equal length in one call, and other rows in further calls"
+        )
+    return widths.pop()
+
+
+def checked_reseeds(seeds: Any, count: int) -> list[int] | None:
+    """Return one seed for each of `count` lanes; ``None`` if `seeds` is ``None``.
+
+    Raises
+    ------
+    InputError
+        There are not `count` seeds, or one is not a whole number of at least 0.
+    """
+    if seeds is None:
+        return None
+    given = [seeds] if np.ndim(seeds) == 0 else list(seeds)
+    if len(given) != count or None in given:
+        raise InputError(f"seeds must have one entry for each of {count} lanes, got {seeds!r}")
+    return [seed for seed in whole_seeds(given) if seed is not None]
+
+
+def whole_seeds(seeds: Iterable[Any]) -> list[int | None]:
+    """Return seeds as Python integers, which Gymnasium needs; ``None`` stays ``None``.
+
+    Raises
+    ------
+    InputError
+        A seed is neither ``None`` nor a whole number of at least 0.
+
+    Examples
+    --------
+    >>> whole_seeds(np.arange(3))
+    [0, 1, 2]
+    """
+    whole: list[int | None] = []
+    for seed in seeds:
+        try:
+            number = None if seed is None else operator.index(seed)
+        except TypeError:
+            number = -1
+        if number is not None and number < 0:
+            raise InputError(f"seeds must be whole numbers of at least 0, got {seed!r}")
+        whole.append(number)
+    return whole
+
+
+def seed_after_loss(seed: int | None, num_losses: int) -> int | None:
+    """Return the new seed for a lane whose environment was lost with its process.
+
+    The new seed depends on the last seed that the lane was given, and on how often the lane has
+    been lost. If the lane was never given a seed, return ``None``.
+
+    >>> seed_after_loss(5, 1) != seed_after_loss(5, 2)
+    True
+    """
+    if seed is None:
+        return None
+    return int(np.random.SeedSequence([seed, num_losses]).generate_state(1)[0])

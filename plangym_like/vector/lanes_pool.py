@@ -15,8 +15,8 @@ from plangym_like.processes.wire import loads
 from plangym_like.vector.hosted_lanes import HostedLanes
 from plangym_like.vector.lane_memory import LaneMemory
 from plangym_like.vector.lane_stats import LaneStats
+from plangym_like.vector.lanes import seed_after_loss
 from plangym_like.vector.lanes_worker import Job, KeptCall, LanesWorker, Loss, Outcome
-from plangym_like.vector.seeding import seed_after_loss
 from plangym_like.vector.tree import tree_map
 
 logger = logging.getLogger("plangym_like")

@@ -22,9 +22,15 @@ from plangym_like.support.arguments import as_count, several_agents
 from plangym_like.vector.async_vector_env import AsyncPlanVectorEnv
 from plangym_like.vector.lane_parts import check_replacing
 from plangym_like.vector.lanes import Lanes
-from plangym_like.vector.make_lanes import EnvSource, env_factory, lanes_from, make_lanes
+from plangym_like.vector.make_lanes import (
+    EnvSource,
+    env_factory,
+    lanes_from,
+    make_lanes,
+    sample_episode,
+    sample_of,
+)
 from plangym_like.vector.process_lanes import ProcessLanes
-from plangym_like.vector.sample_episode import sample_episode, sample_of
 from plangym_like.vector.sequential_lanes import as_gym_env
 from plangym_like.vector.vector_env import PlanVectorEnv
 

@@ -14,16 +14,14 @@ from plangym_like.states.rows import Row, StateFormat
 from plangym_like.vector.hosted_lanes import Sources, Traits, formats_of, traits_of
 from plangym_like.vector.lane_memory import LaneForm, LaneMemory
 from plangym_like.vector.lane_parts import LaneParts, count_lanes, places_of, raise_first
-from plangym_like.vector.lane_states import checked_reseeds, checked_states
 from plangym_like.vector.lane_stats import LaneStats
-from plangym_like.vector.lanes import Lanes, Options, Seeds, Which
+from plangym_like.vector.lanes import Lanes, Options, Seeds, Which, checked_reseeds, checked_states
 from plangym_like.vector.lanes_worker import Job, LanesWorker
-from plangym_like.vector.row_copies import copy_rows, write_rows
-from plangym_like.vector.sample_episode import Sample
+from plangym_like.vector.make_lanes import Sample
 from plangym_like.vector.step_arrays import Flags, StepArrays
 from plangym_like.vector.step_call import StepCall
 from plangym_like.vector.step_runner import StepRunner
-from plangym_like.vector.tree import take, zeros
+from plangym_like.vector.tree import copy_rows, take, write_rows, zeros
 
 
 class ProcessLanes(Lanes):
@@ -41,7 +39,7 @@ class ProcessLanes(Lanes):
     episodes of its lanes end with a step that returns the last observation again, a reward of 0,
     ``truncated``, and the info ``{"worker_died": True}``. The lanes begin new episodes when they
     are reset. The seed of a new environment is derived from the last seed that its lane was given,
-    by `plangym_like.vector.seeding.seed_after_loss`. If `checkpoint_every` is given, episodes do
+    by `plangym_like.vector.lanes.seed_after_loss`. If `checkpoint_every` is given, episodes do
     not end but continue where they were; only the warning and `stats` show that a process died. If
     lanes cannot be restored, calls that cannot be repeated, such as `call`, raise
     `WorkerDiedError`.
@@ -70,7 +68,7 @@ class ProcessLanes(Lanes):
         Modules that the environments need; the fork server imports them once for all processes.
     expected : (Sample, ShortEpisode), optional
         A function that makes one of the environments, and the results of its short episode in this
-        process (see `plangym_like.vector.sample_episode`). Each other process has to repeat it.
+        process (see `plangym_like.vector.make_lanes`). Each other process has to repeat it.
 
     Attributes
     ----------

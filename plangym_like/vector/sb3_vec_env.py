@@ -12,10 +12,10 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from plangym_like.batch.ownership import owned_info
 from plangym_like.errors import ClosedError
+from plangym_like.vector.batching import batch_actions
 from plangym_like.vector.lanes import Lanes
 from plangym_like.vector.step_arrays import StepArrays
 from plangym_like.vector.tree import tree_map
-from plangym_like.vector.vector_arguments import batch_actions
 
 Indices = None | int | Iterable[int]
 

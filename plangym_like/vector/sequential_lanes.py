@@ -14,12 +14,11 @@ from plangym_like.batch.simulator import as_flag, as_reward
 from plangym_like.env import PlanEnv
 from plangym_like.envs.preprocessed_atari import skip_unread_screens
 from plangym_like.errors import ActionError, InputError
-from plangym_like.vector.fitting import put_fitting
+from plangym_like.vector.batching import alike_columns
 from plangym_like.vector.lanes import Lanes, Which, add_note, is_plan_env
 from plangym_like.vector.last_users import last_user
 from plangym_like.vector.step_arrays import StepArrays
-from plangym_like.vector.tree import take, tree_map
-from plangym_like.vector.vector_infos import alike_columns
+from plangym_like.vector.tree import put_fitting, take, tree_map
 
 # Rewards and flags of these types need no further checks.
 _NUMBERS = frozenset((float, bool, np.float64, np.float32, np.int64, np.int32, np.bool_))

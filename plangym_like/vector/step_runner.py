@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from plangym_like.vector.lane_memory import LaneArrays
 from plangym_like.vector.lane_parts import LaneParts, raise_first
 from plangym_like.vector.lanes_worker import Job, LanesWorker
-from plangym_like.vector.row_copies import put_batch
 from plangym_like.vector.step_call import StepCall
+from plangym_like.vector.tree import put_batch
 
 
 class StepOutcome(NamedTuple):

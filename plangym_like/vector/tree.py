@@ -14,12 +14,15 @@ Leaf(shape=(2, 2), dtype=dtype('uint8'))
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from plangym_like.batch.ownership import owned
+from plangym_like.batch.spaces import as_dtype
 from plangym_like.batch.spaces import is_leaf as is_leaf_space
 from plangym_like.errors import InputError
 
@@ -149,7 +152,7 @@ def layout_of(
         A tree of arrays, tensors and numbers.
     space : gymnasium.Space, optional
         The space of `example`. If its elements are arrays of one shape, shape and dtype are taken
-        from the space; `plangym_like.vector.fitting` checks that values have them.
+        from the space; `plangym_like.vector.tree` checks that values have them.
     objects : bool
         Whether to use a leaf of dtype ``object`` for a space whose elements are not arrays of one
         shape, as Gymnasium's vector API does.
@@ -258,3 +261,135 @@ def _leaf(shape: Sequence[int], dtype: Any, part: str) -> Leaf:
             f"{part} is of dtype {dtype}; only numbers and arrays of numbers can be batched"
         )
     return Leaf(tuple(shape), dtype)
+
+
+def put_batch(rows: Any, values: Any, which: Any = ...) -> bool:
+    """Copy the tree of arrays `values` to `rows`; with `which`, copy only the rows `which`.
+
+    Returns
+    -------
+    bool
+        False if `rows` is ``None``, or if containers, shapes or dtypes differ. Some arrays may then
+        have been copied already.
+    """
+    if isinstance(rows, np.ndarray):
+        if type(values) is not np.ndarray or values.dtype != rows.dtype:
+            return False
+        if values.shape != rows.shape:
+            return False
+        rows[which] = values[which]
+        return True
+    if isinstance(rows, dict):
+        alike = isinstance(values, dict) and values.keys() == rows.keys()
+        return alike and all(put_batch(row, values[key], which) for key, row in rows.items())
+    if isinstance(rows, tuple):
+        alike = isinstance(values, tuple) and len(values) == len(rows)
+        return alike and all(map(put_batch, rows, values, repeat(which)))
+    return False
+
+
+def write_rows(target: Any, rows: Any, values: Any) -> None:
+    """Write the tree `values` to the rows `rows` of the arrays in the tree `target`."""
+
+    def write(to: Any, value: Any) -> None:
+        to[rows] = value
+
+    tree_map(write, target, values)
+
+
+def copy_rows(target: Any, source: Any, rows: Any = ...) -> None:
+    """Copy the rows `rows` of the arrays in the tree `source` to the same rows of `target`."""
+
+    if type(target) is np.ndarray:  # the usual case, in less time than the general one
+        target[rows] = source[rows]
+        return
+
+    def copy(to: Any, values: Any) -> None:
+        to[rows] = values[rows]
+
+    tree_map(copy, target, source)
+
+
+def as_fitting(
+    value: Any, shape: tuple[int, ...], dtype: np.dtype[Any], place: str
+) -> NDArray[Any]:
+    """Return `value` as an array of exactly the given shape and dtype.
+
+    Parameters
+    ----------
+    value : array, number, or list of numbers
+    shape : tuple of int
+    dtype : numpy.dtype
+        The dtype of the result. It must be able to hold the numbers; see
+        `plangym_like.batch.spaces.as_dtype`.
+    place : str
+        The name of the value in the error message.
+
+    Raises
+    ------
+    InputError
+        `value` has another shape, or holds something other than numbers that `dtype` can hold.
+    """
+    array = as_numbers(value)
+    if array is None:
+        raise InputError(
+            f"{place} must be numbers of shape {shape} and dtype {dtype}, got {value!r}"
+        )
+    if array.shape != shape:
+        raise InputError(f"{place} must have the shape {shape}, got the shape {array.shape}")
+    fitting = as_dtype(array, dtype)
+    if fitting is None:
+        raise InputError(
+            f"{place} must be {dtype}, got {array.dtype} with values from {array.min()} to "
+            f"{array.max()}, which {dtype} cannot hold"
+        )
+    return fitting
+
+
+def as_numbers(value: Any) -> NDArray[Any] | None:
+    """Return `value` as an array of numbers, or ``None`` if it is something else."""
+    try:
+        array = as_array(value)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    return array if array.dtype.kind in NUMERIC_KINDS else None
+
+
+def put_fitting(
+    rows: Any, lane: int, value: Any, place: str = "observation", first_lane: int = 0
+) -> None:
+    """Write the tree `value` into row `lane` of `rows`, a tree of arrays with the same containers.
+
+    In error messages, row 0 is lane `first_lane`.
+
+    Raises
+    ------
+    InputError
+        A part is missing or unexpected, or a leaf does not fit (see `as_fitting`); the message
+        names the lane and the part.
+    """
+    if isinstance(rows, np.ndarray):
+        shape = rows.shape[1:]
+        if type(value) is np.ndarray and value.dtype is rows.dtype and value.shape == shape:
+            rows[lane] = value
+            return
+        if rows.dtype == object:
+            rows[lane] = owned(value)
+            return
+        rows[lane] = as_fitting(value, shape, rows.dtype, f"lane {first_lane + lane}'s {place}")
+    elif isinstance(rows, dict):
+        keys = value.keys() if isinstance(value, Mapping) else None
+        if keys != rows.keys():
+            told = type(value).__name__ if keys is None else f"the keys {list(keys)}"
+            raise InputError(
+                f"lane {first_lane + lane}'s {place} must have the keys {list(rows)}, got {told}"
+            )
+        for key, row in rows.items():
+            put_fitting(row, lane, value[key], f"{place}[{key!r}]", first_lane)
+    elif isinstance(rows, (tuple, list)):
+        if not isinstance(value, (tuple, list, np.ndarray)) or len(value) != len(rows):
+            raise InputError(
+                f"lane {first_lane + lane}'s {place} must have {len(rows)} parts, got {value!r}"
+            )
+        for number, (row, part) in enumerate(zip(rows, value, strict=True)):
+            put_fitting(row, lane, part, f"{place}[{number}]", first_lane)

@@ -14,9 +14,9 @@ from plangym_like.batchers.engine.tensor_fitting import as_actions
 from plangym_like.batchers.rollout import evaluate, multi, same
 from plangym_like.batchers.workspaces import ParallelGymAgent, Workspace
 from plangym_like.errors import ActionError, EnvApiError, InputError, RewardError
-from plangym_like.vector.fitting import as_fitting
 from plangym_like.vector.make_lanes import make_lanes
 from plangym_like.vector.step_arrays import StepArrays
+from plangym_like.vector.tree import as_fitting
 
 IMAGE = spaces.Box(0, 255, (3,), np.uint8)
 SPEED = spaces.Box(-9, 9, (1,), np.float32)

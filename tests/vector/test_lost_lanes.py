@@ -23,8 +23,8 @@ from small_envs import Nested
 import plangym_like
 from plangym_like.errors import WorkerDiedError, WorkerStartError
 from plangym_like.vector.hosted_lanes import make_part
+from plangym_like.vector.lanes import seed_after_loss
 from plangym_like.vector.process_lanes import ProcessLanes
-from plangym_like.vector.seeding import seed_after_loss
 
 SEEDS = [3, 4, 99, 3, 12]
 MODES = pytest.mark.parametrize("mode", ["step", "step_next", "step_same"])

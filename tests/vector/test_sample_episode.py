@@ -18,8 +18,7 @@ from gymnasium.envs.mujoco.hopper_v5 import HopperEnv
 import plangym_like
 from plangym_like.errors import DifferentWorkerError, WorkerStartError
 from plangym_like.vector import make_vec
-from plangym_like.vector.make_lanes import lanes_from
-from plangym_like.vector.sample_episode import compare_sample, sample_episode, sample_of
+from plangym_like.vector.make_lanes import compare_sample, lanes_from, sample_episode, sample_of
 
 
 @pytest.fixture

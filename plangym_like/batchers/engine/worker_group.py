@@ -12,7 +12,7 @@ from plangym_like.batchers.engine.group_context import GroupContext
 from plangym_like.batchers.engine.workers import Call, PoolOptions, Workers
 from plangym_like.errors import ClosedError, WorkerTimeoutError
 from plangym_like.support.arguments import as_count, check_seconds
-from plangym_like.vector.sample_episode import Sample
+from plangym_like.vector.make_lanes import Sample
 
 # How often to check that workers make progress.
 _CHECK_SECONDS = 0.25
@@ -56,7 +56,7 @@ class WorkerGroup:
         Modules that all workers use; a fork server imports them once.
     sample : callable, optional
         Returns a new environment like those of the objects, and a function that closes it. Workers
-        compare it with one in a copy of this process (see `plangym_like.vector.sample_episode`).
+        compare it with one in a copy of this process (see `plangym_like.vector.make_lanes`).
 
     Raises
     ------

@@ -20,7 +20,7 @@ from plangym_like.execution.known_ids import know, known_ids
 from plangym_like.execution.short_episode import ShortEpisode
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.results import Future
-from plangym_like.vector.sample_episode import Sample, compare_sample, sample_episode
+from plangym_like.vector.make_lanes import Sample, compare_sample, sample_episode
 from plangym_like.vector.shared_arrays import SharedArrays
 from plangym_like.vector.tree import take, with_axes
 

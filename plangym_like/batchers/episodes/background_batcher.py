@@ -36,7 +36,7 @@ from plangym_like.batchers.start_states import StartStates
 from plangym_like.errors import ClosedError, InputError, WorkerTimeoutError
 from plangym_like.processes.child import interrupts_deferred
 from plangym_like.support.arguments import as_count
-from plangym_like.vector.seeding import whole_seeds
+from plangym_like.vector.lanes import whole_seeds
 from plangym_like.vector.shared_arrays import SharedArrays
 from plangym_like.vector.tree import Leaf, with_axes
 

@@ -11,14 +11,13 @@ import numpy as np
 import torch
 
 from plangym_like.batchers.engine.group_context import GroupContext
-from plangym_like.batchers.engine.random_streams import RandomStreams
+from plangym_like.batchers.engine.random_streams import RandomStreams, seed_groups
 from plangym_like.batchers.episodes.dict_tensor import DictTensor
 from plangym_like.batchers.episodes.episode_loop import EpisodeArgs, EpisodeLoop
 from plangym_like.batchers.episodes.gym_env import GymEnv
 from plangym_like.batchers.episodes.vec_env import VecEnv
 from plangym_like.batchers.time_buffer import TimeBuffer
 from plangym_like.errors import ClosedError, InputError
-from plangym_like.vector.seeding import seed_groups
 from plangym_like.vector.tree import take, tree_leaves, tree_map
 
 # The name of the agent's weights in shared memory.

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from plangym_like.batchers.engine.random_streams import RandomStreams, without_trace
+from plangym_like.batchers.engine.random_streams import GroupSeed, RandomStreams, without_trace
 from plangym_like.batchers.engine.tensor_fitting import copy_actions, copy_fitting
 from plangym_like.batchers.engine.tensor_tree import (
     as_tensors,
@@ -29,7 +29,6 @@ from plangym_like.batchers.rollout.fragment_buffer import (
 from plangym_like.batchers.start_states import StartStates
 from plangym_like.errors import InputError
 from plangym_like.vector.lanes import Lanes
-from plangym_like.vector.seeding import GroupSeed
 from plangym_like.vector.tree import Leaf, take, tree_leaves, tree_map
 
 

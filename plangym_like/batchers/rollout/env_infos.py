@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from plangym_like.batchers.engine.tensor_tree import as_torch_dtype, tensor_layout
 from plangym_like.errors import InputError
-from plangym_like.vector.fitting import as_numbers
-from plangym_like.vector.tree import layout_of
+from plangym_like.vector.tree import as_numbers, layout_of
 
 Path = tuple[Any, ...]
 _SCALARS = frozenset((int, float, bool, np.float64, np.float32, np.int64, np.int32, np.bool_))

@@ -22,8 +22,8 @@ from plangym_like.batchers.episode_lanes import EpisodeLanes, Outcome
 from plangym_like.batchers.rollout.actor_module import BaseActorModule
 from plangym_like.batchers.start_states import StartStates
 from plangym_like.errors import InputError
+from plangym_like.vector.lanes import whole_seeds
 from plangym_like.vector.make_lanes import make_lanes
-from plangym_like.vector.seeding import whole_seeds
 from plangym_like.vector.tree import tree_map
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from plangym_like.batchers.engine.backend import Backend
+from plangym_like.batchers.engine.random_streams import seed_groups
 from plangym_like.batchers.rollout.actor_module import BaseActorModule, check_actor
 from plangym_like.batchers.rollout.delivery import Delivery
 from plangym_like.batchers.rollout.fragment_buffer import FragmentOptions
@@ -18,7 +19,6 @@ from plangym_like.batchers.start_states import StartStates
 from plangym_like.errors import InputError
 from plangym_like.support.arguments import as_count
 from plangym_like.vector.make_lanes import EnvSource
-from plangym_like.vector.seeding import seed_groups
 
 
 def rollout(

@@ -16,7 +16,7 @@ from plangym_like.batchers.rollout.fragment import Fragment
 from plangym_like.batchers.rollout.rollout_iterator import RolloutIterator
 from plangym_like.batchers.rollout.rollout_worker import ACTOR, BUFFERS, RolloutPlan, RolloutWorker
 from plangym_like.processes.child import interrupts_deferred
-from plangym_like.vector.sample_episode import sample_of
+from plangym_like.vector.make_lanes import sample_of
 
 
 class PooledRollout(RolloutIterator):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from plangym_like.batchers.engine.group_context import GroupContext
-from plangym_like.batchers.engine.random_streams import RandomStreams
+from plangym_like.batchers.engine.random_streams import GroupSeed, RandomStreams
 from plangym_like.batchers.engine.shared_actor import ActorCopy
 from plangym_like.batchers.rollout.actor_module import BaseActorModule
 from plangym_like.batchers.rollout.collector import Collector
@@ -20,7 +20,6 @@ from plangym_like.batchers.rollout.fragment_buffer import (
 )
 from plangym_like.batchers.start_states import StartStates
 from plangym_like.vector.make_lanes import EnvSource, lanes_from
-from plangym_like.vector.seeding import GroupSeed
 from plangym_like.vector.tree import take
 
 # Names in the memory that all groups share.

@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 import torch
 
-from plangym_like.batchers.engine.random_streams import RandomStreams
+from plangym_like.batchers.engine.random_streams import GroupSeed, RandomStreams, seed_groups
 from plangym_like.batchers.engine.tensor_tree import empty
 from plangym_like.batchers.rollout.actor_module import BaseActorModule, check_actor
 from plangym_like.batchers.rollout.collector import Collector
@@ -20,8 +20,8 @@ from plangym_like.batchers.rollout.rollout_iterator import RolloutIterator
 from plangym_like.batchers.start_states import StartStates
 from plangym_like.errors import InputError
 from plangym_like.support.arguments import as_count
+from plangym_like.vector.lanes import whole_seeds
 from plangym_like.vector.make_lanes import make_lanes
-from plangym_like.vector.seeding import GroupSeed, seed_groups, whole_seeds
 
 
 def rollout(

@@ -16,6 +16,7 @@ from gymnasium.wrappers import Autoreset
 from numpy.typing import NDArray
 from torch import Tensor
 
+from plangym_like.batchers.engine.random_streams import seed_groups
 from plangym_like.batchers.engine.tensor_fitting import as_actions
 from plangym_like.batchers.engine.tensor_tree import tensor_layout
 from plangym_like.batchers.start_states import StartStates
@@ -26,7 +27,6 @@ from plangym_like.batchers.workspaces.workspace import Workspace
 from plangym_like.errors import InputError
 from plangym_like.support.arguments import as_count
 from plangym_like.vector.make_lanes import env_factory, make_envs, make_lanes
-from plangym_like.vector.seeding import seed_groups
 from plangym_like.vector.tree import Leaf, is_leaf, tree_unflatten
 
 # Unique numbers for the rows that agents write.

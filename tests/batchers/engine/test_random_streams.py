@@ -3,10 +3,11 @@
 import random
 
 import numpy as np
+import pytest
 import torch
 
-from plangym_like.batchers.engine.random_streams import RandomStreams
-from plangym_like.vector.seeding import seed_groups
+from plangym_like.batchers.engine.random_streams import RandomStreams, seed_groups
+from plangym_like.errors import InputError
 
 
 def _draw() -> list[float]:
@@ -42,3 +43,15 @@ def test_without_words_the_process_draws_as_ever() -> None:
     with RandomStreams(None).in_place():
         first = torch.rand(1).item()
     assert [first, torch.rand(1).item()] == expected
+
+
+def test_no_two_lanes_share_a_seed() -> None:
+    groups = seed_groups(0, [50] * 20)
+    lanes = [seed for group in groups for seed in group.lanes]
+    assert len(set(lanes)) == 1000
+    assert all(0 <= seed < 2**31 for seed in lanes)
+    assert len({group.words for group in groups}) == 20
+    assert seed_groups(0, [50] * 20) == groups != seed_groups(1, [50] * 20)
+    assert seed_groups(None, [2]) != seed_groups(None, [2])
+    with pytest.raises(InputError):
+        seed_groups("zero", [2])  # type: ignore[arg-type]

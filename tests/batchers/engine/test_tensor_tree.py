@@ -6,9 +6,8 @@ import numpy as np
 import torch
 
 from plangym_like.batchers.engine.tensor_tree import as_arrays, empty, tensor_layout, tensor_over
-from plangym_like.vector.fitting import put_fitting
 from plangym_like.vector.shared_arrays import SharedArrays, attach_arrays
-from plangym_like.vector.tree import Leaf, layout_of, take, tree_leaves, with_axes
+from plangym_like.vector.tree import Leaf, layout_of, put_fitting, take, tree_leaves, with_axes
 
 
 class Pair(NamedTuple):
