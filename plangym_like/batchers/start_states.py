@@ -10,8 +10,9 @@ import torch
 from numpy.typing import NDArray
 
 from plangym_like.errors import InputError
+from plangym_like.vector.batching import checked_observations
 from plangym_like.vector.lanes import Lanes
-from plangym_like.vector.tree import put_fitting, take, tree_map
+from plangym_like.vector.tree import take, tree_map, write_rows
 
 
 @dataclass(frozen=True)
@@ -85,9 +86,10 @@ class StartStates:
         SnapshotError, StateError
             As in `Lanes.set_states`.
         """
+        space = lanes.observation_space
+        observations = checked_observations(self.obs, space, lanes.num_lanes)
         lanes.set_states(self.rows)
-        for lane in range(lanes.num_lanes):
-            put_fitting(obs, lane, take(self.obs, lane))
+        write_rows(obs, ..., observations)
 
 
 def _copied(value: Any) -> NDArray[Any]:

@@ -15,11 +15,11 @@ from gymnasium.vector.utils import batch_differing_spaces, batch_space, iterate
 from numpy.typing import NDArray
 
 from plangym_like.batch.ownership import owned_info
-from plangym_like.batch.spaces import as_dtype
-from plangym_like.errors import ActionError, InputError
+from plangym_like.batch.spaces import as_dtype, build, fitted, flatten, leaves
+from plangym_like.errors import ActionError, InputError, ObservationError
 from plangym_like.vector.lanes import Which, whole_seeds
 from plangym_like.vector.step_arrays import Flags
-from plangym_like.vector.tree import NUMERIC_KINDS, OBJECT, Leaf, as_fitting, has_objects, tree_map
+from plangym_like.vector.tree import NUMERIC_KINDS, OBJECT, Leaf, has_objects, tree_map
 
 Finals = Mapping[int, tuple[Any, dict[str, Any]]]
 # The usual types of numbers, for a quick check; rarer types of NumPy have a common base class.
@@ -185,29 +185,33 @@ def checked_flags(name: str, flags: Any, count: int) -> Flags:
     return np.broadcast_to(array, count)
 
 
-def checked_rows(name: str, rows: Any, like: Any, count: int) -> Any:
-    """Return `rows`, a tree of arrays ``(count, ...)``, in the dtypes of `like` ``(n, ...)``.
+def checked_observations(observations: Any, space: Space[Any], count: int) -> Any:
+    """Return `observations`, a tree of arrays ``(count, ...)``, with the dtypes of `space`.
 
     Raises
     ------
     InputError
         A part is missing, has another shape, or does not fit.
     """
-
-    def fit(leaf: NDArray[Any], part: Any) -> NDArray[Any]:
-        if not leaf.dtype.hasobject:
-            return as_fitting(part, (count, *leaf.shape[1:]), leaf.dtype, name)
-        if len(part) != count:
-            raise InputError(f"{name} must have {count} entries, got {len(part)}")
-        objects = np.empty(count, object)
-        for row, one in enumerate(part):
-            objects[row] = one
-        return objects
-
     try:
-        return tree_map(fit, like, rows)
-    except (KeyError, IndexError, TypeError) as error:
-        raise InputError(f"{name} must have the parts of the observation space") from error
+        parts = flatten(space, observations)
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise InputError("observations must have the parts of the observation space") from error
+    fitting = []
+    for part, (shape, dtype) in zip(parts, leaves(space), strict=True):
+        if dtype.hasobject:
+            if len(part) != count:
+                raise InputError(f"observations must have {count} entries, got {len(part)}")
+            objects = np.empty(count, object)
+            for row, one in enumerate(part):
+                objects[row] = one
+            fitting.append(objects)
+            continue
+        try:
+            fitting.append(fitted(space, part, (count, *shape), dtype))
+        except ObservationError as error:
+            raise InputError(f"observations do not fit the observation space: {error}") from error
+    return build(space, iter(fitting))
 
 
 def batch_actions(actions: Any, space: Space[Any], layout: Any, count: int) -> Any:

@@ -13,6 +13,7 @@ from gymnasium.spaces import Space
 from numpy.typing import NDArray
 
 from plangym_like.batch.ownership import owned, owned_info
+from plangym_like.batch.spaces import put
 from plangym_like.env import PlanEnv
 from plangym_like.errors import InputError, SnapshotError, StateError
 from plangym_like.snapshots.chains import links
@@ -21,9 +22,7 @@ from plangym_like.vector.lane_stats import LaneStats
 from plangym_like.vector.last_users import note_user
 from plangym_like.vector.step_arrays import Flags, StepArrays
 from plangym_like.vector.tree import (
-    layout_of,
     layout_of_space,
-    put_fitting,
     take,
     tree_map,
     zeros,
@@ -58,7 +57,7 @@ class Lanes(abc.ABC):
     observation_space, action_space : gymnasium.Space
         The spaces of one lane.
     observation_layout, action_layout : tree of Leaf
-        The layouts of one observation and of one action; the first is known after `start`.
+        The layouts of one observation and of one action.
     takes_objects : bool
         Whether spaces may have elements that are not arrays of one shape, such as text. These
         elements are leaves of dtype ``object``. This attribute may be set only before `start`.
@@ -78,7 +77,6 @@ class Lanes(abc.ABC):
     step_infos: bool = True
     exposed: bool = True
     steps_ended: bool = False
-    observation_layout: Any
 
     def __init__(self, envs: Sequence[Any], num_lanes: int) -> None:
         self.envs = list(envs)
@@ -115,6 +113,11 @@ class Lanes(abc.ABC):
         return None
 
     @cached_property
+    def observation_layout(self) -> Any:
+        """The layout of one observation, a tree of `Leaf`."""
+        return layout_of_space(self.observation_space, objects=self.takes_objects)
+
+    @cached_property
     def action_layout(self) -> Any:
         """The layout of one action, a tree of `Leaf`."""
         return layout_of_space(self.action_space, objects=self.takes_objects)
@@ -126,17 +129,9 @@ class Lanes(abc.ABC):
         method may be called again.
         """
         note_user(self.envs, self)
-        nones = [None] * self.num_lanes
-        obs: Any = None
-        for lane, given in enumerate(zip(seeds or nones, options or nones, strict=True)):
-            value = self._reset_noted(lane, *given)
-            if obs is None:
-                self.observation_layout = layout_of(
-                    value, self.observation_space, objects=self.takes_objects
-                )
-                obs = self.new_observations()
-            # Copied before the next reset: environments may return the same array again.
-            put_fitting(obs, lane, value, first_lane=self.first_lane)
+        obs = self.new_observations()
+        # Not the method of a subclass, which may leave out what only the first reset needs.
+        Lanes.reset(self, obs, seeds=seeds, options=options)
         return obs
 
     def new_observations(self) -> Any:
@@ -150,20 +145,25 @@ class Lanes(abc.ABC):
 
         `seeds` and `options` have one entry for each of `lanes`, in their order. Without a seed, a
         lane continues with its environment's random generator.
-        """
-        for place, lane in enumerate(self._chosen(lanes)):
-            seed, given = seeds[place] if seeds else None, options[place] if options else None
-            value = self._reset_noted(lane, seed, given)
-            put_fitting(obs, lane, value, first_lane=self.first_lane)
 
-    def _reset_noted(self, lane: int, seed: int | None, options: dict[str, Any] | None) -> Any:
-        try:
-            obs, info = self._reset(lane, seed, options)
-            self.infos[lane] = owned_info(info)
-        except BaseException as error:
-            add_note(error, f"raised while lane {self.first_lane + lane} was reset")
-            raise
-        return obs
+        Raises
+        ------
+        ObservationError
+            An observation does not fit its space.
+        RuntimeError
+            An environment raised `StopIteration`. All other exceptions are raised unchanged.
+        """
+        chosen = self._chosen(lanes)
+        nones = [None] * len(chosen)
+        for lane, seed, given in zip(chosen, seeds or nones, options or nones, strict=True):
+            try:
+                value, info = self._reset(lane, seed, given)
+                self.infos[lane] = owned_info(info)
+                # Copied before the next reset: environments may return the same array again.
+                put(self.observation_space, obs, lane, value)
+            except BaseException as error:
+                add_note(error, f"raised while lane {self.first_lane + lane} was reset")
+                raise
 
     @abc.abstractmethod
     def _reset(self, lane: int, seed: int | None, options: dict[str, Any] | None) -> Any:
@@ -177,7 +177,7 @@ class Lanes(abc.ABC):
 
         Raises
         ------
-        InputError, ObservationError
+        ObservationError, RewardError, EnvApiError
             An observation does not fit its space, or a reward or flag is not a single number.
         RuntimeError
             An environment raised `StopIteration`. All other exceptions are raised unchanged.

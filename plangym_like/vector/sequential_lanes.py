@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from plangym_like.batch.ownership import owned, owned_info
 from plangym_like.batch.simulator import as_flag, as_reward
+from plangym_like.batch.spaces import put
 from plangym_like.env import PlanEnv
 from plangym_like.envs.preprocessed_atari import skip_unread_screens
 from plangym_like.errors import ActionError, InputError
@@ -18,7 +19,7 @@ from plangym_like.vector.batching import alike_columns
 from plangym_like.vector.lanes import Lanes, Which, add_note, is_plan_env
 from plangym_like.vector.last_users import last_user
 from plangym_like.vector.step_arrays import StepArrays
-from plangym_like.vector.tree import put_fitting, take, tree_map
+from plangym_like.vector.tree import take, tree_map
 
 # Rewards and flags of these types need no further checks.
 _NUMBERS = frozenset((float, bool, np.float64, np.float32, np.int64, np.int32, np.bool_))
@@ -81,7 +82,7 @@ class SequentialLanes(Lanes):
         whole = plain and shape == () and dtype == np.int64
         lane, self._all_stepped = -1, False
         try:
-            for lane in range(self.num_lanes) if lanes is None else lanes:
+            for lane in self._chosen(lanes):
                 value, reward, ended, cut, info = self._gym_envs[lane].step(
                     _own_action(actions, lane)
                 )
@@ -102,7 +103,7 @@ class SequentialLanes(Lanes):
                 ) or (whole and type(value) is int):
                     obs[lane] = value
                 else:
-                    put_fitting(obs, lane, value, first_lane=self.first_lane)
+                    put(self.observation_space, obs, lane, value)
                 if ended or cut:
                     self._final_observations[lane] = owned(value)
         except BaseException as error:
@@ -137,8 +138,6 @@ def one_by_one(lanes: Lanes) -> SequentialLanes:
     others = SequentialLanes(lanes.envs)
     others._infos, others.takes_objects = lanes.infos, lanes.takes_objects
     others.first_lane = lanes.first_lane
-    if hasattr(lanes, "observation_layout"):
-        others.observation_layout = lanes.observation_layout
     return others
 
 

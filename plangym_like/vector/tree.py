@@ -21,9 +21,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.batch.ownership import owned
-from plangym_like.batch.spaces import as_dtype
-from plangym_like.batch.spaces import is_leaf as is_leaf_space
+from plangym_like.batch import spaces
 from plangym_like.errors import InputError
 
 NUMERIC_KINDS = "biufc"
@@ -122,18 +120,19 @@ def take(rows: Any, index: Any) -> Any:
     return tree_map(lambda leaf: leaf[index], rows)
 
 
-def as_array(value: Any) -> NDArray[Any]:
-    """Return a number, list or tensor as an array; ``bfloat16`` becomes ``float32``.
+def as_numbers(value: Any) -> NDArray[Any] | None:
+    """Return a number, list or tensor as an array of numbers; ``None`` if it is something else.
 
-    Raises
-    ------
-    TypeError, ValueError, RuntimeError
-        NumPy or torch cannot convert the value.
+    A tensor of dtype ``bfloat16``, which NumPy does not have, becomes ``float32``.
     """
-    if hasattr(value, "detach"):  # a tensor of torch, which is not imported here
-        value = value.detach().cpu()
-        value = value.float() if str(value.dtype) == "torch.bfloat16" else value
-    return np.asarray(value)
+    try:
+        if hasattr(value, "detach"):  # a tensor of torch, which is not imported here
+            value = value.detach().cpu()
+            value = value.float() if str(value.dtype) == "torch.bfloat16" else value
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    return array if array.dtype.kind in NUMERIC_KINDS else None
 
 
 def zeros(layout: Any, lead: Sequence[int]) -> Any:
@@ -141,86 +140,31 @@ def zeros(layout: Any, lead: Sequence[int]) -> Any:
     return tree_map(lambda leaf: np.zeros((*lead, *leaf.shape), leaf.dtype), layout)
 
 
-def layout_of(
-    example: Any, space: gymnasium.Space[Any] | None = None, *, objects: bool = False
-) -> Any:
-    """Return the tree of `Leaf` that describes `example`.
-
-    Parameters
-    ----------
-    example : tree
-        A tree of arrays, tensors and numbers.
-    space : gymnasium.Space, optional
-        The space of `example`. If its elements are arrays of one shape, shape and dtype are taken
-        from the space; `plangym_like.vector.tree` checks that values have them.
-    objects : bool
-        Whether to use a leaf of dtype ``object`` for a space whose elements are not arrays of one
-        shape, as Gymnasium's vector API does.
+def layout_of(example: Any) -> Any:
+    """Return the tree of `Leaf` that describes `example`, a tree of arrays, tensors and numbers.
 
     Raises
     ------
     InputError
-        A leaf is not a number or an array of numbers, or the containers differ from those of the
-        space; the message names the part.
+        A leaf is not a number or an array of numbers; the message names the part.
     """
-    return _layout(example, space, "the value", objects)
+    return _layout(example, "the value")
 
 
-def _layout(example: Any, space: Any, part: str, objects: bool) -> Any:
-    if objects and has_object_elements(space):
-        return OBJECT
-    if space is not None and space.shape is not None and space.dtype is not None:
-        return _leaf(space.shape, space.dtype, part)
-    spaces = _subspaces(example, space, part)
+def _layout(example: Any, part: str) -> Any:
     if isinstance(example, Mapping):
-        return {
-            key: _layout(value, spaces.get(key), f"{part}[{key!r}]", objects)
-            for key, value in example.items()
-        }
-    nested = isinstance(space, (gymnasium.spaces.Tuple, gymnasium.spaces.Dict))
-    if isinstance(example, tuple) or (isinstance(example, list) and (space is None or nested)):
-        parts = enumerate(example)
-        inner = [_layout(value, spaces.get(i), f"{part}[{i}]", objects) for i, value in parts]
-        # Tuples, as Gymnasium batches them, even if the environment returns a list.
-        return tuple(inner) if objects and nested else _sequence_like(example, inner)
+        return {key: _layout(value, f"{part}[{key!r}]") for key, value in example.items()}
+    if isinstance(example, (tuple, list)):
+        inner = [_layout(value, f"{part}[{i}]") for i, value in enumerate(example)]
+        return _sequence_like(example, inner)
     if example is None:
         return None
-    try:
-        array = as_array(example)
-    except ValueError as error:
-        raise InputError(f"{part} consists of parts with different shapes: {example!r}") from error
-    return _leaf(array.shape, array.dtype, part)
-
-
-def _subspaces(example: Any, space: Any, part: str) -> Mapping[Any, Any]:
-    """Check that `example` has the keys of `space`, and return the space of each part."""
-    if isinstance(space, gymnasium.spaces.Dict):
-        if not isinstance(example, Mapping) or example.keys() != space.spaces.keys():
-            raise InputError(f"{part} must have the keys {list(space.spaces)}, got {example!r}")
-        return space.spaces
-    if isinstance(space, gymnasium.spaces.Tuple):
-        if not isinstance(example, (tuple, list)) or len(example) != len(space.spaces):
-            raise InputError(f"{part} must have {len(space.spaces)} parts, got {example!r}")
-        return dict(enumerate(space.spaces))
-    return {}
-
-
-def has_object_elements(space: gymnasium.Space[Any] | None) -> bool:
-    """Return whether Gymnasium's vector API batches elements of `space` as tuples, not arrays.
-
-    >>> has_object_elements(gymnasium.spaces.Text(5))
-    True
-    """
-    if space is None or isinstance(space, (gymnasium.spaces.Dict, gymnasium.spaces.Tuple)):
-        return False
-    if not is_leaf_space(space):
-        return True  # also for a user's class of spaces, which Gymnasium batches as tuples
-    return space.shape is None or space.dtype is None or space.dtype.kind not in NUMERIC_KINDS
-
-
-def has_objects(layout: Any) -> bool:
-    """Return whether a layout has leaves of dtype ``object``."""
-    return any(leaf == OBJECT for leaf in tree_leaves(layout))
+    array = as_numbers(example)
+    if array is None:
+        raise InputError(
+            f"{part} is {example!r}; only numbers and arrays of numbers can be batched"
+        )
+    return Leaf(array.shape, array.dtype)
 
 
 def layout_of_space(space: gymnasium.Space[Any], *, objects: bool = False) -> Any:
@@ -230,37 +174,28 @@ def layout_of_space(space: gymnasium.Space[Any], *, objects: bool = False) -> An
     ----------
     space : gymnasium.Space
     objects : bool
-        See `layout_of`.
+        Whether to use a leaf of dtype ``object`` for a space whose elements are not arrays of one
+        shape. Gymnasium's vector API batches these elements as tuples.
 
     Raises
     ------
     InputError
-        The elements of the space have no fixed shape, or are not numbers.
+        `objects` is false, and elements of the space are not arrays of one shape.
 
     Examples
     --------
     >>> layout_of_space(gymnasium.spaces.Discrete(3))
     Leaf(shape=(), dtype=dtype('int64'))
     """
-    if isinstance(space, gymnasium.spaces.Dict):
-        parts = space.spaces.items()
-        return {key: layout_of_space(part, objects=objects) for key, part in parts}
-    if isinstance(space, gymnasium.spaces.Tuple):
-        return tuple(layout_of_space(part, objects=objects) for part in space.spaces)
-    if objects and has_object_elements(space):
-        return OBJECT
-    if space.shape is None or space.dtype is None:
+    parts = [Leaf(*leaf) for leaf in spaces.leaves(space)]
+    if not objects and OBJECT in parts:
         raise InputError(f"the elements of {space} are not arrays of one shape")
-    return _leaf(space.shape, space.dtype, str(space))
+    return spaces.build(space, iter(parts))
 
 
-def _leaf(shape: Sequence[int], dtype: Any, part: str) -> Leaf:
-    dtype = np.dtype(dtype)
-    if dtype.kind not in NUMERIC_KINDS:
-        raise InputError(
-            f"{part} is of dtype {dtype}; only numbers and arrays of numbers can be batched"
-        )
-    return Leaf(tuple(shape), dtype)
+def has_objects(layout: Any) -> bool:
+    """Return whether a layout has leaves of dtype ``object``."""
+    return OBJECT in tree_leaves(layout)
 
 
 def put_batch(rows: Any, values: Any, which: Any = ...) -> bool:
@@ -290,6 +225,9 @@ def put_batch(rows: Any, values: Any, which: Any = ...) -> bool:
 
 def write_rows(target: Any, rows: Any, values: Any) -> None:
     """Write the tree `values` to the rows `rows` of the arrays in the tree `target`."""
+    if type(target) is np.ndarray:  # the usual case, in less time than the general one
+        target[rows] = values
+        return
 
     def write(to: Any, value: Any) -> None:
         to[rows] = value
@@ -299,97 +237,4 @@ def write_rows(target: Any, rows: Any, values: Any) -> None:
 
 def copy_rows(target: Any, source: Any, rows: Any = ...) -> None:
     """Copy the rows `rows` of the arrays in the tree `source` to the same rows of `target`."""
-
-    if type(target) is np.ndarray:  # the usual case, in less time than the general one
-        target[rows] = source[rows]
-        return
-
-    def copy(to: Any, values: Any) -> None:
-        to[rows] = values[rows]
-
-    tree_map(copy, target, source)
-
-
-def as_fitting(
-    value: Any, shape: tuple[int, ...], dtype: np.dtype[Any], place: str
-) -> NDArray[Any]:
-    """Return `value` as an array of exactly the given shape and dtype.
-
-    Parameters
-    ----------
-    value : array, number, or list of numbers
-    shape : tuple of int
-    dtype : numpy.dtype
-        The dtype of the result. It must be able to hold the numbers; see
-        `plangym_like.batch.spaces.as_dtype`.
-    place : str
-        The name of the value in the error message.
-
-    Raises
-    ------
-    InputError
-        `value` has another shape, or holds something other than numbers that `dtype` can hold.
-    """
-    array = as_numbers(value)
-    if array is None:
-        raise InputError(
-            f"{place} must be numbers of shape {shape} and dtype {dtype}, got {value!r}"
-        )
-    if array.shape != shape:
-        raise InputError(f"{place} must have the shape {shape}, got the shape {array.shape}")
-    fitting = as_dtype(array, dtype)
-    if fitting is None:
-        raise InputError(
-            f"{place} must be {dtype}, got {array.dtype} with values from {array.min()} to "
-            f"{array.max()}, which {dtype} cannot hold"
-        )
-    return fitting
-
-
-def as_numbers(value: Any) -> NDArray[Any] | None:
-    """Return `value` as an array of numbers, or ``None`` if it is something else."""
-    try:
-        array = as_array(value)
-    except (TypeError, ValueError, RuntimeError):
-        return None
-    return array if array.dtype.kind in NUMERIC_KINDS else None
-
-
-def put_fitting(
-    rows: Any, lane: int, value: Any, place: str = "observation", first_lane: int = 0
-) -> None:
-    """Write the tree `value` into row `lane` of `rows`, a tree of arrays with the same containers.
-
-    In error messages, row 0 is lane `first_lane`.
-
-    Raises
-    ------
-    InputError
-        A part is missing or unexpected, or a leaf does not fit (see `as_fitting`); the message
-        names the lane and the part.
-    """
-    if isinstance(rows, np.ndarray):
-        shape = rows.shape[1:]
-        if type(value) is np.ndarray and value.dtype is rows.dtype and value.shape == shape:
-            rows[lane] = value
-            return
-        if rows.dtype == object:
-            rows[lane] = owned(value)
-            return
-        rows[lane] = as_fitting(value, shape, rows.dtype, f"lane {first_lane + lane}'s {place}")
-    elif isinstance(rows, dict):
-        keys = value.keys() if isinstance(value, Mapping) else None
-        if keys != rows.keys():
-            told = type(value).__name__ if keys is None else f"the keys {list(keys)}"
-            raise InputError(
-                f"lane {first_lane + lane}'s {place} must have the keys {list(rows)}, got {told}"
-            )
-        for key, row in rows.items():
-            put_fitting(row, lane, value[key], f"{place}[{key!r}]", first_lane)
-    elif isinstance(rows, (tuple, list)):
-        if not isinstance(value, (tuple, list, np.ndarray)) or len(value) != len(rows):
-            raise InputError(
-                f"lane {first_lane + lane}'s {place} must have {len(rows)} parts, got {value!r}"
-            )
-        for number, (row, part) in enumerate(zip(rows, value, strict=True)):
-            put_fitting(row, lane, part, f"{place}[{number}]", first_lane)
+    write_rows(target, rows, take(source, rows))

@@ -27,7 +27,7 @@ from plangym_like.vector.batching import (
     checked_indices,
     checked_mask,
     checked_mode,
-    checked_rows,
+    checked_observations,
     checked_seeds,
     observation_spaces,
     with_masks,
@@ -422,7 +422,8 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
                 "setting these states"
             )
         if observations is not None:
-            observations = checked_rows("observations", observations, self._obs, len(rows))
+            space = self._lanes.observation_space
+            observations = checked_observations(observations, space, len(rows))
         self._lanes.set_states(states, chosen, seeds)
         self._terminated[rows], self._truncated[rows], self._ended[rows] = False, False, flags
         if observations is not None:

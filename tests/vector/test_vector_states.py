@@ -256,9 +256,12 @@ def test_states_are_set_completely_or_not_at_all(make: Callable[..., Any]) -> No
         ({"observations": {"place": place}}, "observations must have the parts"),
         (
             {"observations": {"place": place[:2], "cargo": cargo}},
-            "observations must have the shape",
+            r"has shape \(2, 2\), but the shape is \(3, 2\)",
         ),
-        ({"observations": {"place": place, "cargo": ("a", "b")}}, "observations must be numbers"),
+        (
+            {"observations": {"place": place, "cargo": ("a", "b")}},
+            "do not fit the observation space",
+        ),
     ):
         with pytest.raises(InputError, match=words):
             envs.set_states(before, **options)

@@ -7,7 +7,14 @@ import torch
 
 from plangym_like.batchers.engine.tensor_tree import as_arrays, empty, tensor_layout, tensor_over
 from plangym_like.vector.shared_arrays import SharedArrays, attach_arrays
-from plangym_like.vector.tree import Leaf, layout_of, put_fitting, take, tree_leaves, with_axes
+from plangym_like.vector.tree import (
+    Leaf,
+    layout_of,
+    take,
+    tree_leaves,
+    with_axes,
+    write_rows,
+)
 
 
 class Pair(NamedTuple):
@@ -25,7 +32,7 @@ TREE = {
 def test_dtypes_and_containers_are_kept() -> None:
     rows = empty(tensor_layout(layout_of(TREE)), (4,))
     for row in range(4):
-        put_fitting(as_arrays(rows), row, TREE)
+        write_rows(as_arrays(rows), row, TREE)
     assert rows["image"].dtype == torch.uint8
     assert rows["both"][0].dtype == torch.float64
     assert rows["both"][1][0].dtype == torch.int16
@@ -45,7 +52,7 @@ def test_two_views_of_shared_memory() -> None:
     shared = SharedArrays(layout, tensor_over)
     assert [tensor.count_nonzero().item() for tensor in tree_leaves(shared.arrays)] == [0] * 5
     other = attach_arrays(os.dup(shared.fd), layout, tensor_over)
-    put_fitting(as_arrays(other), 2, TREE)
+    write_rows(as_arrays(other), 2, TREE)
     assert shared.arrays["image"][2].tolist() == TREE["image"].tolist()
     shared.close()
     assert other["image"][2, 1, 2] == 5
