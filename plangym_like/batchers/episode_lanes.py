@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.batchers.start_states import StartStates
+from plangym_like.errors import InputError
 from plangym_like.vector.lanes import Lanes, Options, Seeds
 from plangym_like.vector.step_arrays import StepArrays
-from plangym_like.vector.tree import tree_map
+from plangym_like.vector.tree import has_objects, layout_of_space, tree_map
 
 _NONE: NDArray[np.intp] = np.empty(0, np.intp)
 
@@ -50,9 +51,20 @@ class EpisodeLanes:
         The number of steps so far in each lane's episode.
     running : array of int or None
         The lanes that `step` steps, in ascending order; ``None`` for all. The others wait.
+
+    Raises
+    ------
+    InputError
+        Observations or actions are not arrays of one shape, so they cannot become tensors.
     """
 
     def __init__(self, lanes: Lanes, seed: Sequence[int] | None = None) -> None:
+        for space in (lanes.observation_space, lanes.action_space):
+            if has_objects(layout_of_space(space)):
+                raise InputError(
+                    f"the elements of {space} are not arrays of one shape, so they cannot become "
+                    "tensors"
+                )
         self.lanes = lanes
         self.timestep = np.zeros(lanes.num_lanes, np.int64)
         self.running: NDArray[np.intp] | None = None

@@ -197,7 +197,6 @@ class HostedLanes:
             self._shares_observations = form.shares_observations
             self._bell, self._columns = self._arrays.bell(), self._arrays.columns()
             self._bell.begin()
-            self.lanes.takes_objects = form.takes_objects
         for name, values in attributes.items():
             self._set_attr(name, values)
         if save >= 0:
@@ -237,13 +236,12 @@ class HostedLanes:
         return self.lanes.spaces
 
     def start(
-        self, slot: int, publish: bool, takes_objects: bool, seeds: Any, options: Any
+        self, slot: int, publish: bool, seeds: Any, options: Any
     ) -> tuple[Any, Any, list[dict[str, Any]]]:
         """Reset all lanes; return the layout of their observations, the observations and the infos.
 
         If the observations are in shared memory, ``None`` is returned in their place.
         """
-        self.lanes.takes_objects = takes_objects
         obs = self.lanes.start(seeds, options)
         infos = list(self.lanes.infos)
         if self._arrays is None or self._form is None:

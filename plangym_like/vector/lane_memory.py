@@ -76,15 +76,12 @@ class LaneForm(NamedTuple):
     num_lanes : int
     saved_nbytes : int
         The size of a state row in bytes; 0 if states are not saved.
-    takes_objects : bool
-        See `Lanes`.
     """
 
     actions: Any
     observations: Any
     num_lanes: int
     saved_nbytes: int
-    takes_objects: bool
 
     @property
     def shares_observations(self) -> bool:

@@ -57,10 +57,8 @@ class Lanes(abc.ABC):
     observation_space, action_space : gymnasium.Space
         The spaces of one lane.
     observation_layout, action_layout : tree of Leaf
-        The layouts of one observation and of one action.
-    takes_objects : bool
-        Whether spaces may have elements that are not arrays of one shape, such as text. These
-        elements are leaves of dtype ``object``. This attribute may be set only before `start`.
+        The layouts of one observation and of one action. Elements of spaces that are not arrays of
+        one shape, such as text, are leaves of dtype ``object``.
     first_lane : int
         The number of lane 0 in error messages, if these lanes are part of a larger group.
     has_states : bool
@@ -83,7 +81,6 @@ class Lanes(abc.ABC):
         self.num_lanes = num_lanes
         self.observation_space: Space[Any] = self.envs[0].observation_space
         self.action_space: Space[Any] = self.envs[0].action_space
-        self.takes_objects = False
         self.first_lane = 0
         self._infos: list[dict[str, Any]] = [{} for _ in range(num_lanes)]
         self.has_states = all(map(is_plan_env, self.envs))
@@ -115,12 +112,12 @@ class Lanes(abc.ABC):
     @cached_property
     def observation_layout(self) -> Any:
         """The layout of one observation, a tree of `Leaf`."""
-        return layout_of_space(self.observation_space, objects=self.takes_objects)
+        return layout_of_space(self.observation_space)
 
     @cached_property
     def action_layout(self) -> Any:
         """The layout of one action, a tree of `Leaf`."""
-        return layout_of_space(self.action_space, objects=self.takes_objects)
+        return layout_of_space(self.action_space)
 
     def start(self, seeds: Seeds = None, options: Options = None) -> Any:
         """Reset all lanes and return their observations, a tree of new arrays ``(n, ...)``.

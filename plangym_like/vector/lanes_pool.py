@@ -374,7 +374,7 @@ class LanesPool(WorkerPool[LanesWorker]):
         seeds = [seed_after_loss(seed, worker.num_losses) for seed in worker.seeds]
         assert self.memory is not None
         slot = 1 - worker.slot
-        job = "start", (self.memory.form.takes_objects, seeds, None), slot, False, -1
+        job = "start", (seeds, None), slot, False, -1
         _, obs, infos = loads(self._ask(worker, HostedLanes.perform, *job))
         if obs is None:
             obs = self._observations(worker, slot)

@@ -164,13 +164,12 @@ class ProcessLanes(Lanes):
 
     def start(self, seeds: Seeds = None, options: Options = None) -> Any:
         self.parts.begin()
-        self.parts.local.takes_objects = self.takes_objects
         found: list[Any] = []
 
         def job(worker: LanesWorker) -> Job:
             rows = worker.rows
             worker.seeds = list(seeds[rows]) if seeds else [None] * worker.num_lanes
-            return Job("start", (self.takes_objects, worker.seeds, options and options[rows]))
+            return Job("start", (worker.seeds, options and options[rows]))
 
         def here() -> None:
             rows = self.parts.own
@@ -375,7 +374,7 @@ class ProcessLanes(Lanes):
     def _new_memory(self) -> LaneMemory:
         nbytes = self.state_nbytes if self._keeps_jobs else 0
         layouts = self.action_layout, self.observation_layout
-        return LaneMemory(LaneForm(*layouts, self.num_lanes, nbytes, self.takes_objects))
+        return LaneMemory(LaneForm(*layouts, self.num_lanes, nbytes))
 
     def _is_in_place(self, obs: Any) -> bool:
         memory = self.parts.pool.memory

@@ -136,8 +136,7 @@ def one_by_one(lanes: Lanes) -> SequentialLanes:
         Each environment must be in the current state of its lane.
     """
     others = SequentialLanes(lanes.envs)
-    others._infos, others.takes_objects = lanes.infos, lanes.takes_objects
-    others.first_lane = lanes.first_lane
+    others._infos, others.first_lane = lanes.infos, lanes.first_lane
     return others
 
 

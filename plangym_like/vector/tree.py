@@ -167,30 +167,18 @@ def _layout(example: Any, part: str) -> Any:
     return Leaf(array.shape, array.dtype)
 
 
-def layout_of_space(space: gymnasium.Space[Any], *, objects: bool = False) -> Any:
+def layout_of_space(space: gymnasium.Space[Any]) -> Any:
     """Return the tree of `Leaf` that describes the elements of `space`.
 
-    Parameters
-    ----------
-    space : gymnasium.Space
-    objects : bool
-        Whether to use a leaf of dtype ``object`` for a space whose elements are not arrays of one
-        shape. Gymnasium's vector API batches these elements as tuples.
-
-    Raises
-    ------
-    InputError
-        `objects` is false, and elements of the space are not arrays of one shape.
+    Elements that are not arrays of one shape are leaves of dtype ``object``. Gymnasium's vector API
+    batches them as tuples.
 
     Examples
     --------
     >>> layout_of_space(gymnasium.spaces.Discrete(3))
     Leaf(shape=(), dtype=dtype('int64'))
     """
-    parts = [Leaf(*leaf) for leaf in spaces.leaves(space)]
-    if not objects and OBJECT in parts:
-        raise InputError(f"the elements of {space} are not arrays of one shape")
-    return spaces.build(space, iter(parts))
+    return spaces.build(space, (Leaf(*leaf) for leaf in spaces.leaves(space)))
 
 
 def has_objects(layout: Any) -> bool:

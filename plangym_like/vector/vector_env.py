@@ -86,7 +86,6 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
         observation_mode: str | tuple[Space[Any], Space[Any]] = "same",
     ) -> None:
         self._lanes = lanes
-        lanes.takes_objects = True
         self.num_envs = lanes.num_lanes
         # The results of the last calls; observations come with the first reset.
         self._obs: Any = None

@@ -13,7 +13,13 @@ from gymnasium import spaces
 from plangym_like.batchers.engine.tensor_fitting import as_actions
 from plangym_like.batchers.rollout import evaluate, multi, same
 from plangym_like.batchers.workspaces import ParallelGymAgent, Workspace
-from plangym_like.errors import ActionError, EnvApiError, ObservationError, RewardError
+from plangym_like.errors import (
+    ActionError,
+    EnvApiError,
+    InputError,
+    ObservationError,
+    RewardError,
+)
 from plangym_like.vector.make_lanes import make_lanes
 from plangym_like.vector.step_arrays import StepArrays
 
@@ -178,3 +184,8 @@ def test_observations_that_share_memory_are_told_apart() -> None:
             return shared, {}
 
     assert make_lanes([Borrowing(1), Borrowing(2)]).start()[:, 0].tolist() == [1, 2]
+
+
+def test_what_is_no_array_cannot_become_a_tensor() -> None:
+    with pytest.raises(InputError, match=r"elements of Text\(.*\) are not arrays of one shape"):
+        evaluate([Says(spaces.Text(5), "a", "a")], Follower(), n_steps=5)

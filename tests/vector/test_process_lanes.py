@@ -50,9 +50,8 @@ MakeLanes = Callable[..., ProcessLanes]
 def make() -> Iterator[MakeLanes]:
     made: list[ProcessLanes] = []
 
-    def make(sources: Any, *args: Any, objects: bool = False, **kwargs: Any) -> ProcessLanes:
+    def make(sources: Any, *args: Any, **kwargs: Any) -> ProcessLanes:
         made.append(ProcessLanes(sources, *args, **kwargs))
-        made[-1].takes_objects = objects
         return made[-1]
 
     yield make
@@ -60,10 +59,8 @@ def make() -> Iterator[MakeLanes]:
         lanes.close()
 
 
-def _here(sources: Any, count: int = len(SEEDS), objects: bool = False) -> Lanes:
-    lanes = make_part(sources, 0, count)
-    lanes.takes_objects = objects
-    return lanes
+def _here(sources: Any, count: int = len(SEEDS)) -> Lanes:
+    return make_part(sources, 0, count)
 
 
 def _pids(lanes: ProcessLanes) -> list[int]:
@@ -91,8 +88,8 @@ def test_any_number_of_processes_gives_the_same(
 
 @MODES
 def test_observations_that_are_objects(make: MakeLanes, mode: str) -> None:
-    expected = Player(_here(Teller, objects=True), mode).play(SEEDS, 40)
-    played = Player(make(Teller, len(SEEDS), objects=True), mode).play(SEEDS, 40)
+    expected = Player(_here(Teller), mode).play(SEEDS, 40)
+    played = Player(make(Teller, len(SEEDS)), mode).play(SEEDS, 40)
     assert plain(played) == plain(expected)
     assert any(flags.any() for _, _, flags, *_ in expected[1:])
 
