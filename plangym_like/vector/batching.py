@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from plangym_like.batch.spaces import as_dtype, build, fitted, flatten, leaves
 from plangym_like.errors import ActionError, InputError, ObservationError
 from plangym_like.vector.lanes import Which, whole_seeds
 from plangym_like.vector.step_arrays import Flags
-from plangym_like.vector.tree import NUMERIC_KINDS, OBJECT, Leaf, has_objects, tree_map
+from plangym_like.vector.tree import NUMERIC_KINDS, Leaf, has_objects, tree_map
 
 Finals = Mapping[int, tuple[Any, dict[str, Any]]]
 # The usual types of numbers, for a quick check; rarer types of NumPy have a common base class.
@@ -234,8 +235,11 @@ def batch_actions(actions: Any, space: Space[Any], layout: Any, count: int) -> A
     InputError
         There are not `count` actions, or they have another shape or are not numbers.
     """
-    if isinstance(layout, Leaf) and layout is not OBJECT:
-        return _as_array(layout, actions, count)
+    if isinstance(layout, Leaf) and not layout.dtype.hasobject:
+        array = np.asarray(actions)
+        if array.dtype == layout.dtype and array.shape == (count, *layout.shape):
+            return array  # the usual case, in less time than the general one
+        return _as_array(layout, array, count)
     if not has_objects(layout):
         return tree_map(lambda leaf, given: _as_array(leaf, given, count), layout, actions)
     rows = list(iterate(space, actions))
@@ -307,22 +311,21 @@ def alike_columns(
     All infos must have the same keys. The values of a key must be numbers of the same type, or
     arrays of the same shape and dtype. If `only` is given, it must contain the types of all values.
     """
-    first, *others = infos
+    first = infos[0]
     if only is not None and not only.issuperset(map(type, first.values())):
         return None
     names = list(first)
-    for info in others:
+    for info in infos:
         if list(info) != names:
             return None
     found: dict[str, NDArray[Any]] = {}
     for name, value in first.items():
-        if _is_special(name):
+        # Gymnasium treats these names specially, or may use them for a mask.
+        if name == "final_obs" or str(name)[:1] == "_":
             return None
-        kind, values = type(value), [value]
-        if others:
-            values = [info[name] for info in infos]
-            if len(set(map(type, values))) > 1:
-                return None
+        kind, values = type(value), list(map(itemgetter(name), infos))
+        if len(set(map(type, values))) > 1:
+            return None
         if kind in _PLAIN or issubclass(kind, np.number):
             found[name] = np.array(values, kind)
         elif kind is np.ndarray and _are_alike(values):
@@ -330,11 +333,6 @@ def alike_columns(
         else:
             return None
     return found
-
-
-def _is_special(name: Any) -> bool:
-    """Return whether Gymnasium treats the name specially, or may use it for a mask."""
-    return name == "final_obs" or str(name)[:1] == "_"
 
 
 def with_masks(columns: Mapping[str, NDArray[Any]]) -> dict[str, Any]:

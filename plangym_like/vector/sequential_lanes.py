@@ -19,7 +19,7 @@ from plangym_like.vector.batching import alike_columns
 from plangym_like.vector.lanes import Lanes, Which, add_note, is_plan_env
 from plangym_like.vector.last_users import last_user
 from plangym_like.vector.step_arrays import StepArrays
-from plangym_like.vector.tree import take, tree_map
+from plangym_like.vector.tree import take
 
 # Rewards and flags of these types need no further checks.
 _NUMBERS = frozenset((float, bool, np.float64, np.float32, np.int64, np.int32, np.bool_))
@@ -80,14 +80,15 @@ class SequentialLanes(Lanes):
         plain = isinstance(obs, np.ndarray)
         shape, dtype = (obs.shape[1:], obs.dtype) if plain else ((), None)
         whole = plain and shape == () and dtype == np.int64
+        simple = type(actions) is np.ndarray and not actions.dtype.hasobject
         lane, self._all_stepped = -1, False
         try:
-            for lane in self._chosen(lanes):
-                value, reward, ended, cut, info = self._gym_envs[lane].step(
-                    _own_action(actions, lane)
-                )
+            for lane in range(self.num_lanes) if lanes is None else self._chosen(lanes):
+                # A copy, because the environment may keep or change it.
+                action = actions[lane].copy() if simple else owned(take(actions, lane))
+                value, reward, ended, cut, info = self._gym_envs[lane].step(action)
                 # Copied before the next step, because environments may share memory of infos.
-                self.infos[lane] = owned_info(info)
+                self._infos[lane] = owned_info(info)
                 if type(reward) not in _NUMBERS:
                     reward = as_reward(reward)
                 if type(ended) not in _FLAGS:
@@ -183,10 +184,3 @@ class LiveEnv:
             self._has_raised = True
             self.current.fail()
             raise
-
-
-def _own_action(actions: Any, lane: int) -> Any:
-    """Return a copy of the action of `lane`, so that the environment may keep it."""
-    if isinstance(actions, np.ndarray):
-        return owned(actions[lane])
-    return tree_map(owned, take(actions, lane))

@@ -223,20 +223,19 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
         out = StepArrays(self._obs, self._rewards, self._terminated, self._truncated)
         finals: Finals = {}
         reset: set[int] = set()
-        if self.autoreset_mode is AutoresetMode.NEXT_STEP:
-            if np.count_nonzero(self._ended):
-                reset = set(np.flatnonzero(self._ended).tolist())
-            self._lanes.step_next(batch, out, self._ended)
-        elif self.autoreset_mode is AutoresetMode.SAME_STEP:
+        if self.autoreset_mode is AutoresetMode.SAME_STEP:
             finals = self._lanes.step_same(batch, out)
             reset = set(finals)
-        else:
-            if self._ended.any():
-                raise ResetNeeded(
-                    f"the episodes of environments {np.flatnonzero(self._ended).tolist()} have "
-                    "ended: reset them with options={'reset_mask': ...}"
-                )
+        elif not np.count_nonzero(self._ended):
             self._lanes.step(batch, out)
+        elif self.autoreset_mode is AutoresetMode.NEXT_STEP:
+            reset = set(np.flatnonzero(self._ended).tolist())
+            self._lanes.step_next(batch, out, self._ended)
+        else:
+            raise ResetNeeded(
+                f"the episodes of environments {np.flatnonzero(self._ended).tolist()} have ended: "
+                "reset them with options={'reset_mask': ...}"
+            )
         np.logical_or(self._terminated, self._truncated, out=self._ended)
         if finals:
             self._ended[list(finals)] = False
@@ -483,7 +482,9 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
 
     def _observations(self) -> Any:
         obs = self._obs
-        return self._handed_out(obs) if type(obs) is np.ndarray else tree_map(self._handed_out, obs)
+        if type(obs) is np.ndarray and not obs.dtype.hasobject:
+            return obs.copy() if self.copy else obs
+        return tree_map(self._handed_out, obs)
 
     def _handed_out(self, leaf: NDArray[Any]) -> Any:
         if leaf.dtype.hasobject:
