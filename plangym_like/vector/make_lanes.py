@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import repeat
 from typing import Any
 
 import gymnasium
@@ -93,15 +94,20 @@ def make_lanes(envs: Sequence[Any], *, vectorise: bool = True, fewest: int = 1) 
 
 
 def lanes_from(
-    source: EnvSource, num_lanes: int, *, vectorise: bool = True, fewest: int = 1
+    sources: EnvSource | Sequence[EnvSource],
+    num_lanes: int,
+    *,
+    vectorise: bool = True,
+    fewest: int = 1,
 ) -> Lanes:
     """Return `num_lanes` lanes of new environments.
 
     Parameters
     ----------
-    source : str or callable
+    sources : str or callable, or a sequence of them
         An id, which means ``plangym_like.make(id, remove_time_limit=False)``, or a callable that
-        returns a new `gymnasium.Env` or `PlanEnv`. Lanes of a `PlanEnv` have state rows.
+        returns a new `gymnasium.Env` or `PlanEnv`; or one for each lane. Lanes of a `PlanEnv` have
+        state rows.
     num_lanes : int
     vectorise : bool
         Whether to step environments with their vectorised form, if they have one.
@@ -121,14 +127,15 @@ def lanes_from(
     >>> bool((lanes.get_states([0]) == lanes.get_states([3])).all())
     True
     """
+    alike = isinstance(sources, str) or callable(sources)
+    each: Any = repeat(sources, num_lanes) if alike else sources
+    rows = alike and vectorise and num_lanes >= fewest
     envs: list[Any] = []
     with trials_shared():
-        if vectorise and num_lanes >= fewest:
+        for source in each:
             _make_another(source, envs, num_lanes)
-            if _steps_rows_best(envs[0], num_lanes):
+            if rows and len(envs) == 1 and _steps_rows_best(envs[0], num_lanes):
                 return RowLanes(envs[0], num_lanes)
-        while len(envs) < num_lanes:
-            _make_another(source, envs, num_lanes)
     return make_lanes(envs, vectorise=vectorise, fewest=fewest)
 
 

@@ -223,23 +223,21 @@ def _make_lanes(
     `in_processes` are options of `ProcessLanes`, which is used if it is worth it.
     """
     form: dict[str, Any] = {"vectorise": vectorise, "fewest": _FEWEST_AT_ONCE}
-    is_one = len(factories) == 1
+    sources = factories if len(factories) > 1 else factories[0]
     with trials_shared():
         if workers > 1 and _is_worth_messages(factories[0], count, vectorise=vectorise):
             sample = sample_of(factories[0])
             forked = in_processes["start_method"] == "fork"
             episode = None if forked else sample_episode(sample)
             return ProcessLanes(
-                factories[0] if is_one else factories,
+                sources,
                 count,
                 workers,
                 vectorise=vectorise,
                 expected=None if episode is None else (sample, episode),
                 **in_processes,
             )
-        if is_one:
-            return lanes_from(factories[0], count, **form)
-        return make_lanes([factory() for factory in factories], **form)
+        return lanes_from(sources, count, **form)
 
 
 def _is_worth_messages(factory: Callable[[], Any], num_envs: int, *, vectorise: bool) -> bool:
