@@ -36,7 +36,6 @@ class ClassicLanes(Lanes):
         Environments for which `has_common_form` returns true.
     """
 
-    step_infos = False
     steps_ended = True
 
     def __init__(self, envs: Sequence[Any]) -> None:
@@ -74,6 +73,9 @@ class ClassicLanes(Lanes):
         self._dynamics = DYNAMICS[type(base)](base)
         self._signature = self._dynamics.signature(base)
         self._limit = _limit_of(gym_env_of(self.envs[0]))
+
+    def info_columns(self) -> dict[str, NDArray[Any]] | None:
+        return {}  # these environments have no infos
 
     def start(self, seeds: Seeds = None, options: Options = None) -> Any:
         self._is_started = False

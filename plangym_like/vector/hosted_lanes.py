@@ -37,11 +37,10 @@ class Traits(NamedTuple):
 
     Attributes
     ----------
-    step_infos, steps_ended, has_states : bool
-        As in `Lanes`. `set_attr` may change the first two.
+    steps_ended, has_states : bool
+        As in `Lanes`. `set_attr` may change the first one.
     """
 
-    step_infos: bool
     steps_ended: bool
     has_states: bool
 
@@ -270,17 +269,14 @@ class HostedLanes:
         out = StepArrays(obs, arrays.rewards, arrays.terminated, arrays.truncated)
         actions = arrays.actions if actions is None else actions
         finals: dict[int, Any] = {}
-        stepped: Sequence[int] = self._all(lanes) if self.lanes.step_infos else ()
         if method == "step":
             self.lanes.step(actions, out, lanes)
         elif method == "step_next":
             ended = arrays.ended if ended is None else ended
             self.lanes.step_next(actions, out, ended, lanes)
-            stepped = stepped or np.flatnonzero(ended).tolist()
         else:
             finals = self.lanes.step_same(actions, out, lanes)
-            stepped = stepped or list(finals)
-        return self._reply(slot, publish, lanes, stepped, finals)
+        return self._reply(slot, publish, lanes, self._all(lanes), finals)
 
     def get_states(self, slot: int, publish: bool, lanes: Which) -> Row:
         """Return state rows of `lanes`."""
@@ -389,7 +385,7 @@ class HostedLanes:
 
 def traits_of(lanes: Lanes) -> Traits:
     """Return the `Traits` of `lanes`."""
-    return Traits(lanes.step_infos, lanes.steps_ended, lanes.has_states)
+    return Traits(lanes.steps_ended, lanes.has_states)
 
 
 def formats_of(lanes: Lanes) -> list[StateFormat]:

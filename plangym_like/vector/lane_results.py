@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -177,7 +177,6 @@ class LaneResults:
         finals: dict[int, Any],
         *,
         in_place: bool,
-        step_infos: bool,
     ) -> None:
         """Store the results of a worker's step, unless it raised an error.
 
@@ -192,8 +191,6 @@ class LaneResults:
             Final observations and infos by lane, to which the worker's lanes are added.
         in_place : bool
             Whether the worker has already written observations to the caller's rows.
-        step_infos : bool
-            See `Lanes`.
         """
         own = worker.own(call.lanes)
         lanes = worker.numbers(own)
@@ -212,16 +209,7 @@ class LaneResults:
         theirs = {} if reply is None else reply.finals
         for lane, final in theirs.items():
             finals[worker.start + lane] = final
-        if not step_infos:
-            # Only resets have infos.
-            lanes = worker.numbers(call.reset_lanes(worker.rows, theirs))
         self.take_infos(worker, lanes, reply)
-
-    def keep_infos(self, lanes: Container[int]) -> None:
-        """Empty the infos of all lanes except `lanes`."""
-        for lane in range(len(self.infos)):
-            if lane not in lanes:
-                self.infos[lane] = {}
 
     def note_ends(self, call: StepCall, reported: Sequence[int] = ()) -> None:
         """Record which lanes' episodes have ended in a step.

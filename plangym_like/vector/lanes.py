@@ -63,8 +63,6 @@ class Lanes(abc.ABC):
         The number of lane 0 in error messages, if these lanes are part of a larger group.
     has_states : bool
         Whether lanes have state rows, as lanes of a `PlanEnv` do.
-    step_infos : bool
-        Whether steps update `infos`; if not, only resets do.
     exposed : bool
         Whether code other than these lanes may read or change the environments; see `hide`.
     steps_ended : bool
@@ -72,7 +70,6 @@ class Lanes(abc.ABC):
         step have no meaning.
     """
 
-    step_infos: bool = True
     exposed: bool = True
     steps_ended: bool = False
 
@@ -87,7 +84,7 @@ class Lanes(abc.ABC):
 
     @property
     def infos(self) -> list[dict[str, Any]]:
-        """The info from the last reset or step of each lane; see `step_infos`."""
+        """The info from the last reset or step of each lane."""
         return self._infos
 
     @property
@@ -106,7 +103,10 @@ class Lanes(abc.ABC):
         return [(env.observation_space, env.action_space) for env in self.envs]
 
     def info_columns(self) -> dict[str, NDArray[Any]] | None:
-        """Return the infos of the last step as arrays ``(n, ...)``; ``None`` if impossible."""
+        """Return the infos of the last step as arrays ``(n, ...)``; ``None`` if impossible.
+
+        Lanes whose infos are always empty return ``{}``.
+        """
         return None
 
     @cached_property
@@ -215,8 +215,7 @@ class Lanes(abc.ABC):
             ended = np.intersect1d(ended, lanes)
         finals = {}
         for lane in ended.tolist():
-            info = self.infos[lane] if self.step_infos else {}
-            finals[lane] = self._final_observation(lane, out.obs), info
+            finals[lane] = self._final_observation(lane, out.obs), self.infos[lane]
         if finals:
             self.reset(out.obs, ended)
         return finals

@@ -137,7 +137,6 @@ class ProcessLanes(Lanes):
     def _note_traits(self) -> None:
         others: list[Traits] = self.parts.run_all(lambda worker: Job("traits", ()))
         traits = [traits_of(self.parts.local), *others]
-        self.step_infos = self.runner.step_infos = any(each.step_infos for each in traits)
         self.steps_ended = all(each.steps_ended for each in traits)
         self.has_states = all(each.has_states for each in traits)
 
@@ -262,11 +261,6 @@ class ProcessLanes(Lanes):
 
     def _step(self, call: StepCall) -> dict[int, tuple[Any, dict[str, Any]]]:
         finals, reported, again = self.runner.run(call, publish=self._is_in_place(call.out.obs))
-        self.step_infos = self.runner.step_infos
-        if reported and not self.step_infos:
-            # This step has infos to read, although steps usually have none.
-            self.step_infos = True
-            self._results.keep_infos({*reported, *call.reset_lanes(slice(None), finals)})
         if again:
             self.reset(call.out.obs, again)
         self._results.note_ends(call, reported)

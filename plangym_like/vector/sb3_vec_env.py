@@ -80,7 +80,7 @@ class Sb3VecEnv(VecEnv):
                 self.reset_infos[lane] = owned_info(info)
                 info = {**owned_info(final_info), "terminal_observation": final_obs}
             else:
-                info = owned_info(info) if lanes.step_infos else {}
+                info = owned_info(info)
             info["TimeLimit.truncated"] = bool(truncated[lane] and not terminated[lane])
             infos.append(info)
         return tree_map(np.copy, self._obs), self._rewards.copy(), terminated | truncated, infos

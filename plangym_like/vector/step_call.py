@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -79,14 +79,4 @@ class StepCall(NamedTuple):
             lanes.step_next(*arguments, self.ended[rows], own)
         else:
             lanes.step(*arguments, own)
-        return finals, stepped if lanes.step_infos else self.reset_lanes(rows, finals)
-
-    def reset_lanes(self, rows: slice, finals: Iterable[int]) -> Sequence[int]:
-        """Return which of the lanes in `rows` were reset, counted from the first lane in `rows`.
-
-        `finals` are the lanes whose episodes ended, counted in the same way.
-        """
-        if self.ended is not None:
-            reset: list[int] = np.flatnonzero(self.ended[rows]).tolist()
-            return reset
-        return list(finals)
+        return finals, stepped

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from plangym_like.vector.lane_memory import LaneArrays
@@ -38,17 +37,11 @@ class StepRunner:
     parts : LaneParts
     keeps_jobs : bool
         Whether to keep the jobs of each step, so that they can be repeated if a process dies.
-
-    Attributes
-    ----------
-    step_infos : bool
-        See `Lanes`.
     """
 
     def __init__(self, parts: LaneParts, *, keeps_jobs: bool) -> None:
         self._parts, self._pool, self._results = parts, parts.pool, parts.results
         self._keeps_jobs = keeps_jobs
-        self.step_infos = True
 
     def run(self, call: StepCall, *, publish: bool) -> StepOutcome:
         """Run `call` in all processes; `publish` is as in `HostedLanes.perform`."""
@@ -75,7 +68,6 @@ class StepRunner:
             results.take_step(
                 *(worker, outcome, call, arrays, finals),
                 in_place=publish,
-                step_infos=self.step_infos,
             )
         raise_first(failure, outcomes)
         return self._report(call, finals, lost_before)
@@ -112,9 +104,7 @@ class StepRunner:
         lost_before = set(results.lost)
         finals: dict[int, Any] = {}
         outcome = self._pool.end(worker, job)
-        results.take_step(
-            worker, outcome, call, arrays, finals, in_place=False, step_infos=self.step_infos
-        )
+        results.take_step(worker, outcome, call, arrays, finals, in_place=False)
         raise_first(None, [outcome])
         report = self._report(call, finals, lost_before)
         if report.again:
@@ -129,8 +119,5 @@ class StepRunner:
 
     def infos(self, call: StepCall, report: StepOutcome) -> dict[int, dict[str, Any]]:
         """Return the new infos of `call` by lane; `report` is the result of `end`."""
-        told: Collection[int] = call.lanes or ()
-        if not self.step_infos:
-            told = {*report.reported, *call.reset_lanes(slice(None), report.finals)}
         infos = self._results.infos
-        return {lane: infos[lane] for lane in told}
+        return {lane: infos[lane] for lane in call.lanes or ()}

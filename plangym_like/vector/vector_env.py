@@ -192,7 +192,9 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
             self._lanes.reset(self._obs, lanes, seeds=given, options=[options] * len(chosen))
         for flags in (self._terminated, self._truncated, self._ended):
             flags[chosen] = False
-        return self._observations(), self._infos(set(chosen.tolist()), every=False)
+        reset = set(chosen.tolist())
+        infos = [info if lane in reset else {} for lane, info in enumerate(self._lanes.infos)]
+        return self._observations(), batch_infos(self, infos)
 
     def step(self, actions: Any) -> Step:
         """Step every environment, and reset environments as `autoreset_mode` specifies.
@@ -222,14 +224,11 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
         batch = batch_actions(actions, self.action_space, self._lanes.action_layout, self.num_envs)
         out = StepArrays(self._obs, self._rewards, self._terminated, self._truncated)
         finals: Finals = {}
-        reset: set[int] = set()
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
             finals = self._lanes.step_same(batch, out)
-            reset = set(finals)
         elif not np.count_nonzero(self._ended):
             self._lanes.step(batch, out)
         elif self.autoreset_mode is AutoresetMode.NEXT_STEP:
-            reset = set(np.flatnonzero(self._ended).tolist())
             self._lanes.step_next(batch, out, self._ended)
         else:
             raise ResetNeeded(
@@ -239,7 +238,11 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
         np.logical_or(self._terminated, self._truncated, out=self._ended)
         if finals:
             self._ended[list(finals)] = False
-        infos = self._infos(reset, every=self._lanes.step_infos, finals=finals)
+        columns = None if finals else self._lanes.info_columns()
+        if columns is None:
+            infos = batch_infos(self, self._lanes.infos, finals)
+        else:
+            infos = with_masks(columns)
         flags = self._terminated.copy(), self._truncated.copy()
         return self._observations(), self._rewards.copy(), *flags, infos
 
@@ -490,17 +493,6 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
         if leaf.dtype.hasobject:
             return tuple(map(owned, leaf)) if self.copy else tuple(leaf)
         return leaf.copy() if self.copy else leaf
-
-    def _infos(self, reset: set[int], *, every: bool, finals: Finals | None = None) -> Any:
-        """Return the batched infos of the environments in `reset`, or of all if `every` is true."""
-        if not every and not reset:
-            return {}
-        if not reset and (columns := self._lanes.info_columns()) is not None:
-            return with_masks(columns)
-        infos = self._lanes.infos
-        if not every:
-            infos = [info if index in reset else {} for index, info in enumerate(infos)]
-        return batch_infos(self, infos, finals)
 
     def __enter__(self) -> Self:
         return self

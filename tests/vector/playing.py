@@ -61,7 +61,7 @@ class Player:
                 self.lanes.reset(self.obs, np.flatnonzero(ended))
                 self.terminated[ended] = self.truncated[ended] = False
             self.lanes.step(*arguments, running)
-        infos = self.lanes.infos if self.lanes.step_infos else None
+        infos = self.lanes.infos
         return copy.deepcopy(
             (self.obs, self.rewards, self.terminated, self.truncated, finals, infos)
         )

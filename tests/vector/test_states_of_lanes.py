@@ -72,9 +72,8 @@ def test_lanes_of_an_id_equal_gymnasium(name: str, vectorise: bool) -> None:
             theirs = twin.step(actions[lane])
             assert np.asarray(theirs[0]).tobytes() == obs[lane].tobytes()
             assert theirs[1:4] == (rewards[lane], terminated[lane], truncated[lane])
-            if lanes.step_infos:
-                assert lanes.infos[lane] == pytest.approx(theirs[4])
-                assert lanes.infos[lane].keys() == theirs[4].keys()
+            assert lanes.infos[lane] == pytest.approx(theirs[4])
+            assert lanes.infos[lane].keys() == theirs[4].keys()
             if terminated[lane] or truncated[lane]:
                 lanes.reset(obs, [lane])
                 assert np.asarray(twin.reset()[0]).tobytes() == obs[lane].tobytes()

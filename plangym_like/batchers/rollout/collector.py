@@ -251,7 +251,7 @@ class Collector:
 
     def _collect(self, buffer: FragmentBuffer, version: int) -> None:
         actor, episodes, memory = self._actor, self._episodes, buffer.memory
-        notes_infos = self._options.infos and type(self.lanes).step_infos
+        notes_infos = self._options.infos
         self._write_beginning(buffer, version)
         before = memory["before"]
         act, rew, fin, hx = before["act"], before["rew"], before["fin"], self._hx
