@@ -139,21 +139,24 @@ class EpisodeLanes:
     def step_or_restart(self, actions: Any, outcome: Outcome, ended: NDArray[np.intp]) -> None:
         """Begin an episode in each of the lanes `ended`, and step the others.
 
-        The lanes `ended` get a reward of 0. Before the call, `terminated` and `truncated` must be
-        false for them in `outcome`.
+        The lanes `ended` get a reward of 0, and no flags.
         """
-        obs, reward, terminated, truncated, done = outcome
-        if self.lanes.steps_ended:
-            # Vectorised lanes: stepping all of them costs less than leaving some out.
-            self.lanes.step(actions, outcome.arrays)
-            terminated[ended] = truncated[ended] = False
-        elif len(ended) < self.lanes.num_lanes:
-            others = np.delete(np.arange(self.lanes.num_lanes), ended)
-            self.lanes.step(actions, outcome.arrays, others)
-        reward[ended] = 0.0
-        self.timestep += 1
-        self.restart(obs, ended)
-        np.logical_or(terminated, truncated, out=done)
+        count = self.lanes.num_lanes
+        if not self._next_seeds:
+            is_reset = np.zeros(count, bool)
+            is_reset[ended] = True
+            self.lanes.step_next(actions, outcome.arrays, is_reset)
+            self.timestep += 1
+            self.timestep[ended] = 0
+        else:
+            others = np.delete(np.arange(count), ended)
+            if len(others):
+                self.lanes.step(actions, outcome.arrays, others)
+            outcome.reward[ended] = 0.0
+            outcome.terminated[ended] = outcome.truncated[ended] = False
+            self.timestep += 1
+            self.restart(outcome.obs, ended)
+        np.logical_or(outcome.terminated, outcome.truncated, out=outcome.done)
 
     def _repeat(self, outcome: Outcome, previous: Outcome, running: NDArray[np.intp]) -> None:
         waiting = np.delete(np.arange(self.lanes.num_lanes), running)

@@ -36,8 +36,6 @@ class ClassicLanes(Lanes):
         Environments for which `has_common_form` returns true.
     """
 
-    steps_ended = True
-
     def __init__(self, envs: Sequence[Any]) -> None:
         super().__init__(envs, len(envs))
         self._is_started = False
@@ -224,11 +222,15 @@ class ClassicLanes(Lanes):
         self._columns.put(rows, part)
 
     def step_next(self, actions: Any, out: StepArrays, ended: Flags, lanes: Which = None) -> None:
-        if np.count_nonzero(ended):
-            # Lanes that are reset are also stepped with the others, so they need valid actions.
-            actions = actions.copy()
-            actions[ended] = 0
-        super().step_next(actions, out, ended, lanes)
+        if lanes is not None or not np.count_nonzero(ended):
+            super().step_next(actions, out, ended, lanes)
+            return
+        # It costs less to step all lanes than to leave some out; those that are reset also need
+        # valid actions.
+        actions = actions.copy()
+        actions[ended] = 0
+        self.step(actions, out)
+        self._restart(out, ended)
 
     def _step(self, columns: Columns, actions: NDArray[Any], out: StepArrays) -> None:
         obs, rewards, terminated, truncated = out

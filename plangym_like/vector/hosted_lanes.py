@@ -37,11 +37,10 @@ class Traits(NamedTuple):
 
     Attributes
     ----------
-    steps_ended, has_states : bool
-        As in `Lanes`. `set_attr` may change the first one.
+    has_states : bool
+        As in `Lanes`.
     """
 
-    steps_ended: bool
     has_states: bool
 
 
@@ -385,7 +384,7 @@ class HostedLanes:
 
 def traits_of(lanes: Lanes) -> Traits:
     """Return the `Traits` of `lanes`."""
-    return Traits(lanes.steps_ended, lanes.has_states)
+    return Traits(lanes.has_states)
 
 
 def formats_of(lanes: Lanes) -> list[StateFormat]:

@@ -65,13 +65,9 @@ class Lanes(abc.ABC):
         Whether lanes have state rows, as lanes of a `PlanEnv` do.
     exposed : bool
         Whether code other than these lanes may read or change the environments; see `hide`.
-    steps_ended : bool
-        Whether a lane whose episode has ended may be stepped with the others; the results of such a
-        step have no meaning.
     """
 
     exposed: bool = True
-    steps_ended: bool = False
 
     def __init__(self, envs: Sequence[Any], num_lanes: int) -> None:
         self.envs = list(envs)
@@ -187,16 +183,18 @@ class Lanes(abc.ABC):
         `ended` must be false for all other lanes. Everything else is as in `step`.
         """
         num_ended = np.count_nonzero(ended)
-        if not num_ended or (self.steps_ended and lanes is None):
-            # It costs less to step all lanes of a vectorised form than to leave some out.
+        if not num_ended:
             self.step(actions, out, lanes)
         elif num_ended < (self.num_lanes if lanes is None else len(lanes)):
             running = np.arange(self.num_lanes) if lanes is None else np.asarray(lanes, np.intp)
             running = running[~ended[running]]
             self.step(actions, out, running)
         if num_ended:
-            out.rewards[ended], out.terminated[ended], out.truncated[ended] = 0.0, False, False
-            self.reset(out.obs, np.flatnonzero(ended))
+            self._restart(out, ended)
+
+    def _restart(self, out: StepArrays, ended: Flags) -> None:
+        out.rewards[ended], out.terminated[ended], out.truncated[ended] = 0.0, False, False
+        self.reset(out.obs, np.flatnonzero(ended))
 
     def step_same(
         self, actions: Any, out: StepArrays, lanes: Which = None

@@ -31,7 +31,7 @@ from plangym_like.vector.make_lanes import (
     sample_of,
 )
 from plangym_like.vector.process_lanes import ProcessLanes
-from plangym_like.vector.sequential_lanes import as_gym_env
+from plangym_like.vector.sequential_lanes import SequentialLanes, as_gym_env
 from plangym_like.vector.vector_env import PlanVectorEnv
 
 # Fewer environments than this are stepped faster one by one (`benchmarks/vector.py`).
@@ -244,7 +244,7 @@ def _is_worth_messages(factory: Callable[[], Any], num_envs: int, *, vectorise: 
     """Return whether a step of all environments takes longer than sending messages about it."""
     env = factory()
     try:
-        if vectorise and make_lanes([env]).steps_ended:
+        if vectorise and not isinstance(make_lanes([env]), SequentialLanes):
             return False
         gym_env, space, fastest = as_gym_env(env), deepcopy(env.action_space), math.inf
         space.seed(0)

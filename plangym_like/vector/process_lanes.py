@@ -137,7 +137,6 @@ class ProcessLanes(Lanes):
     def _note_traits(self) -> None:
         others: list[Traits] = self.parts.run_all(lambda worker: Job("traits", ()))
         traits = [traits_of(self.parts.local), *others]
-        self.steps_ended = all(each.steps_ended for each in traits)
         self.has_states = all(each.has_states for each in traits)
 
     @property
