@@ -68,6 +68,8 @@ class Job(NamedTuple):
 
 JOBS: dict[str, Job] = {
     "cartpole": Job("CartPole-v1"),
+    "pendulum": Job("Pendulum-v1"),
+    "frozen_lake": Job("FrozenLake-v1"),
     "half_cheetah": Job("HalfCheetah-v5"),
     "mspacman_ram": Job("ALE/MsPacman-v5", {"obs_type": "ram", **GAME}),
     "mspacman_rgb": Job(
