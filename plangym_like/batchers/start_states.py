@@ -86,9 +86,9 @@ class StartStates:
         SnapshotError, StateError
             As in `Lanes.set_states`.
         """
+        lanes.set_states(self.rows)
         space = lanes.observation_space
         observations = checked_observations(self.obs, space, lanes.num_lanes)
-        lanes.set_states(self.rows)
         write_rows(obs, ..., observations)
 
 
