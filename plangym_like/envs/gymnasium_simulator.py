@@ -84,6 +84,8 @@ class GymnasiumSimulator(TriedSimulator):
     """
 
     obs_types: tuple[str, ...] = ("coords", "rgb", "grayscale")
+    # Those for which `image` is observed, not what the environment returns.
+    rendered_obs_types: tuple[str, ...] = ("rgb", "grayscale")
     # The values of ``make(..., snapshot=)``, other than "native", for which the id makes the same
     # environment.
     other_ways: ClassVar[tuple[str, ...]] = ()
@@ -119,7 +121,7 @@ class GymnasiumSimulator(TriedSimulator):
         self.obs_type = obs_type
         self.env_kwargs = env_kwargs
         self.state_capacity = state_capacity and as_count("state_capacity", state_capacity)
-        self._images = obs_type in ("rgb", "grayscale") and "ram" not in self.obs_types
+        self._images = obs_type in self.rendered_obs_types
         if self._images and render_mode is None:
             self.render_mode = "rgb_array"
         self._set_frameskip(frameskip)

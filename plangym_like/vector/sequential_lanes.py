@@ -13,7 +13,7 @@ from plangym_like.batch.ownership import owned, owned_info
 from plangym_like.batch.simulator import as_flag, as_reward
 from plangym_like.batch.spaces import put
 from plangym_like.env import PlanEnv
-from plangym_like.envs.preprocessed_atari import skip_unread_screens
+from plangym_like.envs.atari.preprocessing import speed_up_preprocessing
 from plangym_like.errors import ActionError, InputError
 from plangym_like.vector.batching import alike_columns
 from plangym_like.vector.lanes import Lanes, Which, add_note, is_plan_env
@@ -144,7 +144,7 @@ def one_by_one(lanes: Lanes) -> SequentialLanes:
 def as_gym_env(env: Any) -> Any:
     """Return `env` with Gymnasium's ``reset`` and ``step``, and without automatic resets."""
     if not is_plan_env(env):
-        skip_unread_screens(env)
+        speed_up_preprocessing(env)
         return env
     needs_view = env.return_image or env._tries or env.layout.out_of_bounds != "pass"
     return env.as_gym() if needs_view else LiveEnv(env)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -18,8 +20,7 @@ retro = pytest.importorskip(
 from gymnasium.wrappers import FrameStackObservation  # noqa: E402
 
 import plangym_like  # noqa: E402
-from plangym_like.envs.retro import RetroSimulator  # noqa: E402
-from plangym_like.envs.retro_addresses import Addresses  # noqa: E402
+from plangym_like.envs.retro import Addresses, RetroSimulator  # noqa: E402
 from plangym_like.errors import (  # noqa: E402
     InputError,
     StateCapacityError,
@@ -105,6 +106,25 @@ def test_games_take_turns_in_one_process(episode, played):
     np.testing.assert_array_equal(clone.get_state(), played[10][0])
     other.close()
     clone.close()
+
+
+def test_games_may_be_played_in_several_threads(episode, played):
+    """Both threads need the emulator, in every step."""
+    together = threading.Barrier(2, timeout=60)
+
+    def play(start: int) -> None:
+        with plangym_like.make(GAME) as env:
+            env.set_state(played[start][0])
+            for index in range(start, start + 30):
+                together.wait()
+                step = env.step(episode["actions"][index])
+                assert_same(tuple(step)[:4], tuple(played[index][1])[:4], f"step {index}")
+                together.wait()
+                np.testing.assert_array_equal(env.get_state(), played[index + 1][0])
+
+    with ThreadPoolExecutor(2) as threads:
+        for result in [threads.submit(play, start) for start in (20, 120)]:
+            result.result()
 
 
 def test_the_image_is_that_of_the_restored_state(played):

@@ -13,7 +13,8 @@ from gymnasium.wrappers import FrameStackObservation
 from small_envs import preprocessed
 
 import plangym_like
-from plangym_like.envs.ale_game import PLACES, PlannableAle
+from plangym_like.envs.atari.emulator import PlannableAle
+from plangym_like.envs.atari.quirks import PLACES
 from plangym_like.errors import (
     InputError,
     StateCapacityError,
@@ -612,7 +613,7 @@ def test_a_state_that_has_outgrown_its_row_is_an_error(monkeypatch):
         base = env.simulator.base
         grown = _Interface(base.ale, Grown())
         monkeypatch.setattr(base, "ale", grown)
-        monkeypatch.setattr(base.leftovers, "_ale", grown)
+        monkeypatch.setattr(base.states, "_ale", grown)
         for use in (
             lambda: env.step_batch([0, 0], state),
             lambda: env.step_batch([0, 0], state, seeds=[1, 2]),

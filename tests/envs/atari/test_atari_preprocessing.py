@@ -1,4 +1,4 @@
-"""AtariPreprocessing without unread screens: the bytes are those of Gymnasium."""
+"""AtariPreprocessing without unread screens, and screens resized in parts: equal bytes."""
 
 from functools import partial
 from typing import Any
@@ -12,13 +12,11 @@ from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation, Record
 
 import plangym_like
 from plangym_like import make_vec
-from plangym_like.envs import preprocessed_atari
-from plangym_like.envs.preprocessed_atari import skip_unread_screens, source_digest
+from plangym_like.envs.atari import preprocessing
+from plangym_like.envs.atari.preprocessing import ScreenResizer, block_of, speed_up_preprocessing
 
 gymnasium.register_envs(ale_py)
-pytest.importorskip("cv2", reason="AtariPreprocessing needs opencv-python")
-if source_digest() not in preprocessed_atari._KNOWN:
-    pytest.skip("this version of AtariPreprocessing is not replaced", allow_module_level=True)
+cv2 = pytest.importorskip("cv2", reason="AtariPreprocessing needs opencv-python")
 
 
 def game(name: str = "Breakout", frameskip: int = 1, **options: Any) -> gymnasium.Env[Any, Any]:
@@ -26,10 +24,14 @@ def game(name: str = "Breakout", frameskip: int = 1, **options: Any) -> gymnasiu
     return AtariPreprocessing(inner, **options)
 
 
-def is_replaced(env: Any) -> bool:
+def is_faster(env: Any) -> bool:
     while not isinstance(env, AtariPreprocessing):
         env = env.env
-    return "step" in vars(env)
+    return "_get_obs" in vars(env)
+
+
+def test_the_source_code_of_this_version_is_known() -> None:
+    assert preprocessing.source_digest() == preprocessing._KNOWN
 
 
 @pytest.mark.parametrize(
@@ -47,8 +49,8 @@ def is_replaced(env: Any) -> bool:
 )
 def test_steps_are_those_of_gymnasium(options: dict[str, Any]) -> None:
     quick, plain = (FrameStackObservation(game(**options), 3) for _ in range(2))
-    skip_unread_screens(quick)
-    assert is_replaced(quick) and "step" in vars(quick) and not is_replaced(plain)
+    speed_up_preprocessing(quick)
+    assert is_faster(quick) and "step" in vars(quick) and not is_faster(plain)
     assert_same(quick.reset(seed=3), plain.reset(seed=3))
     quick.action_space.seed(3)
     episodes = 0
@@ -79,12 +81,12 @@ def test_what_reads_screens_itself_is_left_alone(monkeypatch: pytest.MonkeyPatch
 
     inner = gymnasium.make("ALE/Breakout-v5", frameskip=1)
     for env in (AtariPreprocessing(Between(inner)), Own(inner), inner):
-        skip_unread_screens(env)
-        assert "step" not in vars(env)
-    monkeypatch.setattr(preprocessed_atari, "_KNOWN", frozenset())
+        speed_up_preprocessing(env)
+        assert not any("_get_obs" in vars(link) for link in (env, inner.unwrapped))
+    monkeypatch.setattr(preprocessing, "_KNOWN", "")
     unknown = game()
-    skip_unread_screens(unknown)
-    assert not is_replaced(unknown)
+    speed_up_preprocessing(unknown)
+    assert not is_faster(unknown)
     inner.close()
     unknown.close()
 
@@ -97,7 +99,7 @@ class Raised(gymnasium.RewardWrapper[Any, Any]):
 @pytest.mark.parametrize("what", ["wrapper", "method"])
 def test_what_is_put_inside_later_takes_effect(what: str) -> None:
     quick, plain = game(noop_max=0), game(noop_max=0)
-    skip_unread_screens(quick)
+    speed_up_preprocessing(quick)
     for env in (quick, plain):
         env.reset(seed=0)
         env.step(0)
@@ -118,7 +120,7 @@ def _raised(step: Any, action: Any) -> Any:
 
 def test_observations_that_were_returned_do_not_change() -> None:
     env = FrameStackObservation(game(), 3)
-    skip_unread_screens(env)
+    speed_up_preprocessing(env)
     env.reset(seed=0)
     first = env.step(1)[0]
     kept = first.copy()
@@ -129,7 +131,7 @@ def test_observations_that_were_returned_do_not_change() -> None:
 
 def test_a_step_before_the_first_reset_is_refused() -> None:
     env = game()
-    skip_unread_screens(env)
+    speed_up_preprocessing(env)
     with pytest.raises(gymnasium.error.ResetNeeded):
         env.step(0)
     env.close()
@@ -140,8 +142,8 @@ def test_a_plan_env_does_not_draw_them_either() -> None:
     quick, plain = (
         plangym_like.make("ALE/Breakout-v5", frameskip=1, wrappers=wrappers) for _ in range(2)
     )
-    assert quick.simulator.base.unread
-    plain.simulator.base.unread = False
+    assert not quick.simulator.base._get_obs().any()
+    del plain.simulator.base._get_obs
     states = [env.reset(seed=1).state for env in (quick, plain)]
     quick.action_space.seed(1)
     for step in range(60):
@@ -171,3 +173,57 @@ def test_make_vec_is_sync_vector_env(n_workers: int | None) -> None:
             np.testing.assert_array_equal(mine, theirs, f"step {step}")
     vec.close()
     sync.close()
+
+
+# Resized screens
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "blocks"),
+    [
+        ((210, 160), (84, 84), (5, 2)),
+        ((210, 160, 3), (84, 84), (5, 2)),
+        ((210, 160), (60, 40), (21, 4)),
+        ((210, 160), (80, 105), (2, 1)),
+        # Those are resized as a whole: the ratio of rows is no exact number, there are too few
+        # blocks, a block is not a multiple of 8 bytes, and the screen grows.
+        ((210, 160), (64, 63), None),
+        ((250, 160), (84, 84), None),
+        ((210, 41), (20, 84), None),
+        ((210, 160), (160, 420), None),
+    ],
+)
+def test_results_are_those_of_opencv(
+    shape: tuple[int, ...], size: tuple[int, int], blocks: tuple[int, int] | None
+) -> None:
+    assert block_of(shape, size) == blocks
+    rng, resizer = np.random.default_rng(1), ScreenResizer(shape, size)
+    screen = np.zeros(shape, np.uint8)
+    returned = []
+    for number in range(60):
+        if number % 20 == 10:
+            screen = rng.integers(0, 256, shape, dtype=np.uint8)
+        elif number % 3:
+            screen[rng.integers(shape[0]), rng.integers(shape[1])] += 1
+        wanted = cv2.resize(screen, size, interpolation=cv2.INTER_AREA)
+        found = resizer.resize(screen)
+        assert found.dtype == wanted.dtype
+        np.testing.assert_array_equal(found, wanted)
+        returned.append((found, wanted))
+    for found, wanted in returned:
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_a_call_that_failed_leaves_nothing_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng, resizer = np.random.default_rng(3), ScreenResizer((210, 160), (84, 84))
+    one, other = rng.integers(0, 256, (2, 210, 160), dtype=np.uint8)
+    resizer.resize(one)
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(cv2, "resize", interrupted)
+        resizer.resize(other)
+    wanted = cv2.resize(other, (84, 84), interpolation=cv2.INTER_AREA)
+    np.testing.assert_array_equal(resizer.resize(other), wanted)
+
+
+def interrupted(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,170 @@
+"""Games whose states ALE saves incompletely continue from any state; where Montezuma's hero is."""
+
+from __future__ import annotations
+
+import random
+import re
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+pytest.importorskip("ale_py", reason="Atari is not installed: pip install 'plangym_like[atari]'")
+
+import ale_py
+from raw_ale import emulator
+
+import plangym_like
+
+gymnasium.register_envs(ale_py)
+
+GAME = "ALE/MontezumaRevenge-v5"
+# Fetches the key in room 1 and leaves through the left door: a letter is an action, the number
+# behind it how often it is held for four frames.
+JOURNEY = (
+    "A11N8A2Q2A2L4ACO3HA2D2LJ2AN3AQA3NIG2O2P2F7H2PQ5ARB2J5CP3A4RJ2FD3EI3A5HDMA4R2I3P4A3R2A2P2F2RP5B"
+    "C2B3EB2Q2C2A6D3K10B4RAEK7M2J2OD3I3PO8BR3N9Q2OF2J12QRA5F2G2R2GMCD6A3QNFH3A10Q5A2KR3K2DA3Q5LA7NL"
+    "7EK8AECH3P3EK5AEPA3RQ2DP5BOLM2QK4A2C3ABGK4E2M4A4PR2LHJ3P4L2I2E3"
+)
+
+
+def test_strokes_are_counted_on_from_any_state():
+    name, kwargs = "ALE/MiniatureGolf-v5", {"frameskip": 4, "obs_type": "ram"}
+    rng = np.random.default_rng(1)
+    with (
+        gymnasium.make(name, repeat_action_probability=0.0, **kwargs) as raw,
+        plangym_like.make(name, **kwargs) as played,
+        plangym_like.make(name, **kwargs) as restored,
+    ):
+        raw.reset(seed=3)
+        state, elsewhere = played.reset(seed=3).state, restored.reset(seed=4).state
+        earned = 0.0
+        for index in range(660):
+            if index % 4 == 0:
+                action = int(rng.integers(18))
+            reward = raw.step(action)[1]
+            outcome = played.step(action, return_state=True)
+            both = restored.step_batch([0, action], np.stack([elsewhere, state]))
+            assert outcome.reward == both.rewards[1] == reward
+            np.testing.assert_array_equal(both.states[1], outcome.state)
+            state = outcome.state
+            earned += reward
+        assert earned < 0
+
+
+@pytest.mark.parametrize(("name", "fine"), [("ALE/Hangman-v5", 0), ("ALE/VideoCube-v5", -1)])
+def test_time_is_over_once_and_only_where_it_is(name, fine):
+    kwargs = {"frameskip": 1, "obs_type": "ram"}
+    with plangym_like.make(name, **kwargs) as played, plangym_like.make(name, **kwargs) as restored:
+        early = played.reset(seed=3).state
+        base = played.simulator.base
+        base.ale.setRAM(base._quirk.address, 255)
+        late, over = played.get_state(), False
+        while not over:
+            outcome = played.step(0, return_state=True)
+            # Between these rows the emulator has seen time at its end, and at its beginning.
+            rows = restored.step_batch([0, 0, 0], np.stack([late, early, late]))
+            over = outcome.terminated
+            assert rows.terminateds.tolist() == [over, False, over]
+            assert rows.rewards[0] == outcome.reward
+            np.testing.assert_array_equal(rows.states[0], outcome.state)
+            late = outcome.state
+        assert outcome.reward == fine
+
+
+def test_lives_are_those_of_the_restored_state():
+    rng = np.random.default_rng(0)
+    with plangym_like.make("ALE/Atlantis2-v5", obs_type="ram", episodic_life=True) as env:
+        after, lost = env.reset(seed=0).state, False
+        while not lost:
+            before, action = after, int(rng.integers(env.action_space.n))
+            (after,), _, _, (lost,), *_ = env.step_batch([action], before)
+        first, second = env.view_state(np.stack([before, after]))["lives"]
+        assert second == first - 1
+        again = env.step_batch([action] * 3, np.stack([before, after, before]))
+        assert again.terminateds.tolist() == [True, False, True]
+
+
+def test_objects_collide_at_the_positions_of_the_restored_state() -> None:
+    ale = emulator("yars_revenge")
+    chance, action = random.Random(1), 0
+    options = {"obs_type": "ram", "frameskip": 1, "repeat_action_probability": 0.0}
+    with plangym_like.make("ALE/YarsRevenge-v5", audit="off", **options) as env:
+        env.reset(seed=0)
+        base = env.simulator.base
+        codes = base.codes.tolist()
+        first = ale.cloneState().serialize()
+        for frame in range(1400):
+            if chance.random() < 0.15:
+                action = chance.choice(codes)
+            saved = ale.cloneState().serialize()
+            ale.act(action)
+            if frame < 1300:
+                continue
+            base.restore(first)
+            base.ale.act(0)
+            base.restore(saved)
+            base.ale.act(action)
+            assert base.ale.getRAM().tobytes() == ale.getRAM().tobytes(), f"frame {frame}"
+
+
+# Where Montezuma's hero is, in every way of stepping
+
+
+def hero(screen: np.ndarray) -> tuple[float, float]:
+    """Return the middle of the hero's red shirt, in pixels from the left and from the top."""
+    rows, columns = np.nonzero((screen == (200, 72, 72)).all(axis=-1)[46:])
+    return float(columns.mean()), float(rows.mean() + 46)
+
+
+@pytest.fixture(scope="module")
+def journey() -> tuple[list[np.ndarray], list[int], list[Any]]:
+    """Return the states and actions of the journey, and what each step gave."""
+    states, actions, steps = [], [], []
+    with plangym_like.make(GAME, frameskip=1, autoreset=False) as env:
+        env.reset(seed=0)
+        env.step(0)
+        for letter, times in re.findall(r"([A-R])(\d*)", JOURNEY):
+            for _ in range(int(times or 1)):
+                states.append(env.get_state())
+                actions.append(ord(letter) - ord("A"))
+                steps.append(env.step(actions[-1], dt=4))
+    return states, actions, steps
+
+
+def test_the_image_shows_the_hero_where_the_info_says(journey):
+    for step in journey[2][:40:3]:
+        x, y = hero(step.obs)
+        assert abs(x - 3 - step.info["x"]) <= 3
+        assert abs(318 - y - step.info["y"]) <= 4
+
+
+def test_the_room_is_left_through_the_door(journey):
+    states, _, steps = journey
+    rooms = [step.info["room"] for step in steps]
+    assert rooms == [1] * (len(rooms) - 1) + [0]
+    # Out on the left, in from the right.
+    assert steps[-2].info["x"] < 10 and steps[-1].info["x"] > 140
+    with plangym_like.make(GAME, frameskip=1) as env:
+        assert env.reset(seed=0).info.keys() >= {"room", "x", "y"}
+        fields = env.view_state(np.stack(states[1:]))
+        for name in ("room", "x", "y"):
+            assert fields[name].tolist() == [step.info[name] for step in steps[:-1]]
+
+
+@pytest.mark.parametrize("options", [{}, {"n_workers": 2}, {"seeds": True}], ids=str)
+def test_every_way_of_stepping_says_the_same(journey, options):
+    states, actions, steps = (part[::9] + part[-1:] for part in journey)
+    seeds = np.arange(len(states)) if options.pop("seeds", False) else None
+    with plangym_like.make(GAME, frameskip=1, **options) as env:
+        infos = env.step_batch(actions, np.stack(states), dt=4, seeds=seeds).infos
+        for name in ("room", "x", "y"):
+            assert infos[name].tolist() == [step.info[name] for step in steps]
+            assert infos[name].dtype == np.int64
+
+
+def test_other_games_say_nothing_of_places():
+    with plangym_like.make("ALE/MsPacman-v5") as env:
+        env.reset(seed=0)
+        assert not {"room", "x", "y"} & env.step(0).info.keys()
