@@ -57,7 +57,7 @@ def ids() -> Iterator[tuple[str, str]]:
         if variant in gymnasium.registry:
             yield "Atari", variant
     try:
-        from plangym_like.envs.dm_control_suite import load_suite
+        from plangym_like.envs.dm_control import load_suite
 
         yield from (("dm_control", f"{domain}-{task}") for domain, task in load_suite().ALL_TASKS)
     except ImportError:

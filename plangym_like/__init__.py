@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from plangym_like.envs.box2d import Box2DEnv
     from plangym_like.envs.classic_control import ClassicControlEnv
     from plangym_like.envs.dm_control import DmControlEnv
-    from plangym_like.envs.mujoco import MujocoEnv
+    from plangym_like.envs.mujoco.env import MujocoEnv
     from plangym_like.envs.pickled import PickledEnv
     from plangym_like.envs.replayed import ReplayedEnv
     from plangym_like.envs.save_load_env import OwnEnv
@@ -50,7 +50,7 @@ _PLACES = {
     "Box2DEnv": "envs.box2d",
     "ClassicControlEnv": "envs.classic_control",
     "DmControlEnv": "envs.dm_control",
-    "MujocoEnv": "envs.mujoco",
+    "MujocoEnv": "envs.mujoco.env",
     "OwnEnv": "envs.save_load_env",
     "PickledEnv": "envs.pickled",
     "ReplayedEnv": "envs.replayed",

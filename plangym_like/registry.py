@@ -68,7 +68,7 @@ FAMILIES = (
     Family(
         place="dm_control:DmControlEnv",
         names=r"dm_control/.*|[A-Za-z]\w*-(?!v\d+$)[A-Za-z]\w*",
-        ids="dm_control_suite:all_ids",
+        ids="dm_control:all_ids",
         extra="dm-control",
     ),
     Family(place="atari:AtariEnv", entry_point="ale_py.", package="ale_py", extra="atari"),
@@ -76,7 +76,7 @@ FAMILIES = (
         place="classic_control:ClassicControlEnv", entry_point="gymnasium.envs.classic_control."
     ),
     Family(place="box2d:Box2DEnv", entry_point="gymnasium.envs.box2d.", extra="box2d"),
-    Family(place="mujoco:MujocoEnv", entry_point="gymnasium.envs.mujoco.", extra="mujoco"),
+    Family(place="mujoco.env:MujocoEnv", entry_point="gymnasium.envs.mujoco.", extra="mujoco"),
     Family(
         place="functional_jax:FunctionalJaxEnvironment",
         entry_point=("gymnasium.envs.phys2d.", "gymnasium.envs.tabular."),

@@ -101,7 +101,7 @@ def _family_of(entry_point: Any) -> Family:
 
 def _suite_ids() -> list[str]:
     try:
-        from plangym_like.envs.dm_control_suite import load_suite
+        from plangym_like.envs.dm_control import load_suite
 
         return sorted(f"{domain}-{task}" for domain, task in load_suite().ALL_TASKS)
     except ImportError:

@@ -371,7 +371,7 @@ def _advice_for_mujoco(base: Any) -> str:
     for name, value in getattr(base, "__dict__", {}).items():
         kind = type(value)
         if kind.__name__ == "MjData" and kind.__module__.partition(".")[0] == "mujoco":
-            from plangym_like.envs.mujoco_physics import may_sleep
+            from plangym_like.envs.mujoco.physics import may_sleep
 
             if may_sleep(value.model):
                 return ""

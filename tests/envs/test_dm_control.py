@@ -16,9 +16,13 @@ pytest.importorskip(
 from test_mujoco_images import HAS_LIBRARY, drawing
 
 import plangym_like
-from plangym_like.envs.dm_control import DmControlSimulator
-from plangym_like.envs.dm_control_random import RANDOM_NBYTES, RestorableRandom
-from plangym_like.envs.dm_control_suite import load_suite, parse
+from plangym_like.envs.dm_control import (
+    RANDOM_NBYTES,
+    DmControlSimulator,
+    RestorableRandom,
+    load_suite,
+    parse,
+)
 from plangym_like.errors import InputError, MissingExtraError, StateMismatchError
 from plangym_like.states.rows import HEADER_NBYTES
 
@@ -130,7 +134,7 @@ def test_unknown_names_raise_what_gymnasium_raises(name: str) -> None:
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "plangym_like.envs.dm_control_suite", None)
+    monkeypatch.setitem(sys.modules, "plangym_like.envs.dm_control", None)
     with pytest.raises(MissingExtraError, match="dm-control"):
         plangym_like.make("dm_control/walker-walk-v0")
     with pytest.raises(gymnasium.error.Error):

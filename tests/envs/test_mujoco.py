@@ -3,6 +3,7 @@
 import copy
 import math
 import os
+import tracemalloc
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,9 +21,8 @@ from gymnasium.wrappers import NormalizeObservation, TimeAwareObservation
 from suite import ROBOTS
 
 import plangym_like
-from plangym_like.envs.mujoco import MujocoCodec, MujocoEnv, MujocoSimulator
-from plangym_like.envs.mujoco_robots.ant import Ant
-from plangym_like.envs.mujoco_robots.humanoid import Humanoid
+from plangym_like.envs.mujoco.env import MujocoCodec, MujocoEnv, MujocoSimulator
+from plangym_like.envs.mujoco.robots import Ant, Humanoid
 from plangym_like.errors import InputError, SnapshotError, StateLostError, StateMismatchError
 from plangym_like.states.rows import HEADER_NBYTES
 
@@ -152,6 +152,22 @@ def test_held_actions_and_rollouts(name: str, limited: bool) -> None:
             assert (mine.terminateds | mine.truncateds).any()
 
 
+@pytest.mark.parametrize("dt", [10**6, 10**12, np.array([1, 10**12])], ids=["one", "huge", "each"])
+def test_memory_does_not_grow_with_dt(dt: Any) -> None:
+    with plangym_like.make("Hopper-v5") as fast, Slow("Hopper-v5").env as slow:
+        states, _ = reached(slow, 2, seed=6)
+        actions = np.ones((2, 3), np.float32)  # it falls within some steps
+        fast.step_batch(actions, states)
+        tracemalloc.start()
+        try:
+            mine = fast.step_batch(actions, states, dt=dt)
+            assert tracemalloc.get_traced_memory()[1] < 1 << 20
+        finally:
+            tracemalloc.stop()
+        assert_same(mine, slow.step_batch(actions, states, dt=dt))
+        assert mine.terminateds[1]
+
+
 def test_two_lanes_and_any_order_give_the_same_bytes(env: Any) -> None:
     with plangym_like.make("HalfCheetah-v5", n_workers=2, isolate=True) as parallel:
         states, actions = reached(env, 50, seed=7)
@@ -183,13 +199,13 @@ def test_settings_edited_in_the_living_environment_count() -> None:
 
 
 def test_a_form_that_disagrees_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    settle = Ant.settle
+    compute_rewards = Ant.compute_rewards
 
     def biased(self: Any, frames: Any) -> Any:
-        rewards, ended, infos = settle(self, frames)
+        rewards, ended, infos = compute_rewards(self, frames)
         return np.nextafter(rewards, np.inf), ended, infos
 
-    monkeypatch.setattr(Ant, "settle", biased)
+    monkeypatch.setattr(Ant, "compute_rewards", biased)
     with plangym_like.make("Ant-v5") as env, Slow("Ant-v5").env as slow:
         states, actions = reached(slow, 5, seed=9)
         assert_same(env.step_batch(actions, states), slow.step_batch(actions, states))

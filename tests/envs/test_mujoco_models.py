@@ -17,9 +17,8 @@ import gymnasium.envs.mujoco
 
 import plangym_like
 from plangym_like.envs.classic_dynamics.cart_pole import CartPole
-from plangym_like.envs.mujoco_robots.ant import Ant
-from plangym_like.envs.mujoco_robots.arms import Reacher
-from plangym_like.envs.mujoco_robots.robot import Robot
+from plangym_like.envs.mujoco.batch import Robot
+from plangym_like.envs.mujoco.robots import Ant, Reacher
 from plangym_like.errors import RowExitError
 
 pytestmark = [
@@ -130,7 +129,7 @@ def raising(error: BaseException) -> Any:
 @pytest.mark.parametrize(
     "robot, method, error",
     [
-        (Ant, "settle", KeyError("torso")),
+        (Ant, "compute_rewards", KeyError("torso")),
         (Reacher, "observe", IndexError()),
         (Ant, "recorded", AssertionError()),
     ],
@@ -172,6 +171,6 @@ def test_classic_control_too(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_ctrl_c_in_the_trial_of_a_form_is_not_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
     with plangym_like.make("Ant-v5") as env:
         state = env.reset(seed=0).state
-        monkeypatch.setattr(Ant, "settle", raising(KeyboardInterrupt()))
+        monkeypatch.setattr(Ant, "compute_rewards", raising(KeyboardInterrupt()))
         with pytest.raises((KeyboardInterrupt, RowExitError)):
             env.step_batch(np.zeros((3, 8), np.float32), state)

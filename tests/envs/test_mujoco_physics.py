@@ -17,20 +17,14 @@ import gymnasium.envs.mujoco
 import mujoco
 
 import plangym_like
-from plangym_like.envs import mujoco_physics
-from plangym_like.envs.mujoco_physics import PARTS, PhysicsMemory, derived, remembered
+from plangym_like.envs.mujoco import physics
+from plangym_like.envs.mujoco.physics import PARTS, PhysicsCodec, derived, remembered
 from plangym_like.errors import InputError
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is out of date")
 
 ASSETS = Path(gymnasium.envs.mujoco.__file__).parent / "assets"
-KNOWN = (
-    PARTS.keys()
-    | mujoco_physics.RECOMPUTED
-    | mujoco_physics.ASLEEP
-    | mujoco_physics.FLEXIBLE
-    | mujoco_physics.PLUGINS
-)
+KNOWN = PARTS.keys() | physics.RECOMPUTED | physics.ASLEEP | physics.FLEXIBLE | physics.PLUGINS
 # Counts and flags that every step sets before it reads them, statistics, and pointers.
 _SCALARS = (
     "efm_active flg_energypos flg_energyvel flg_rnepost flg_subtreevel maxuse_arena maxuse_con "
@@ -70,7 +64,7 @@ def test_every_number_that_mujoco_keeps_is_known() -> None:
 def test_every_part_of_the_integration_state_is_an_array_of_the_data() -> None:
     data = mujoco.MjData(mujoco.MjModel.from_xml_string("<mujoco/>"))
     assert [name for name in PARTS if not hasattr(data, name)] == []
-    assert sum(PARTS.values()) == mujoco_physics.INTEGRATION
+    assert sum(PARTS.values()) == physics.INTEGRATION
 
 
 def test_an_array_that_is_new_is_carried(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,10 +72,10 @@ def test_an_array_that_is_new_is_carried(monkeypatch: pytest.MonkeyPatch) -> Non
     model = mujoco.MjModel.from_xml_string(xml)
     data = mujoco.MjData(model)
     assert remembered(model, data) == {} and "xanchor" in derived(data)
-    known = mujoco_physics.RECOMPUTED - {"xanchor"}
-    monkeypatch.setattr(mujoco_physics, "RECOMPUTED", known)
+    known = physics.RECOMPUTED - {"xanchor"}
+    monkeypatch.setattr(physics, "RECOMPUTED", known)
     assert remembered(model, data).keys() == {"xanchor"}
-    memory = PhysicsMemory(model, data, {})
+    memory = PhysicsCodec(model, data, {})
     assert memory.carried == ("xanchor",) and not memory.is_integration
 
 
@@ -120,7 +114,7 @@ def test_every_part_of_a_state_has_its_name(crowded: Any) -> None:
     named = env.view_state(state)
     parts = PARTS.keys() - {"plugin_state", "plastic"}
     assert named.keys() == parts and all(value.size for value in named.values())
-    size = mujoco.mj_stateSize(env.simulator.base.model, mujoco_physics.INTEGRATION)
+    size = mujoco.mj_stateSize(env.simulator.base.model, physics.INTEGRATION)
     assert sum(value.size for value in named.values()) == size
     assert named["eq_active"].tolist() == [1, 0] and named["userdata"][2] == 1e30
     env.reset(seed=0)  # the random generator is then that of the state

@@ -217,7 +217,7 @@ def test_damaged_rows_are_refused_before_mujoco_sees_their_indices(cheetah: Any)
 def test_a_mujoco_without_the_function_for_sleep_makes_such_worlds_approximate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("plangym_like.envs.mujoco_physics._sleep_updater", lambda: None)
+    monkeypatch.setattr("plangym_like.envs.mujoco.physics._sleep_updater", lambda: None)
     with plangym_like.make("HalfCheetah-v5", xml_file=world("HalfCheetah-v5", tmp_path)) as env:
         assert env.exactness == "approximate" and "ntree_awake" in env.exactness_note
     with plangym_like.make("HalfCheetah-v5") as env:

@@ -19,7 +19,7 @@ from small_envs import Fuse, Nested, Teller
 
 import plangym_like
 from plangym_like import make_vec, registry
-from plangym_like.envs.mujoco import MujocoSimulator
+from plangym_like.envs.mujoco.env import MujocoSimulator
 from plangym_like.errors import (
     ActionError,
     ClosedError,

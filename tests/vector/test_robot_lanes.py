@@ -11,12 +11,13 @@ import pytest
 from playing import Player, plain
 
 import plangym_like
+from plangym_like.vector.lanes import Lanes
 from plangym_like.vector.make_lanes import lanes_from, make_lanes
 from plangym_like.vector.sequential_lanes import SequentialLanes
 
 pytest.importorskip("mujoco")
 
-from plangym_like.envs.mujoco_robots.runners import HalfCheetah
+from plangym_like.envs.mujoco.robots import HalfCheetah
 from plangym_like.vector.robot_lanes import RobotLanes
 from plangym_like.vector.step_arrays import StepArrays
 
@@ -31,19 +32,41 @@ NAMES = (*ROBOTS, *(pytest.param(name, marks=pytest.mark.full) for name in FULL)
 
 
 def _make(name: str, **options: Any) -> Any:
-    return partial(gymnasium.make, name, max_episode_steps=30, **options)
+    return partial(plangym_like.make, name, max_episode_steps=30, **options)
+
+
+def _masses(base: Any) -> None:
+    base.model.body_mass[1:] *= 2
+
+
+def _heights(base: Any) -> None:
+    base.init_qpos[1] += 0.5
+
+
+def _both(name: str) -> list[Lanes]:
+    """Return lanes in both forms, of environments that only they use."""
+    ways = [lanes_from(_make(name), COUNT, vectorise=way) for way in (True, False)]
+    for lanes in ways:
+        lanes.hide()
+    assert [type(lanes) for lanes in ways] == [RobotLanes, SequentialLanes]
+    return ways
 
 
 @pytest.mark.parametrize("mode", ["step_next", "step_same", "step"])
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.filterwarnings("ignore:.*is out of date")
 def test_they_give_what_the_environments_give(name: str, mode: str) -> None:
-    ways = [lanes_from(_make(name), COUNT, vectorise=way) for way in (True, False)]
-    assert [type(lanes) for lanes in ways] == [RobotLanes, SequentialLanes]
+    ways = _both(name)
     played = [Player(lanes, mode).play(SEEDS, 70) for lanes in ways]
     assert plain(played[0]) == plain(played[1])
     for one, other in zip(played[0][-1][-1] or (), played[1][-1][-1] or (), strict=True):
         assert {k: type(v) for k, v in one.items()} == {k: type(v) for k, v in other.items()}
+    assert _is_fast(ways[0])
+
+
+def _is_fast(lanes: Any) -> bool:
+    """Return whether the last step of all lanes was not the environments' own."""
+    return type(lanes) is RobotLanes and bool(lanes._is_recorded.any())
 
 
 def test_states_and_other_steps_come_between() -> None:
@@ -74,7 +97,7 @@ def test_states_and_other_steps_come_between() -> None:
 @pytest.mark.parametrize("name", ["HalfCheetah-v5", "InvertedDoublePendulum-v4"])
 @pytest.mark.filterwarnings("ignore:.*is out of date")
 def test_lanes_are_named_in_any_order(name: str) -> None:
-    ways = [lanes_from(_make(name), COUNT, vectorise=way) for way in (True, False)]
+    ways = _both(name)
     players = [Player(lanes) for lanes in ways]
     for player in players:
         player.start(SEEDS)
@@ -88,7 +111,7 @@ def test_lanes_are_named_in_any_order(name: str) -> None:
 
 
 def test_different_settings_have_no_common_form() -> None:
-    envs = plangym_like.make_vec(_make("HalfCheetah-v5"), COUNT)
+    envs = plangym_like.make_vec("HalfCheetah-v5", COUNT)
     envs.reset(seed=0)
     assert type(envs._lanes) is RobotLanes
     envs.set_attr("_forward_reward_weight", [2.0] * COUNT)
@@ -106,27 +129,33 @@ def test_different_settings_have_no_common_form() -> None:
     assert type(make_lanes(seen)) is SequentialLanes
 
 
+@pytest.mark.parametrize("edit", [_masses, _heights])
+def test_edits_before_lanes_are_made_count(edit: Any) -> None:
+    made = [_make("Humanoid-v5" if edit is _masses else "Walker2d-v5")() for _ in range(COUNT)]
+    assert type(make_lanes(made)) is RobotLanes
+    edit(made[2].gym_env.unwrapped)
+    assert type(make_lanes(made)) is SequentialLanes
+
+
 def test_a_wrong_formula_is_never_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    settle = HalfCheetah.settle
+    compute_rewards = HalfCheetah.compute_rewards
 
     def wrong(self: Any, frames: Any) -> Any:
-        rewards, ended, infos = settle(self, frames)
+        rewards, ended, infos = compute_rewards(self, frames)
         return rewards + 1e-12, ended, infos
 
-    monkeypatch.setattr(HalfCheetah, "settle", wrong)
+    monkeypatch.setattr(HalfCheetah, "compute_rewards", wrong)
     ways = [lanes_from(_make("HalfCheetah-v5"), COUNT, vectorise=way) for way in (True, False)]
-    assert [type(lanes) for lanes in ways] == [RobotLanes, SequentialLanes]
-    played = [Player(lanes).play(SEEDS, 10) for lanes in ways]
-    assert plain(played[0]) == plain(played[1])
+    assert [type(lanes) for lanes in ways] == [SequentialLanes, SequentialLanes]
 
 
 class _Twins:
     """Vectorised lanes, and lanes of the same environments that are stepped one by one."""
 
     def __init__(self, name: str, **options: Any) -> None:
-        factory = partial(gymnasium.make, name, **options)
         ways = (True, False)
-        self.both = [plangym_like.make_vec(factory, COUNT, vectorise=way) for way in ways]
+        make = plangym_like.make_vec
+        self.both = [make(name, COUNT, vectorise=way, **options) for way in ways]
         for envs in self.both:
             envs.reset(seed=0)
         self.both[0].action_space.seed(0)
@@ -145,8 +174,7 @@ class _Twins:
 
     @property
     def is_fast(self) -> bool:
-        lanes = self.both[0]._lanes
-        return type(lanes) is RobotLanes and lanes._usable
+        return _is_fast(self.both[0]._lanes)
 
 
 @pytest.mark.parametrize(
@@ -178,10 +206,44 @@ def test_settings_are_lists_and_arrays() -> None:
 def test_a_replaced_method_is_called() -> None:
     twins = _Twins("HalfCheetah-v5")
     twins.step(3)
+    assert twins.is_fast
     for envs in twins.both:
         envs.set_attr("do_simulation", lambda action, substeps: None)
     twins.step(4)
     assert not twins.is_fast
+
+
+@pytest.mark.parametrize("name", ["HalfCheetah-v5", "Ant-v5"])
+def test_numbers_of_the_environments_do_not_make_steps_slower(name: str) -> None:
+    twins = _Twins(name)
+    twins.step(2)
+    lanes = twins.both[0]._lanes
+    robots = lanes._robots
+    for attribute in ("frame_skip", "np_random_seed", "np_random", "observation_space", "dt"):
+        found = [envs.get_attr(attribute) for envs in twins.both]
+        if attribute != "np_random":
+            assert found[0] == found[1]
+        twins.step(1)
+        assert twins.is_fast and twins.both[0]._lanes is lanes and lanes._robots is robots
+
+
+def test_states_set_by_a_call_are_stepped_from() -> None:
+    twins = _Twins("HalfCheetah-v5")
+    twins.step(2)
+    for envs in twins.both:
+        envs.call("set_state", np.linspace(0, 1, 9), np.zeros(9))
+    twins.step(2)
+    assert twins.is_fast
+
+
+def test_settings_that_set_attr_changes_count() -> None:
+    twins = _Twins("Hopper-v5")
+    twins.step(2)
+    for value, is_fast in ((2, True), ([1, 2, 3, 4, 5], False)):
+        for envs in twins.both:
+            envs.set_attr("frame_skip", value)
+        twins.step(2)
+        assert twins.is_fast == is_fast
 
 
 def _weight(base: Any, lane: int) -> None:
@@ -192,26 +254,18 @@ def _timestep(base: Any, lane: int) -> None:
     base.model.opt.timestep *= 1 + lane / 4
 
 
-def _substeps(base: Any, lane: int) -> None:
-    base.frame_skip = 1 + lane
-
-
-def _all_substeps(base: Any, lane: int) -> None:
-    base.frame_skip = 2
-
-
 def _method(base: Any, lane: int) -> None:
     base.control_cost = lambda action: float(lane)
 
 
-@pytest.mark.parametrize("steps", [0, 1, 4])
-@pytest.mark.parametrize("edit", [_weight, _timestep, _substeps, _all_substeps, _method])
+@pytest.mark.parametrize("steps", [0, 4])
+@pytest.mark.parametrize("edit", [_weight, _timestep, _method])
 def test_edits_of_the_environments_are_seen(edit: Any, steps: int) -> None:
     twins = _Twins("HalfCheetah-v5")
     twins.step(steps)
     twins.edit(edit)
     twins.step(4)
-    assert twins.is_fast == (edit is _all_substeps)
+    assert not twins.is_fast
 
 
 class _Twice(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -240,26 +294,12 @@ def test_wrappers_that_are_put_inside_later_take_effect(change: Any) -> None:
     assert not twins.is_fast
 
 
-@pytest.mark.parametrize("name", ["Humanoid-v5", "Walker2d-v5"])
-def test_masses_and_initial_heights_are_read_again(name: str) -> None:
-    def edit(base: Any, lane: int) -> None:
-        base.model.body_mass[1:] *= np.linspace(1.0, 1.0 + lane, base.model.nbody - 1)
-        base.init_qpos[1] += lane / 8
-
-    twins = _Twins(name)
-    twins.step(3)
-    assert twins.is_fast
-    twins.edit(edit)
-    twins.step(3)
-    assert not twins.is_fast
-
-
 def test_resets_change_no_settings() -> None:
     for name in ("Pusher-v5", "Reacher-v5"):
         twins = _Twins(name, max_episode_steps=4)
         twins.step(9)
         assert twins.is_fast
-        assert not any(body.has_changed() for body in twins.both[0]._lanes._bodies)
+        assert not any(robot.has_changed() for robot in twins.both[0]._lanes._robots)
 
 
 @pytest.mark.parametrize("name", ["Ant-v5", "Pusher-v5", "Reacher-v5"])
@@ -281,6 +321,7 @@ def test_infos_have_the_types_that_follow_from_the_actions() -> None:
     found = []
     for way in (True, False):
         lanes = lanes_from(_make("Ant-v5"), COUNT, vectorise=way)
+        lanes.hide()
         out = StepArrays(lanes.start(SEEDS), np.zeros(COUNT), *np.zeros((2, COUNT), bool))
         for dtype in (np.float32, np.float32, np.float32, np.float64, np.float16):
             lanes.step(np.full((COUNT, 8), 0.3, dtype), out)
@@ -300,7 +341,7 @@ def test_whoever_looks_at_the_simulation_sees_all_of_it(name: str, n_workers: in
     for number in range(12):
         action = space.sample()
         assert plain(envs.step(action)[:3]) == plain(twin.step(action)[:3])
-        if number % 4 == 3:  # the first steps after this are compared with the environments' own
+        if number % 4 == 3:
             found = [data.cfrc_ext for data in envs.get_attr("data")]
             assert plain(found) == plain([data.cfrc_ext for data in twin.get_attr("data")])
     envs.close()

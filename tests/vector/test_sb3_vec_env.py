@@ -17,7 +17,7 @@ from gymnasium.vector import VectorEnv
 from small_envs import Nested
 
 from plangym_like import make_vec
-from plangym_like.envs.mujoco import MujocoSimulator
+from plangym_like.envs.mujoco.env import MujocoSimulator
 from plangym_like.errors import ClosedError, InputError
 from plangym_like.vector import make_vec as make_vec_module
 

@@ -9,7 +9,7 @@ import pytest
 
 import plangym_like
 from plangym_like.batch.simulator import Simulator
-from plangym_like.envs.mujoco import MujocoSimulator
+from plangym_like.envs.mujoco.env import MujocoSimulator
 from plangym_like.errors import InputError, SnapshotError, StateError
 from plangym_like.vector.classic_lanes import ClassicLanes
 from plangym_like.vector.lanes import Lanes

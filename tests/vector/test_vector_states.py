@@ -15,7 +15,7 @@ from test_make_vec import HAS_BOX2D, same
 
 import plangym_like
 from plangym_like import make_vec
-from plangym_like.envs.mujoco import MujocoSimulator
+from plangym_like.envs.mujoco.env import MujocoSimulator
 from plangym_like.errors import (
     ClosedError,
     InputError,

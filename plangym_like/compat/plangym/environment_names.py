@@ -37,7 +37,7 @@ def __getattr__(name: str) -> Any:
             found = list(stable_retro.data.list_games())
     elif name == "DM_CONTROL":
         with contextlib.suppress(ImportError):
-            from plangym_like.envs.dm_control_suite import load_suite
+            from plangym_like.envs.dm_control import load_suite
 
             found = list(load_suite().ALL_TASKS)
     else:

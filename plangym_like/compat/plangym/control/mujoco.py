@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from plangym_like.compat.plangym.plangym_env import PlangymEnv
-from plangym_like.envs import mujoco
+from plangym_like.envs.mujoco import env
 
 
 class MujocoEnv(PlangymEnv):
@@ -20,7 +20,7 @@ class MujocoEnv(PlangymEnv):
     2
     """
 
-    core_class = mujoco.MujocoEnv
+    core_class = env.MujocoEnv
     AVAILABLE_RENDER_MODES = {"human", "rgb_array"}  # noqa: RUF012
 
     def __init__(

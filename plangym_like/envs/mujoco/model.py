@@ -1,7 +1,11 @@
-"""The settings of MuJoCo simulations, which their state rows do not hold: models and attributes."""
+"""The model of a MuJoCo simulation: its digest, and whether something in it has changed.
+
+State rows do not hold the model, except for the arrays that episodes or wrappers change.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Iterable, Mapping
 from operator import attrgetter
 from typing import Any
@@ -9,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.envs.mujoco_physics import model_arrays
-from plangym_like.snapshots.base_settings import AttributeSettings, ClassSettings, Settings
+from plangym_like.envs.mujoco.physics import address_of
+from plangym_like.snapshots.base_settings import Settings
 from plangym_like.snapshots.differences import difference
 
 # The arrays of options that rows can hold.
@@ -19,19 +23,32 @@ _IN_OPTIONS = ("opt.gravity", "opt.magnetic", "opt.wind")
 _PADDING = 64
 
 
-def robot_settings(base: Any, without: Collection[str] = ()) -> tuple[Settings, ...]:
-    """Return everything on which steps of one of Gymnasium's robots depend, except its state.
+def model_arrays(model: Any) -> dict[str, NDArray[Any]]:
+    """Return the arrays of `model`, except textures."""
+    arrays = {name: getattr(model, name) for name in dir(model) if not name.startswith("_")}
+    return {
+        name: array
+        for name, array in arrays.items()
+        if isinstance(array, np.ndarray) and not name.startswith("tex_")
+    }
 
-    `without` are names of arrays of the model that its state rows hold.
-    """
-    # Resets change these, but steps do not read them. Resets of Pusher also write to `init_qpos`.
-    targets = [name for name in ("cylinder_pos", "goal", "goal_pos") if name in vars(base)]
-    but = (*targets, "init_qpos") if "cylinder_pos" in targets else targets
-    return (
-        AttributeSettings(base, but),
-        ClassSettings(type(base)),
-        *model_settings(base.model, without),
-    )
+
+def model_digest(model: Any, without: tuple[str, ...] = ()) -> str:
+    """Return a digest of the options of `model`, and of its arrays except `without`."""
+    digest = hashlib.blake2b(digest_size=8)
+    for name, array in sorted(model_arrays(model).items()):
+        if name not in without:
+            digest.update(f"{name}{array.dtype}{array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).tobytes())
+    option = [name.removeprefix("opt.") for name in without if name.startswith("opt.")]
+    digest.update((_shown_without(model.opt, option) if option else repr(model.opt)).encode())
+    return digest.hexdigest()
+
+
+def _shown_without(part: Any, names: list[str]) -> str:
+    """Return the members of `part`, a structure of a model, except `names`, as text."""
+    left = [name for name in dir(part) if name[0] != "_" and name not in names]
+    return repr({name: getattr(part, name) for name in left})
 
 
 class ModelSettings(Settings):
@@ -146,21 +163,17 @@ def _spans(arrays: Mapping[str, NDArray[Any]], without: Collection[str]) -> list
     """
     spans: list[NDArray[np.uint8]] = []
     end, joins = 0, False
-    for name, array in sorted(arrays.items(), key=lambda item: _address(item[1])):
+    for name, array in sorted(arrays.items(), key=lambda item: address_of(item[1])):
         if not array.size:
             continue
-        begin, first = _address(array), array.reshape(-1).view(np.uint8)
+        begin, first = address_of(array), array.reshape(-1).view(np.uint8)
         if name in without:
             joins = False
             continue
         if joins and 0 <= begin - end < _PADDING:
-            length = begin + array.nbytes - _address(spans[-1])
+            length = begin + array.nbytes - address_of(spans[-1])
             spans[-1] = np.lib.stride_tricks.as_strided(spans[-1], (length,), (1,))
         else:
             spans.append(first)
         end, joins = begin + array.nbytes, True
     return spans
-
-
-def _address(array: NDArray[Any]) -> int:
-    return int(array.__array_interface__["data"][0])

@@ -20,7 +20,7 @@ import contextlib
 import copy
 import logging
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import gymnasium
@@ -38,11 +38,12 @@ from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.envs.fast_form import FastForm, disagreement, trial_actions
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.envs.headless import draw_without_a_display
-from plangym_like.envs.mujoco_physics import PhysicsMemory, copy_data, derived, drawn, model_digest
-from plangym_like.envs.mujoco_robots import ChunkStepper, robot_for
-from plangym_like.envs.mujoco_settings import EditedArrays, robot_settings
+from plangym_like.envs.mujoco.batch import RobotKernel
+from plangym_like.envs.mujoco.model import EditedArrays, model_digest, model_settings
+from plangym_like.envs.mujoco.physics import PhysicsCodec, copy_data, derived, drawn
+from plangym_like.envs.mujoco.robots import robot_for
 from plangym_like.errors import SnapshotError
-from plangym_like.snapshots.base_settings import Settings
+from plangym_like.snapshots.base_settings import AttributeSettings, ClassSettings, Settings
 from plangym_like.snapshots.configuration import qualified_name
 from plangym_like.snapshots.known_wrappers import foreign_wrappers
 from plangym_like.states.random_state import GENERATOR_NBYTES, save_generator, seeded_generator
@@ -53,7 +54,7 @@ logger = logging.getLogger("plangym_like")
 _TRIALS = 3
 
 
-class MujocoCodec(PhysicsMemory, Codec):
+class MujocoCodec(PhysicsCodec, Codec):
     """Saves the physics of a robot, and the arrays that its ``step`` reads before it simulates.
 
     After `write`, the next step computes everything else. The fields that `build_state` takes, such
@@ -67,10 +68,18 @@ class MujocoCodec(PhysicsMemory, Codec):
         Whether states hold the data that images are rendered from.
     edited : EditedArrays, optional
         The arrays of the model that wrappers change.
+
+    Attributes
+    ----------
+    robot : Robot or None
+        The vectorised step, if there is one for the class of the robot.
+    info_types : dict of str to type
+        The type of each info as the environment returns it, if there is a vectorised step.
     """
 
     def __init__(self, base: Any, *, images: bool, edited: EditedArrays | None = None) -> None:
         self._base, self._edited = base, edited
+        self.info_types: dict[str, type] = {}
         edited_arrays = {} if edited is None else edited.arrays
         robot_class = robot_for(base)
         self.robot = None if robot_class is None else robot_class(base)
@@ -118,6 +127,7 @@ class MujocoCodec(PhysicsMemory, Codec):
         self.read(memory)
         info = self._base.step(trial_actions(self._base.action_space, "d")[0])[4]
         self.write(memory)
+        self.info_types = {name: type(value) for name, value in info.items()}
         arrays = {name: np.asarray(value) for name, value in info.items()}
         self.columns = {name: (array.shape, array.dtype) for name, array in arrays.items()}
 
@@ -191,7 +201,7 @@ class MujocoSimulator(GymnasiumSimulator):
         self.reset_once()
 
     def make_fast_form(self, kind: str) -> FastForm | None:
-        """Return the stepper for the robot if there is one and it agrees with the environment.
+        """Return the kernel for the robot if there is one and it agrees with the environment.
 
         Otherwise, return ``None``.
         """
@@ -200,7 +210,7 @@ class MujocoSimulator(GymnasiumSimulator):
             return None
         assert isinstance(self.frameskip, int)
         limit: Any = self.memory.time_limit
-        stepper = ChunkStepper(
+        kernel = RobotKernel(
             robot,
             self.codec,
             self.frameskip,
@@ -208,7 +218,7 @@ class MujocoSimulator(GymnasiumSimulator):
             elapsed_at=None if limit is None else self._wrappers_at,
             limit=lambda: limit._max_episode_steps,
         )
-        return None if disagreement(stepper, self, kind) else stepper
+        return None if disagreement(kernel, self, kind) else kernel
 
     def configuration(self) -> tuple[Any, ...]:
         """Return the number of the robot's own attributes: a replaced method is one more."""
@@ -269,6 +279,21 @@ class MujocoSimulator(GymnasiumSimulator):
         for free in self._frees or ():
             free()
         super().close()
+
+
+def robot_settings(base: Any, without: Collection[str] = ()) -> tuple[Settings, ...]:
+    """Return everything on which steps of one of Gymnasium's robots depend, except its state.
+
+    `without` are names of arrays of the model that its state rows hold.
+    """
+    # Resets change these, but steps do not read them. Resets of Pusher also write to `init_qpos`.
+    targets = [name for name in ("cylinder_pos", "goal", "goal_pos") if name in vars(base)]
+    but = (*targets, "init_qpos") if "cylinder_pos" in targets else targets
+    return (
+        AttributeSettings(base, but),
+        ClassSettings(type(base)),
+        *model_settings(base.model, without),
+    )
 
 
 def _declare_observations(base: Any) -> None:

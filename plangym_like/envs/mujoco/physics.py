@@ -13,7 +13,6 @@ the chapter "Simulation".
 from __future__ import annotations
 
 import ctypes
-import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -77,7 +76,7 @@ _DRAWN = (
 )
 
 
-class PhysicsMemory:
+class PhysicsCodec:
     """Reads and writes the state of one simulation.
 
     Parameters
@@ -321,18 +320,19 @@ def derived(data: Any) -> dict[str, NDArray[Any]]:
     Contacts and constraints are not included: their number changes from step to step, and they are
     stored elsewhere. Pointers to the data of plugins are not included either.
     """
-    first, parts = _address(data.qpos), PARTS.keys() | PLUGINS
+    first, parts = address_of(data.qpos), PARTS.keys() | PLUGINS
     found = {}
     for name in dir(data):
         array = getattr(data, name, None)
         if not isinstance(array, np.ndarray) or name in parts or not array.size:
             continue
-        if first <= _address(array) < first + data.nbuffer and array.flags.c_contiguous:
+        if first <= address_of(array) < first + data.nbuffer and array.flags.c_contiguous:
             found[name] = array
     return found
 
 
-def _address(array: NDArray[Any]) -> int:
+def address_of(array: NDArray[Any]) -> int:
+    """Return the address of the first byte of `array`."""
     return int(array.__array_interface__["data"][0])
 
 
@@ -344,34 +344,6 @@ def copy_data(model: Any, source: Any, target: Any) -> None:
     state = np.empty(mujoco.mj_stateSize(model, INTEGRATION))
     mujoco.mj_getState(model, source, state, INTEGRATION)
     mujoco.mj_setState(model, target, state, INTEGRATION)
-
-
-def model_arrays(model: Any) -> dict[str, NDArray[Any]]:
-    """Return the arrays of `model`, except textures."""
-    arrays = {name: getattr(model, name) for name in dir(model) if not name.startswith("_")}
-    return {
-        name: array
-        for name, array in arrays.items()
-        if isinstance(array, np.ndarray) and not name.startswith("tex_")
-    }
-
-
-def model_digest(model: Any, without: tuple[str, ...] = ()) -> str:
-    """Return a digest of the options of `model`, and of its arrays except `without`."""
-    digest = hashlib.blake2b(digest_size=8)
-    for name, array in sorted(model_arrays(model).items()):
-        if name not in without:
-            digest.update(f"{name}{array.dtype}{array.shape}".encode())
-            digest.update(np.ascontiguousarray(array).tobytes())
-    option = [name.removeprefix("opt.") for name in without if name.startswith("opt.")]
-    digest.update((_told_without(model.opt, option) if option else repr(model.opt)).encode())
-    return digest.hexdigest()
-
-
-def _told_without(part: Any, names: list[str]) -> str:
-    """Return the members of `part`, a structure of a model, except `names`, as text."""
-    left = [name for name in dir(part) if name[0] != "_" and name not in names]
-    return repr({name: getattr(part, name) for name in left})
 
 
 def _parts(model: Any, data: Any) -> dict[str, tuple[slice, tuple[int, ...]]]:

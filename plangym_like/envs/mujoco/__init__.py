@@ -1,0 +1,1 @@
+"""Gymnasium's MuJoCo robots, and what other environments in MuJoCo share with them."""

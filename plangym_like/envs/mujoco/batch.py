@@ -1,0 +1,483 @@
+"""Steps of robots in MuJoCo: simulates row by row, and vectorises all other computations.
+
+`simulate` restores, simulates and records; a `Robot` computes rewards, infos and observations from
+the record. `RobotKernel` steps the rows of batches in this way, and `RobotLanes` the environments
+of a vectorised environment.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import repeat
+from typing import Any, ClassVar, NamedTuple
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from plangym_like.batch.arrays import Inputs, Rows, given_states
+from plangym_like.envs.fast_form import FastForm, held_frames
+from plangym_like.envs.mujoco.physics import INTEGRATION, PhysicsCodec, lay_out
+from plangym_like.states.rows import HEADER_NBYTES, Row
+
+# The number of frames to simulate before computing their results. Their data fit into a cache.
+_FRAMES_AT_ONCE = 1024
+# The largest number of frames of one row; the data of all of them are in memory together.
+_MOST_FRAMES = 4096
+_KEPT_RECORDS = 2
+
+Array = NDArray[Any]
+Look = Callable[[str], Array]
+Places = Mapping[str, tuple[slice, tuple[int, ...]]]
+# The record of one row at each time: the integration state, and all bytes.
+Views = list[tuple[NDArray[np.float64], NDArray[np.uint8]]]
+
+
+class Robot(abc.ABC):
+    """The vectorised step of one class of robots in Gymnasium or dm_control.
+
+    Every result is bit-identical to the result of the environment's own ``step``. So each
+    expression keeps the operands, order and dtypes of the formulas in the environment's source.
+    Settings are read from the environment at each call, because users may change them there.
+
+    Attributes
+    ----------
+    contact_forces : bool
+        Whether the step reads results of `mj_rnePostConstraint`.
+    advance : callable
+        ``advance(model, data, substeps)`` simulates one frame.
+    refresh : callable or None
+        ``refresh(model, data)`` is called after a restore to compute the arrays `advance` reads.
+    """
+
+    contact_forces: ClassVar[bool] = False
+    advance: Callable[[Any, Any, int], None] = staticmethod(mujoco.mj_step)
+    refresh: Callable[[Any, Any], None] | None = None
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+
+    def simulation(self) -> tuple[Any, Any, int]:
+        """Return the model, the data, and the number of substeps per frame."""
+        return self.env.model, self.env.data, self.env.frame_skip
+
+    @classmethod
+    def carried(cls, env: Any) -> dict[str, Array]:
+        """Return the simulation's arrays that a step reads *before* it simulates, by name."""
+        return {}
+
+    def recorded(self) -> dict[str, Array]:
+        """Return the arrays that a step reads after it simulates but that states do not hold."""
+        return {}
+
+    def shown_positions(self, look: Look, hidden: int) -> Array:
+        """Return ``qpos``, without its first `hidden` numbers if observations exclude them."""
+        excluded = self.env._exclude_current_positions_from_observation
+        return look("qpos")[..., hidden if excluded else 0 :]
+
+    def over(self) -> bool:
+        """Return whether the current state certainly ends the episode."""
+        return False
+
+    @abc.abstractmethod
+    def compute_rewards(self, frames: Frames) -> tuple[Array, Array | bool, dict[str, Any]]:
+        """Return the rewards, terminated flags and infos of all frames, each ``(N, F, ...)``."""
+
+    @abc.abstractmethod
+    def observe(self, look: Look, out: Array) -> None:
+        """Write observations into `out`; ``look(name)`` returns an array ``(..., *shape)``."""
+
+
+class Simulation(NamedTuple):
+    """A simulation, and its arrays to record: (array as bytes, slice of the recorded bytes)."""
+
+    model: Any
+    data: Any
+    substeps: int
+    parts: list[tuple[NDArray[np.uint8], slice]]
+
+
+class Recording:
+    """Which data of a robot's simulation are recorded, and where.
+
+    Parameters
+    ----------
+    robot : Robot
+    physics : PhysicsCodec
+        The layout of the simulation's state, with which the data of each frame begin.
+
+    Attributes
+    ----------
+    robot : Robot
+    places : dict of str to (slice, shape)
+        For each array, its place among the data of one frame, in units of 8 bytes, and its shape.
+    """
+
+    def __init__(self, robot: Robot, physics: PhysicsCodec) -> None:
+        self.robot = robot
+        self.places = dict(physics.places)
+        slices, self._nbytes = lay_out(robot.recorded(), physics.nbytes, self.places)
+        self._parts, self._state_nbytes = physics.slices + slices, physics.state_nbytes
+
+    def simulation(self) -> Simulation:
+        """Return the robot's simulation, with the current number of substeps."""
+        return Simulation(*self.robot.simulation(), self._parts)
+
+    def memory(self, capacity: int, frames: int) -> Record:
+        """Return memory for up to `capacity` rows of `frames` frames each."""
+        return Record(capacity, frames, self._state_nbytes, self._nbytes)
+
+    def compute_rewards(
+        self, numbers: NDArray[np.float64], actions: Array
+    ) -> tuple[Array, Array | bool, dict[str, Any]]:
+        """Return the result of `Robot.compute_rewards` for the record `numbers`."""
+        with np.errstate(all="ignore"):
+            return self.robot.compute_rewards(Frames(numbers, self.places, actions))
+
+    def observe(self, numbers: NDArray[np.float64], out: Array) -> None:
+        """Write the observations of the data `numbers` ``(..., W)`` into `out`."""
+        self.robot.observe(lambda name: _look_in(numbers, self.places, name), out)
+
+
+class Record:
+    """The data of simulations before and after each frame.
+
+    Parameters
+    ----------
+    capacity, frames : int
+    state_nbytes, nbytes : int
+        Bytes of the integration state, and of all data recorded at one time.
+
+    Attributes
+    ----------
+    bytes : array ``(capacity, frames + 1, nbytes) uint8``
+    numbers : array ``(capacity, frames + 1, nbytes // 8) float64``
+        The same memory, as numbers.
+    """
+
+    def __init__(self, capacity: int, frames: int, state_nbytes: int, nbytes: int) -> None:
+        self.bytes = np.zeros((capacity, frames + 1, nbytes), np.uint8)
+        self.numbers = self.bytes.view(np.float64)
+        self._size = state_nbytes // 8
+        self._views: list[Views] = []
+
+    def views(self, count: int) -> list[Views]:
+        """Return the views of at least `count` rows.
+
+        Making a view takes about as long as using it, so views are kept for later calls.
+        """
+        while len(self._views) < count:
+            row = len(self._views)
+            states = self.numbers[row, :, : self._size]
+            self._views.append(list(zip(states, self.bytes[row], strict=True)))
+        return self._views
+
+
+class Frames:
+    """The simulation data of N rows before and after each of F frames.
+
+    Parameters
+    ----------
+    record : array ``(N, F + 1, W) float64``
+        The data of each row before the first frame and after each frame, W numbers at a time.
+    places : mapping of str to (slice, shape)
+        For each array, its slice in the last axis of `record`, and its shape.
+    actions : array ``(N, F, nu)``
+        The actions, in the dtype in which they were given.
+    """
+
+    def __init__(self, record: NDArray[np.float64], places: Places, actions: Array) -> None:
+        self._record = record
+        self._places = places
+        # The order in which NumPy adds up numbers depends on their layout in memory.
+        self.actions = np.ascontiguousarray(actions)
+
+    def before(self, name: str) -> Array:
+        """Return the array `name` before each frame, ``(N, F, *shape)``."""
+        return _look_in(self._record[:, :-1], self._places, name)
+
+    def after(self, name: str) -> Array:
+        """Return the array `name` after each frame, ``(N, F, *shape)``."""
+        return _look_in(self._record[:, 1:], self._places, name)
+
+
+def simulate(
+    robot: Robot,
+    simulations: Iterable[Simulation],
+    views: Sequence[Views],
+    actions: Array,
+    frames: NDArray[np.int64],
+    cursor: NDArray[np.int64],
+) -> None:
+    """Simulate N rows one after the other, and record their data after each frame.
+
+    Parameters
+    ----------
+    robot : Robot
+    simulations : iterable of Simulation
+        The simulation to use for each row.
+    views : sequence of Views
+        The records of the rows. Each begins with the state to restore, which holds the controls of
+        the first frame.
+    actions : array ``(N, F, nu)``
+        The controls of each frame.
+    frames : array ``(N,)``
+        The number of frames to simulate. If a row's episode ends earlier, its number is reduced to
+        the frames simulated.
+    cursor : array ``(1,)``
+        Holds the index of the first row; updated to that of the row that is simulated.
+    """
+    advance, refresh = robot.advance, robot.refresh
+    derive = mujoco.mj_rnePostConstraint if robot.contact_forces else None
+    write, read = mujoco.mj_setState, mujoco.mj_getState
+    first = int(cursor[0])
+    rows = zip(frames.tolist(), simulations, views, strict=False)
+    for row, (wanted, simulation, record) in enumerate(rows):
+        model, data, substeps, parts = simulation
+        cursor[0] = first + row
+        write(model, data, record[0][0], INTEGRATION)
+        if refresh is not None:
+            refresh(model, data)
+        if wanted > 1:
+            ctrl, controls = data.ctrl, actions[row]
+        for frame in range(wanted):
+            if frame:
+                if robot.over():
+                    frames[row] = frame
+                    break
+                ctrl[:] = controls[frame]
+            advance(model, data, substeps)
+            if derive is not None:
+                derive(model, data)
+            state, everything = record[frame + 1]
+            read(model, data, state, INTEGRATION)
+            for view, place in parts:
+                everything[place] = view
+
+
+class RobotKernel(FastForm):
+    """Steps blocks of rows of one robot.
+
+    Parameters
+    ----------
+    robot : Robot
+    physics : PhysicsCodec
+        The layout of the simulation's state in a row.
+    frameskip : int
+        The number of frames per action.
+    reseed : callable
+        ``reseed(payload, seed)`` writes a random generator made from `seed` into a payload.
+    elapsed_at : int, optional
+        The offset of the time limit's step count in a payload.
+    limit : callable
+        Returns the number of steps of the time limit, if there is one.
+    """
+
+    rolls_out_one = True
+
+    def __init__(
+        self,
+        robot: Robot,
+        physics: PhysicsCodec,
+        frameskip: int,
+        reseed: Callable[[Row, int], None],
+        *,
+        elapsed_at: int | None = None,
+        limit: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self._recording = Recording(robot, physics)
+        self._nbytes = physics.nbytes
+        self._frameskip = frameskip
+        self._reseed = reseed
+        self._counter = None if elapsed_at is None else (HEADER_NBYTES + elapsed_at) // 8
+        self._limit = limit
+        # By the number of frames.
+        self._records: dict[int, Record] = {}
+
+    def takes(self, rows: Rows) -> bool:
+        inputs = rows.inputs
+        if inputs.horizon and not isinstance(inputs.dt, int):
+            return False
+        held = inputs.dt if isinstance(inputs.dt, int) else int(inputs.dt.max(initial=1))
+        frames = held * self._frameskip * max(1, inputs.horizon)
+        return frames <= _MOST_FRAMES and super().takes(rows)
+
+    def step(self, rows: Rows, first: int, last: int) -> None:
+        """Step the rows ``first:last``, each from its own state."""
+        self._step(rows, first, last, rows.inputs.actions[:, None], 1)
+
+    def rollout(self, rows: Rows, first: int, last: int) -> None:
+        """Step each of the rows ``first:last`` through its T actions, or until its episode ends.
+
+        ``dt`` must be the same for all rows.
+        """
+        self._step(rows, first, last, rows.inputs.actions, rows.inputs.horizon)
+
+    def _step(self, rows: Rows, first: int, last: int, plans: NDArray[Any], horizon: int) -> None:
+        """Step each of the rows ``first:last`` through its `horizon` actions in `plans`."""
+        most = self._held_frames(rows.inputs, slice(first, last))[1]
+        size = max(1, _FRAMES_AT_ONCE // (most * horizon))
+        for start in range(first, last, size):
+            block = slice(start, min(start + size, last))
+            held, most = self._held_frames(rows.inputs, block)
+            actions = plans[block] if most == 1 else plans[block].repeat(most, axis=1)
+            self._run(rows, block, actions, held * horizon, most)
+
+    def _held_frames(self, inputs: Inputs, block: slice) -> tuple[int | NDArray[np.int64], int]:
+        """Return how many frames each row of `block` holds an action, and the maximum of these."""
+        held = held_frames(inputs, block, self._frameskip)
+        return held, held if isinstance(held, int) else int(np.max(held))
+
+    def _run(
+        self,
+        rows: Rows,
+        block: slice,
+        actions: NDArray[Any],
+        wanted: int | NDArray[np.int64],
+        held: int,
+    ) -> None:
+        """Step the rows of `block` for up to `wanted` frames each.
+
+        `actions` has one action for each frame; an action is repeated for up to `held` frames.
+        """
+        source = given_states(rows.inputs, block)
+        elapsed = self._elapsed(source)
+        count = len(actions)
+        ran = np.empty(count, np.int64)
+        ran[:] = wanted
+        if self._counter is not None:
+            np.minimum(ran, np.maximum(self._limit() - elapsed, 1), out=ran)
+        record = self._record(actions.shape[1])
+        numbers = record.numbers[:count]
+        recording, end = self._recording, HEADER_NBYTES + self._nbytes
+        record.bytes[:count, 0, : self._nbytes] = source[:, HEADER_NBYTES:end]
+        numbers[:, 0, recording.places["ctrl"][0]] = actions[:, 0]
+        rows.cursor[0] = block.start
+        views = record.views(count)
+        simulate(recording.robot, repeat(recording.simulation()), views, actions, ran, rows.cursor)
+        rewards, ended, infos = recording.compute_rewards(numbers, actions)
+        if rewards.shape[1] == 1:
+            self._write_frame(rows, block, numbers, rewards, ended, infos, elapsed)
+        else:
+            ended = np.broadcast_to(ended, rewards.shape)
+            over = np.where(ended.any(axis=1), ended.argmax(axis=1), len(ended[0]))
+            np.minimum(ran, over + 1, out=ran)
+            flags = over < ran, self._late(elapsed + ran)
+            self._write_results(rows, block, numbers, rewards, infos, flags, ran, held)
+        self._store(rows, block, source, record.bytes[:count], ran, elapsed)
+
+    def _record(self, frames: int) -> Record:
+        record = self._records.get(frames)
+        if record is None:
+            while len(self._records) >= _KEPT_RECORDS:
+                del self._records[next(iter(self._records))]
+            record = self._recording.memory(max(1, _FRAMES_AT_ONCE // frames), frames)
+            self._records[frames] = record
+        return record
+
+    # Results
+
+    def _write_frame(
+        self,
+        rows: Rows,
+        block: slice,
+        numbers: NDArray[np.float64],
+        rewards: NDArray[Any],
+        ended: NDArray[np.bool_] | bool,
+        infos: dict[str, Any],
+        elapsed: NDArray[np.int64],
+    ) -> None:
+        """Write the results of one frame per row, like `_write_results` with fewer operations."""
+        lead = (block, 0) if rows.inputs.horizon else (block,)
+        rows.n_step[block] = 1
+        # Adding 0 turns -0.0 into 0.0, as sums that begin at 0 do.
+        np.add(rewards[:, 0], 0.0, out=rows.rewards[lead])
+        rows.terminateds[lead] = ended if isinstance(ended, bool) else ended[:, 0]
+        rows.truncateds[lead] = self._late(elapsed + 1)
+        if rows.observations is not None:
+            self._recording.observe(numbers[:, 1], rows.observations[lead])
+        for name, column in rows.columns.items():
+            column[block] = infos[name][:, 0]
+
+    def _write_results(
+        self,
+        rows: Rows,
+        block: slice,
+        numbers: NDArray[np.float64],
+        rewards: NDArray[Any],
+        infos: dict[str, Any],
+        flags: tuple[Any, Any],
+        ran: NDArray[np.int64],
+        held: int,
+    ) -> None:
+        """Write the results of each row's 1 or T actions, each held for up to `held` frames."""
+        count, horizon = len(ran), max(1, rows.inputs.horizon)
+        out = rows.rewards[block]
+        rows.n_step[block] = ran
+        going = np.arange(rewards.shape[1]) < ran[:, None]
+        shape = (count * horizon, held)
+        out[...] = _summed(rewards.reshape(shape), going.reshape(shape)).reshape(out.shape)
+        reached = np.arange(horizon) >= ((ran - 1) // held)[:, None]
+        for column, flag in zip((rows.terminateds, rows.truncateds), flags, strict=True):
+            shown = reached & np.broadcast_to(flag, count)[:, None]
+            column[block] = shown.reshape(out.shape)
+        if rows.observations is not None:
+            ends = np.minimum(held * np.arange(1, horizon + 1), ran[:, None])
+            observations = rows.observations[block].reshape(count, horizon, -1)
+            self._recording.observe(numbers[np.arange(count)[:, None], ends], observations)
+        for name, column in rows.columns.items():
+            column[block] = infos[name][np.arange(count), ran - 1]
+
+    def _late(self, elapsed: NDArray[np.int64]) -> Any:
+        """Return which rows have reached the time limit."""
+        return False if self._counter is None else elapsed >= self._limit()
+
+    # Rows before and after the simulation
+
+    def _elapsed(self, source: Row) -> NDArray[np.int64]:
+        if self._counter is None:
+            return np.zeros(1, np.int64)
+        return source.view(np.int64)[:, self._counter].copy()
+
+    def _store(
+        self,
+        rows: Rows,
+        block: slice,
+        source: Row,
+        record: NDArray[np.uint8],
+        ran: NDArray[np.int64],
+        elapsed: NDArray[np.int64],
+    ) -> None:
+        """Write the next states.
+
+        The physics, the step counts and, if there are seeds, the random generators are new. The
+        rest of each row is copied from `source`.
+        """
+        if rows.next_states is None:
+            return
+        fresh, end = rows.next_states[block], HEADER_NBYTES + self._nbytes
+        last = record[:, 1] if record.shape[1] == 2 else record[np.arange(len(ran)), ran]
+        fresh[:, HEADER_NBYTES:end] = last[:, : self._nbytes]
+        fresh[:, :HEADER_NBYTES] = source[:, :HEADER_NBYTES]
+        fresh[:, end:] = source[:, end:]
+        if rows.inputs.seeds is not None:
+            for row, seed in zip(fresh, rows.inputs.seeds[block].tolist(), strict=True):
+                self._reseed(row[HEADER_NBYTES:], seed)
+        if self._counter is not None:
+            fresh.view(np.int64)[:, self._counter] = elapsed + ran
+
+
+def _look_in(record: NDArray[np.float64], places: Places, name: str) -> Array:
+    """Return the array `name` ``(..., *shape)`` in `record` ``(..., W)``."""
+    place, shape = places[name]
+    part = record[..., place]
+    return part if len(shape) == 1 else part.reshape(*record.shape[:-1], *shape)
+
+
+def _summed(rewards: NDArray[Any], going: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Return the sum of each row of `rewards` where `going` is true, added up in frame order."""
+    total = np.zeros(len(rewards))
+    for frame in range(rewards.shape[1]):
+        total += np.where(going[:, frame], rewards[:, frame], 0.0)
+    return total
