@@ -9,9 +9,9 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.envs.classic_control import agrees
-from plangym_like.envs.classic_dynamics import DYNAMICS
-from plangym_like.envs.classic_dynamics.dynamics import Columns
+from plangym_like.envs.classic.dynamics import Columns
+from plangym_like.envs.classic.env import agrees
+from plangym_like.envs.classic.equations import DYNAMICS
 from plangym_like.envs.fast_form import NotVectorisableError
 from plangym_like.errors import ActionError, InputError
 from plangym_like.states.rows import Row

@@ -11,7 +11,7 @@ from gymnasium.envs.classic_control import acrobot
 from gymnasium.spaces import Box, Discrete
 
 import plangym_like
-from plangym_like.envs.classic_dynamics.cart_pole import CartPole
+from plangym_like.envs.classic.equations import CartPole
 from plangym_like.envs.fast_form import disagreement, trial_actions
 
 CHANGES = [

@@ -16,7 +16,7 @@ pytest.importorskip("mujoco", reason="MuJoCo is not installed: pip install 'plan
 import gymnasium.envs.mujoco
 
 import plangym_like
-from plangym_like.envs.classic_dynamics.cart_pole import CartPole
+from plangym_like.envs.classic.equations import CartPole
 from plangym_like.envs.mujoco_robots.ant import Ant
 from plangym_like.envs.mujoco_robots.arms import Reacher
 from plangym_like.envs.mujoco_robots.robot import Robot

@@ -31,8 +31,8 @@ from numpy.typing import NDArray
 from plangym_like.batch.arrays import Outcome, Rows, given_states
 from plangym_like.batch.simulator import EnvStep
 from plangym_like.envs.block_stepper import BlockStepper, Outcomes, put_generators
-from plangym_like.envs.classic_dynamics import DYNAMICS, Dynamics, elementary_functions_agree
-from plangym_like.envs.classic_dynamics.dynamics import Columns
+from plangym_like.envs.classic.dynamics import Columns, Dynamics, elementary_functions_agree
+from plangym_like.envs.classic.equations import DYNAMICS
 from plangym_like.envs.codec import Codec
 from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.envs.fast_form import TRIALS, FastForm, NotVectorisableError, disagreement
