@@ -326,22 +326,19 @@ class Pendulum(Dynamics):
     num_actions = 0
     hidden = "last_u"
     no_hidden = np.float64(np.nan)
-    hidden_kinds = "fde"
     sample_range = (12.0, 9.0)
 
     @classmethod
-    def as_hidden(cls, number: Any, kind: int = 0) -> Any:
-        if np.isnan(number):
-            return None
-        with np.errstate(over="ignore"):
-            return np.dtype(cls.hidden_kinds[kind % 3]).type(number)
+    def as_hidden(cls, number: Any) -> Any:
+        # Actions of the space's own dtype are in single precision.
+        single = np.float32(number)
+        return None if np.isnan(number) else single if single == number else number
 
     def advance(self, columns: Columns, actions: Array, rewards: Floats, terminated: Flags) -> None:
         c = self.values
         angle, speed = columns.x
         torque = np.clip(actions[:, 0], -c.max_torque, c.max_torque)
         columns.hidden[:] = torque
-        self.hidden_kind = self.kind_of(torque)
         costs = np.float_power(np.remainder(angle + np.pi, 2 * np.pi) - np.pi, 2.0)
         costs += 0.1 * np.float_power(speed, 2.0)
         costs += 0.001 * _squared(torque)
