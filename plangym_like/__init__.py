@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from plangym_like.envs.atari import AtariEnv
     from plangym_like.envs.auto_snapshot import AnyEnv
     from plangym_like.envs.box2d import Box2DEnv
-    from plangym_like.envs.classic_control import ClassicControlEnv
+    from plangym_like.envs.classic.env import ClassicControlEnv
     from plangym_like.envs.dm_control import DmControlEnv
     from plangym_like.envs.mujoco.env import MujocoEnv
     from plangym_like.envs.pickled import PickledEnv
@@ -48,7 +48,7 @@ _PLACES = {
     "AnyEnv": "envs.auto_snapshot",
     "AtariEnv": "envs.atari",
     "Box2DEnv": "envs.box2d",
-    "ClassicControlEnv": "envs.classic_control",
+    "ClassicControlEnv": "envs.classic.env",
     "DmControlEnv": "envs.dm_control",
     "MujocoEnv": "envs.mujoco.env",
     "OwnEnv": "envs.save_load_env",

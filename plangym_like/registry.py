@@ -72,9 +72,7 @@ FAMILIES = (
         extra="dm-control",
     ),
     Family(place="atari:AtariEnv", entry_point="ale_py.", package="ale_py", extra="atari"),
-    Family(
-        place="classic_control:ClassicControlEnv", entry_point="gymnasium.envs.classic_control."
-    ),
+    Family(place="classic.env:ClassicControlEnv", entry_point="gymnasium.envs.classic_control."),
     Family(place="box2d:Box2DEnv", entry_point="gymnasium.envs.box2d.", extra="box2d"),
     Family(place="mujoco.env:MujocoEnv", entry_point="gymnasium.envs.mujoco.", extra="mujoco"),
     Family(

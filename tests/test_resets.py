@@ -409,21 +409,6 @@ def test_a_generator_that_the_constructor_seeds_is_not_made_anew(
     assert content(env.reset().obs) == content(raw.reset()[0])
 
 
-def test_a_lake_that_was_drawn_at_random_stays_the_environments(new_env: Any) -> None:
-    kwargs = {"desc": None, "map_name": None, "is_slippery": False}
-    first, env = new_env("FrozenLake-v1", **kwargs), new_env("FrozenLake-v1", **kwargs)
-    map_of = lambda env, row: env.view_state(row)["desc"].tobytes()  # noqa: E731
-    drawn = env.gym_env.unwrapped.desc.tobytes()
-    theirs, other = first.reset(seed=0).state, None
-    assert map_of(first, theirs) != drawn
-    env.step_batch([1], theirs)
-    other = env.reset(seed=0).state
-    assert map_of(env, other) == drawn
-    rows = np.stack([other, theirs, other, theirs])
-    states = env.step_batch([1] * 4, rows).states
-    assert [map_of(env, row) for row in states] == [map_of(env, row) for row in rows]
-
-
 # Resets that fail
 
 

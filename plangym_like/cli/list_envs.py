@@ -64,12 +64,12 @@ def run(chosen: argparse.Namespace) -> int:
 
 
 def family_name(family: Family) -> str:
-    """Return the name of a family: the name of its module, or ``other`` for `GENERIC`.
+    """Return the name of a family: of its module or folder, or ``other`` for `GENERIC`.
 
     >>> family_name(FAMILIES[3]), family_name(GENERIC)
     ('atari', 'other')
     """
-    return "other" if family is GENERIC else family.place.partition(":")[0]
+    return "other" if family is GENERIC else family.place.partition(":")[0].partition(".")[0]
 
 
 def _register_packages() -> None:

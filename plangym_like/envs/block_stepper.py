@@ -29,6 +29,26 @@ class States(Protocol):
         ...
 
 
+class ColumnStates:
+    """The base of dataclasses whose fields are arrays ``(..., N)``, or ``None``."""
+
+    __slots__ = ()
+
+    def take(self, rows: NDArray[np.intp]) -> Self:
+        """Return a copy of the states of `rows`."""
+        columns = [getattr(self, name) for name in self.__slots__]
+        return type(self)(*(None if each is None else each[..., rows] for each in columns))
+
+    def put(self, rows: NDArray[np.intp], part: Self) -> None:
+        """Replace the states of `rows` with `part`, a result of `take` that has been stepped."""
+        for name in self.__slots__:
+            if getattr(self, name) is not None:
+                getattr(self, name)[..., rows] = getattr(part, name)
+
+    def __len__(self) -> int:
+        return int(getattr(self, self.__slots__[0]).shape[-1])
+
+
 S = TypeVar("S", bound=States)
 
 

@@ -1,17 +1,32 @@
-"""`Codec`: saves the state of one kind of environment as bytes, and restores it."""
+"""`Codec`: saves the state of one kind of environment as bytes, and restores it.
+
+`AttributeCodec` does so for a list of attributes.
+"""
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping, Sequence
-from typing import Any
+import math
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.batch.arrays import Leaf
-from plangym_like.errors import SnapshotError
-from plangym_like.snapshots.base_settings import Settings
-from plangym_like.states.rows import Row
+from plangym_like.errors import SnapshotError, StateCapacityError, StateFormatError
+from plangym_like.snapshots import plain_data
+from plangym_like.snapshots.base_settings import AttributeSettings, ClassSettings, Settings
+from plangym_like.snapshots.chain_state import columns_of
+from plangym_like.snapshots.set_order import order_note
+from plangym_like.snapshots.state_owner import StateOwner, always, kind_of, restart_generators
+from plangym_like.states.rows import Row, padded
+
+# Bytes reserved for growing data, besides twice the size that they have at first.
+_SLACK = 1024
+# The dtypes that a number may have, and their letters in the module `struct`.
+_LETTERS = {np.dtype(letter).str: letter for letter in "?bBhHiIqQefd"}
 
 
 class Codec(abc.ABC):
@@ -91,3 +106,219 @@ class Codec(abc.ABC):
 
     def renew(self) -> None:
         """Undo changes made by trials and batches, before a reset without a current state."""
+
+
+class Attribute(NamedTuple):
+    """An attribute of an environment that is part of its state, and how state rows hold it.
+
+    Attributes
+    ----------
+    name : str
+        The attribute; ``"a.b"`` is attribute ``b`` of attribute ``a``.
+    dtype : dtype-like, optional
+        The dtype of a number or an array, which never changes. Without it, rows hold the value as
+        plain data (see `plangym_like.snapshots.plain_data`), of any type and size.
+    shape : tuple of int, optional
+        The shape of an array; ``None`` for a number.
+    """
+
+    name: str
+    dtype: Any = None
+    shape: tuple[int, ...] | None = None
+
+
+class AttributeCodec(Codec):
+    """Saves the attributes of an environment that are listed as its state.
+
+    A payload holds the attributes that have a dtype, one after the other; then, if there are
+    others, the length of their values as plain data, and these data. A number with the dtype
+    ``int64``, ``float64`` or ``bool`` is restored as one of Python, any other as one of NumPy.
+    Subclasses may replace `values` and `put`.
+
+    Parameters
+    ----------
+    base : gymnasium.Env
+        The environment; attributes without a dtype must exist already.
+    attributes : sequence of Attribute
+    capacity : int, optional
+        Bytes for the attributes without a dtype; by default, more than twice what they need now.
+
+    Attributes
+    ----------
+    attributes : tuple of Attribute
+        The attributes, those with a dtype first.
+    layout : numpy.dtype
+        A structure of the attributes that have a dtype.
+
+    Raises
+    ------
+    SnapshotError
+        An attribute is missing, or its value cannot be saved.
+    """
+
+    attributes: tuple[Attribute, ...] = ()
+    layout: np.dtype[Any] = np.dtype([])
+
+    def __init__(
+        self, base: Any, attributes: Sequence[Attribute], capacity: int | None = None
+    ) -> None:
+        self._base, self._is_made = base, False
+        self.attributes = tuple(
+            each if each.dtype is None else each._replace(dtype=np.dtype(each.dtype))
+            for each in sorted(attributes, key=lambda each: each.dtype is None)
+        )
+        names = tuple(each.name for each in self.attributes)
+        self._owner = StateOwner(type(base).__name__, type(base), always(base), names)
+        self._sized = [each for each in self.attributes if each.dtype is not None]
+        self._plain_names = names[len(self._sized) :]
+        self.layout = np.dtype([(name, dtype, shape or ()) for name, dtype, shape in self._sized])
+        packings = [_packing_of(self.place(each.name), *each[1:]) for each in self._sized]
+        self._packing = struct.Struct("=" + "".join(letter for letter, _ in packings))
+        self._decoders = [decode for _, decode in packings]
+        self._plain_at = self.nbytes = padded(self._packing.size)
+        if self._plain_names:
+            needed = 8 + len(self._encoded(self.values()))
+            self.nbytes += padded(capacity or 2 * needed + _SLACK)
+        self._is_made = True
+
+    def values(self) -> Sequence[Any]:
+        """Return the current values, in the order of `attributes`."""
+        found: Sequence[Any] = self._owner.read()
+        return found
+
+    def put(self, values: Sequence[Any]) -> None:
+        """Set the attributes to `values`, in the order of `attributes`."""
+        self._owner.write(values)
+
+    def place(self, name: str) -> str:
+        """Return how messages call the attribute `name`."""
+        return f"{type(self._base).__name__}.{name}"
+
+    def held(self) -> Sequence[str]:
+        """Return the names of the environment's attributes that rows hold, or steps do not read."""
+        return [each.name.partition(".")[0] for each in self.attributes]
+
+    def settings(self) -> Sequence[Settings]:
+        return AttributeSettings(self._base, but=self.held()), ClassSettings(type(self._base))
+
+    def fingerprint_fields(self) -> Mapping[str, Any]:
+        return {
+            "attributes": [
+                [name, None if dtype is None else dtype.str, shape]
+                for name, dtype, shape in self.attributes
+            ]
+        }
+
+    def fields(self, payloads: Row) -> NDArray[Any]:
+        """Return the attributes with a dtype as a structured array ``(N,)``.
+
+        It refers to the memory of `payloads` ``(N, nbytes or more)`` if that is one payload.
+        """
+        raw = np.ascontiguousarray(payloads[:, : self.layout.itemsize])
+        found: NDArray[Any] = raw.view(self.layout)[:, 0]
+        return found
+
+    def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
+        """Return the attributes by name, each ``(N, ...)``.
+
+        Attributes without a dtype are left out unless their values are numbers, or arrays, of one
+        shape and dtype.
+        """
+        found = {}
+        if self._sized:
+            fields = self.fields(payloads)
+            found = {name: fields[name] for name in self.layout.names or ()}
+        if not self._plain_names:
+            return found
+        rows = [dict(zip(self._plain_names, self._decoded(each), strict=True)) for each in payloads]
+        return {**found, **columns_of(rows)}
+
+    def reseed(self, seed: int) -> None:
+        """Restart the random generators that are attributes, except ``np_random``."""
+        if self._plain_names:
+            restart_generators([self._owner], vars(self._base).get("_np_random"), seed)
+
+    def read(self, payload: Row) -> None:
+        values = self.values()
+        fields = [
+            value if shape is None else self._bytes_of(value, name, dtype, shape)
+            for value, (name, dtype, shape) in zip(values, self._sized, strict=False)
+        ]
+        try:
+            self._packing.pack_into(payload.data, 0, *fields)
+        except struct.error as error:
+            told = ", ".join(map(repr, fields))
+            raise SnapshotError(
+                f"{self.place(self.attributes[0].name)} and the attributes after it cannot be "
+                f"saved: {told} are not numbers of the dtypes that are given for them: {error}"
+            ) from error
+        payload[self._packing.size : self._plain_at] = 0
+        if self._plain_names:
+            self._put_plain(payload[self._plain_at : self.nbytes], self._encoded(values))
+
+    def write(self, payload: Row) -> None:
+        fields = self._packing.unpack_from(payload.data)
+        values = [
+            field if decode is None else decode(field)
+            for field, decode in zip(fields, self._decoders, strict=True)
+        ]
+        if self._plain_names:
+            values += self._decoded(payload)
+        self.put(values)
+
+    def _bytes_of(self, value: Any, name: str, dtype: Any, shape: tuple[int, ...]) -> bytes:
+        if type(value) is not np.ndarray or value.dtype != dtype or value.shape != shape:
+            found = getattr(value, "shape", None)
+            told = kind_of(value) if found is None else f"{value.dtype}{found}"
+            raise SnapshotError(f"{self.place(name)} is {told}, not an array {dtype}{shape}")
+        return value.tobytes()
+
+    # Attributes without a dtype
+
+    def _encoded(self, values: Sequence[Any]) -> bytes:
+        sets: list[Any] = []
+        try:
+            data = plain_data.encode(tuple(values[len(self._sized) :]), on_set=sets.append)
+        except SnapshotError as error:
+            place = self.place(" or ".join(self._plain_names))
+            raise SnapshotError(f"{place} cannot be saved: {error}") from error
+        if sets:
+            note = order_note(self.place(" or ".join(self._plain_names)), sets[0])
+            if self.exactness == "exact" and self._is_made:
+                raise SnapshotError(f"{note}. There was no such set when the environment was made")
+            self.exactness, self.exactness_note = "approximate", note
+        return data
+
+    def _put_plain(self, room: Row, data: bytes) -> None:
+        end = 8 + len(data)
+        if end > len(room):
+            raise StateCapacityError(
+                f"a state of {end} bytes is larger than the {len(room)} reserved; make the "
+                f"environment with state_capacity={padded(2 * end)}"
+            )
+        room[:8].view(np.uint64)[0] = len(data)
+        room[8:end] = np.frombuffer(data, np.uint8)
+        room[end:] = 0
+
+    def _decoded(self, payload: Row) -> list[Any]:
+        room = payload[self._plain_at : self.nbytes]
+        used = int(room[:8].view(np.uint64)[0])
+        if used > len(room) - 8:
+            raise StateFormatError("a state row is damaged: its length is wrong")
+        values = plain_data.decode(room[8 : 8 + used].tobytes())
+        if type(values) is not tuple or len(values) != len(self._plain_names):
+            raise StateFormatError("a state row is damaged: it has other attributes")
+        return list(values)
+
+
+def _packing_of(
+    place: str, dtype: np.dtype[Any], shape: tuple[int, ...] | None
+) -> tuple[str, Callable[[Any], Any] | None]:
+    """Return the format of an attribute for `struct`, and what restores its value, if needed."""
+    if shape is not None:
+        nbytes = math.prod(shape) * dtype.itemsize
+        return f"{nbytes}s", lambda data: np.ndarray(shape, dtype, data).copy()
+    letter = _LETTERS.get(dtype.str)
+    if letter is None:
+        raise SnapshotError(f"{place} cannot be saved as a number {dtype}; leave out its dtype")
+    return letter, None if letter in "?qd" else dtype.type

@@ -1,15 +1,17 @@
-"""Environments that define their state themselves, with ``save_state`` and ``load_state``.
+"""Environments that define their state themselves.
 
-``save_state()`` returns the state: numbers, arrays, text, and nested containers of them. The
-optional method ``step_states`` steps many rows at once. When the environment is made, all three
-methods are tested against ``step``; a `SnapshotError` is raised if they disagree.
+Their class lists the attributes that are the state in ``state_attributes``, or it has methods:
+``save_state()`` returns the state, and ``load_state(state)`` restores it. A state consists of
+numbers, arrays, text, and nested containers of them. The optional method ``step_states`` steps many
+rows at once. When the environment is made, all this is tested against ``step``; a `SnapshotError`
+is raised if it disagrees.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import gymnasium
@@ -18,12 +20,12 @@ from numpy.typing import NDArray
 
 from plangym_like.batch import spaces
 from plangym_like.envs.batched_step import BatchedStep
-from plangym_like.envs.codec import Codec
+from plangym_like.envs.codec import Attribute, AttributeCodec
 from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.envs.fast_form import FastForm, disagreement
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.envs.wrapping import first_reset, forget_seed
-from plangym_like.errors import PlangymError, SnapshotError, StateCapacityError, StateFormatError
+from plangym_like.errors import PlangymError, SnapshotError
 from plangym_like.snapshots import plain_data
 from plangym_like.snapshots.base_settings import Settings
 from plangym_like.snapshots.chains import innermost
@@ -31,153 +33,171 @@ from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.differences import attributes_of, difference
 from plangym_like.snapshots.known_wrappers import visible
 from plangym_like.snapshots.open_libraries import close_copy
-from plangym_like.snapshots.set_order import order_note
-from plangym_like.snapshots.state_owner import kind_of, put
+from plangym_like.snapshots.state_owner import put
 from plangym_like.snapshots.trial import TrialRule
-from plangym_like.states.rows import Row, padded
 
 _METHODS = ("save_state", "load_state")
-_SLACK = 1024
+# Rows hold the generator anyway.
+_GENERATOR = ("np_random", "_np_random", "_np_random_seed")
 # After so many steps of an episode, it is known which attributes an environment changes itself.
 _PLAYED = 100
 
 
-class SaveLoadCodec(Codec):
-    """Saves and restores states with the environment's ``save_state`` and ``load_state``.
+class OwnCodec(AttributeCodec):
+    """Saves the attributes that the environment's class lists in ``state_attributes``.
 
     Parameters
     ----------
     base : gymnasium.Env
-        An environment with these methods, reset at least once.
+        The environment, reset at least once.
     name : str or callable
         The id or callable that the environment was made from.
     capacity : int, optional
-        Bytes for states that are not arrays.
-    initial : bytes, optional
-        The state and the random generators before the first reset, as `plain_data` encodes them.
-
-    Attributes
-    ----------
-    example : array, optional
-        An array with the dtype and shape of states, if states are arrays. Payloads then begin with
-        the bytes of the array, without a length.
+        Bytes for data of no fixed size.
+    restore_initial : callable, optional
+        Restores the state before the first reset.
+    attributes : sequence of Attribute, optional
+        By default, those that the class lists.
     """
 
     def __init__(
-        self, base: Any, name: Any, capacity: int | None, initial: bytes | None = None
+        self,
+        base: Any,
+        name: Any,
+        capacity: int | None,
+        restore_initial: Callable[[], None] | None = None,
+        attributes: Sequence[Attribute] | None = None,
     ) -> None:
-        self._base, self._name, self._initial = base, name, initial
-        try:
-            saved = base.save_state()
-        except Exception as error:
-            raise _refusal(base, "save_state", error) from error
-        self.example: NDArray[Any] | None = None
-        self._is_made = False
-        if _is_plain_array(saved):
-            self.example = np.empty_like(saved)
-            self.nbytes = padded(saved.nbytes)
-        else:
-            needed = 8 + len(self._encoded(saved))
-            self.nbytes = padded(capacity or 2 * needed + _SLACK)
-        self._is_made = True
+        self._name, self._restore_initial = name, restore_initial
+        found = declared_attributes(base) if attributes is None else attributes
+        super().__init__(base, found or (), capacity)
+
+    @property
+    def example(self) -> NDArray[Any] | None:
+        """An array with the dtype and shape of states, if a state is one array."""
+        if len(self.attributes) != 1 or self.attributes[0].shape is None:
+            return None
+        return np.empty(self.attributes[0].shape, self.attributes[0].dtype)
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
-        example = self.example
         return {
             "class": qualified_name(type(self._base)),
             "callable": None if isinstance(self._name, str) else describe(self._name),
-            "state": None if example is None else [example.dtype.str, *example.shape],
+            **super().fingerprint_fields(),
             "generator": "behind the state",
         }
 
-    def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
-        """Return the field ``state`` ``(N, *shape)``, if states are arrays."""
-        return {} if self.example is None else {"state": self._arrays(payloads)}
-
-    def _arrays(self, payloads: Row) -> NDArray[Any]:
-        assert self.example is not None
-        raw = np.ascontiguousarray(payloads[:, : self.example.nbytes])
-        return raw.view(self.example.dtype).reshape(len(payloads), *self.example.shape)
-
-    def _encoded(self, saved: Any) -> bytes:
-        try:
-            return plain_data.encode(saved, on_set=self._note_set)
-        except SnapshotError as error:
-            raise SnapshotError(
-                f"the state that {type(self._base).__name__}.save_state() returned cannot be "
-                f"saved: {error}"
-            ) from error
-
-    def _note_set(self, value: Any) -> None:
-        place = f"{type(self._base).__name__}.save_state()"
-        if self.exactness == "exact" and self._is_made:
-            raise SnapshotError(
-                f"{order_note(place, value)}. There was no such set when the environment was made"
-            )
-        self.exactness, self.exactness_note = "approximate", order_note(place, value)
-
     def settings(self) -> Sequence[Settings]:
-        return (_LeftOut(self._base),)
-
-    def read(self, payload: Row) -> None:
-        saved = self._base.save_state()
-        if self.example is None:
-            data = self._encoded(saved)
-            end = 8 + len(data)
-            if end > len(payload):
-                raise StateCapacityError(
-                    f"a state of {end} bytes is larger than the {len(payload)} reserved; make the "
-                    f"environment with state_capacity={padded(2 * end)}"
-                )
-            payload[:8].view(np.uint64)[0] = len(data)
-            payload[8:end] = np.frombuffer(data, np.uint8)
-            payload[end:] = 0
-            return
-        if isinstance(saved, np.generic):  # NumPy returns scalars for zero-dimensional arrays
-            saved = np.asarray(saved)
-        if not _is_plain_array(saved):
-            raise SnapshotError(
-                f"{type(self._base).__name__}.save_state() returned {kind_of(saved)}, but an array "
-                "when the environment was made"
-            )
-        if saved.dtype != self.example.dtype or saved.shape != self.example.shape:
-            raise SnapshotError(
-                f"{type(self._base).__name__}.save_state() returned {saved.dtype}{saved.shape}, "
-                f"but {self.example.dtype}{self.example.shape} when the environment was made"
-            )
-        payload[: saved.nbytes] = np.frombuffer(saved.tobytes(), np.uint8)
-        payload[saved.nbytes :] = 0
-
-    def write(self, payload: Row) -> None:
-        if self.example is None:
-            used = int(payload[:8].view(np.uint64)[0])
-            if used > len(payload) - 8:
-                raise StateFormatError("a state row is damaged: its length is wrong")
-            saved = plain_data.decode(payload[8 : 8 + used].tobytes())
-        else:
-            saved = self._arrays(payload[None])[0].copy()
-        self._base.load_state(saved)
+        return (_LeftOut(self._base, self),)
 
     def renew(self) -> None:
-        """Load the state saved before the first reset, if there is one and it can be loaded."""
-        if self._initial is not None:
+        """Restore the state before the first reset, if there is one and it can be restored."""
+        if self._restore_initial is not None:
             with contextlib.suppress(Exception):
-                saved, generators = plain_data.decode(self._initial)
-                self._base.load_state(saved)
-                for name, generator in generators.items():
-                    put(self._base, name, generator)
+                self._restore_initial()
+
+
+class SaveLoadCodec(OwnCodec):
+    """Saves and restores states with the environment's ``save_state`` and ``load_state``.
+
+    The parameters are those of `OwnCodec`. A state is one value called ``state``: an array that
+    always has the dtype and shape that it has at first, or else plain data.
+    """
+
+    def __init__(self, base: Any, *args: Any) -> None:
+        self._base = base
+        try:
+            (saved,) = self.values()
+        except Exception as error:
+            raise _refusal(base, "save_state", error) from error
+        form = (saved.dtype, saved.shape) if _is_plain_array(saved) else ()
+        super().__init__(base, *args, attributes=[Attribute("state", *form)])
+
+    def values(self) -> Sequence[Any]:
+        saved = self._base.save_state()
+        # NumPy returns scalars for arrays without axes.
+        return (
+            np.asarray(saved) if self.layout.names and isinstance(saved, np.generic) else saved,
+        )
+
+    def put(self, values: Sequence[Any]) -> None:
+        (saved,) = values
+        self._base.load_state(saved)
+
+    def place(self, name: str) -> str:
+        return f"the state that {type(self._base).__name__}.save_state() returned"
+
+    def reseed(self, seed: int) -> None:
+        """Leave generators alone: those in the state belong to the environment."""
+
+
+def declared_attributes(base: Any) -> list[Attribute] | None:
+    """Return the attributes in ``state_attributes`` of the class of `base`; ``None`` without it.
+
+    The generator ``np_random`` is left out, because every row holds it.
+
+    Raises
+    ------
+    SnapshotError
+        An entry is neither a name nor a tuple of name, dtype and shape.
+    """
+    declared = getattr(type(base), "state_attributes", None)
+    if declared is None:
+        return None
+    found = []
+    for item in (declared,) if isinstance(declared, str) else declared:
+        try:
+            name, dtype, shape = Attribute(item) if isinstance(item, str) else Attribute(*item)
+            np.dtype(dtype)
+            found.append(Attribute(name, dtype, None if shape is None else tuple(shape)))
+        except TypeError as error:
+            raise SnapshotError(
+                f"{type(base).__name__}.state_attributes must list names, or tuples of a name, a "
+                f"dtype and, for an array, its shape, not {item!r}"
+            ) from error
+    return [each for each in found if each.name not in _GENERATOR]
+
+
+def _initial_restorer(base: Any) -> Callable[[], None] | None:
+    """Return a function that restores the present state of `base`, which was never reset.
+
+    Return ``None`` if it cannot be saved, since many attributes do not exist yet.
+    """
+    declared, generators = declared_attributes(base), _generators(base)
+    names = [each.name for each in declared or ()]
+    if any("." in name for name in names):
+        return None
+    try:
+        held = {name: value for name, value in vars(base).items() if name in names}
+        state = base.save_state() if _has_methods(base) else held
+        saved = plain_data.encode((state, generators))
+    except Exception:
+        return None
+
+    def restore() -> None:
+        state, generators = plain_data.decode(saved)
+        if _has_methods(base):
+            base.load_state(state)
+        else:
+            for name in names:
+                vars(base).pop(name, None)
+            vars(base).update(state)
+        for name, generator in generators.items():
+            put(base, name, generator)
+
+    return restore
 
 
 class _LeftOut(Settings):
-    """Plain data in attributes of an environment that its ``load_state`` does not restore.
+    """Plain data in attributes of an environment that `OwnCodec.put` does not restore.
 
     The constructor plays some steps without the wrappers, because data that the environment itself
     changes is its own business. The current state stays the same.
     """
 
-    def __init__(self, base: Any) -> None:
-        self._base = base
-        self._first, self._then = plain_data.encode(base.save_state()), self._read()
+    def __init__(self, base: Any, codec: OwnCodec) -> None:
+        self._base, self._codec = base, codec
+        self._first, self._then = self._saved(), self._read()
         actions = copy.deepcopy(base.action_space)
         actions.seed(0)
         self._own: set[str] = set()
@@ -188,7 +208,7 @@ class _LeftOut(Settings):
                     if any(base.step(actions.sample())[2:4]):
                         break
                 self._own |= self._not_restored()
-        base.load_state(plain_data.decode(self._first))
+        self._load(self._first)
 
     def change(self, *, thorough: bool = False) -> str:
         changed = self._not_restored() - self._own if thorough else ()
@@ -201,11 +221,17 @@ class _LeftOut(Settings):
 
     def _not_restored(self) -> set[str]:
         """Return the names of the data that do not come back if the first state is loaded."""
-        base, saved = self._base, plain_data.encode(self._base.save_state())
-        base.load_state(plain_data.decode(self._first))
+        saved = self._saved()
+        self._load(self._first)
         now = self._read()
-        base.load_state(plain_data.decode(saved))
+        self._load(saved)
         return {name for name in self._then if name in now and now[name] != self._then[name]}
+
+    def _saved(self) -> bytes:
+        return plain_data.encode(tuple(self._codec.values()))
+
+    def _load(self, saved: bytes) -> None:
+        self._codec.put(plain_data.decode(saved))
 
     def _read(self) -> dict[str, bytes]:
         found = attributes_of(self._base)
@@ -237,14 +263,21 @@ def _is_plain_array(saved: Any) -> bool:
 
 
 class SaveLoadSimulator(GymnasiumSimulator):
-    """A simulator of a Gymnasium environment with ``save_state`` and ``load_state``.
+    """A simulator of a Gymnasium environment that defines its state itself.
 
-    ``save_state()`` returns the state as plain data. An array that always has the same shape makes
-    the smallest rows, and allows stepping many rows at once. ``load_state(saved)`` sets the state
-    to ``saved``, and may keep this object. If ``save_state`` works before the first reset, the
-    state from that time is loaded again before the user's first reset. So the resets and steps that
-    are taken when the environment is made leave no trace, such as a higher count of episodes.
-    Otherwise, the environment is approximate if these resets change it.
+    Its class may list the attributes that are its state: ``state_attributes = ["board", "score"]``.
+    An entry is the name of an attribute, whose value may be any plain data, or a tuple of name and
+    dtype for a number, or of name, dtype and shape for an array: ``("board", np.int8, (4, 4))``.
+    Attributes with a dtype make rows of a fixed, small size, and are saved faster.
+
+    Otherwise, ``save_state()`` returns the state as plain data. An array that always has the same
+    shape makes the smallest rows, and allows stepping many rows at once. ``load_state(saved)`` sets
+    the state to ``saved``, and may keep this object.
+
+    If the state can be saved before the first reset, the state from that time is restored before
+    the user's first reset. So the resets and steps that are taken when the environment is made
+    leave no trace, such as a higher count of episodes. Otherwise, the environment is approximate if
+    these resets change it.
 
     The optional ``step_states(states, actions)`` takes states ``(N, *shape)`` and N actions. It
     returns the same next states, observations, rewards, terminateds and truncateds as ``step``,
@@ -256,14 +289,14 @@ class SaveLoadSimulator(GymnasiumSimulator):
     Raises
     ------
     SnapshotError
-        A method is missing, returns something other than plain data, or disagrees with ``step``.
+        The list and a method are missing, the state is not plain data, or ``step`` disagrees.
     """
 
     family = "OWNS"
     checksum = True
     trial: ClassVar[TrialRule] = TrialRule(always=True)
     codec_class: ClassVar[type[SaveLoadCodec]] = SaveLoadCodec
-    codec: SaveLoadCodec
+    codec: OwnCodec
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -271,39 +304,42 @@ class SaveLoadSimulator(GymnasiumSimulator):
             self._check_step_states(np.dtype(self.action_space.dtype).char)
 
     def make_env(self) -> gymnasium.Env[Any, Any]:
-        """Return the environment; raise `SnapshotError` if it lacks one of the two methods."""
+        """Return the environment; raise `SnapshotError` if it does not define its state."""
         env = super().make_env()
-        missing = [name for name in _METHODS if not callable(getattr(innermost(env), name, None))]
-        if missing:
-            advice = _advice_for_mujoco(innermost(env))
+        base: Any = innermost(env)
+        try:
+            if declared_attributes(base) is None and not _has_methods(base):
+                missing = [name for name in _METHODS if not callable(getattr(base, name, None))]
+                raise SnapshotError(
+                    f"{qualified_name(type(base))} has no {' and no '.join(missing)}"
+                    f"{_advice_for_mujoco(base)}"
+                )
+        except SnapshotError:
             # Some environments cannot be closed before their first reset.
             close_copy(env)
-            raise SnapshotError(
-                f"{qualified_name(type(innermost(env)))} has no {' and no '.join(missing)}{advice}"
-            )
+            raise
         return env
 
-    def make_codec(self) -> SaveLoadCodec:
+    def make_codec(self) -> OwnCodec:
         """Reset the environment, and return its codec."""
-        initial: bytes | None = None
-        # Before their first reset, some environments have no state that could be saved.
-        with contextlib.suppress(Exception):
-            initial = plain_data.encode((self.base.save_state(), _generators(self.base)))
+        restore = _initial_restorer(self.base)
         # This reset is seeded, because the saved form of an unseeded generator has a different
         # length in each process.
         first_reset(self.env)
-        codec = self.codec_class(self.base, self.name, self.state_capacity, initial)
-        if initial is None and self._remembers_episodes(codec):
+        kind = self.codec_class if _has_methods(self.base) else OwnCodec
+        codec = kind(self.base, self.name, self.state_capacity, restore)
+        if restore is None and self._remembers_episodes(codec):
             codec.exactness = "approximate"
             codec.exactness_note = (
-                f"{type(self.base).__name__}.save_state raises before the first reset, and a "
-                "second episode with the same seed begins in another state, so your first episode "
-                "is not the first one; make save_state work before the first reset"
+                f"the state of {type(self.base).__name__} cannot be saved before the first reset, "
+                "and a second episode with the same seed begins in another state, so your first "
+                "episode is not the first one; make save_state work before the first reset, or "
+                "name no attributes of other objects in state_attributes"
             )
         forget_seed(self.env)
         return codec
 
-    def _remembers_episodes(self, codec: SaveLoadCodec) -> bool:
+    def _remembers_episodes(self, codec: OwnCodec) -> bool:
         """Return whether a second reset with the same seed leads to a different state."""
         first, second = np.zeros((2, codec.nbytes), np.uint8)
         codec.read(first)
@@ -312,7 +348,7 @@ class SaveLoadSimulator(GymnasiumSimulator):
         return not np.array_equal(first, second)
 
     def _try_out(self) -> None:
-        """Check that ``load_state`` takes the result of ``save_state``, and run the trial."""
+        """Check that a saved state can be restored, and run the trial."""
         payload = np.zeros(self.payload_nbytes, np.uint8)
         self.read(payload)
         try:
@@ -320,7 +356,8 @@ class SaveLoadSimulator(GymnasiumSimulator):
         except PlangymError:
             raise
         except Exception as error:
-            raise _refusal(self.base, "load_state", error) from error
+            method = "load_state" if _has_methods(self.base) else "state_attributes"
+            raise _refusal(self.base, method, error) from error
         super()._try_out()
 
     def _steps_states(self) -> bool:
@@ -384,6 +421,10 @@ def _advice_for_mujoco(base: Any) -> str:
     return ""
 
 
+def _has_methods(base: Any) -> bool:
+    return all(callable(getattr(base, name, None)) for name in _METHODS)
+
+
 def _refusal(base: Any, method: str, error: Exception) -> SnapshotError:
     return SnapshotError(
         f"{type(base).__name__}.{method} raised {type(error).__name__}: {error}; save_state() must "
@@ -392,16 +433,13 @@ def _refusal(base: Any, method: str, error: Exception) -> SnapshotError:
 
 
 class OwnEnv(FamilyEnv):
-    """A `PlanEnv` of an environment that has ``save_state`` and ``load_state``.
+    """A `PlanEnv` of an environment that defines its state itself; see `SaveLoadSimulator`.
 
     Examples
     --------
     >>> from gymnasium.envs.classic_control import PendulumEnv
     >>> class Pendulum(PendulumEnv):
-    ...     def save_state(self):
-    ...         return self.state
-    ...     def load_state(self, state):
-    ...         self.state = state
+    ...     state_attributes = [("state", float, (2,))]
     >>> env = OwnEnv(Pendulum)
     >>> state, obs, info = env.reset(seed=0)
     >>> env.step_batch([[0.5], [-0.5]], state).rewards.round(3)

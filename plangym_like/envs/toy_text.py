@@ -1,107 +1,386 @@
 """Gymnasium's toy text: FrozenLake, CliffWalking, Taxi and Blackjack, in rows of about 100 bytes.
 
 The state consists of the few attributes that ``step`` changes, and the random generator. The tables
-of a game (maps, probabilities, rewards) never change and are part of the rows' fingerprint. There
-is one exception: a FrozenLake map that was generated at random is stored in rows, because every
-process generates a different one.
+of a game (maps, probabilities, rewards) never change and are part of the rows' fingerprint. So a
+FrozenLake map that each process generates at random is refused.
+
+The games on a grid are stepped in blocks: the table ``env.P`` as arrays, and the draws of all
+generators at once (see `next_doubles`). The results are compared with the game's own step first.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
+from gymnasium.envs.toy_text.blackjack import BlackjackEnv, sum_hand, usable_ace
+from gymnasium.envs.toy_text.cliffwalking import CliffWalkingEnv
+from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
+from gymnasium.envs.toy_text.taxi import TaxiEnv
 from numpy.typing import NDArray
 
-from plangym_like.envs.codec import Codec
+from plangym_like.batch.arrays import Rows, given_states
+from plangym_like.envs.block_stepper import (
+    BlockStepper,
+    ColumnStates,
+    Outcomes,
+    put_generators,
+)
+from plangym_like.envs.codec import Attribute, AttributeCodec
 from plangym_like.envs.family_env import FamilyEnv
+from plangym_like.envs.fast_form import TRIALS, FastForm, NotVectorisableError, disagreement
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
-from plangym_like.envs.toy_text_games import GAMES
-from plangym_like.errors import SnapshotError
-from plangym_like.snapshots.base_settings import AttributeSettings, ClassSettings, Settings
+from plangym_like.errors import InputError, SnapshotError, StateFormatError
 from plangym_like.snapshots.configuration import qualified_name
-from plangym_like.states.rows import Row, padded
+from plangym_like.states.random_state import (
+    GENERATOR_NBYTES,
+    next_doubles,
+    save_generator,
+    seeded_generator,
+)
+from plangym_like.states.rows import HEADER_NBYTES, Row
+
+_NOTHING = -1
+_sum_hand: Any = sum_hand
+_usable_ace: Any = usable_ace
+# Fields that states can be built from, besides places.
+_BUILT = ("lastaction", "fickle_step")
 
 
-class ToyTextCodec(Codec):
-    """Saves the fields of one game as a NumPy structure.
+class GridCodec(AttributeCodec):
+    """Saves a game on a grid, which has numbered places and a table of transitions.
 
-    Raises
-    ------
-    SnapshotError
-        The class of the environment is not one of the four: a subclass may have more state.
+    Attributes
+    ----------
+    bounds : dict of str to range
+        The values of the first attributes; the last action is -1 after a reset.
+    parts : dict of str to int
+        The parts of the number of a place, and how many values each has; the last one counts up
+        first.
+    has_table : bool
+        Whether one table of transitions determines all steps.
     """
 
-    def __init__(self, base: Any) -> None:
-        kind = type(base)
-        if kind not in GAMES:
-            raise SnapshotError(
-                f"{qualified_name(kind)} is not one of Gymnasium's toy text environments; use "
-                "plangym_like.PickledEnv for it"
-            )
-        self._game = GAMES[kind](base)
-        self.columns = {
-            name: (shape, np.dtype(dtype)) for name, (shape, dtype) in self._game.columns.items()
-        }
-        self._used = self._game.layout.itemsize
-        self.nbytes = padded(self._used)
-        self._first = np.zeros(self.nbytes, np.uint8)
+    columns: ClassVar = {"prob": ((), np.dtype(np.float64))}
+    has_table: bool = True
 
-    def keep_first(self) -> None:
-        """Keep a copy of the current state, because it holds the map of the first episode."""
-        self.read(self._first)
+    def __init__(self, base: Any, *more: Attribute) -> None:
+        own = Attribute("s", np.int64), Attribute("lastaction", np.int64)
+        super().__init__(base, (*own, *more))
+        places, actions = range(len(base.P)), range(_NOTHING, int(base.action_space.n))
+        self.bounds = {"s": places, "lastaction": actions}
+        rows, columns = getattr(base, "desc", base).shape
+        self.parts = {"row": int(rows), "column": int(columns)}
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
-        """Return the fields that identify the tables of the game."""
-        return {"game": self._game.fingerprint_fields(), "generator": "behind the game"}
+        """Return a digest of the tables of the game."""
+        table = repr((self._base.P, self._base.initial_state_distrib.tolist()))
+        digest = hashlib.blake2b(table.encode(), digest_size=16).hexdigest()
+        return {"game": digest, "generator": "behind the game"}
+
+    def values(self) -> Sequence[Any]:
+        place, action, *more = super().values()
+        return place, _NOTHING if action is None else action, *more
+
+    def put(self, values: Sequence[Any]) -> None:
+        """Set the attributes to `values`; raise `StateFormatError` if a row is damaged."""
+        for (name, bound), value in zip(self.bounds.items(), values, strict=False):
+            if value not in bound:
+                raise StateFormatError(f"a state row is damaged: {self.place(name)} is {value}")
+        place, action, *more = values
+        super().put((place, None if action == _NOTHING else action, *more))
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
-        """Return the parts of the states by name, each ``(N, ...)``.
-
-        - FrozenLake and CliffWalking: ``s``, ``row``, ``column``, ``lastaction``. FrozenLake adds
-          ``desc`` if the map is random.
-        - Taxi: ``s``, ``taxi_row``, ``taxi_column``, ``taxi_orientation``, ``passenger``,
-          ``destination``, ``fickle_step``, ``lastaction``.
-        - Blackjack: ``player`` and ``dealer`` (cards, then zeros), ``player_sum``,
-          ``dealer_sum``, ``usable_ace``.
-
-        ``lastaction`` is -1 after a reset.
-        """
-        fields = np.ascontiguousarray(payloads[:, : self._used]).view(self._game.layout)
-        return self._game.named(fields[:, 0])
+        """Return ``s``, its `parts`, and the other attributes, each ``(N,)``."""
+        found, sizes = super().view(payloads), tuple(self.parts.values())
+        number = found.pop("s")
+        parts = np.unravel_index(number % len(self._base.P), sizes)
+        return {"s": number, **dict(zip(self.parts, parts, strict=True)), **found}
 
     def build_state(self, payload: Row, physics: Mapping[str, Any]) -> None:
-        """Write the fields `physics` into `payload`; see `view` for their meaning.
+        """Write ``s`` or its `parts`, ``lastaction`` and Taxi's ``fickle_step``.
 
-        - FrozenLake and CliffWalking: ``s``, ``row``, ``column``, ``lastaction`` (-1 or ``None`` if
-          there was no action yet).
-        - Taxi: ``s``, ``taxi_row``, ``taxi_column``, ``passenger``, ``destination``,
-          ``fickle_step``.
-        - Blackjack: ``player``, ``dealer``.
-
-        If ``s`` and parts of it, such as ``row``, are both given, the parts take precedence.
+        Parts take precedence over ``s``. A ``lastaction`` of -1 or ``None`` means: none yet.
         """
-        self._game.build_state(self._fields(payload), **physics)
+        fields, sizes = self.fields(payload[None])[0], tuple(self.parts.values())
+        more = [name for name in self.layout.names or () if name in _BUILT]
+        _only(physics, "s", *self.parts, *more)
+        number = _choice(physics, "s", fields["s"], self.bounds["s"])
+        places = zip(self.parts, np.unravel_index(number, sizes), map(range, sizes), strict=True)
+        numbers = [_choice(physics, name, part, bound) for name, part, bound in places]
+        if physics.get("lastaction", _NOTHING) is None:
+            physics = {**physics, "lastaction": _NOTHING}
+        action = _choice(physics, "lastaction", fields["lastaction"], self.bounds["lastaction"])
+        fields["s"], fields["lastaction"] = np.ravel_multi_index(numbers, sizes), action
+        if "fickle_step" in physics:
+            fickle = physics["fickle_step"]
+            if np.ndim(fickle) or fickle not in (0, 1):
+                raise InputError(f"fickle_step must be true or false, got {fickle!r}")
+            fields["fickle_step"] = bool(fickle)
 
-    def read(self, payload: Row) -> None:
-        self._game.read(self._fields(payload))
-        payload[self._used :] = 0
 
-    def write(self, payload: Row) -> None:
-        """Restore the state in `payload`; raise `StateFormatError` if it is damaged."""
-        self._game.write(self._fields(payload))
+class TaxiCodec(GridCodec):
+    """Saves Taxi."""
 
-    def settings(self) -> Sequence[Settings]:
-        env = self._game.env
-        return AttributeSettings(env, but=self._game.changing), ClassSettings(type(env))
+    columns: ClassVar = {**GridCodec.columns, "action_mask": ((6,), np.dtype(np.int8))}
 
-    def renew(self) -> None:
-        """Restore the state that `keep_first` kept, and with it the map of the first episode."""
-        self._game.write(self._fields(self._first))
+    def __init__(self, base: Any) -> None:
+        # No passenger is fickle before Gymnasium 1.2, and the probability is always 0.3 before 1.3.
+        base.fickle_step = bool(getattr(base, "fickle_step", False))
+        # A fickle passenger chooses another destination at random.
+        self.has_table = not getattr(base, "fickle_passenger", False)
+        rest = Attribute("taxi_orientation", np.int64), Attribute("fickle_step", np.bool_)
+        super().__init__(base, *rest)
+        self.parts = {"taxi_row": 5, "taxi_column": 5, "passenger": 5, "destination": 4}
+        self.bounds["taxi_orientation"] = range(4)
 
-    def _fields(self, payload: Row) -> Any:
-        return payload[: self._used].view(self._game.layout)[0]
+    def fingerprint_fields(self) -> Mapping[str, Any]:
+        table = super().fingerprint_fields()
+        chance = getattr(self._base, "fickle_probability", 0.3)
+        return {**table, "game": [table["game"], not self.has_table, repr(chance)]}
+
+    def values(self) -> Sequence[Any]:
+        *found, fickle = super().values()
+        return *found, bool(fickle)
+
+
+class BlackjackCodec(AttributeCodec):
+    """Saves Blackjack: the first cards of each hand, and the sum of the remaining ones.
+
+    There is room for `_PLAYER` cards of the player, and `_DEALER` cards of the dealer. A player
+    loses with 22 cards at the latest, and the dealer stops at 17 points. So a hand has more cards
+    only if a game is continued after its end; then only the sum of the remaining cards matters.
+    """
+
+    columns: ClassVar = {}
+    has_table = False
+    _PLAYER, _DEALER = 32, 24
+    _SUITS = ("", "C", "D", "H", "S")
+    _VALUES = ("", "A", "2", "3", "4", "5", "6", "7", "8", "9", "10", "J", "Q", "K")
+
+    def __init__(self, base: Any) -> None:
+        hands = ("player", np.uint8, (self._PLAYER,)), ("dealer", np.uint8, (self._DEALER,))
+        rest = ("more", np.int64, (2,)), ("top", np.uint8, (2,))
+        super().__init__(base, [Attribute(*each) for each in (*hands, *rest)])
+
+    def fingerprint_fields(self) -> Mapping[str, Any]:
+        rules = [bool(self._base.natural), bool(self._base.sab)]
+        return {"game": rules, "generator": "behind the game"}
+
+    def held(self) -> Sequence[str]:
+        return "player", "dealer", "dealer_top_card_suit", "dealer_top_card_value_str"
+
+    def values(self) -> Sequence[Any]:
+        env, player, dealer = self._base, self._PLAYER, self._DEALER
+        suit = self._SUITS.index(env.dealer_top_card_suit)
+        value = self._VALUES.index(env.dealer_top_card_value_str)
+        return (
+            np.array((env.player + [0] * player)[:player], np.uint8),
+            np.array((env.dealer + [0] * dealer)[:dealer], np.uint8),
+            np.array([sum(env.player[player:]), sum(env.dealer[dealer:])]),
+            np.array([suit, value], np.uint8),
+        )
+
+    def put(self, values: Sequence[Any]) -> None:
+        """Set the attributes to `values`; raise `StateFormatError` if a row is damaged."""
+        env, hands = self._base, []
+        for cards, more in zip(values[:2], values[2].tolist(), strict=True):
+            hand = cards.tolist()
+            hand = hand[: hand.index(0)] if 0 in hand else hand
+            if not hand or more < 0 or max(hand) > 10:
+                raise StateFormatError("a state row is damaged: there is no such hand")
+            hands.append(hand + [more] * (more > 0))
+        suit, value = values[3].tolist()
+        if suit >= len(self._SUITS) or value >= len(self._VALUES):
+            raise StateFormatError("a state row is damaged: there is no such card")
+        env.player, env.dealer = hands
+        env.dealer_top_card_suit = self._SUITS[suit]
+        env.dealer_top_card_value_str = self._VALUES[value]
+
+    def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
+        """Return ``player`` and ``dealer`` (cards, then zeros), their sums, and ``usable_ace``.
+
+        The sums are ``player_sum`` and ``dealer_sum``.
+        """
+        fields, found = self.fields(payloads), {}
+        for index, name in enumerate(("player", "dealer")):
+            pairs = zip(fields[name], fields["more"][:, index], strict=True)
+            hands = [[*cards[cards > 0].tolist(), int(rest)] for cards, rest in pairs]
+            found[name] = fields[name].copy()
+            found[f"{name}_sum"] = np.array([_sum_hand(hand) for hand in hands], np.int64)
+            if name == "player":
+                found["usable_ace"] = np.array([_usable_ace(hand) for hand in hands], np.int64)
+        return found
+
+    def build_state(self, payload: Row, physics: Mapping[str, Any]) -> None:
+        """Write the hands ``player`` and ``dealer``, cards from 1 (ace) to 10."""
+        _only(physics, "player", "dealer")
+        fields = self.fields(payload[None])[0]
+        for index, (name, room) in enumerate((("player", self._PLAYER), ("dealer", self._DEALER))):
+            if name not in physics:
+                continue
+            hand = np.asarray(physics[name])
+            wrong = hand.dtype.kind not in "iu" or hand.ndim != 1 or not 2 <= len(hand) <= room
+            if wrong or hand.min() < 1 or hand.max() > 10:
+                raise InputError(f"a hand is 2 to {room} cards from 1 (ace) to 10, got {hand}")
+            fields[name][:] = 0
+            fields[name][: len(hand)] = hand
+            fields["more"][index] = 0
+            if name == "dealer":
+                fields["top"][1] = hand[0]
+
+
+CODECS: dict[type, type[GridCodec | BlackjackCodec]] = {
+    CliffWalkingEnv: GridCodec,
+    FrozenLakeEnv: GridCodec,
+    TaxiEnv: TaxiCodec,
+    BlackjackEnv: BlackjackCodec,
+}
+
+
+def _only(physics: Mapping[str, Any], *names: str) -> None:
+    unknown = sorted(set(physics) - set(names))
+    if unknown:
+        told = ", ".join(names)
+        raise InputError(f"this state has no field {unknown[0]!r}; its fields are {told}")
+
+
+def _choice(physics: Mapping[str, Any], name: str, default: Any, bound: range) -> int:
+    value = physics.get(name, default)
+    if isinstance(value, np.ndarray) and value.ndim == 0:  # as `view` returns it
+        value = value[()]
+    is_whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not is_whole or value not in bound:
+        told = f"{name} must be a whole number from {bound.start} to {bound.stop - 1}"
+        raise InputError(f"{told}, got {value!r}")
+    return int(value)
+
+
+@dataclass(slots=True)
+class Places(ColumnStates):
+    """The states of N rows of a game on a grid, and the probabilities of their last transitions.
+
+    ``places``, ``actions`` (the last ones) and ``elapsed`` (the steps for a time limit) are ``(N,)
+    int64``, ``generators`` is ``(4, N) uint64``, and ``chances`` is ``(N,) float64``.
+    """
+
+    places: NDArray[np.int64]
+    actions: NDArray[np.int64]
+    generators: NDArray[np.uint64]
+    elapsed: NDArray[np.int64]
+    chances: NDArray[np.float64]
+
+
+class TableBlocks(BlockStepper[Places]):
+    """Steps blocks of rows of a game on a grid with its table of transitions.
+
+    Parameters
+    ----------
+    env : gymnasium.Env
+        The game, without wrappers.
+    bounds : sequence of range
+        The values of the whole numbers that a payload begins with.
+    frameskip : int
+    generator_at, elapsed_at : int
+        The offsets of the random generator, and of the time limit's step count, in a payload.
+    limit : int, optional
+        The time limit, if there is one.
+    """
+
+    # The arrays of this many rows fit into a core's own cache.
+    most = 8192
+
+    def __init__(
+        self,
+        env: Any,
+        bounds: Sequence[range],
+        frameskip: int,
+        generator_at: int,
+        elapsed_at: int,
+        limit: int | None,
+    ) -> None:
+        super().__init__(frameskip)
+        self._bounds, self._limit = bounds, limit
+        self._num_actions = count = int(env.action_space.n)
+        # The transitions of each place and action; a shorter list is filled up.
+        lists = [env.P[place][action] for place in bounds[0] for action in range(count)]
+        self._most = most = max(map(len, lists))
+        filled = [way for ways in lists for way in (*ways, *ways[:1] * (most - len(ways)))]
+        # `categorical_sample` takes the first transition whose sum of probabilities exceeds a draw,
+        # and transition 0 if there is none. So those that fill a list up have a negative sum.
+        self._sums = np.full((len(lists), most), -1.0)
+        for sums, ways in zip(self._sums, lists, strict=True):
+            sums[: len(ways)] = np.cumsum([way[0] for way in ways])
+        chances, places, rewards, ends = zip(*filled, strict=True)
+        self._chances, self._places = np.array(chances, np.float64), np.array(places, np.int64)
+        self._rewards, self._ends = np.array(rewards, np.float64), np.array(ends, bool)
+        self._masks: NDArray[Any] | None = None
+        if hasattr(env, "action_mask"):
+            self._masks = np.stack([env.action_mask(place) for place in bounds[0]])
+        # Places in a row, in words of eight bytes.
+        self._generator_at = (HEADER_NBYTES + generator_at) // 8
+        self._elapsed_at = (HEADER_NBYTES + elapsed_at) // 8
+        self._states: Places | None = None
+
+    def step(self, rows: Rows, first: int, last: int) -> None:
+        super().step(rows, first, last)
+        states, block = self._states, slice(first, last)
+        assert states is not None
+        rows.columns["prob"][block] = states.chances
+        if self._masks is not None:
+            rows.columns["action_mask"][block] = self._masks[states.places]
+
+    def load(self, rows: Rows, block: slice) -> Places:
+        given, count = given_states(rows.inputs, block), block.stop - block.start
+        words = np.broadcast_to(given.view(np.int64), (count, given.shape[1] // 8))
+        numbers = words[:, HEADER_NBYTES // 8 :].T[: len(self._bounds)]
+        generators = words[:, self._generator_at :].T[:4].view(np.uint64)
+        if rows.inputs.seeds is not None:
+            fresh = np.empty((count, GENERATOR_NBYTES), np.uint8)
+            put_generators(fresh, 0, rows.inputs.seeds[block])
+            generators = fresh.view(np.uint64).T[:4]
+        for number, bound in zip(numbers, self._bounds, strict=True):
+            if np.count_nonzero((number < bound.start) | (number >= bound.stop)):
+                raise NotVectorisableError
+        if not generators[2].all():
+            raise NotVectorisableError  # a row without a generator
+        elapsed = np.zeros(count, np.int64)
+        if self._limit is not None:
+            elapsed[:] = words[:, self._elapsed_at]
+        chances = np.empty(count)
+        self._states = Places(*numbers[:2].copy(), generators.copy(), elapsed, chances)
+        return self._states
+
+    def frame(self, states: Places, actions: NDArray[Any], out: Outcomes) -> None:
+        draws = next_doubles(states.generators)
+        at = states.places * self._num_actions + actions
+        if self._most > 1:
+            way = (self._sums.take(at, axis=0) > draws[:, None]).argmax(axis=1)
+            at = at * self._most + way
+        states.places[:], states.actions[:] = self._places[at], actions
+        states.chances[:] = self._chances[at]
+        out.rewards[:], out.terminated[:] = self._rewards[at], self._ends[at]
+        states.elapsed += 1
+        out.truncated[:] = False if self._limit is None else states.elapsed >= self._limit
+
+    def observe(self, states: Places, out: NDArray[Any]) -> None:
+        out[:] = states.places
+
+    def store(self, states: Places, rows: Rows, block: slice) -> None:
+        assert rows.next_states is not None
+        fresh = rows.next_states[block]
+        fresh[:] = given_states(rows.inputs, block)
+        words, at = fresh.view(np.int64), HEADER_NBYTES // 8
+        words[:, at], words[:, at + 1] = states.places, states.actions
+        at = self._generator_at
+        words[:, at : at + 4] = states.generators.view(np.int64).T
+        if rows.inputs.seeds is not None:
+            words[:, at + 4] = 0  # a fresh generator has no half of a draw left
+        if self._limit is not None:
+            words[:, self._elapsed_at] = states.elapsed
 
 
 class ToyTextSimulator(GymnasiumSimulator):
@@ -112,13 +391,67 @@ class ToyTextSimulator(GymnasiumSimulator):
 
     family = "TOYT"
     other_ways = ("pickle", "replay")
+    # Episodes are short, and resets of rows take longer than those of an environment.
+    fewest_rows = 64
+    codec: GridCodec | BlackjackCodec
 
-    def make_codec(self) -> ToyTextCodec:
-        """Reset the game once, and return its codec."""
-        codec = ToyTextCodec(self.base)
+    def make_codec(self) -> GridCodec | BlackjackCodec:
+        """Return the codec of the game, and reset it once.
+
+        Raises
+        ------
+        SnapshotError
+            The class is not one of the four: a subclass may have more state. Or the map of a
+            FrozenLake is a random one.
+        """
+        kind = type(self.base)
+        if kind not in CODECS:
+            raise SnapshotError(
+                f"{qualified_name(kind)} is not one of Gymnasium's toy text environments; use "
+                "plangym_like.PickledEnv for it"
+            )
+        given = {} if self.base.spec is None else self.base.spec.kwargs
+        if "map_name" in given and given["map_name"] is None and given.get("desc") is None:
+            raise SnapshotError(
+                "FrozenLake was made with a random map, which is another one in each process, and "
+                "which no state row holds; give the map as desc=generate_random_map()"
+            )
+        codec = CODECS[kind](self.base)
         self.reset_once()
-        codec.keep_first()
         return codec
+
+    def make_fast_form(self, kind: str) -> FastForm | None:
+        """Return the form that steps rows with a table, if it agrees with the game."""
+        limit, base = self.memory.time_limit, self.base
+        unknown = self.plain_infos or (self.memory.nbytes and limit is None)
+        if unknown or not self.codec.has_table or "step" in vars(base):
+            return None
+        assert isinstance(self.frameskip, int)
+        steps = None if limit is None else limit._max_episode_steps
+        places = self._generator_at, self._wrappers_at
+        bounds = [*self.codec.bounds.values()]
+        form = TableBlocks(base, bounds, self.frameskip, *places, steps)
+        payload = np.zeros(self.payload_nbytes, np.uint8)
+        self.read(payload)
+        starts = self._starts(payload)
+        return None if disagreement(form, self, kind, starts=starts) else form
+
+    def _starts(self, payload: Row) -> list[Row]:
+        """Return copies of `payload` in random places, with various generators."""
+        starts, drawn = [], np.random.Generator(np.random.PCG64(4))
+        for seed in range(TRIALS):
+            start = payload.copy()
+            start[:8].view(np.int64)[0] = drawn.integers(len(self.base.P))
+            generator = save_generator(seeded_generator(seed))
+            start[self._generator_at :][:GENERATOR_NBYTES] = np.frombuffer(generator, np.uint8)
+            starts.append(start)
+        return starts
+
+    def configuration(self) -> tuple[Any, ...]:
+        """Return what a table is made from, and a limit and methods that may be replaced."""
+        own, limit = vars(self.base), self.memory.time_limit
+        steps = None if limit is None else limit._max_episode_steps
+        return own.get("P"), own.get("step"), own.get("action_mask"), steps
 
 
 class ToyTextEnv(FamilyEnv):

@@ -81,13 +81,18 @@ def describe_wrappers(env: gymnasium.Env[Any, Any]) -> list[Any]:
 def state_names(wrapper: Any, *, within_others: bool = False) -> tuple[str, ...] | None:
     """Return the names of the attributes that are the state of `wrapper`; ``None`` if unknown.
 
-    The class of a wrapper may declare them: ``state_attributes = ("name", ...)``. A wrapper from
-    outside Gymnasium may change the settings of the wrappers inside it, such as the length of a
-    time limit. With ``within_others=True``, all settings that are numbers are therefore state, too.
+    The class of a wrapper or an environment may list them: ``state_attributes = ("name", ...)``. A
+    wrapper from outside Gymnasium may change the settings of the wrappers inside it, such as the
+    length of a time limit. With ``within_others=True``, all settings that are numbers are therefore
+    state, too.
     """
     declared = getattr(type(wrapper), "state_attributes", None)
     if declared is not None:
-        return tuple(declared)
+        # The class of an environment may list tuples of a name, a dtype and a shape; its generator
+        # is state anyway.
+        names = tuple(item if isinstance(item, str) else item[0] for item in declared)
+        needed = () if isinstance(wrapper, gymnasium.Wrapper) else ("_np_random",)
+        return (*names, *(name for name in needed if name not in names))
     names = _known_names(wrapper)
     if names:
         try:

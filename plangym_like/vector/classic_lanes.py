@@ -9,9 +9,9 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.envs.classic_control import agrees
-from plangym_like.envs.classic_dynamics import DYNAMICS
-from plangym_like.envs.classic_dynamics.dynamics import Columns
+from plangym_like.envs.classic.dynamics import Columns
+from plangym_like.envs.classic.env import agrees
+from plangym_like.envs.classic.equations import DYNAMICS
 from plangym_like.envs.fast_form import NotVectorisableError
 from plangym_like.errors import ActionError, InputError
 from plangym_like.states.rows import Row
@@ -56,8 +56,6 @@ class ClassicLanes(Lanes):
         self._saved_hidden = np.empty_like(self._columns.hidden)
         self._rewards = np.empty(count)
         self._states = np.empty((count, len(self._dynamics.order)))
-        # The dtype of each lane's hidden attribute (see `Dynamics.kind_of`), for its state row.
-        self._kinds = np.zeros(count, np.int64)
 
     def _read_constants(self) -> None:
         """Read the constants of the dynamics and the time limit, which all lanes share.
@@ -80,21 +78,6 @@ class ClassicLanes(Lanes):
         obs = super().start(seeds, options)
         self._is_started = True
         return obs
-
-    def reset(
-        self, obs: Any, lanes: Which = None, *, seeds: Seeds = None, options: Options = None
-    ) -> None:
-        if self.has_states:
-            super().reset(obs, lanes, seeds=seeds, options=options)
-            return
-        # As in `Lanes`, but with fewer calls: if episodes are short, resets take a tenth of the
-        # total time.
-        for place, lane in enumerate(range(self.num_lanes) if lanes is None else lanes):
-            self._check_unchanged(lane)
-            obs[lane], self.infos[lane] = self._bases[lane].reset(
-                seed=seeds[place] if seeds else None, options=options[place] if options else None
-            )
-            self._take_over(lane)
 
     def _reset(self, lane: int, seed: int | None, options: dict[str, Any] | None) -> Any:
         self._check_unchanged(lane)
@@ -138,10 +121,7 @@ class ClassicLanes(Lanes):
 
         `elapsed` is the number of steps in the current episode.
         """
-        base, dynamics = self._bases[lane], self._dynamics
-        self._read_state(base, self._columns, lane)
-        if dynamics.hidden:
-            self._kinds[lane] = dynamics.kind_of(getattr(base, dynamics.hidden))
+        self._read_state(self._bases[lane], self._columns, lane)
         assert self._columns.elapsed is not None
         self._columns.elapsed[lane] = elapsed
 
@@ -153,13 +133,13 @@ class ClassicLanes(Lanes):
         hidden = getattr(base, self._dynamics.hidden) if self._dynamics.hidden else None
         columns.hidden[lane] = self._dynamics.no_hidden if hidden is None else hidden
 
-    def _write_state(self, base: Any, columns: Columns, lane: int, kind: int = 0) -> None:
+    def _write_state(self, base: Any, columns: Columns, lane: int) -> None:
         state = np.empty(len(self._dynamics.order))
         state[self._order] = columns.x[:, lane]
         single = columns.single is not None and columns.single[lane]
         base.state = state.astype(np.float32) if single else state
         if self._dynamics.hidden:
-            hidden = self._dynamics.as_hidden(columns.hidden[lane], kind)
+            hidden = self._dynamics.as_hidden(columns.hidden[lane])
             setattr(base, self._dynamics.hidden, hidden)
 
     def _get_state(self, lane: int) -> Row:
@@ -175,7 +155,7 @@ class ClassicLanes(Lanes):
         for lane in lanes if self._is_started else ():
             # This restores the environment's current state, which `_write_state` then replaces.
             env = gym_env_of(self.envs[lane])
-            self._write_state(self._bases[lane], self._columns, lane, int(self._kinds[lane]))
+            self._write_state(self._bases[lane], self._columns, lane)
             limit = time_limit(env)
             if limit is not None:
                 assert self._columns.elapsed is not None
@@ -208,8 +188,6 @@ class ClassicLanes(Lanes):
         return self
 
     def step(self, actions: Any, out: StepArrays, lanes: Which = None) -> None:
-        if self._dynamics.hidden_kinds:
-            self._kinds[slice(None) if lanes is None else lanes] = self._dynamics.kind_of(actions)
         if lanes is None:
             self._step(self._columns, actions, out)
             return

@@ -8,7 +8,7 @@ import numpy as np
 
 from plangym_like.batch.arrays import Rows
 from plangym_like.batch.simulator import Simulator
-from plangym_like.envs.classic_control import ClassicControlEnv, ClassicControlSimulator
+from plangym_like.envs.classic.env import ClassicControlEnv, ClassicControlSimulator
 from plangym_like.states.rows import HEADER_NBYTES
 
 IDS = ["CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1", "Acrobot-v1"]

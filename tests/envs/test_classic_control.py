@@ -14,7 +14,7 @@ from classic_rows import (
 )
 from gymnasium.envs.classic_control import CartPoleEnv
 
-from plangym_like.envs.classic_control import ClassicControlSimulator
+from plangym_like.envs.classic.env import ClassicControlSimulator
 from plangym_like.errors import InputError, StateFormatError, StateMismatchError
 from plangym_like.states.random_state import seeded_generator
 from plangym_like.states.rows import HEADER_NBYTES

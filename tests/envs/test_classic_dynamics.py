@@ -25,9 +25,9 @@ from classic_rows import (
 from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.wrappers import TransformReward
 
-from plangym_like.envs.classic_control import ClassicBlocks, ClassicControlEnv, agrees
-from plangym_like.envs.classic_dynamics.cart_pole import CartPole
-from plangym_like.envs.classic_dynamics.dynamics import elementary_functions_agree
+from plangym_like.envs.classic.dynamics import elementary_functions_agree
+from plangym_like.envs.classic.env import ClassicBlocks, ClassicControlEnv, agrees
+from plangym_like.envs.classic.equations import CartPole
 from plangym_like.errors import SnapshotError
 from plangym_like.states.rows import HEADER_NBYTES
 

@@ -16,7 +16,7 @@ pytest.importorskip("mujoco", reason="MuJoCo is not installed: pip install 'plan
 import gymnasium.envs.mujoco
 
 import plangym_like
-from plangym_like.envs.classic_dynamics.cart_pole import CartPole
+from plangym_like.envs.classic.equations import CartPole
 from plangym_like.envs.mujoco.batch import Robot
 from plangym_like.envs.mujoco.robots import Ant, Reacher
 from plangym_like.errors import RowExitError

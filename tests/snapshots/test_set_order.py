@@ -265,7 +265,7 @@ class MarkedFromTheStart(Marked):
 def test_a_set_in_a_state_that_save_state_returned() -> None:
     with plangym_like.make(MarkedFromTheStart, snapshot="native") as env:
         assert env.exactness == "approximate"
-        assert "save_state() holds a set" in env.exactness_note
+        assert "save_state() returned holds a set" in env.exactness_note
     with pytest.raises(SnapshotError, match="There was no such set when"):
         plangym_like.make(Marked, snapshot="native")
 

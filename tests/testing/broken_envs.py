@@ -122,17 +122,6 @@ class StaleDerived(Walk):
         return paid
 
 
-class GeneratorLeftOut(Walk):
-    state_attributes = ("x", "time")
-
-    def step(self, action: Any) -> Any:
-        self.time += 1
-        self.x += float(action) - 1
-        if self.time > HIDDEN_UNTIL:
-            self.x += float(self.np_random.random())
-        return self.observe(), self.x, self.time >= self.length, False, {}
-
-
 class OwnGenerator(Walk):
     """Draws from a second generator that it does not save."""
 
@@ -422,7 +411,6 @@ BROKEN: dict[str, Broken] = {
         CachedObservation, "restore", r"observation\[0\](?s:.*)CachedObservation\.seen"
     ),
     "a stale derived field": Broken(StaleDerived, "restore", r"reward(?s:.*)StaleDerived\.speed"),
-    "a generator left out": Broken(GeneratorLeftOut, "restore", r"GeneratorLeftOut\._np_random"),
     "a second generator": Broken(OwnGenerator, "restore", r"OwnGenerator\.dice"),
     "a table of the class": Broken(SharedTable, "repeat", "reward"),
     "the hash of a text": Broken(HashOfText, "workers", "reward"),

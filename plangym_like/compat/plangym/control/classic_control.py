@@ -1,7 +1,7 @@
 """Gymnasium's classic control."""
 
 from plangym_like.compat.plangym.plangym_env import PlangymEnv
-from plangym_like.envs.classic_control import ClassicControlEnv
+from plangym_like.envs.classic.env import ClassicControlEnv
 
 
 class ClassicControl(PlangymEnv):

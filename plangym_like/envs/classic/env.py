@@ -5,12 +5,11 @@ Payload of a row::
     float64 * size   the physical state, ``env.state``
     4 or 8 bytes     CartPole's steps_beyond_terminated (int32, -1 for None), Pendulum's last_u
                      (float64, NaN for None), or 4 unused bytes
-    4 or 8 bytes     1 if ``env.state`` is in single precision, else 0; Pendulum adds 2 if last_u is
-                     in double precision, and 4 if it is in half precision
+    4 or 8 bytes     1 if ``env.state`` is in single precision, else 0
     40 bytes         the random generator
     ...              the wrappers' state
 
-If there are no wrappers except a time limit, and `classic_dynamics` supports the configuration,
+If there are no wrappers except a time limit, and `classic.dynamics` supports the configuration,
 whole blocks of rows are stepped at once. Otherwise, rows are stepped one by one. Both ways give the
 same results.
 """
@@ -31,14 +30,14 @@ from numpy.typing import NDArray
 from plangym_like.batch.arrays import Outcome, Rows, given_states
 from plangym_like.batch.simulator import EnvStep
 from plangym_like.envs.block_stepper import BlockStepper, Outcomes, put_generators
-from plangym_like.envs.classic_dynamics import DYNAMICS, Dynamics, elementary_functions_agree
-from plangym_like.envs.classic_dynamics.dynamics import Columns
-from plangym_like.envs.codec import Codec
+from plangym_like.envs.classic.dynamics import Columns, Dynamics, elementary_functions_agree
+from plangym_like.envs.classic.equations import DYNAMICS
+from plangym_like.envs.codec import Attribute, AttributeCodec
 from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.envs.fast_form import TRIALS, FastForm, NotVectorisableError, disagreement
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.errors import InputError, SnapshotError, StateFormatError
-from plangym_like.snapshots.base_settings import AttributeSettings, ClassSettings, Settings
+from plangym_like.snapshots.base_settings import Settings
 from plangym_like.snapshots.configuration import qualified_name
 from plangym_like.states.rows import HEADER_NBYTES, Row
 
@@ -46,7 +45,7 @@ _COUNT = struct.Struct("<q")
 _STEPPED_AGAIN = r".*You are calling 'step\(\)' even though"
 
 
-class ClassicControlCodec(Codec):
+class ClassicControlCodec(AttributeCodec):
     """Saves the state of one of the five classic control environments, or of a subclass.
 
     Raises
@@ -62,13 +61,17 @@ class ClassicControlCodec(Codec):
                 f"{type(base).__name__} is not one of the classic control environments: "
                 f"{', '.join(sorted(cls.__name__ for cls in DYNAMICS))}"
             )
-        self._base, self.known = base, known
-        self.dynamics = dynamics = DYNAMICS[self.known]
-        self._size = len(dynamics.order)
-        self._hidden = dynamics.no_hidden.dtype
-        self._packing = _packing_of(dynamics)
-        self.nbytes = self._packing.size
-        if type(base) is self.known:
+        self.known, self.dynamics = known, DYNAMICS[known]
+        self._size, hidden = len(self.dynamics.order), self.dynamics.no_hidden.dtype
+        super().__init__(
+            base,
+            (
+                Attribute("x", np.float64, (self._size,)),
+                Attribute(self.dynamics.hidden or "unused", hidden),
+                Attribute("single", f"i{hidden.itemsize}"),
+            ),
+        )
+        if type(base) is known:
             self.columns = {}
         else:
             self._note_inexactness()
@@ -96,12 +99,8 @@ class ClassicControlCodec(Codec):
 
         The attribute is ``steps_beyond_terminated`` or ``last_u``; -1 or NaN means ``None``.
         """
-        end = 8 * self._size
-        fields: dict[str, NDArray[Any]] = {"x": payloads[:, :end].view(np.float64)}
-        if self.dynamics.hidden:
-            hidden = payloads[:, end : end + self._hidden.itemsize].view(self._hidden)
-            fields[self.dynamics.hidden] = hidden[:, 0]
-        return fields
+        found = super().view(payloads)
+        return {name: found[name] for name in ("x", self.dynamics.hidden) if name in found}
 
     def build_state(self, payload: Row, physics: Mapping[str, Any]) -> None:
         """Write the physical state ``x`` ``(size,)`` into `payload`, as of an unfinished episode.
@@ -116,42 +115,33 @@ class ClassicControlCodec(Codec):
             )
         if "x" in physics:
             x = _finite(physics["x"], self._size)
-            self._packing.pack_into(payload.data, 0, *x, self.dynamics.no_hidden, 0)
+            self.fields(payload[None])[0] = x, self.dynamics.no_hidden, 0
 
-    def read(self, payload: Row) -> None:
+    def values(self) -> Sequence[Any]:
+        """Return ``env.state`` in double precision, the other attribute, and the precision."""
         base, dynamics = self._base, self.dynamics
         state = np.asarray(base.state)
-        char = state.dtype.char
-        if state.shape != (self._size,) or char not in "dfliq":
+        if state.shape != (self._size,) or state.dtype.char not in "dfliq":
             raise SnapshotError(
                 f"the state of {self.known.__name__} is {self._size} numbers in single or double "
                 f"precision, but it was set to {base.state!r}"
             )
         hidden = getattr(base, dynamics.hidden) if dynamics.hidden else None
-        kind = 0 if hidden is None else dynamics.kind_of(hidden)
-        self._packing.pack_into(
-            payload.data,
-            0,
-            *state.tolist(),
-            dynamics.no_hidden if hidden is None else hidden,
-            (char == "f") | kind << 1,
-        )
+        no_hidden = dynamics.no_hidden if hidden is None else hidden
+        return state.astype(np.float64), no_hidden, int(state.dtype.char == "f")
 
-    def write(self, payload: Row) -> None:
-        base, dynamics = self._base, self.dynamics
-        *x, hidden, flags = self._packing.unpack_from(payload.data)
-        base.state = np.array(x)
-        if flags & 1:
-            with np.errstate(over="ignore"):
-                base.state = base.state.astype(np.float32)
-        if dynamics.hidden:
-            setattr(base, dynamics.hidden, dynamics.as_hidden(hidden, flags >> 1))
+    def put(self, values: Sequence[Any]) -> None:
+        base, (state, hidden, single) = self._base, values
+        with np.errstate(over="ignore"):
+            base.state = state.astype(np.float32) if single & 1 else state
+            if self.dynamics.hidden:
+                setattr(base, self.dynamics.hidden, self.dynamics.as_hidden(hidden))
+
+    def held(self) -> Sequence[str]:
+        return "state", "steps_beyond_terminated", "last_u", "isopen"
 
     def settings(self) -> Sequence[Settings]:
-        if self.exactness != "exact":
-            return ()
-        held = ("state", "steps_beyond_terminated", "last_u", "isopen")
-        return AttributeSettings(self._base, but=held), ClassSettings(type(self._base))
+        return super().settings() if self.exactness == "exact" else ()
 
     def sample_states(self, payload: Row) -> list[Row]:
         """Return copies of `payload` with random ``x``, some of them in single precision."""
@@ -162,7 +152,7 @@ class ClassicControlCodec(Codec):
             single = self.dynamics.takes_single and index % 2
             x = x.astype(np.float32) if single else x
             row = payload.copy()
-            self._packing.pack_into(row.data, 0, *x.tolist(), self.dynamics.no_hidden, single)
+            self.fields(row[None])[0] = x, self.dynamics.no_hidden, single
             found.append(row)
         return found
 
@@ -192,13 +182,15 @@ class ClassicBlocks(BlockStepper[Columns]):
     ) -> None:
         super().__init__(frameskip)
         self._dynamics, self._time_limit = dynamics, time_limit
-        self._packing = _packing_of(dynamics)
         begin, size = HEADER_NBYTES // 8, len(dynamics.order)
+        hidden = dynamics.no_hidden.dtype
+        # The layout of `ClassicControlCodec`.
+        self._packing = struct.Struct(f"={size}d{hidden.char}{'iq'[hidden.itemsize == 8]}")
         self._places = slice(begin, begin + size)
         # The numbers of one state are copied together, which is faster than one by one.
         self._bytes = slice(8 * begin, 8 * (begin + size))
         self._whole = np.dtype((np.void, 8 * size))
-        width, place = dynamics.no_hidden.itemsize, 8 * (begin + size)
+        width, place = hidden.itemsize, 8 * (begin + size)
         self._hidden_at = place // width
         self._flags = np.dtype(f"i{width}")
         self._generator_at = place + 2 * width
@@ -237,7 +229,7 @@ class ClassicBlocks(BlockStepper[Columns]):
         single = elapsed = None
         if dynamics.takes_single:
             single = _copies((flags & 1) != 0, count)
-        elif np.count_nonzero(flags & 1 if dynamics.hidden_kinds else flags):
+        elif np.count_nonzero(flags):
             raise NotVectorisableError
         if self._time_limit is not None:
             elapsed = _copies(source.view(np.int64)[:, self._elapsed_at], count)
@@ -260,7 +252,6 @@ class ClassicBlocks(BlockStepper[Columns]):
         self._dynamics.observe(states.x, self._states, out)
 
     def store(self, states: Columns, rows: Rows, block: slice) -> None:
-        dynamics = self._dynamics
         assert rows.next_states is not None
         fresh = rows.next_states[block]
         fresh[:] = given_states(rows.inputs, block)
@@ -271,8 +262,6 @@ class ClassicBlocks(BlockStepper[Columns]):
         fresh.view(states.hidden.dtype)[:, self._hidden_at] = states.hidden
         if states.single is not None:
             fresh.view(self._flags)[:, self._hidden_at + 1] = states.single
-        elif dynamics.hidden_kinds:
-            fresh.view(self._flags)[:, self._hidden_at + 1] = dynamics.hidden_kind << 1
         if states.elapsed is not None:
             fresh.view(np.int64)[:, self._elapsed_at] = states.elapsed
 
@@ -387,13 +376,6 @@ def agrees(env: Any) -> bool:
     with contextlib.suppress(Exception):
         return ClassicControlSimulator(lambda: twin).make_fast_form(kind) is not None
     return False
-
-
-def _packing_of(dynamics: Dynamics | type[Dynamics]) -> struct.Struct:
-    """Return the `struct.Struct` of the physical state, hidden attribute and flags in a payload."""
-    hidden = dynamics.no_hidden.dtype
-    flags = "i" if hidden.itemsize == 4 else "q"
-    return struct.Struct(f"={len(dynamics.order)}d{hidden.char}{flags}")
 
 
 def _copies(column: NDArray[Any], count: int) -> NDArray[Any]:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from plangym_like.envs.block_stepper import ColumnStates
 from plangym_like.envs.fast_form import NotVectorisableError
 
 Array = NDArray[Any]
@@ -22,7 +23,7 @@ Flags = NDArray[np.bool_]
 
 
 @dataclass(slots=True)
-class Columns:
+class Columns(ColumnStates):
     """The states of N rows.
 
     ``x`` ``(size, N)`` is the physical state, and ``hidden`` ``(N,)`` is `Dynamics.hidden`.
@@ -34,27 +35,6 @@ class Columns:
     hidden: NDArray[Any]
     single: NDArray[np.bool_] | None = None
     elapsed: NDArray[np.int64] | None = None
-
-    def __len__(self) -> int:
-        return len(self.hidden)
-
-    def take(self, rows: NDArray[np.intp]) -> Columns:
-        """Return a copy of the states of `rows`."""
-        return Columns(
-            self.x[:, rows],
-            self.hidden[rows],
-            None if self.single is None else self.single[rows],
-            None if self.elapsed is None else self.elapsed[rows],
-        )
-
-    def put(self, rows: NDArray[np.intp], part: Columns) -> None:
-        """Replace the states of `rows` with `part`, a result of `take` that has been stepped."""
-        self.x[:, rows] = part.x
-        self.hidden[rows] = part.hidden
-        if self.single is not None and part.single is not None:
-            self.single[rows] = part.single
-        if self.elapsed is not None and part.elapsed is not None:
-            self.elapsed[rows] = part.elapsed
 
 
 class Dynamics(abc.ABC):
@@ -75,10 +55,6 @@ class Dynamics(abc.ABC):
         The attribute, other than ``state``, that affects later steps or images; "" if none does.
     no_hidden : numpy.int32 or numpy.float64
         The value in ``Columns.hidden`` that means ``None``. The array has the dtype of this value.
-    hidden_kinds : str
-        Type characters of all dtypes that the hidden attribute may have; "" if there is only one.
-    hidden_kind : int
-        The index in `hidden_kinds` of the dtype that the hidden attribute has after `advance`.
     takes_single, leaves_single : bool
         Whether `advance` can step ``float32`` states, and whether its next states are ``float32``.
     most_singly : int
@@ -94,8 +70,6 @@ class Dynamics(abc.ABC):
     num_actions: ClassVar[int]
     hidden: ClassVar[str] = ""
     no_hidden: ClassVar[np.int32 | np.float64] = np.int32(-1)
-    hidden_kinds: ClassVar[str] = ""
-    hidden_kind: int = 0
     takes_single: ClassVar[bool] = False
     leaves_single: ClassVar[bool] = False
     most_singly: ClassVar[int] = 0
@@ -124,17 +98,9 @@ class Dynamics(abc.ABC):
         return bool(space.shape == (1,) and space.dtype == np.float32)
 
     @classmethod
-    def as_hidden(cls, number: Any, kind: int = 0) -> Any:
-        """Return the value of the hidden attribute that was saved as `number` and `kind`."""
-        return None if number == -1 else number
-
-    @classmethod
-    def kind_of(cls, hidden: Any) -> int:
-        """Return the index in `hidden_kinds` of the dtype of `hidden`, a number or an array."""
-        if not cls.hidden_kinds or hidden is None:
-            return 0
-        kind = np.asarray(hidden).dtype.char
-        return cls.hidden_kinds.find(kind if kind in cls.hidden_kinds else "d")
+    def as_hidden(cls, number: Any) -> Any:
+        """Return the value of the hidden attribute that was saved as `number`."""
+        return None if number == -1 else int(number)
 
     @staticmethod
     def unsupported_reason(env: Any, action: Any) -> str:

@@ -1,0 +1,1 @@
+"""Gymnasium's classic control, whose rows are stepped in blocks by NumPy."""

@@ -1,0 +1,487 @@
+"""The vectorised steps of the five environments of Gymnasium's classic control.
+
+Every result is bit-identical to the result of the environment's own ``step``. So every expression
+keeps the operands, order and dtypes of the formulas in ``gymnasium/envs/classic_control``.
+Two rules of NumPy matter here:
+
+- ``x**2`` uses libm's ``pow`` for a single number but ``x * x`` for an array, and the two sometimes
+  differ in the last bit; ``np.float_power`` uses ``pow`` for arrays too.
+- A ``float32`` combined with a Python ``float`` stays ``float32``, in arithmetic and comparisons.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from gymnasium.envs.classic_control import (
+    AcrobotEnv,
+    CartPoleEnv,
+    Continuous_MountainCarEnv,
+    MountainCarEnv,
+    PendulumEnv,
+)
+from gymnasium.envs.classic_control.acrobot import rk4
+from numpy.typing import NDArray
+
+from plangym_like.envs.classic.dynamics import Array, Columns, Dynamics, Flags, Floats, cosine
+from plangym_like.envs.fast_form import NotVectorisableError
+
+# CartPole's rows with a larger sum of squares than this are stepped by the environment itself.
+_LARGEST = 1e30
+# Gymnasium wraps Acrobot's angles into [-pi, pi] one turn at a time; for larger angles, this takes
+# too long.
+_FAR = 1e5
+
+
+class CartPole(Dynamics):
+    """CartPole, with positions before velocities in ``Columns.x``.
+
+    In this order, both positions are updated in one operation, and so are both velocities.
+    Expressions are split into in-place operations, because allocating arrays would double the cost.
+    """
+
+    order = (0, 2, 1, 3)
+    constants = (
+        "gravity",
+        "masscart",
+        "masspole",
+        "total_mass",
+        "length",
+        "polemass_length",
+        "force_mag",
+        "tau",
+        "theta_threshold_radians",
+        "x_threshold",
+        "kinematics_integrator",
+        "_sutton_barto_reward",
+    )
+    num_actions = 2
+    hidden = "steps_beyond_terminated"
+    most_singly = 6
+    sample_range = (3.0, 4.0, 0.3, 4.0)
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        self._numbers = SimpleNamespace(**vars(self.values))
+        self._forces = np.array([-env.force_mag, env.force_mag], np.float64)
+        # NumPy reads a zero-dimensional array twice as fast as a Python number.
+        for name, value in vars(self.values).items():
+            if type(value) in (int, float):
+                setattr(self.values, name, np.array(value, np.float64))
+        self._ratio = np.array(4.0 / 3.0)
+        self._scratch = np.empty((4, 0))
+
+    def load(self, states: Floats, x: Floats) -> None:
+        x.reshape(2, 2, -1)[:] = states.reshape(len(states), 2, 2).transpose(2, 1, 0)
+
+    def advance(self, columns: Columns, actions: Array, rewards: Floats, terminated: Flags) -> None:
+        if self._scratch.shape[1] != len(actions):
+            self._scratch = np.empty((4, len(actions)))
+        c, scratch = self.values, self._scratch
+        accelerations, moved = scratch[:2], scratch[2:]
+        temp, turning, cosine, other = scratch
+        positions, velocities = columns.x[:2], columns.x[2:]
+        np.cos(positions[1], out=cosine)
+        np.sin(positions[1], out=turning)
+
+        np.square(velocities[1], out=temp)
+        temp *= c.polemass_length
+        temp *= turning
+        temp += self._forces.take(actions, out=other, mode="clip")
+        temp /= c.total_mass
+
+        turning *= c.gravity
+        turning -= np.multiply(cosine, temp, out=other)
+        np.square(cosine, out=other)
+        other *= c.masspole
+        other /= c.total_mass
+        np.subtract(self._ratio, other, out=other)
+        other *= c.length
+        turning /= other
+
+        np.multiply(turning, c.polemass_length, out=other)
+        other *= cosine
+        other /= c.total_mass
+        temp -= other
+
+        accelerations *= c.tau
+        if c.kinematics_integrator == "euler":
+            positions += np.multiply(velocities, c.tau, out=moved)
+            velocities += accelerations
+        else:
+            velocities += accelerations
+            positions += np.multiply(velocities, c.tau, out=moved)
+
+        np.absolute(positions, out=moved)
+        np.greater(moved[0], c.x_threshold, out=terminated)
+        terminated |= moved[1] > c.theta_threshold_radians
+        rewards.fill(0.0 if c._sutton_barto_reward else 1.0)
+        if np.count_nonzero(terminated):
+            (ended,) = terminated.nonzero()
+            steps = columns.hidden[ended]
+            # The step that ends the episode is rewarded like any other, but later steps are not.
+            rewards[ended] = -1.0 if c._sutton_barto_reward else steps == self.no_hidden
+            columns.hidden[ended] = steps + 1
+
+    def advance_one(
+        self, x: Sequence[float], hidden: Any, action: Any
+    ) -> tuple[Sequence[float], Any, float, bool] | None:
+        c = self._numbers
+        place, speed, angle, turning = x
+        # Rows with numbers near overflow, or with NaN, are stepped by the environment itself.
+        if not speed * speed + angle * angle + turning * turning < _LARGEST:
+            return None
+        force = c.force_mag if action == 1 else -c.force_mag
+        cosine, sine = math.cos(angle), math.sin(angle)
+        temp = (force + c.polemass_length * (turning * turning) * sine) / c.total_mass
+        bend = (c.gravity * sine - cosine * temp) / (
+            c.length * (4.0 / 3.0 - c.masspole * (cosine * cosine) / c.total_mass)
+        )
+        push = temp - c.polemass_length * bend * cosine / c.total_mass
+        if c.kinematics_integrator == "euler":
+            place, angle = place + c.tau * speed, angle + c.tau * turning
+            speed, turning = speed + c.tau * push, turning + c.tau * bend
+        else:
+            speed, turning = speed + c.tau * push, turning + c.tau * bend
+            place, angle = place + c.tau * speed, angle + c.tau * turning
+        ended = abs(place) > c.x_threshold or abs(angle) > c.theta_threshold_radians
+        reward = 1.0
+        if c._sutton_barto_reward:
+            reward = -1.0 if ended else 0.0
+        elif ended:
+            reward = float(hidden == -1)
+        return (place, speed, angle, turning), hidden + ended, reward, ended
+
+
+class MountainCar(Dynamics):
+    """MountainCar with its three discrete actions."""
+
+    order = (0, 1)
+    constants = (
+        "min_position",
+        "max_position",
+        "max_speed",
+        "goal_position",
+        "goal_velocity",
+        "force",
+        "gravity",
+    )
+    num_actions = 3
+    sample_range = (1.4, 0.08)
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        self._pushes = np.array([(action - 1) * env.force for action in range(3)], np.float64)
+
+    @staticmethod
+    def unsupported_reason(env: Any, action: Any) -> str:
+        return "its position is infinite" if math.isinf(3.0 * float(env.state[0])) else ""
+
+    def advance(self, columns: Columns, actions: Array, rewards: Floats, terminated: Flags) -> None:
+        c = self.values
+        position, velocity = columns.x
+        velocity += self._pushes.take(actions) + cosine(3 * position) * -c.gravity
+        np.clip(velocity, -c.max_speed, c.max_speed, out=velocity)
+        position += velocity
+        np.clip(position, c.min_position, c.max_position, out=position)
+        velocity[(position == c.min_position) & (velocity < 0)] = 0.0
+        np.greater_equal(position, c.goal_position, out=terminated)
+        terminated &= velocity >= c.goal_velocity
+        rewards.fill(-1.0)
+
+
+class MountainCarContinuous(Dynamics):
+    """MountainCarContinuous, whose states have single precision after the first step.
+
+    The first step after a reset is computed in double precision, and so are steps with actions in
+    double precision that are not clipped.
+    """
+
+    order = (0, 1)
+    constants = (
+        "min_action",
+        "max_action",
+        "min_position",
+        "max_position",
+        "max_speed",
+        "goal_position",
+        "goal_velocity",
+        "power",
+    )
+    num_actions = 0
+    takes_single = True
+    leaves_single = True
+    sample_range = (1.4, 0.08)
+    unsupported_reason = staticmethod(MountainCar.unsupported_reason)
+
+    @classmethod
+    def suits(cls, env: Any) -> bool:
+        """As in `Dynamics`, but with one more condition.
+
+        Comparing a bound with the goal must give the same result in ``float32`` as in ``float64``.
+        """
+        if not super().suits(env):
+            return False
+        pairs = [(place, env.goal_position) for place in (env.min_position, env.max_position)]
+        pairs += [(speed, env.goal_velocity) for speed in (-env.max_speed, 0.0, env.max_speed)]
+        return all((a >= b) == bool(np.float32(a) >= np.float32(b)) for a, b in pairs)
+
+    def advance(self, columns: Columns, actions: Array, rewards: Floats, terminated: Flags) -> None:
+        c, x, single = self.values, columns.x, columns.single
+        action = actions[:, 0]
+        cost = np.float_power(action.astype(np.float64), 2.0) * 0.1
+        if action.dtype == np.float64 and not np.isfinite(cost).all():
+            raise NotVectorisableError  # math.pow raises OverflowError
+        push = action * c.power
+        low, high = action < c.min_action, action > c.max_action
+        limited = low | high
+        if not limited.any():
+            self._move(x, single, push, terminated)
+        else:
+            # A clipped force is a Python number, which keeps the precision of the state.
+            limits = np.where(low, float(c.min_action), float(c.max_action)) * c.power
+            for pushes, rows in ((push, ~limited), (limits, limited)):
+                moved, ended = x[:, rows], terminated[rows]
+                some = None if single is None else single[rows]
+                self._move(moved, some, pushes[rows], ended, weak=pushes is limits)
+                x[:, rows], terminated[rows] = moved, ended
+        np.subtract(np.where(terminated, 100.0, 0.0), cost, out=rewards)
+
+    def _move(
+        self,
+        x: Floats,
+        single: Flags | None,
+        push: Array,
+        terminated: Flags,
+        *,
+        weak: bool = False,
+    ) -> None:
+        """Move `x` by `push`, each row in its own precision; fill `terminated`.
+
+        If `weak` is true, a push of higher precision does not raise the precision of a row.
+        """
+        if single is None or single.all():
+            self._drive(x, np.float32, push, weak, terminated)
+        elif not single.any():
+            self._drive(x, np.float64, push, weak, terminated)
+        else:
+            for rows, precision in ((single, np.float32), (~single, np.float64)):
+                part, ended = x[:, rows], terminated[rows]
+                self._drive(part, precision, push[rows], weak, ended)
+                x[:, rows], terminated[rows] = part, ended
+
+    def _drive(
+        self,
+        x: Floats,
+        precision: type[np.floating[Any]],
+        push: Array,
+        weak: bool,
+        terminated: Flags,
+    ) -> None:
+        c = self.values
+        position, velocity = x.astype(precision)
+        slope = 0.0025 * cosine((3 * position).astype(np.float64))
+        force = push - slope.astype(push.dtype)
+        velocity = velocity + (force.astype(precision) if weak else force)
+        fast, slow = velocity > c.max_speed, velocity < -c.max_speed
+        velocity[fast] = c.max_speed
+        velocity[slow] = -c.max_speed
+        limited = fast | slow
+        if velocity.dtype == precision or not limited.any():
+            self._arrive(x, position, velocity, terminated)
+            return
+        # A clipped speed is a Python number too.
+        for rows, kind in ((limited, precision), (~limited, velocity.dtype)):
+            moved, ended = x[:, rows], terminated[rows]
+            self._arrive(moved, position[rows], velocity[rows].astype(kind), ended)
+            x[:, rows], terminated[rows] = moved, ended
+
+    def _arrive(
+        self,
+        x: Floats,
+        position: Array,
+        velocity: Array,
+        terminated: Flags,
+    ) -> None:
+        c = self.values
+        position = position + velocity
+        position[position > c.max_position] = c.max_position
+        position[position < c.min_position] = c.min_position
+        velocity[(position == c.min_position) & (velocity < 0)] = 0.0
+        np.greater_equal(position, c.goal_position, out=terminated)
+        terminated &= velocity >= c.goal_velocity
+        x[0] = position.astype(np.float32)
+        x[1] = velocity.astype(np.float32)
+
+
+class Pendulum(Dynamics):
+    """Pendulum. Torques have the precision of the actions; only images depend on ``last_u``."""
+
+    order = (0, 1)
+    constants = ("max_speed", "max_torque", "dt", "g", "m", "l")
+    num_actions = 0
+    hidden = "last_u"
+    no_hidden = np.float64(np.nan)
+    sample_range = (12.0, 9.0)
+
+    @classmethod
+    def as_hidden(cls, number: Any) -> Any:
+        # Actions of the space's own dtype are in single precision.
+        single = np.float32(number)
+        return None if np.isnan(number) else single if single == number else number
+
+    def advance(self, columns: Columns, actions: Array, rewards: Floats, terminated: Flags) -> None:
+        c = self.values
+        angle, speed = columns.x
+        torque = np.clip(actions[:, 0], -c.max_torque, c.max_torque)
+        columns.hidden[:] = torque
+        costs = np.float_power(np.remainder(angle + np.pi, 2 * np.pi) - np.pi, 2.0)
+        costs += 0.1 * np.float_power(speed, 2.0)
+        costs += 0.001 * _squared(torque)
+        fall = 3 * c.g / (2 * c.l) * np.sin(angle)
+        speed += (fall + 3.0 / (c.m * c.l**2) * torque) * c.dt
+        np.clip(speed, -c.max_speed, c.max_speed, out=speed)
+        angle += speed * c.dt
+        np.subtract(0.0, costs, out=rewards)
+        terminated.fill(False)
+
+    def observe(self, x: Floats, states: Floats, out: NDArray[np.float32]) -> None:
+        out[:, 0] = np.cos(x[0])
+        out[:, 1] = np.sin(x[0])
+        out[:, 2] = x[1]
+
+
+def _squared(torque: Array) -> Array:
+    """Return the square of each torque as ``**`` computes it for a single number."""
+    if torque.dtype == np.float64:
+        squares: Array = np.float_power(torque, 2.0)
+        return squares
+    # `**` of a single float32 calls libm's powf, which no operation on float32 arrays does.
+    return np.array([number**2 for number in torque], torque.dtype)
+
+
+class Acrobot(Dynamics):
+    """Acrobot, with one fourth-order Runge-Kutta step. The next states have double precision."""
+
+    order = (0, 1, 2, 3)
+    constants = (
+        "dt",
+        "LINK_LENGTH_1",
+        "LINK_MASS_1",
+        "LINK_MASS_2",
+        "LINK_COM_POS_1",
+        "LINK_COM_POS_2",
+        "LINK_MOI",
+        "MAX_VEL_1",
+        "MAX_VEL_2",
+        "torque_noise_max",
+        "book_or_nips",
+    )
+    methods = ("_get_ob", "_terminal", "_dsdt")
+    num_actions = 3
+    takes_single = True
+    sample_range = (3.2, 3.2, 13.0, 29.0)
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        self._torques = np.array(env.AVAIL_TORQUE, np.float64)
+
+    @classmethod
+    def signature(cls, env: Any) -> tuple[Any, ...] | None:
+        values = super().signature(env)
+        return None if values is None else (*values, *env.AVAIL_TORQUE)
+
+    @classmethod
+    def suits(cls, env: Any) -> bool:
+        """As in `Dynamics`, but False if torques are noisy or their number is not `num_actions`."""
+        quiet = not env.torque_noise_max > 0
+        return quiet and len(env.AVAIL_TORQUE) == cls.num_actions and super().suits(env)
+
+    @staticmethod
+    def unsupported_reason(env: Any, action: Any) -> str:
+        state = np.asarray(env.state, np.float64)
+        if (np.abs(state) <= (4.0, 4.0, env.MAX_VEL_1, env.MAX_VEL_2)).all():
+            return ""
+        start = np.append(state, env.AVAIL_TORQUE[action])
+        integrate: Any = rk4
+        first, second = integrate(env._dsdt, start, [0, env.dt])[:2]
+        if not max(abs(first), abs(second)) > _FAR:
+            return ""
+        return f"its angles would become {first:.3g} and {second:.3g} radians in one step"
+
+    def advance(self, columns: Columns, actions: Array, rewards: Floats, terminated: Flags) -> None:
+        c, x = self.values, columns.x
+        if columns.single is not None and columns.single.any():
+            x[:, columns.single] = x[:, columns.single].astype(np.float32)
+        torque = self._torques.take(actions)
+        half = c.dt / 2.0
+        first = self._slope(x, torque)
+        second = self._slope(x + half * first, torque)
+        third = self._slope(x + half * second, torque)
+        fourth = self._slope(x + c.dt * third, torque)
+        x += c.dt / 6.0 * (first + 2 * second + 2 * third + fourth)
+        _wrap(x[0])
+        _wrap(x[1])
+        np.clip(x[2], -c.MAX_VEL_1, c.MAX_VEL_1, out=x[2])
+        np.clip(x[3], -c.MAX_VEL_2, c.MAX_VEL_2, out=x[3])
+        np.greater(-np.cos(x[0]) - np.cos(x[1] + x[0]), 1.0, out=terminated)
+        np.subtract(terminated, 1.0, out=rewards)
+
+    def _slope(self, x: Floats, torque: Floats) -> Floats:
+        c = self.values
+        m1, m2, l1, g = c.LINK_MASS_1, c.LINK_MASS_2, c.LINK_LENGTH_1, 9.8
+        lc1, lc2, inertia = c.LINK_COM_POS_1, c.LINK_COM_POS_2, c.LINK_MOI
+        theta1, theta2, dtheta1, dtheta2 = x
+        cos2, sin2 = np.cos(theta2), np.sin(theta2)
+        d1 = m1 * lc1**2 + m2 * (l1**2 + lc2**2 + 2 * l1 * lc2 * cos2) + inertia + inertia
+        d2 = m2 * (lc2**2 + l1 * lc2 * cos2) + inertia
+        phi2 = m2 * lc2 * g * np.cos(theta1 + theta2 - np.pi / 2.0)
+        phi1 = (
+            -m2 * l1 * lc2 * np.float_power(dtheta2, 2.0) * sin2
+            - 2 * m2 * l1 * lc2 * dtheta2 * dtheta1 * sin2
+            + (m1 * lc1 + m2 * l1) * g * np.cos(theta1 - np.pi / 2)
+            + phi2
+        )
+        pull = torque + d2 / d1 * phi1
+        if c.book_or_nips != "nips":
+            pull -= m2 * l1 * lc2 * np.float_power(dtheta1, 2.0) * sin2
+        slope = np.empty_like(x)
+        slope[:2] = x[2:]
+        slope[3] = (pull - phi2) / (m2 * lc2**2 + inertia - np.float_power(d2, 2.0) / d1)
+        np.divide(-(d2 * slope[3] + phi1), d1, out=slope[2])
+        return slope
+
+    def observe(self, x: Floats, states: Floats, out: NDArray[np.float32]) -> None:
+        out[:, 0] = np.cos(x[0])
+        out[:, 1] = np.sin(x[0])
+        out[:, 2] = np.cos(x[1])
+        out[:, 3] = np.sin(x[1])
+        out[:, 4] = x[2]
+        out[:, 5] = x[3]
+
+
+def _wrap(angles: Floats) -> None:
+    """Wrap `angles` into ``[-pi, pi]`` in place.
+
+    As in Gymnasium, turns are added or subtracted one by one, because each result is rounded.
+    """
+    if (np.abs(angles) > _FAR).any():
+        raise NotVectorisableError
+    turn = np.pi - -np.pi
+    while len(far := np.flatnonzero(angles > np.pi)):
+        angles[far] -= turn
+    while len(far := np.flatnonzero(angles < -np.pi)):
+        angles[far] += turn
+
+
+DYNAMICS: dict[type[Any], type[Dynamics]] = {
+    AcrobotEnv: Acrobot,
+    CartPoleEnv: CartPole,
+    Continuous_MountainCarEnv: MountainCarContinuous,
+    MountainCarEnv: MountainCar,
+    PendulumEnv: Pendulum,
+}

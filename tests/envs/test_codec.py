@@ -1,0 +1,272 @@
+"""`AttributeCodec`: environments whose class lists the attributes that are their state."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from comparing import assert_same, reached
+from gymnasium.spaces import Box, Discrete
+
+import plangym_like
+from plangym_like import check_env
+from plangym_like.errors import SnapshotError, StateCapacityError, StateFormatError
+
+FIELDS: list[Any] = [
+    "log",
+    ("board", np.int8, (3, 3)),
+    ("score", int),
+    ("luck", np.float32),
+    ("ended", bool),
+    ("engine.speed", np.float64),
+]
+
+
+class Engine:
+    speed = 0.0
+
+
+class Merging(gymnasium.Env):
+    """A board on which numbers appear, with an attribute of each kind."""
+
+    state_attributes: Any = FIELDS
+    observation_space = Box(0, 99, (3, 3), np.int8)
+    action_space = Discrete(3)
+
+    def __init__(self) -> None:
+        self.engine = Engine()
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.board, self.score, self.luck = np.zeros((3, 3), np.int8), 0, np.float32(0.1)
+        self.ended, self.log, self.engine.speed = False, {"moves": []}, 0.5
+        return self.board, {}
+
+    def step(self, action: Any) -> Any:
+        self.board[action, self.np_random.integers(3)] += 1
+        self.luck = self.luck * np.float32(1.1)
+        self.engine.speed += float(self.luck)
+        self.score += int(self.board.max())
+        self.log["moves"].append((int(action), self.engine.speed))
+        self.ended = self.score > 100
+        reward = self.score + self.engine.speed + len(self.log["moves"])
+        return self.board, reward, self.ended, False, {}
+
+
+class Named(Merging):
+    state_attributes = ("board", "score", "luck", "ended", "log", "engine.speed", "_np_random")
+
+
+class Fixed(Merging):
+    """Has no data of unknown size."""
+
+    state_attributes: Any = FIELDS[1:]
+
+    def step(self, action: Any) -> Any:
+        self.log["moves"] = []
+        return super().step(action)
+
+
+@pytest.mark.parametrize("kind", [Merging, Named, Fixed])
+def test_listed_attributes_are_saved(kind: Any) -> None:
+    report = check_env(kind, states=6, workers=(2,))
+    assert report.ok, str(report)
+    assert (report.snapshot, report.exactness) == ("native", "exact")
+
+
+def test_rows_hold_the_attributes_and_little_else() -> None:
+    env, pickled = plangym_like.make(Fixed), plangym_like.make(Fixed, snapshot="pickle")
+    assert env.state_nbytes == 32 + 32 + 40  # header, 9 + 8 + 4 + 1 + 8 bytes, generator
+    assert pickled.state_nbytes > 10 * env.state_nbytes
+    pickled.close()
+
+
+@pytest.mark.parametrize("kind", [Merging, Named])
+def test_values_come_back_with_their_types(kind: Any) -> None:
+    env = plangym_like.make(kind, autoreset=False)
+    env.reset(seed=0)
+    state = [env.step(1, return_state=True).state for _ in range(5)][-1]
+    base: Any = env.gym_env.unwrapped
+    names = ("score", "luck", "ended", "log", "board")
+    before = {name: getattr(base, name) for name in names} | {"speed": base.engine.speed}
+    board = before["board"].copy()
+    env.step(1)
+    env.set_state(state)
+    base = env.gym_env.unwrapped
+    after = {name: getattr(base, name) for name in names} | {"speed": base.engine.speed}
+    for name, value in after.items():
+        assert type(value) is type(before[name]), name
+    assert_same(after.pop("board"), board)
+    assert {**after, "log": 0} == {name: before[name] for name in after} | {"log": 0}
+    view = env.view_state(np.stack([state, state]))
+    assert view["board"].shape == (2, 3, 3) and view["score"].tolist() == [before["score"]] * 2
+    assert view["engine.speed"].tolist() == [before["speed"]] * 2 and "log" not in view
+
+
+def test_attributes_set_before_the_first_reset_are_restored_for_it() -> None:
+    class Counting(Merging):
+        state_attributes = (*FIELDS[:-1], ("episodes", int))
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.episodes = 0
+
+        def reset(self, **kwargs: Any) -> Any:
+            self.episodes += 1
+            assert not hasattr(self, "board") or self.episodes > 1
+            return super().reset(**kwargs)[0], {"episodes": self.episodes}
+
+        def step(self, action: Any) -> Any:
+            self.engine.speed = 0.0
+            return super().step(action)
+
+    with plangym_like.make(Counting, snapshot="native") as env:
+        assert env.exactness == "exact"
+        assert [env.reset(seed=0).info["episodes"] for _ in range(2)] == [1, 2]
+
+
+class Row(Merging):
+    """Its state is one array, and steps many at a time."""
+
+    state_attributes: Any = [("board", np.int8, (3, 3))]  # noqa: RUF012
+
+    def step(self, action: Any) -> Any:
+        self.board[action] += 1
+        return self.board, float(self.board.sum()), bool(self.board.max() > 20), False, {}
+
+    def step_states(self, states: Any, actions: Any) -> Any:
+        states[np.arange(len(states)), actions] += 1
+        ended = states.max((1, 2)) > 20
+        return states, states, states.sum((1, 2)).astype(float), ended, np.zeros_like(ended)
+
+
+def test_one_array_can_be_stepped_in_blocks() -> None:
+    env = plangym_like.make(Row)
+    assert env.snapshot == "native" and env.simulator.steps_batches
+    states = reached(env, 20, every=2)
+    batch = env.step_batch(np.arange(20) % 3, states)
+    for index in range(20):
+        one = env.step(index % 3, states[index])
+        assert_same(one.obs, batch.obs[index])
+        assert_same(one.state, batch.states[index])
+
+
+class Grows(Merging):
+    def step(self, action: Any) -> Any:
+        self.log["moves"] += [0] * 200
+        return super().step(action)
+
+
+class Turns(Merging):
+    def step(self, action: Any) -> Any:
+        result = super().step(action)
+        if len(self.log["moves"]) > 25:
+            self.board = self.board.astype(np.int16)
+        return result
+
+
+class Breaks(Turns):
+    def step(self, action: Any) -> Any:
+        result = super().step(action)
+        if len(self.log["moves"]) > 24:
+            self.score = self.score + 0.5  # type: ignore[assignment]
+        return result
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "message"),
+    [
+        (Grows, StateCapacityError, "state_capacity="),
+        (Turns, SnapshotError, r"Turns\.board is int16\(3, 3\), not an array int8\(3, 3\)"),
+        (Breaks, SnapshotError, r"Breaks\.board and the attributes after it .*\.5, "),
+    ],
+)
+def test_what_does_not_fit_later_is_an_error(kind: Any, error: Any, message: str) -> None:
+    env = plangym_like.make(kind, snapshot="native")
+    state = env.reset(seed=0).state
+    with pytest.raises(error, match=message):
+        for _ in range(80):
+            state = env.step(1, state).state
+
+
+class Objects(Merging):
+    state_attributes = ("board", "score", "luck", "ended", "log", "engine")
+
+
+class Missing(Merging):
+    state_attributes = (*FIELDS, "wheel")
+
+
+class Misspelt(Merging):
+    state_attributes = (*FIELDS, ("score", "a type"))
+
+
+class Text(Merging):
+    state_attributes = (*FIELDS, ("score", "U3"))
+
+
+class Single(Merging):
+    state_attributes = "board"
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (Objects, r"Objects\.board or .* or engine cannot be saved: .*Engine is not plain data"),
+        (Missing, "'Missing' object has no attribute 'wheel'"),
+        (
+            Misspelt,
+            r"Misspelt\.state_attributes must list names, or tuples .*\('score', 'a type'\)",
+        ),
+        (Text, r"Text\.score cannot be saved as a number <U3; leave out its dtype"),
+        (Single, "(?s)does not repeat itself"),
+    ],
+)
+def test_lists_that_cannot_be_used_are_refused(kind: Any, message: str) -> None:
+    with pytest.raises(SnapshotError, match=message):
+        plangym_like.make(kind, snapshot="native")
+
+
+def test_objects_are_pickled_instead() -> None:
+    with plangym_like.make(Objects) as env:
+        assert env.snapshot == "pickle" and "by native: Objects.board or" in env.snapshot_note
+
+
+def test_a_set_makes_it_approximate() -> None:
+    class Sets(Merging):
+        def reset(self, **kwargs: Any) -> Any:
+            result = super().reset(**kwargs)
+            self.log["seen"] = set()  # type: ignore[assignment]
+            return result
+
+    with plangym_like.make(Sets, snapshot="native") as env:
+        assert env.exactness == "approximate" and "Sets.log holds a set" in env.exactness_note
+
+
+def test_a_damaged_row_is_refused() -> None:
+    env = plangym_like.make(Merging)
+    state = env.reset(seed=0).state
+    state[100] ^= 1
+    with pytest.raises(StateFormatError):
+        env.set_state(state)
+
+
+def test_own_generators_are_restarted_by_seeds() -> None:
+    class Dice(Merging):
+        state_attributes = (*FIELDS, "dice")
+
+        def reset(self, **kwargs: Any) -> Any:
+            result = super().reset(**kwargs)
+            self.dice = np.random.default_rng(int(self.np_random.integers(99)))
+            return result
+
+        def step(self, action: Any) -> Any:
+            obs, _, *rest = super().step(action)
+            return obs, float(self.dice.random()), *rest
+
+    env = plangym_like.make(Dice)
+    assert env.snapshot == "native" and env.exactness == "exact"
+    state = env.reset(seed=0).state
+    one, other = (env.step_batch([0] * 4, state, seeds=seeds) for seeds in ([1, 2, 1, 3], [3] * 4))
+    assert one.rewards[0] == one.rewards[2] and one.rewards[3] == other.rewards[0]
+    assert len(set(one.rewards.tolist())) == 3
