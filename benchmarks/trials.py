@@ -24,7 +24,7 @@ import numpy as np
 
 import plangym_like
 from plangym_like.errors import MissingExtraError
-from plangym_like.snapshots.outcomes import compare_outcomes, outcome_of
+from plangym_like.snapshots.trial import compare_outcomes, outcome_of
 
 FIGURES = pathlib.Path(__file__).resolve().parent.parent / "docs" / "figures"
 FAMILIES = {

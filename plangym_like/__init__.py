@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from plangym_like.constructors import BatchEnv, ParallelEnv, RayEnv
     from plangym_like.env import PlanEnv
     from plangym_like.envs.atari import AtariEnv
-    from plangym_like.envs.auto_snapshot import AnyEnv
     from plangym_like.envs.box2d import Box2DEnv
     from plangym_like.envs.classic.env import ClassicControlEnv
     from plangym_like.envs.dm_control import DmControlEnv
+    from plangym_like.envs.family_env import AnyEnv
     from plangym_like.envs.mujoco.env import MujocoEnv
     from plangym_like.envs.pickled import PickledEnv
     from plangym_like.envs.replayed import ReplayedEnv
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _PLACES = {
-    "AnyEnv": "envs.auto_snapshot",
+    "AnyEnv": "envs.family_env",
     "AtariEnv": "envs.atari",
     "Box2DEnv": "envs.box2d",
     "ClassicControlEnv": "envs.classic.env",

@@ -20,7 +20,7 @@ from plangym_like.audit.comparison import AuditedRows
 from plangym_like.batch.arrays import Inputs, single_steps
 from plangym_like.batch.layout import Layout, check_on_error, check_one_dt
 from plangym_like.batch.row_stepper import RowStepper, closed, layout_of
-from plangym_like.batch.simulator import Simulator, name_of
+from plangym_like.batch.simulator import Simulator
 from plangym_like.batch.spaces import check_out_of_bounds
 from plangym_like.errors import InputError, WorkerError
 from plangym_like.execution.executor import (
@@ -46,7 +46,7 @@ from plangym_like.results import (
 )
 from plangym_like.states import state_files
 from plangym_like.states.rows import HEADER_NBYTES, Row, States
-from plangym_like.support.arguments import as_count
+from plangym_like.support.arguments import as_count, name_of
 
 # How long to wait for a worker that looks for the cause of a difference.
 _ASK_SECONDS = 60.0

@@ -17,13 +17,13 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
 from plangym_like.audit.auditor import EVERY
-from plangym_like.batch.simulator import name_of, no_simulator
+from plangym_like.batch.simulator import no_simulator
 from plangym_like.env import PlanEnv
-from plangym_like.envs.auto_snapshot import WAYS, wrapped_simulator
-from plangym_like.envs.family_env import as_wrappers
+from plangym_like.envs.family_env import WAYS, wrapped_simulator
+from plangym_like.envs.wrapping import as_wrappers
 from plangym_like.errors import InputError, MissingExtraError
 from plangym_like.execution.known_ids import user_families
-from plangym_like.support.arguments import several_agents
+from plangym_like.support.arguments import name_of, several_agents
 from plangym_like.support.lazy_imports import broken_import
 
 
@@ -76,7 +76,7 @@ FAMILIES = (
     Family(place="box2d:Box2DEnv", entry_point="gymnasium.envs.box2d.", extra="box2d"),
     Family(place="mujoco.env:MujocoEnv", entry_point="gymnasium.envs.mujoco.", extra="mujoco"),
     Family(
-        place="functional_jax:FunctionalJaxEnvironment",
+        place="functional:FunctionalJaxEnvironment",
         entry_point=("gymnasium.envs.phys2d.", "gymnasium.envs.tabular."),
         extra="jax",
     ),
@@ -85,7 +85,7 @@ FAMILIES = (
 # Extra -> the first version of Python that its packages have no wheels for; see setup.cfg.
 _FIRST_WITHOUT_WHEELS = {"dm-control": (3, 13)}
 # For environments without a family: states are saved by the first method that is exact.
-GENERIC = Family(place="auto_snapshot:AnyEnv")
+GENERIC = Family(place="family_env:AnyEnv")
 # Value of `snapshot` -> the class that saves the states of any environment in that way.
 SNAPSHOTS = {way: Family(place=place) for way, (place, _) in WAYS.items()}
 

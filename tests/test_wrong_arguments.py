@@ -21,7 +21,7 @@ import plangym_like
 from plangym_like import planners
 from plangym_like.batchers.rollout import BaseActorModule, evaluate, multi, same
 from plangym_like.batchers.workspaces import ParallelGymAgent, TemporalAgent
-from plangym_like.envs.auto_snapshot import WAYS
+from plangym_like.envs.family_env import WAYS
 from plangym_like.errors import (
     ActionError,
     InputError,

@@ -129,11 +129,6 @@ def _shown(result: Any) -> str:
     return f"a {type(result).__name__}{parts}"
 
 
-def name_of(name: Any) -> str:
-    """Return `name` if it is an id, otherwise the name of the callable `name`."""
-    return name if isinstance(name, str) else getattr(name, "__name__", "?")
-
-
 def no_simulator(made: Any) -> InputError:
     """Return the error for a user's function that returned `made`, not an env or a simulator."""
     return InputError(
@@ -259,7 +254,7 @@ class Simulator(abc.ABC):
         Before the first episode, wrappers also get the state that they had originally.
         """
 
-    def forget(self) -> None:
+    def clear_caches(self) -> None:
         """Clear restore caches; for benchmarks."""
 
     def hand_out(self) -> None:

@@ -12,7 +12,6 @@ state of the episode is rendered once.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import gymnasium
@@ -21,7 +20,6 @@ from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.envs.replayed import ReplayedSimulator
 from plangym_like.errors import MissingExtraError
 from plangym_like.snapshots.chains import innermost
-from plangym_like.snapshots.trial import TrialRule
 from plangym_like.support.lazy_imports import broken_import
 
 # The default number of copies of CarRacing; a copy with its track takes 6 MB.
@@ -41,7 +39,7 @@ class Box2DSimulator(ReplayedSimulator):
         Box2D is not installed.
     """
 
-    trial: ClassVar[TrialRule] = replace(ReplayedSimulator.trial, always=False)
+    always_tried: ClassVar[bool] = False
     # A lander takes 0.1 MB, a walker 0.3 MB.
     copies: ClassVar[int] = 128
     snapshot_note = (

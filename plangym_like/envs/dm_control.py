@@ -32,9 +32,8 @@ from numpy.typing import NDArray
 
 from plangym_like.envs.codec import Codec
 from plangym_like.envs.family_env import FamilyEnv
-from plangym_like.envs.fast_form import FastForm, disagreement
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
-from plangym_like.envs.headless import draw_without_a_display
+from plangym_like.envs.kernel import Kernel
 from plangym_like.envs.mujoco.batch import Array, Frames, Look, Robot, RobotKernel
 from plangym_like.envs.mujoco.model import (
     EditedArrays,
@@ -44,6 +43,7 @@ from plangym_like.envs.mujoco.model import (
 )
 from plangym_like.envs.mujoco.physics import PhysicsCodec
 from plangym_like.envs.mujoco.robots import put_parts
+from plangym_like.envs.rendering import draw_without_a_display
 from plangym_like.errors import InputError, MissingExtraError
 from plangym_like.snapshots.base_settings import AttributeSettings, ClassSettings, Settings
 from plangym_like.snapshots.configuration import describe, qualified_name
@@ -456,18 +456,15 @@ class DmControlSimulator(GymnasiumSimulator):
         """Return the task's codec, after playing some steps to find the attributes that change."""
         return DmControlCodec(self.env, self._task_name, self.env_kwargs)
 
-    def make_fast_form(self, kind: str) -> FastForm | None:
-        """Return the kernel for the task's robot if there is one and it agrees with the task.
-
-        Otherwise, return ``None``.
-        """
+    def make_kernel(self, kind: str) -> Kernel | None:
+        """Return the kernel for the task's robot, or ``None`` if there is none."""
         codec = self.codec
         robot_class = _ROBOTS.get(qualified_name(type(codec.task)))
         usual = self.base.flat and self._physics_is_usual() and self.env is self.base
         if robot_class is None or not usual or codec.numbers:
             return None
         assert isinstance(self.frameskip, int)
-        kernel = RobotKernel(
+        return RobotKernel(
             robot_class(codec.suite),
             codec.physics,
             self.frameskip,
@@ -475,7 +472,6 @@ class DmControlSimulator(GymnasiumSimulator):
             elapsed_at=codec.count_at,
             limit=lambda: int(np.ceil(min(codec.suite._step_limit, 2.0**62))),
         )
-        return None if disagreement(kernel, self, kind) else kernel
 
     def _physics_is_usual(self) -> bool:
         runge_kutta = self.codec.model.opt.integrator == mujoco.mjtIntegrator.mjINT_RK4

@@ -1,8 +1,14 @@
-"""`FamilyEnv`: the base class of environment classes such as `AtariEnv`."""
+"""`FamilyEnv`: the base class of environment classes; `AnyEnv` is that of all other environments.
+
+If an environment belongs to no family, three methods of saving its states are tried when it is
+made, in this order: its own ``save_state`` and ``load_state``, a pickle of its attributes, and a
+replay of its actions. The first that is exact is used.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import importlib
+from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 
@@ -10,11 +16,25 @@ import gymnasium
 
 from plangym_like.batch.simulator import Simulator
 from plangym_like.env import PlanEnv
-from plangym_like.errors import InputError
-from plangym_like.support.arguments import unknown_option
+from plangym_like.envs.wrapping import as_wrappers
+from plangym_like.errors import (
+    ChangedSettingError,
+    PlangymError,
+    SnapshotError,
+    StateCapacityError,
+)
+from plangym_like.snapshots.open_libraries import close_copy
+from plangym_like.snapshots.trial import TrialOutcome, known_trials
+from plangym_like.support.arguments import name_of, unknown_option
 
 # The entries of `kwargs` that `PlanEnv` takes; the simulator takes all others.
 _OWN_OPTIONS = ("return_image", "audit", "audit_every", "out_of_bounds")
+# Method -> ``"module:class"`` of its environments, and the options that only this method takes.
+WAYS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "native": ("save_load_env:OwnEnv", ()),
+    "pickle": ("pickled:PickledEnv", ("allow_pickle",)),
+    "replay": ("replayed:ReplayedEnv", ("replay_capacity", "live_prefixes")),
+}
 
 
 class FamilyEnv(PlanEnv):
@@ -73,31 +93,128 @@ class FamilyEnv(PlanEnv):
         self.recipe = (type(self), name, env_kwargs)
 
 
-def as_wrappers(given: Sequence[Any] | None) -> tuple[Any, ...]:
-    """Return a user's list of wrappers as a tuple, after checking it.
+def auto_simulator(name: Any, **kwargs: Any) -> Simulator:
+    """Return a simulator for `name`, made with the first method that is exact.
+
+    If none is exact, the first method that works at all is used; see `_first_exact`.
+    """
+    return _known_simulator(name, kwargs) or _first_exact(list(WAYS), [], name, kwargs)
+
+
+def wrapped_simulator(family: Callable[..., Simulator], name: Any, **kwargs: Any) -> Simulator:
+    """Return ``family(name, **kwargs)``, the simulator of a family.
+
+    If wrappers change what rows of the family do not hold, the first other method that is exact is
+    used; see `_first_exact`.
+    """
+    known = _known_simulator(name, kwargs)
+    if known is not None:
+        return known
+    try:
+        return family(name, **kwargs)
+    except ChangedSettingError as error:
+        return _first_exact(["pickle", "replay"], [f"by native: {error}"], name, kwargs)
+
+
+def _known_simulator(name: Any, kwargs: dict[str, Any]) -> Simulator | None:
+    """Return a simulator made with the method that trials have chosen already, or ``None``."""
+    known = known_trials().find("auto", (name, kwargs))
+    if known is None:
+        return None
+    simulator = _make(known.way, name, kwargs)
+    simulator.snapshot_note = known.note
+    return simulator
+
+
+def _first_exact(
+    ways: list[str], reasons: list[str], name: Any, kwargs: dict[str, Any]
+) -> Simulator:
+    """Return a simulator for `name`, made with the first of the methods `ways` that is exact.
+
+    If none is exact, the first method that works at all is used.
+
+    Parameters
+    ----------
+    ways : list of str
+        The methods to try, in this order.
+    reasons : list of str
+        Why other methods cannot be used.
+    name : str or callable
+        A Gymnasium id, or a callable that returns a `gymnasium.Env`.
+    kwargs
+        Arguments of the simulators. An option that belongs to one method is passed only to the
+        simulator of that method.
 
     Raises
     ------
-    InputError
-        `given` is not a sequence, or an item is not a wrapper class, a function that wraps an
-        environment, or a pair of one of these and its arguments.
+    SnapshotError
+        No method works; the message gives the reason for each.
     """
-    if given is None:
-        return ()
-    wrappers = tuple(given) if isinstance(given, list | tuple) else (None,)
-    for item in wrappers:
-        wrapper = item[0] if isinstance(item, tuple) and len(item) == 2 else item
-        if not callable(wrapper):
-            hint = "; give its class, not the wrapper" * isinstance(wrapper, gymnasium.Env)
-            raise InputError(
-                "wrappers must be a list of wrapper classes or pairs (class, arguments), got "
-                f"{given!r}{hint}"
-            )
-        if isinstance(wrapper, type) and not issubclass(wrapper, gymnasium.Env):
-            hint = ""
-            if issubclass(wrapper, gymnasium.vector.VectorWrapper):
-                hint = "; it is for vector environments: apply it to the result of make_vec"
-            raise InputError(
-                f"{wrapper.__module__}.{wrapper.__qualname__} is not a gymnasium.Wrapper{hint}"
-            )
-    return wrappers
+    chosen: Simulator | None = None
+    approximate: list[Simulator] = []
+    try:
+        for way in ways:
+            simulator = _attempt(way, reasons, name, kwargs)
+            if simulator is None:
+                continue
+            if simulator.exactness == "exact":
+                chosen, note = simulator, f"{way} is the first that is exact"
+                break
+            reasons.append(f"by {way}: only approximately, {simulator.exactness_note}")
+            approximate.append(simulator)
+        else:
+            if approximate:
+                chosen, note = approximate.pop(0), "no method is exact"
+    finally:
+        for simulator in approximate:
+            close_copy(simulator)
+    if chosen is None:
+        listed = "\n".join(f"- {reason}" for reason in reasons)
+        raise SnapshotError(
+            f"{name_of(name)} cannot be saved exactly, so it cannot be planned over:\n{listed}"
+        )
+    chosen.snapshot_note = "; ".join([*reasons, note])
+    outcome = TrialOutcome("auto", chosen.snapshot_note, way=chosen.snapshot)
+    known_trials().note(outcome, (name, kwargs))
+    return chosen
+
+
+def _attempt(way: str, reasons: list[str], name: Any, kwargs: dict[str, Any]) -> Simulator | None:
+    """Return a simulator for `name`, made with one method.
+
+    Return ``None``, and add the reason to `reasons`, if the method does not work.
+    """
+    try:
+        return _make(way, name, kwargs)
+    except (SnapshotError, StateCapacityError) as error:
+        reasons.append(f"by {way}: {error}")
+    except Exception as error:
+        # Only replay can fail because of a second copy; other errors are the user's own.
+        if way != "replay" or isinstance(error, PlangymError):
+            raise
+        reasons.append(f"by {way}: a second copy raised {type(error).__name__}: {error}")
+    return None
+
+
+def _make(way: str, name: Any, kwargs: dict[str, Any]) -> Simulator:
+    module, _, env_class = WAYS[way][0].partition(":")
+    foreign = {option for other, (_, options) in WAYS.items() if other != way for option in options}
+    found = getattr(importlib.import_module(f"plangym_like.envs.{module}"), env_class)
+    own = {key: value for key, value in kwargs.items() if key not in foreign}
+    simulator: Simulator = found.simulator_class(name, **own)
+    return simulator
+
+
+class AnyEnv(FamilyEnv):
+    """A `PlanEnv` for any Gymnasium environment.
+
+    States are saved by the first method that is found to be exact or, if none is, by the first
+    method that works; see `auto_simulator`.
+
+    >>> from gymnasium.envs.classic_control import PendulumEnv
+    >>> env = AnyEnv(PendulumEnv)
+    >>> env.snapshot, env.exactness
+    ('pickle', 'exact')
+    """
+
+    simulator_class = staticmethod(auto_simulator)

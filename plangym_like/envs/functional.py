@@ -1,28 +1,284 @@
-"""Functional JAX environments: pgx's games by name, and environments of your own.
+"""Functional environments on JAX: pgx's games, your own, and Gymnasium's.
 
-`plangym_like.envs.functional_gym` turns them into Gymnasium environments whose states are plain
-bytes. A block of rows is stepped by one ``vmap``.
+pgx's games and your own become Gymnasium environments (`FunctionalGym`) that step blocks of rows.
+Their state consists of the leaves of the environment's own state, followed by the random key. A
+block is stepped by one ``vmap``, always over 64 rows; if there are fewer, the last row is repeated.
+So only one program is compiled, and a row's result does not depend on other rows.
+
+Gymnasium's ``phys2d/...`` and ``tabular/...`` are stepped by Gymnasium itself, so seeded episodes
+are bit-identical to Gymnasium's. In JAX, Python numbers and results computed from them are "weakly
+typed"; other arrays are not. So each leaf is restored as the kind of number or array that it was.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import gymnasium
 import jax
+import jax.numpy as jnp
 import numpy as np
+from gymnasium.envs.functional_jax_env import FunctionalJaxEnv
+from gymnasium.experimental.functional import FuncEnv
 from numpy.typing import NDArray
 
 from plangym_like.envs.family_env import FamilyEnv
-from plangym_like.envs.functional_gym import FunctionalGym
-from plangym_like.envs.functions import Functions, functions_of
+from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.envs.save_load_env import SaveLoadCodec, SaveLoadSimulator
-from plangym_like.errors import InputError
-from plangym_like.snapshots.trial import TrialRule
+from plangym_like.errors import InputError, MissingExtraError
+from plangym_like.states.random_state import seeded_generator
 from plangym_like.states.rows import Row
-from plangym_like.support.lazy_imports import needs_extra
+from plangym_like.support.lazy_imports import broken_import, needs_extra
+
+BLOCK = 64
+# The kinds of leaves: Python or NumPy numbers, weakly typed arrays, other arrays of JAX.
+_PLAIN, _WEAK, _ARRAY = range(3)
+
+
+@dataclass(frozen=True, eq=False)
+class Functions:
+    """A functional environment, as functions that JAX can trace.
+
+    Attributes
+    ----------
+    begin : callable
+        Takes a random key; returns a state and its observation.
+    advance : callable
+        Takes a state, an action and a random key; returns the next state, its observation, reward,
+        terminated and truncated. A state that has ended may be advanced too; this does not start a
+        new episode.
+    action_space, observation_space : gymnasium.Space
+        The spaces of single actions and observations.
+    """
+
+    begin: Callable[[Any], tuple[Any, Any]]
+    advance: Callable[[Any, Any, Any], tuple[Any, Any, Any, Any, Any]]
+    action_space: gymnasium.Space[Any]
+    observation_space: gymnasium.Space[Any]
+
+
+def functions_of(env: Any) -> Functions:
+    """Return `env` as `Functions`.
+
+    `env` may be a `Functions`, Gymnasium's `FuncEnv`, or an object like pgx's environments. In the
+    last case, it has ``num_actions``, ``init(key)`` and ``step(state, action, key)``, and its
+    states have ``current_player``, ``observation``, ``rewards``, ``terminated`` and ``truncated``.
+
+    Raises
+    ------
+    InputError
+        `env` is none of these.
+    """
+    if isinstance(env, Functions):
+        return env
+    if isinstance(env, FuncEnv):
+        return _of_gymnasium(env)
+    methods = getattr(env, "init", None), getattr(env, "step", None)
+    if all(map(callable, methods)) and hasattr(env, "num_actions"):
+        return _of_pgx(env)
+    raise InputError(
+        f"{type(env).__name__} is not a known kind of functional environment: it lacks pgx's init, "
+        "step or num_actions, and is not a gymnasium.experimental.functional.FuncEnv; pass a "
+        "plangym_like.envs.functional.Functions instead"
+    )
+
+
+def _of_gymnasium(env: Any) -> Functions:
+    def begin(key: Any) -> tuple[Any, Any]:
+        state = env.initial(rng=key)
+        return state, env.observation(state, key)
+
+    def advance(state: Any, action: Any, key: Any) -> Any:
+        following = env.transition(state, action, key)
+        return (
+            following,
+            env.observation(following, key),
+            env.reward(state, action, following, key),
+            env.terminal(following, key),
+            jnp.asarray(False),
+        )
+
+    return Functions(begin, advance, env.action_space, env.observation_space)
+
+
+def _of_pgx(env: Any) -> Functions:
+    def begin(key: Any) -> tuple[Any, Any]:
+        state = env.init(key)
+        return state, state.observation
+
+    def advance(state: Any, action: Any, key: Any) -> Any:
+        following = env.step(state, action, key)
+        # The reward is that of the player who moved; the observation is that of the next player.
+        reward = following.rewards[state.current_player]
+        return (
+            following,
+            following.observation,
+            reward,
+            following.terminated,
+            following.truncated,
+        )
+
+    obs = jax.eval_shape(begin, jax.random.PRNGKey(0))[1]
+    if obs.dtype == bool:
+        space = gymnasium.spaces.Box(0, 1, obs.shape, np.uint8)
+    elif np.issubdtype(obs.dtype, np.integer):
+        limits = np.iinfo(obs.dtype)
+        space = gymnasium.spaces.Box(limits.min, limits.max, obs.shape, obs.dtype)
+    else:
+        space = gymnasium.spaces.Box(-np.inf, np.inf, obs.shape, obs.dtype)
+    return Functions(begin, advance, gymnasium.spaces.Discrete(env.num_actions), space)
+
+
+class Program:
+    """The compiled form of `functions`, made once per process.
+
+    Attributes
+    ----------
+    begin : callable
+        Takes a seed; returns ``(state, key)`` and the observation.
+    step : callable
+        Takes leaves, each ``(BLOCK, ...)``, and actions; returns the next leaves, observations,
+        rewards, terminateds and truncateds.
+    names : list of str
+        The names of the leaves.
+    forms : list of (shape, dtype)
+        The shapes and dtypes of the leaves.
+    """
+
+    def __init__(self, functions: Functions) -> None:
+        self._functions = functions
+        self.begin = jax.jit(self._begin)
+        self.step = jax.jit(jax.vmap(self._step))
+        paths, self._tree = jax.tree_util.tree_flatten_with_path(self.begin(np.uint32(0))[0])
+        leaves = [np.asarray(leaf) for _, leaf in paths]
+        self.names = [_name(path) for path, _ in paths]
+        self.forms = [(leaf.shape, leaf.dtype) for leaf in leaves]
+
+    def _begin(self, seed: Any) -> tuple[Any, Any]:
+        use, key = jax.random.split(jax.random.PRNGKey(seed))
+        state, obs = self._functions.begin(use)
+        return (state, key), obs
+
+    def _step(self, leaves: Any, action: Any) -> Any:
+        state, key = jax.tree_util.tree_unflatten(self._tree, leaves)
+        use, key = jax.random.split(key)
+        next_state, *results = self._functions.advance(state, action, use)
+        # In some environments, a step changes the dtype of a leaf; it is converted back here.
+        kept = jax.tree_util.tree_leaves((next_state, key))
+        kept = [leaf.astype(dtype) for leaf, (_, dtype) in zip(kept, self.forms, strict=True)]
+        return kept, *results
+
+
+program_of = functools.lru_cache(maxsize=16)(Program)
+
+
+class FunctionalGym(gymnasium.Env[Any, Any]):
+    """A Gymnasium environment, made from `functions`, with a state that can be read and set.
+
+    Parameters
+    ----------
+    functions : Functions
+        The functions that begin an episode and advance it.
+    """
+
+    metadata = {"render_modes": []}  # noqa: RUF012, gymnasium's own form
+
+    def __init__(self, functions: Functions) -> None:
+        self.action_space = functions.action_space
+        self.observation_space = functions.observation_space
+        self._program = program_of(functions)
+        self.names, self.forms = self._program.names, self._program.forms
+        self._row = self._begin(0)[0]
+
+    # The state
+
+    def save_state(self) -> NDArray[np.uint8]:
+        """Return the state and the random key, as bytes."""
+        return self._row.copy()
+
+    def load_state(self, saved: NDArray[np.uint8]) -> None:
+        """Set the state to `saved`, a result of `save_state`."""
+        self._row = saved
+
+    def set_key(self, seed: int) -> None:
+        """Replace the random key, which determines all later randomness, with one from `seed`."""
+        self._row = self._row.copy()
+        key = np.asarray(jax.random.PRNGKey(seed % 2**32))
+        self._row[-key.nbytes :] = key.view(np.uint8)
+
+    def leaves(self, rows: NDArray[np.uint8]) -> list[NDArray[Any]]:
+        """Return the leaves of the states in `rows` ``(N, nbytes)``, each ``(N, ...)``."""
+        found, start = [], 0
+        for shape, dtype in self.forms:
+            stop = start + int(np.prod(shape)) * dtype.itemsize
+            raw = np.ascontiguousarray(rows[:, start:stop])
+            found.append(raw.view(dtype).reshape(len(rows), *shape))
+            start = stop
+        return found
+
+    def _pack(self, leaves: list[Any], count: int) -> NDArray[np.uint8]:
+        parts = [
+            np.ascontiguousarray(leaf).reshape(count, -1).view(np.uint8)
+            for leaf in leaves
+            if np.size(leaf)
+        ]
+        return np.concatenate(parts, axis=1)
+
+    # Steps
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        chosen = self.np_random.integers(2**32) if seed is None else seed % 2**32
+        self._row, obs = self._begin(int(chosen))
+        return self._observed(obs), {}
+
+    def _begin(self, seed: int) -> tuple[NDArray[np.uint8], Any]:
+        parts, obs = self._program.begin(np.uint32(seed))
+        leaves = [np.asarray(leaf) for leaf in jax.tree_util.tree_leaves(parts)]
+        return self._pack(leaves, 1)[0], obs
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        rows, obs, rewards, terminateds, truncateds = self.step_states(
+            self._row[None], np.asarray(action)[None]
+        )
+        self._row = rows[0]
+        return obs[0], float(rewards[0]), bool(terminateds[0]), bool(truncateds[0]), {}
+
+    def step_states(self, states: NDArray[np.uint8], actions: Any) -> tuple[NDArray[Any], ...]:
+        """Step each of `states` ``(N, nbytes)`` with its action.
+
+        Return the next states, observations, rewards, terminateds and truncateds.
+        """
+        results = []
+        for start in range(0, len(states), BLOCK):
+            part = np.minimum(np.arange(start, start + BLOCK), len(states) - 1)
+            leaves, *found = self._program.step(
+                self.leaves(states[part]), np.asarray(actions)[part]
+            )
+            rows = self._pack([np.asarray(leaf) for leaf in leaves], BLOCK)
+            count = min(BLOCK, len(states) - start)
+            results.append([np.asarray(array)[:count] for array in (rows, *found)])
+        rows, obs, rewards, terminateds, truncateds = (
+            np.concatenate(arrays) for arrays in zip(*results, strict=True)
+        )
+        ended = terminateds.astype(bool), truncateds.astype(bool)
+        return rows, self._observed(obs), rewards.astype(np.float64), *ended
+
+    def _observed(self, obs: Any) -> NDArray[Any]:
+        return np.asarray(obs).astype(self.observation_space.dtype)
+
+
+def _name(path: tuple[Any, ...]) -> str:
+    """Return the name of a leaf: its path, or ``key`` for the random key."""
+    if path[0].idx == 1:
+        return "key"
+    return jax.tree_util.keystr(path[1:]).lstrip(".") or "state"
 
 
 class FunctionalCodec(SaveLoadCodec):
@@ -51,7 +307,7 @@ class FunctionalSimulator(SaveLoadSimulator):
     ----------
     name : str or callable
         ``"pgx/<game>"``, or a callable that returns an environment that
-        `plangym_like.envs.functions.functions_of` accepts.
+        `functions_of` accepts.
     kwargs
         As in `GymnasiumSimulator`. All other arguments are passed to the callable, or to pgx.
 
@@ -65,7 +321,7 @@ class FunctionalSimulator(SaveLoadSimulator):
 
     family = "FUNC"
     # A second copy would be compiled a second time.
-    trial: ClassVar[TrialRule] = TrialRule(always=True, copies=False)
+    makes_copies: ClassVar[bool] = False
     codec_class = FunctionalCodec
     base: FunctionalGym
 
@@ -100,3 +356,75 @@ class FunctionalEnv(FamilyEnv):
     """
 
     simulator_class = FunctionalSimulator
+
+
+# Gymnasium's own environments on JAX
+
+
+class FunctionalJaxCodec(SaveLoadCodec):
+    """Saves each leaf of the state; `reseed` also replaces JAX's random key."""
+
+    def fingerprint_fields(self) -> Mapping[str, Any]:
+        return {**super().fingerprint_fields(), "jax": jax.__version__}
+
+    def reseed(self, seed: int) -> None:
+        self._base.rng = jax.random.PRNGKey(int(seeded_generator(seed).integers(2**32)))
+
+
+class FunctionalJaxSimulator(SaveLoadSimulator):
+    """A simulator of one of Gymnasium's environments on JAX.
+
+    The arguments are as in `GymnasiumSimulator`.
+    """
+
+    family = "FJAX"
+    # A second copy would be compiled a second time.
+    makes_copies: ClassVar[bool] = False
+    codec_class = FunctionalJaxCodec
+    base: FunctionalJaxEnv[Any]
+
+    def make_env(self) -> gymnasium.Env[Any, Any]:
+        """Return the environment; its base gets the methods ``save_state`` and ``load_state``."""
+        try:
+            env = GymnasiumSimulator.make_env(self)
+        except ImportError as error:
+            if broken_import(error):
+                raise
+            raise MissingExtraError(f"{error}: pip install 'plangym_like[jax]'") from error
+        base: Any = env.unwrapped
+        base.save_state = partial(_save, base)
+        base.load_state = partial(_load, base)
+        return env
+
+
+def _save(env: FunctionalJaxEnv[Any]) -> list[tuple[int, Any]]:
+    return [_saved(leaf) for leaf in jax.tree_util.tree_leaves((env.state, env.rng))]
+
+
+def _saved(leaf: Any) -> tuple[int, Any]:
+    if not isinstance(leaf, jax.Array):
+        return _PLAIN, leaf
+    return (_WEAK if leaf.aval.weak_type else _ARRAY), np.asarray(leaf)
+
+
+def _load(env: FunctionalJaxEnv[Any], saved: list[tuple[int, Any]]) -> None:
+    tree = jax.tree_util.tree_structure((env.state, env.rng))
+    leaves = [_loaded(kind, value) for kind, value in saved]
+    env.state, env.rng = jax.tree_util.tree_unflatten(tree, leaves)
+
+
+def _loaded(kind: int, value: Any) -> Any:
+    if kind == _PLAIN:
+        return value
+    if kind == _ARRAY:
+        return jax.numpy.asarray(value)
+    # An array made from Python numbers is weakly typed, and stays so when values are set in it.
+    if not value.shape:
+        return jax.numpy.asarray(value.item())
+    return jax.numpy.full(value.shape, value.dtype.type(0).item()).at[...].set(value)
+
+
+class FunctionalJaxEnvironment(FamilyEnv):
+    """A `PlanEnv` of one of Gymnasium's environments on JAX; see `FunctionalJaxSimulator`."""
+
+    simulator_class = FunctionalJaxSimulator

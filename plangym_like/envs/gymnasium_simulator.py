@@ -1,7 +1,8 @@
 """`GymnasiumSimulator`: a Gymnasium environment and its wrappers as a `Simulator`.
 
-A family adds a `Codec` for the base of the wrapper chain, and a `FastForm` if it has one. A row
-holds the state of the base, its random generator, and the wrappers' state, in this order.
+A family adds a `Codec` for the base of the wrapper chain, and a `Kernel` if it has one. A row
+holds the state of the base, its random generator, and the wrappers' state, in this order. If the
+environment or a wrapper has foreign code, a trial tests whether it repeats its results.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import abc
 import contextlib
 import importlib.metadata
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import is_
 from typing import Any, ClassVar, Self
 
@@ -20,36 +21,46 @@ from numpy.typing import NDArray
 
 from plangym_like.batch.arrays import Outcome, Rows
 from plangym_like.batch.ownership import owned
-from plangym_like.batch.simulator import EnvStep, as_flag, as_reset, as_reward, as_step, name_of
-from plangym_like.envs import painting
+from plangym_like.batch.simulator import (
+    EnvStep,
+    Simulator,
+    as_flag,
+    as_reset,
+    as_reward,
+    as_step,
+)
+from plangym_like.envs import rendering
 from plangym_like.envs.codec import Codec
-from plangym_like.envs.family_env import as_wrappers
-from plangym_like.envs.fast_form import FastForm, NotVectorisableError
-from plangym_like.envs.tried_simulator import TriedSimulator
+from plangym_like.envs.kernel import Kernel, NotVectorisableError
 from plangym_like.envs.wrapping import (
+    NothingSaved,
     WrapperLike,
     as_env,
+    as_wrappers,
     call_source,
     check_reset,
+    drop_generators,
     first_reset,
-    forget_seed,
     is_plain,
     spaces_of,
     takes,
     without_time_limit,
     wrap,
 )
-from plangym_like.errors import InputError
+from plangym_like.errors import InputError, SnapshotError
 from plangym_like.snapshots.base_settings import BaseSettings
 from plangym_like.snapshots.chains import innermost
-from plangym_like.snapshots.configuration import describe
+from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.generators import watched_generators
-from plangym_like.snapshots.open_libraries import close_copy
+from plangym_like.snapshots.known_wrappers import foreign_wrappers, is_foreign_env, visible
+from plangym_like.snapshots.open_libraries import close_copy, libraries_left_open
+from plangym_like.snapshots.outside_values import OutsideValues
 from plangym_like.snapshots.step_limit import CONSTRUCTOR_SECONDS, time_limit
+from plangym_like.snapshots.trial import Trial, TrialOutcome, known_trials
 from plangym_like.snapshots.wrapper_state import WrapperState, WrapperValues
 from plangym_like.states import random_state
 from plangym_like.states.rows import Row, padded
-from plangym_like.support.arguments import as_count
+from plangym_like.support.arguments import as_count, name_of
 
 logger = logging.getLogger("plangym_like")
 # How many steps a codec takes at most when it is made, about.
@@ -57,8 +68,19 @@ _CODEC_STEPS = 32
 _GREY = np.array([0.299, 0.587, 0.114])
 
 
-class GymnasiumSimulator(TriedSimulator):
+class GymnasiumSimulator(Simulator):
     """A simulator of a Gymnasium environment with the user's wrappers around it.
+
+    The constructor makes everything, in this order. A family overrides the methods in which it
+    differs; if it has options of its own, its constructor keeps them before it calls this one.
+
+    1. `make_env` makes the environment, and `wrapped` puts the user's wrappers around it.
+    2. `restorer` keeps the state of the new wrappers: the user's first episode begins with it.
+    3. `make_codec` resets the environment, and returns what saves its base.
+    4. `make_memory` returns what saves the wrappers; now the layout of rows is known.
+    5. The trial plays some steps if `always_tried` is true, or if the environment or a wrapper has
+       code from outside Gymnasium and this package. Afterwards, the state is as before.
+    6. `make_kernel` is called later, before the first batch.
 
     Parameters
     ----------
@@ -89,10 +111,28 @@ class GymnasiumSimulator(TriedSimulator):
     # The values of ``make(..., snapshot=)``, other than "native", for which the id makes the same
     # environment.
     other_ways: ClassVar[tuple[str, ...]] = ()
+    # Whether every environment of the family is tried out, or only those with foreign code.
+    always_tried: ClassVar[bool] = False
+    # Whether the trial makes a second copy.
+    makes_copies: ClassVar[bool] = True
     codec: Codec
-    # The settings of the base, which foreign wrappers may change; ``None`` if there are none.
+    # What saves the wrappers' state: a `WrapperState` or a `ChainPickle`.
+    memory: Any
+    _arguments: tuple[tuple[Any, ...], dict[str, Any]]
+    _is_copy: bool = False
+    # The outcome of the trial of another environment of this kind.
+    _known: TrialOutcome | None = None
+    # The settings of the base, which foreign code may change; ``None`` if there are none.
     _settings: BaseSettings | None = None
+    # Restores the wrappers as they were before the first reset; used until the user's first reset.
+    _restore_initial: Callable[[], None] | None = None
     _painter: Self | None = None
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Keep the arguments, so that the trial can make a second copy."""
+        simulator = super().__new__(cls)
+        simulator._arguments = args, kwargs
+        return simulator
 
     def __init__(
         self,
@@ -132,7 +172,11 @@ class GymnasiumSimulator(TriedSimulator):
         self.render_mode = self.render_mode or getattr(env, "render_mode", None)
         try:
             env = self.wrapped(env)
-            self._inspect(env)
+            self._foreign_wrappers = foreign_wrappers(env)
+            self._has_foreign_code = bool(self._foreign_wrappers) or is_foreign_env(innermost(env))
+            self._is_tried = self.always_tried or self._has_foreign_code
+            if self._is_tried and not self._is_copy:
+                self._known = known_trials().find(qualified_name(type(self)), self._arguments)
             with watched_generators() if self._is_tried else contextlib.nullcontext():
                 self._set_up(env)
                 self._try_out()
@@ -157,12 +201,16 @@ class GymnasiumSimulator(TriedSimulator):
         self.base: Any = innermost(env)
         self.action_space, self.observation_space = spaces_of(env)
         check_reset(env)
-        self._watch_outside()
+        if self._has_foreign_code and not self._is_copy:
+            # The values of classes and modules on which the steps may depend.
+            self.outside = OutsideValues(env)
         with time_limit(_CODEC_STEPS):
             if not self._is_copy:
                 self._restore_initial = self.restorer()
             codec = self.codec = self.make_codec()
-        if self._foreign_wrappers and (settings := codec.settings()):
+        # Other environments of foreign code hold all of their attributes in each row.
+        checked = self._foreign_wrappers or (self._has_foreign_code and not self.always_tried)
+        if checked and (settings := codec.settings()):
             self._settings = BaseSettings(settings, _remedy(self.other_ways))
         self._generator = random_state.GeneratorMemory(self.base)
         self._generator_at = codec.nbytes
@@ -180,7 +228,7 @@ class GymnasiumSimulator(TriedSimulator):
             self.observation_space = gymnasium.spaces.Box(
                 0, 255, shape if self.obs_type == "rgb" else shape[:2], np.uint8
             )
-        self._fast_forms: dict[str, FastForm | None] = {}
+        self._kernels: dict[str, Kernel | None] = {}
         self._configured: tuple[Any, ...] = ()
 
     def _set_frameskip(self, frameskip: int | tuple[int, int] | None) -> None:
@@ -205,29 +253,146 @@ class GymnasiumSimulator(TriedSimulator):
 
         Return ``None`` if they have no state.
         """
-        values = WrapperValues(self.env)
-        return values.restorer() if values.owners else None
+        values = WrapperValues(self.env) if visible(self.env) else None
+        return values.restorer() if values is not None and values.owners else None
 
     def reset_once(self) -> None:
         """Reset the new chain (see `first_reset`), and remove its random generators."""
         first_reset(self.env)
-        forget_seed(self.env)
+        drop_generators(self.env)
 
-    def make_fast_form(self, kind: str) -> FastForm | None:
-        """Return the fast form if there is one and it agrees with the environment, else ``None``.
+    def make_kernel(self, kind: str) -> Kernel | None:
+        """Return the kernel for actions of dtype `kind`, a type character, if there is one.
 
-        This is called when actions of dtype `kind`, a type character, first occur. The state does
-        not change.
+        It is called when such actions first occur. The kernel is used if it agrees with the
+        environment (see `Kernel.disagreement`).
         """
         return None
 
     def make_memory(self) -> Any:
         """Return the object that saves the state of the wrappers around `base`."""
+        if not visible(self.env):
+            return NothingSaved([])
         return WrapperState(self.env, self.state_capacity)
 
     def configuration(self) -> tuple[Any, ...]:
-        """Return the settings on which fast forms depend; when one changes, new forms are made."""
+        """Return the settings on which kernels depend; when one changes, new ones are made."""
         return ()
+
+    # The trial, and copies
+
+    def _try_out(self) -> None:
+        """Run the trial; if it fails, raise `SnapshotError`, or record why states are inexact."""
+        if self._is_copy:
+            return
+        if self._known is not None:
+            if self._has_foreign_code:
+                # Only the trial has shown whether the first reset and steps can be undone.
+                self.outside = OutsideValues(self.env)
+            if self._known.note:
+                self._note_inexact(self._known.note)
+        elif self._is_tried:
+            note = self._run_trial()
+            outcome = TrialOutcome(qualified_name(type(self)), note, self.codec.nbytes)
+            known_trials().note(outcome, self._arguments)
+        if self.memory.unordered:
+            self._note_inexact(self.memory.unordered)
+        self.memory.strict = not self.memory.unordered
+
+    def _run_trial(self) -> str:
+        """Run the trial, and return why states are only approximate, or an empty string."""
+        try:
+            with self.undisturbed(renewed=False):
+                note = Trial(self, self.second_copy).run()
+        except SnapshotError as error:
+            if self.exactness == "exact":
+                if self.outside is not None:
+                    # Another way to save states begins with the same values.
+                    self.outside.restore()
+                raise
+            note = str(error)
+        if note:
+            self._note_inexact(note)
+        return note
+
+    def _note_inexact(self, note: str) -> None:
+        self.exactness = "approximate"
+        self.exactness_note = "; ".join(filter(None, [self.exactness_note, note]))
+
+    def _end_trial(self, original: Row, initial: Callable[[], None] | None) -> None:
+        # Attributes that the first reset creates are kept, since `write` may be called before a
+        # reset.
+        self.write(original)
+        self._restore_initial = initial
+        drop_generators(self.env)
+
+    @contextlib.contextmanager
+    def undisturbed(self, *, renewed: bool = True) -> Iterator[None]:
+        """Return a context in which this may be stepped; at its end, the state is as before.
+
+        By default, it begins like a new simulator.
+        """
+        original = np.zeros(self.payload_nbytes, np.uint8)
+        self.read(original)
+        initial = self._restore_initial
+        if renewed:
+            self.renew()
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(Exception):
+                self._end_trial(original, initial)
+            raise
+        self._end_trial(original, initial)
+
+    def second_copy(self) -> Self | None:
+        """Return a simulator made with the same arguments, which has been reset already.
+
+        Return ``None`` if this family makes no copies, or if there can be only one simulator.
+        """
+        if not self.makes_copies:
+            return None
+        try:
+            other = self.make_again(*self._arguments[0])
+        except Exception:
+            return None
+        if innermost(other.env) is innermost(self.env):
+            # The callable returns the same object each time.
+            return None
+        return other
+
+    def suspect_wrappers(self) -> Sequence[str]:
+        """Return the names of the wrappers that run code from outside Gymnasium and this package.
+
+        For all other wrappers, it is known which attributes are state.
+        """
+        return self._foreign_wrappers
+
+    def copy_for_audits(self) -> Simulator | None:
+        """Return a second copy if the environment or its wrappers may have state outside its rows.
+
+        Return ``None`` for a replayed environment: each replay checks the results of its steps.
+        """
+        if self._is_copy or self.snapshot == "replay" or not self._has_foreign_code:
+            return None
+        copy = self.second_copy()
+        if copy is not None and copy.payload_nbytes != self.payload_nbytes:
+            with libraries_left_open():
+                copy.close()
+            return None
+        return copy
+
+    def make_again(self, *args: Any, **changed: Any) -> Self:
+        """Make another simulator of this class, without a trial.
+
+        The new simulator's positional arguments are `args`. Its keyword arguments are those of this
+        simulator, updated with `changed`.
+        """
+        kwargs = {**self._arguments[1], **changed}
+        other = type(self).__new__(type(self), *args, **kwargs)
+        other._is_copy = True
+        other.__init__(*args, **kwargs)  # type: ignore[misc]
+        return other
 
     # Layout of the state
 
@@ -309,7 +474,7 @@ class GymnasiumSimulator(TriedSimulator):
     def renew(self) -> None:
         """Remove all random generators; before the first reset, also restore the wrappers."""
         self.codec.renew()
-        forget_seed(self.env)
+        drop_generators(self.env)
         if self._restore_initial is not None:
             self._restore_initial()
 
@@ -325,7 +490,7 @@ class GymnasiumSimulator(TriedSimulator):
         """
         if seed is None:
             random_state.make_generator(innermost(self.env))
-        obs, info = as_reset(self._reset_env(seed, options))
+        obs, info = as_reset(self.env.reset(seed=seed, options=options))
         self._restore_initial = None
         return self.observe(obs), info
 
@@ -363,26 +528,30 @@ class GymnasiumSimulator(TriedSimulator):
 
     @property
     def steps_batches(self) -> bool:
-        """Whether there is a fast form that steps many rows at once; it is tested when first read.
+        """Whether there is a kernel that steps many rows at once; it is tested when first read.
 
-        The form is that for the usual dtype of actions.
+        The kernel is that for the usual dtype of actions.
         """
-        form = self.fast_form_of(np.zeros(0, self.action_space.dtype))
-        return form is not None and form.is_vectorised
+        kernel = self.kernel_for(np.zeros(0, self.action_space.dtype))
+        return kernel is not None and kernel.is_vectorised
 
     def step_rows(self, rows: Rows, start: int, stop: int) -> None:
-        """Step several rows with the fast form if there is one; otherwise, step them one by one."""
-        horizon, form = rows.inputs.horizon, None
-        # For one row, `step` is faster, and audits compare it with the fast form.
+        """Step several rows with the kernel if there is one; otherwise, step them one by one."""
+        horizon, kernel = rows.inputs.horizon, None
+        # For one row, `step` is faster, and audits compare it with the kernel.
         if stop - start > 1 or horizon:
-            form = self.fast_form_of(rows.inputs.actions)
+            kernel = self.kernel_for(rows.inputs.actions)
         step_singly = super().rollout_rows if horizon else super().step_rows
-        if form is None or not form.takes(rows) or (stop - start == 1 and not form.rolls_out_one):
+        if (
+            kernel is None
+            or not kernel.takes(rows)
+            or (stop - start == 1 and not kernel.rolls_out_one)
+        ):
             step_singly(rows, start, stop)
             return
-        step = form.rollout if horizon else form.step
-        for first in range(start, stop, form.most):
-            last = min(first + form.most, stop)
+        step = kernel.rollout if horizon else kernel.step
+        for first in range(start, stop, kernel.most):
+            last = min(first + kernel.most, stop)
             rows.cursor[0] = first
             try:
                 step(rows, first, last)
@@ -392,26 +561,32 @@ class GymnasiumSimulator(TriedSimulator):
     # In rollouts, each row is stepped through its T actions, or until its episode ends.
     rollout_rows = step_rows
 
-    def fast_form_of(self, actions: Any) -> FastForm | None:
-        """Return the fast form for the dtype of `actions`, if any; make it when first needed.
+    def kernel_for(self, actions: Any) -> Kernel | None:
+        """Return the kernel for the dtype of `actions`, if any; make it when first needed.
 
-        If the `configuration` has changed, the forms are made anew.
+        If the `configuration` has changed, the kernels are made anew.
         """
         if self._images or not isinstance(actions, (np.ndarray, np.generic)):
             return None
-        forms, kind = self._fast_forms, actions.dtype.char
+        kernels, kind = self._kernels, actions.dtype.char
         then, now = self._configured, self.configuration()
         if len(now) != len(then) or not all(map(is_, now, then)):
             self._configured = now
-            forms.clear()
-        if kind not in forms:
-            try:
-                forms[kind] = self.make_fast_form(kind)
-            except Exception as error:
-                # It was written for other shapes or values than those of this environment.
-                logger.info("%s is stepped row by row: %r", name_of(self.name), error)
-                forms[kind] = None
-        return forms[kind]
+            kernels.clear()
+        if kind not in kernels:
+            kernels[kind] = self._tested_kernel(kind)
+        return kernels[kind]
+
+    def _tested_kernel(self, kind: str) -> Kernel | None:
+        """Return a new kernel for actions of dtype `kind`, if there is one that agrees."""
+        try:
+            kernel = self.make_kernel(kind)
+            if kernel is None or not kernel.disagreement(self, kind):
+                return kernel
+        except Exception as error:
+            # It was written for other shapes or values than those of this environment.
+            logger.info("%s is stepped row by row: %r", name_of(self.name), error)
+        return None
 
     def observe(self, obs: Any) -> Any:
         """Return the kind of observation that `obs_type` selects: `obs` itself, or an image."""
@@ -424,10 +599,10 @@ class GymnasiumSimulator(TriedSimulator):
 
     def image(self) -> NDArray[np.uint8]:
         """Render the current state; use a second environment unless the mode is "rgb_array"."""
-        if self.render_mode == painting.MODE:
+        if self.render_mode == rendering.MODE:
             return np.asarray(self.env.render())
-        self._painter = self._painter or painting.make_painter(self)
-        return painting.render(self._painter, self)
+        self._painter = self._painter or rendering.make_painter(self)
+        return rendering.render(self._painter, self)
 
     def copy_state(self, other: Self) -> None:
         """Copy the state of `other`, which differs from this simulator only in its render mode."""

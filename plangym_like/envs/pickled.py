@@ -41,7 +41,7 @@ from plangym_like.snapshots.chains import links
 from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.differences import difference
 from plangym_like.snapshots.step_limit import time_limit
-from plangym_like.snapshots.trial import TrialRule
+from plangym_like.snapshots.trial import STEPS
 from plangym_like.states import random_state
 from plangym_like.states.rows import Row, padded, session_key
 
@@ -204,7 +204,7 @@ class PickledSimulator(GymnasiumSimulator):
     snapshot = "pickle"
     checksum = True
     variable = True
-    trial: ClassVar[TrialRule] = TrialRule(always=True)
+    always_tried: ClassVar[bool] = True
     codec: PickleCodec
 
     def __init__(
@@ -229,7 +229,7 @@ class PickledSimulator(GymnasiumSimulator):
         codec = PickleCodec(
             self.env,
             self.name,
-            steps=self.trial.steps if known is None else 0,
+            steps=STEPS if known is None else 0,
             capacity=self.state_capacity if known is None else known.capacity,
             allow_pickle=self._allow_pickle,
         )

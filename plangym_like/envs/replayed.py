@@ -21,7 +21,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import importlib.metadata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Self
 
 import gymnasium
@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from plangym_like.envs.codec import Codec
 from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
-from plangym_like.envs.wrapping import forget_seed, is_plain, spaces_of
+from plangym_like.envs.wrapping import NothingSaved, drop_generators, is_plain, spaces_of
 from plangym_like.errors import SnapshotError, StateCapacityError, StateFormatError
 from plangym_like.snapshots.action_log import ACTIONS, CHANGE, ActionLogFormat, Change, Start
 from plangym_like.snapshots.carried_state import CarriedState
@@ -42,11 +42,10 @@ from plangym_like.snapshots.current_env_proxy import CurrentEnvProxy
 from plangym_like.snapshots.differences import attributes, difference, differing_attributes
 from plangym_like.snapshots.known_wrappers import describe_wrappers
 from plangym_like.snapshots.open_libraries import close_copy
-from plangym_like.snapshots.outcomes import Outcome, ends, outcome_of
 from plangym_like.snapshots.replay_cache import DIGEST_NBYTES, ReplayCache
 from plangym_like.snapshots.set_order import set_of_addresses
-from plangym_like.snapshots.step_limit import CONSTRUCTOR_SECONDS, time_limit
-from plangym_like.snapshots.trial import TrialRule
+from plangym_like.snapshots.step_limit import CONSTRUCTOR_SECONDS, time_limit, while_quick
+from plangym_like.snapshots.trial import SECONDS, STEPS, Outcome, ends, outcome_of
 from plangym_like.states import random_state
 from plangym_like.states.rows import Row, padded
 from plangym_like.support.arguments import as_count
@@ -55,8 +54,6 @@ _HEAD = 8 + DIGEST_NBYTES
 _ELAPSED = "_elapsed_steps"
 _START_NBYTES = 256  # bytes for the entry of a reset with options
 _STEPS = 1000
-_TRIAL_STEPS = 24
-_SAMPLE = 12
 
 
 class ReplayCodec(Codec):
@@ -211,29 +208,6 @@ class ReplayCodec(Codec):
         self._proxy.cache.replayed = 0
 
 
-class NothingSaved:
-    """Saves nothing for the wrappers around an environment; it has the members of `WrapperState`.
-
-    Parameters
-    ----------
-    env : gymnasium.Env
-    """
-
-    nbytes = 0
-    unordered = ""
-    strict = False
-
-    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
-        self._fields = describe_wrappers(env)
-
-    def fingerprint_fields(self) -> list[Any]:
-        """Return the classes and arguments of the wrappers, outermost first, as JSON data."""
-        return self._fields
-
-    def reseed(self, seed: int) -> None:
-        """Do nothing: the codec reseeds the wrappers."""
-
-
 class ReplayedSimulator(GymnasiumSimulator):
     """A simulator of a deterministic Gymnasium environment.
 
@@ -258,16 +232,7 @@ class ReplayedSimulator(GymnasiumSimulator):
     family = "RPLY"
     checksum = True
     snapshot = "replay"
-    trial: ClassVar[TrialRule] = TrialRule(
-        always=True,
-        steps=24,
-        seeds_matter=True,
-        remedy=(
-            "So its states cannot be saved as action logs either: draw all randomness from "
-            "self.np_random (or from what reset(seed=...) seeds), keep no state outside the "
-            "object, and do not read the clock"
-        ),
-    )
+    always_tried: ClassVar[bool] = True
     copies: ClassVar[int] = 64
 
     def __init__(
@@ -301,7 +266,7 @@ class ReplayedSimulator(GymnasiumSimulator):
         self._proxy = CurrentEnvProxy(env)
         self._proxy.cache = ReplayCache(self._copy, self._logs, self._most or self.copies, env)
         with time_limit(least=CONSTRUCTOR_SECONDS):
-            self._proxy.cache.single = self.trial.always and not self._can_be_copied()
+            self._proxy.cache.single = self.always_tried and not self._can_be_copied()
         super()._set_up(self._proxy)
 
     def _copy(self) -> gymnasium.Env[Any, Any]:
@@ -317,7 +282,7 @@ class ReplayedSimulator(GymnasiumSimulator):
 
     def make_memory(self) -> Any:
         """Return an object that saves nothing: the log leads to the state of the wrappers too."""
-        return NothingSaved(self.env)
+        return NothingSaved(describe_wrappers(self.env))
 
     def _can_be_copied(self) -> bool:
         try:
@@ -345,16 +310,16 @@ class ReplayedSimulator(GymnasiumSimulator):
         space = copy.deepcopy(self.env.action_space)
         space.seed(1)
         with contextlib.suppress(Exception):
-            for _ in range(_SAMPLE):
+            for _ in range(STEPS):
                 with time_limit():
                     self.env.step(space.sample())
-        episode = proxy.trace_digest.hex() if self.trial.always else None
+        episode = proxy.trace_digest.hex() if self.always_tried else None
         log = proxy.log
         (_, _, begun), *entries = self._logs.entries(log)
         steps = max(1, sum(tag in ACTIONS for tag, *_ in entries))
         measured = -(-(len(log) - begun) // steps)
         self.env.reset(seed=0)
-        forget_seed(self.env)
+        drop_generators(self.env)
         proxy.release_copy()
         return ReplayCodec(
             self._proxy,
@@ -388,11 +353,12 @@ class ReplayedSimulator(GymnasiumSimulator):
         """
         space = copy.deepcopy(self.env.action_space)
         space.seed(0)
-        actions = [space.sample() for _ in range(_TRIAL_STEPS)]
+        actions = [space.sample() for _ in range(STEPS)]
         cache = self._proxy.cache
         generator = random_state.save_generator(random_state.seeded_generator(7))
         start = Start(None, generator, None, None, cache.carried.read(self._proxy.env))
-        one, other = (_play(cache, start, actions) for _ in range(2))
+        one = _play(cache, start, while_quick(actions, SECONDS))
+        other = _play(cache, start, actions[: len(one) - 1])
         return difference(one, other) is not None
 
     def renew(self) -> None:
@@ -432,7 +398,7 @@ class ReplayedSimulator(GymnasiumSimulator):
 
     # Costs
 
-    def forget(self) -> None:
+    def clear_caches(self) -> None:
         """Close all copies in the replay cache, unless only one copy can exist."""
         self._proxy.forget()
 
@@ -463,7 +429,7 @@ def _unpack(payload: Row) -> tuple[bytes, bytes]:
     return data[DIGEST_NBYTES:], data[:DIGEST_NBYTES]
 
 
-def _play(cache: ReplayCache, start: Start, actions: list[Any]) -> list[Outcome]:
+def _play(cache: ReplayCache, start: Start, actions: Iterable[Any]) -> list[Outcome]:
     """Play `actions` in an episode of its own; return its outcomes without the infos.
 
     If infos differ, states are only approximate.

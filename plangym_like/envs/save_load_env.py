@@ -19,12 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.batch import spaces
-from plangym_like.envs.batched_step import BatchedStep
 from plangym_like.envs.codec import Attribute, AttributeCodec
 from plangym_like.envs.family_env import FamilyEnv
-from plangym_like.envs.fast_form import FastForm, disagreement
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
-from plangym_like.envs.wrapping import first_reset, forget_seed
+from plangym_like.envs.kernel import Kernel, StatesKernel
+from plangym_like.envs.wrapping import drop_generators, first_reset
 from plangym_like.errors import PlangymError, SnapshotError
 from plangym_like.snapshots import plain_data
 from plangym_like.snapshots.base_settings import Settings
@@ -34,13 +33,13 @@ from plangym_like.snapshots.differences import attributes_of, difference
 from plangym_like.snapshots.known_wrappers import visible
 from plangym_like.snapshots.open_libraries import close_copy
 from plangym_like.snapshots.state_owner import put
-from plangym_like.snapshots.trial import TrialRule
+from plangym_like.snapshots.step_limit import while_quick
 
 _METHODS = ("save_state", "load_state")
 # Rows hold the generator anyway.
 _GENERATOR = ("np_random", "_np_random", "_np_random_seed")
-# After so many steps of an episode, it is known which attributes an environment changes itself.
-_PLAYED = 100
+# After so many steps of an episode, or seconds, it is known what an environment changes itself.
+_PLAYED, _SECONDS = 100, 5.0
 
 
 class OwnCodec(AttributeCodec):
@@ -204,7 +203,7 @@ class _LeftOut(Settings):
         with contextlib.suppress(Exception):
             for seed in range(2):
                 base.reset(seed=seed)
-                for _ in range(_PLAYED):
+                for _ in while_quick(range(_PLAYED), _SECONDS):
                     if any(base.step(actions.sample())[2:4]):
                         break
                 self._own |= self._not_restored()
@@ -294,7 +293,7 @@ class SaveLoadSimulator(GymnasiumSimulator):
 
     family = "OWNS"
     checksum = True
-    trial: ClassVar[TrialRule] = TrialRule(always=True)
+    always_tried: ClassVar[bool] = True
     codec_class: ClassVar[type[SaveLoadCodec]] = SaveLoadCodec
     codec: OwnCodec
 
@@ -336,7 +335,7 @@ class SaveLoadSimulator(GymnasiumSimulator):
                 "episode is not the first one; make save_state work before the first reset, or "
                 "name no attributes of other objects in state_attributes"
             )
-        forget_seed(self.env)
+        drop_generators(self.env)
         return codec
 
     def _remembers_episodes(self, codec: OwnCodec) -> bool:
@@ -372,32 +371,22 @@ class SaveLoadSimulator(GymnasiumSimulator):
                 "step_states needs states that are arrays of one shape, and observations that are "
                 "one array each"
             )
-        where = disagreement(self._batched_step(), self, kind, plays_on=False, beyond=1.0)
+        where = self._states_kernel().disagreement(self, kind)
         if where:
             raise SnapshotError(
                 f"{type(self.base).__name__}.step_states does not do what step does: {where}. "
                 "Leave step_states out if step draws random numbers or gives infos"
             )
 
-    def _batched_step(self) -> BatchedStep:
+    def _states_kernel(self) -> StatesKernel:
         assert self.codec.example is not None and isinstance(self.frameskip, int)
-        return BatchedStep(
+        return StatesKernel(
             self.base.step_states, self.codec.example, self.observation_space, self.frameskip
         )
 
-    def make_fast_form(self, kind: str) -> FastForm | None:
-        """Return the form that calls ``step_states``.
-
-        Return ``None`` if ``step_states`` cannot be used, or disagrees with ``step`` for actions of
-        dtype `kind`.
-        """
-        if not self._steps_states():
-            return None
-        try:
-            self._check_step_states(kind)
-        except SnapshotError:
-            return None
-        return self._batched_step()
+    def make_kernel(self, kind: str) -> Kernel | None:
+        """Return the kernel that calls ``step_states``, or ``None`` if that cannot be used."""
+        return self._states_kernel() if self._steps_states() else None
 
 
 def _advice_for_mujoco(base: Any) -> str:

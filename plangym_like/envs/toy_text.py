@@ -23,16 +23,18 @@ from gymnasium.envs.toy_text.taxi import TaxiEnv
 from numpy.typing import NDArray
 
 from plangym_like.batch.arrays import Rows, given_states
-from plangym_like.envs.block_stepper import (
-    BlockStepper,
+from plangym_like.envs.codec import Attribute, AttributeCodec
+from plangym_like.envs.family_env import FamilyEnv
+from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
+from plangym_like.envs.kernel import (
+    TRIALS,
+    ArrayKernel,
     ColumnStates,
+    Kernel,
+    NotVectorisableError,
     Outcomes,
     put_generators,
 )
-from plangym_like.envs.codec import Attribute, AttributeCodec
-from plangym_like.envs.family_env import FamilyEnv
-from plangym_like.envs.fast_form import TRIALS, FastForm, NotVectorisableError, disagreement
-from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.errors import InputError, SnapshotError, StateFormatError
 from plangym_like.snapshots.configuration import qualified_name
 from plangym_like.states.random_state import (
@@ -274,7 +276,7 @@ class Places(ColumnStates):
     chances: NDArray[np.float64]
 
 
-class TableBlocks(BlockStepper[Places]):
+class TableBlocks(ArrayKernel[Places]):
     """Steps blocks of rows of a game on a grid with its table of transitions.
 
     Parameters
@@ -324,6 +326,12 @@ class TableBlocks(BlockStepper[Places]):
         self._generator_at = (HEADER_NBYTES + generator_at) // 8
         self._elapsed_at = (HEADER_NBYTES + elapsed_at) // 8
         self._states: Places | None = None
+
+    def sample_states(self, sim: Any) -> list[Row]:
+        payload: Row = np.zeros(sim.payload_nbytes, np.uint8)
+        sim.read(payload)
+        found: list[Row] = sim.starts(payload)
+        return found
 
     def step(self, rows: Rows, first: int, last: int) -> None:
         super().step(rows, first, last)
@@ -420,8 +428,8 @@ class ToyTextSimulator(GymnasiumSimulator):
         self.reset_once()
         return codec
 
-    def make_fast_form(self, kind: str) -> FastForm | None:
-        """Return the form that steps rows with a table, if it agrees with the game."""
+    def make_kernel(self, kind: str) -> Kernel | None:
+        """Return the kernel that steps rows with a table, if there is one."""
         limit, base = self.memory.time_limit, self.base
         unknown = self.plain_infos or (self.memory.nbytes and limit is None)
         if unknown or not self.codec.has_table or "step" in vars(base):
@@ -430,13 +438,9 @@ class ToyTextSimulator(GymnasiumSimulator):
         steps = None if limit is None else limit._max_episode_steps
         places = self._generator_at, self._wrappers_at
         bounds = [*self.codec.bounds.values()]
-        form = TableBlocks(base, bounds, self.frameskip, *places, steps)
-        payload = np.zeros(self.payload_nbytes, np.uint8)
-        self.read(payload)
-        starts = self._starts(payload)
-        return None if disagreement(form, self, kind, starts=starts) else form
+        return TableBlocks(base, bounds, self.frameskip, *places, steps)
 
-    def _starts(self, payload: Row) -> list[Row]:
+    def starts(self, payload: Row) -> list[Row]:
         """Return copies of `payload` in random places, with various generators."""
         starts, drawn = [], np.random.Generator(np.random.PCG64(4))
         for seed in range(TRIALS):

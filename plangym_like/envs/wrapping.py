@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from operator import is_not
 from typing import Any
 
@@ -13,17 +13,46 @@ import numpy as np
 from gymnasium import Space
 from gymnasium.wrappers import PassiveEnvChecker, TimeLimit
 
-from plangym_like.batch.simulator import name_of
 from plangym_like.errors import EnvApiError, InputError, SnapshotError
 from plangym_like.snapshots.chains import links
 from plangym_like.snapshots.known_wrappers import visible
 from plangym_like.snapshots.step_limit import time_limit
-from plangym_like.support.arguments import as_count, misfit, several_agents, unknown_option
+from plangym_like.support.arguments import as_count, misfit, name_of, several_agents, unknown_option
 
 # Arguments of ``gymnasium.make`` that add wrappers, and are not passed on to the environment.
 GYMNASIUM_OPTIONS = ("max_episode_steps", "disable_env_checker")
 
 WrapperLike = Callable[..., Any] | tuple[Any, ...]
+
+
+def as_wrappers(given: Sequence[Any] | None) -> tuple[Any, ...]:
+    """Return a user's list of wrappers as a tuple, after checking it.
+
+    Raises
+    ------
+    InputError
+        `given` is not a sequence, or an item is not a wrapper class, a function that wraps an
+        environment, or a pair of one of these and its arguments.
+    """
+    if given is None:
+        return ()
+    wrappers = tuple(given) if isinstance(given, list | tuple) else (None,)
+    for item in wrappers:
+        wrapper = item[0] if isinstance(item, tuple) and len(item) == 2 else item
+        if not callable(wrapper):
+            hint = "; give its class, not the wrapper" * isinstance(wrapper, gymnasium.Env)
+            raise InputError(
+                "wrappers must be a list of wrapper classes or pairs (class, arguments), got "
+                f"{given!r}{hint}"
+            )
+        if isinstance(wrapper, type) and not issubclass(wrapper, gymnasium.Env):
+            hint = ""
+            if issubclass(wrapper, gymnasium.vector.VectorWrapper):
+                hint = "; it is for vector environments: apply it to the result of make_vec"
+            raise InputError(
+                f"{wrapper.__module__}.{wrapper.__qualname__} is not a gymnasium.Wrapper{hint}"
+            )
+    return wrappers
 
 
 def as_env(made: Any, source: Callable[..., Any]) -> gymnasium.Env[Any, Any]:
@@ -69,8 +98,8 @@ def call_source(source: Callable[..., Any], options: Mapping[str, Any]) -> Any:
                 f"{name} cannot be called: {reason}; give make a callable that needs "
                 "no arguments, or give the missing argument to make by name"
             ) from error
-        told = TypeError(f"{name}() {reason}") if reason else error
-        unknown = unknown_option(told, left)
+        shown = TypeError(f"{name}() {reason}") if reason else error
+        unknown = unknown_option(shown, left)
         if unknown is None:
             raise
         raise unknown from error
@@ -137,6 +166,31 @@ def check_reset(env: gymnasium.Env[Any, Any]) -> None:
         )
 
 
+class NothingSaved:
+    """Saves nothing for the wrappers around an environment; it has the members of `WrapperState`.
+
+    Parameters
+    ----------
+    fields : list
+        The classes and arguments of the wrappers, as JSON data (see `describe_wrappers`).
+    """
+
+    nbytes = 0
+    unordered = ""
+    strict = False
+    time_limit = None
+
+    def __init__(self, fields: list[Any]) -> None:
+        self._fields = fields
+
+    def fingerprint_fields(self) -> list[Any]:
+        """Return the classes and arguments of the wrappers, outermost first."""
+        return self._fields
+
+    def reseed(self, seed: int) -> None:
+        """Do nothing."""
+
+
 def is_plain(env: gymnasium.Env[Any, Any]) -> bool:
     """Return whether no wrapper in the chain `env` changes observations, rewards or infos."""
     return set(map(type, visible(env))) <= {TimeLimit}
@@ -169,7 +223,7 @@ def first_reset(env: gymnasium.Env[Any, Any]) -> None:
         )
 
 
-def forget_seed(env: gymnasium.Env[Any, Any]) -> None:
+def drop_generators(env: gymnasium.Env[Any, Any]) -> None:
     """Remove every random generator in the chain, so that the next use makes a fresh one."""
     for link in links(env):
         if isinstance(vars(link).get("_np_random"), np.random.Generator):

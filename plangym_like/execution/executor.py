@@ -166,7 +166,4 @@ class SerialOptions:
 
     def make(self, make_stepper: Callable[[], RowStepper]) -> SerialExecutor:
         """Return the executor."""
-        stepper = make_stepper()
-        # The fast form is tested now, because this would slow down the first batch.
-        _ = stepper.simulator.steps_batches
-        return SerialExecutor(stepper)
+        return SerialExecutor(make_stepper())

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 from plangym_like.batch.row_stepper import RowStepper
-from plangym_like.batch.simulator import name_of
 from plangym_like.errors import StepTimeoutError, WorkerDiedError, WorkerError, WorkerTimeoutError
 from plangym_like.execution.known_ids import KnownIds, know, known_ids
 from plangym_like.execution.process_executor import ProcessExecutor
@@ -20,13 +19,13 @@ from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.pool import may_be_sent
 from plangym_like.processes.remote_errors import is_remote, portable_result
 from plangym_like.snapshots import step_limit
-from plangym_like.snapshots.trial_outcomes import (
+from plangym_like.snapshots.trial import (
     KnownTrials,
     TrialOutcome,
     TrialsElsewhere,
     trials_shared,
 )
-from plangym_like.support.arguments import as_count, check_seconds
+from plangym_like.support.arguments import as_count, check_seconds, name_of
 
 Executor = TypeVar("Executor", bound=ProcessExecutor)
 

@@ -52,10 +52,10 @@ class Settings(abc.ABC):
 
 
 class AttributeSettings(Settings):
-    """The attributes of one object.
+    """The attributes of one object, or of one class.
 
     Numbers, text and arrays are compared, and the content of lists and dicts. Any other attribute
-    must stay the same object. New attributes do not count, unless they hide those of the class, and
+    must stay the same object. New attributes do not count, unless they hide those of a class, and
     neither do new items in a list or dict, which may be a cache.
 
     Parameters
@@ -66,13 +66,16 @@ class AttributeSettings(Settings):
     """
 
     def __init__(self, thing: Any, but: Collection[str] = ()) -> None:
-        self._kind, self._attributes = type(thing), vars(thing)
+        is_class = isinstance(thing, type)
+        self._name = thing.__name__ if is_class else type(thing).__name__
+        self._classes = thing.__mro__[1:] if is_class else type(thing).__mro__
+        self._attributes = vars(thing)
         self._but = frozenset((*CONSTANT, *_GENERATOR, *but))
         self._values: dict[str, Any] = {}
         # The lists and dicts, as bytes.
         self._contents: dict[str, bytes] = {}
         for name, value in self._attributes.items():
-            if name in self._but or is_handle(value):
+            if name in self._but or name.startswith("__") or is_handle(value):
                 continue
             content = _content(value) if type(value) in (list, dict) else None
             if content is not None:
@@ -96,11 +99,13 @@ class AttributeSettings(Settings):
             return ""
         for name in self._values:
             if change := self._change_of(name):
-                return f"{self._kind.__name__}.{name} {change}"
+                return f"{self._name}.{name} {change}"
         for name in self._attributes.keys() - self._values.keys() - self._but:
-            if hasattr(self._kind, name) and not is_handle(self._attributes[name]):
-                then, now = getattr(self._kind, name), self._attributes[name]
-                return f"{self._kind.__name__}.{name} changed from {_shown(then)} to {_shown(now)}"
+            now = self._attributes[name]
+            for kind in () if name.startswith("__") or is_handle(now) else self._classes:
+                if name in vars(kind):
+                    then = vars(kind)[name]
+                    return f"{self._name}.{name} changed from {_shown(then)} to {_shown(now)}"
         self._note_objects()
         return ""
 
@@ -151,19 +156,10 @@ class ClassSettings(Settings):
     def __init__(self, kind: type) -> None:
         kinds = [each for each in kind.__mro__ if each not in gymnasium.Env.__mro__]
         kinds = [each for each in kinds if not each.__module__.startswith("plangym_like.")]
-        self._then = [(each, vars(each), len(vars(each)), dict(vars(each))) for each in kinds]
+        self._parts = list(map(AttributeSettings, kinds))
 
     def change(self, *, thorough: bool = False) -> str:
-        for kind, now, count, then in self._then:
-            if len(now) == count and all(map(is_, now.values(), then.values())):
-                continue
-            for name in {**then, **now}:
-                one, other = then.get(name, _MISSING), now.get(name, _MISSING)
-                if one is other or name.startswith("__"):
-                    continue
-                if not (isinstance(one, ATOMS) and difference(one, other) is None):
-                    return f"{kind.__name__}.{name} changed from {_shown(one)} to {_shown(other)}"
-        return ""
+        return next(filter(None, (part.change(thorough=thorough) for part in self._parts)), "")
 
 
 class BaseSettings:

@@ -17,35 +17,55 @@ from plangym_like.snapshots.state_owner import CONSTANT
 # Wrappers that only check how an environment is called, or forward calls to a copy of it.
 TRANSPARENT = (OrderEnforcing, PassiveEnvChecker, CurrentEnvProxy)
 _OWN = "gymnasium.wrappers."
-# The attributes that Gymnasium's wrappers change in `step` and read later (as of Gymnasium 1.4).
-_CHANGING: dict[str, tuple[str, ...]] = {
-    "atari_preprocessing.AtariPreprocessing": ("lives", "game_over", "obs_buffer"),
-    "common.Autoreset": ("autoreset",),
-    "common.OrderEnforcing": (),
-    "common.PassiveEnvChecker": (),
+# The attributes of Gymnasium's wrappers (versions 1.1 to 1.4): those that `step` changes and reads
+# later, and all others. A wrapper that has any more is of another version, and not known.
+_KNOWN: dict[str, tuple[tuple[str, ...], str]] = {
+    "atari_preprocessing.AtariPreprocessing": (
+        ("lives", "game_over", "obs_buffer"),
+        (
+            "noop_max frame_skip screen_size terminal_on_life_loss scale_obs grayscale_obs "
+            "grayscale_newaxis"
+        ),
+    ),
+    "common.Autoreset": (("autoreset",), ""),
     "common.RecordEpisodeStatistics": (
-        *("episode_count", "episode_returns", "episode_lengths"),
-        *("return_queue", "length_queue"),
+        ("episode_count", "episode_returns", "episode_lengths", "return_queue", "length_queue"),
+        "episode_start_time time_queue _stats_key",
     ),
-    "common.TimeLimit": ("_elapsed_steps",),
-    "rendering.AddWhiteNoise": (),
-    "rendering.ObstructView": (),
-    "stateful_action.RepeatAction": (),
+    "common.TimeLimit": (("_elapsed_steps",), "_max_episode_steps"),
+    "rendering.AddWhiteNoise": ((), "probability_of_noise_per_pixel is_noise_grayscale func"),
+    "rendering.ObstructView": (
+        (),
+        "obstruction_centers_ratio obstruction_width is_noise_grayscale func",
+    ),
+    "stateful_action.RepeatAction": ((), "num_repeats"),
     "stateful_action.StickyAction": (
-        *("last_action", "is_sticky_actions"),
-        *("num_repeats", "repeats_taken"),
+        ("last_action", "is_sticky_actions", "num_repeats", "repeats_taken"),
+        "repeat_action_probability repeat_action_duration_range",
     ),
-    "stateful_observation.DelayObservation": ("observation_queue",),
-    "stateful_observation.FrameStackObservation": ("obs_queue",),
-    "stateful_observation.MaxAndSkipObservation": ("_obs_buffer",),
+    "stateful_observation.DelayObservation": (("observation_queue",), "delay"),
+    "stateful_observation.FrameStackObservation": (
+        ("obs_queue",),
+        "padding_type padding_value stack_size stacked_obs",
+    ),
+    "stateful_observation.MaxAndSkipObservation": (("_obs_buffer",), "_skip"),
     "stateful_observation.NormalizeObservation": (
-        "_update_running_mean",
-        *("obs_rms.mean", "obs_rms.var", "obs_rms.count"),
+        ("_update_running_mean", "obs_rms.mean", "obs_rms.var", "obs_rms.count"),
+        "epsilon",
     ),
-    "stateful_observation.TimeAwareObservation": ("timesteps",),
+    "stateful_observation.TimeAwareObservation": (
+        ("timesteps",),
+        (
+            "flatten normalize_time max_timesteps _time_preprocess_func _append_data_func "
+            "_obs_postprocess_func"
+        ),
+    ),
     "stateful_reward.NormalizeReward": (
-        *("_update_running_mean", "discounted_reward"),
-        *("return_rms.mean", "return_rms.var", "return_rms.count"),
+        (
+            *("_update_running_mean", "discounted_reward"),
+            *("return_rms.mean", "return_rms.var", "return_rms.count"),
+        ),
+        "gamma epsilon",
     ),
 }
 _CLOCKS = ("episode_start_time",)
@@ -120,7 +140,13 @@ def _known_names(wrapper: Any) -> tuple[str, ...] | None:
     if not name.startswith(_OWN):
         return None
     name = name.removeprefix(_OWN)
-    return () if name.startswith(_UNCHANGING) else _CHANGING.get(name)
+    if name.startswith(_UNCHANGING):
+        return ()
+    names, others = _KNOWN.get(name, (None, ""))
+    if names is None:
+        return None
+    known = {each.partition(".")[0] for each in names}.union(CONSTANT, ["step"], others.split())
+    return names if vars(wrapper).keys() <= known else None
 
 
 def is_foreign_env(base: gymnasium.Env[Any, Any]) -> bool:

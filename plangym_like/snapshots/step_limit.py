@@ -1,4 +1,4 @@
-"""A time limit for the steps of a trial, enforced by the kernel.
+"""Limits for the steps of a trial: fewer steps if they are slow, and none that hangs.
 
 A step that hangs in C code cannot be interrupted by Python. So the kernel ends the whole process,
 which is a worker, by SIGALRM.
@@ -8,16 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
+from typing import TypeVar
 
 # A first step may compile code, so a trial allows more time than `step_timeout`.
 _LEAST_SECONDS, _FACTOR = 5.0, 2.0
+# A slow episode still has so many steps.
+_FEWEST_STEPS = 3
 # How long a constructor may take.
 CONSTRUCTOR_SECONDS = 60.0
 # The exit status of a process that exceeded the limit. Windows, where there are no workers, does
 # not have this signal.
 EXIT_CODE = -int(getattr(signal, "SIGALRM", 0))
+
+T = TypeVar("T")
 
 _limit: ContextVar[float | None] = ContextVar("step_limit", default=None)
 
@@ -51,3 +57,12 @@ def time_limit(num_steps: int = 1, least: float = _LEAST_SECONDS) -> Iterator[No
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, before)
+
+
+def while_quick(actions: Iterable[T], seconds: float) -> Iterator[T]:
+    """Yield `actions`, but only the first three of them if their steps take more than `seconds`."""
+    until = time.perf_counter() + seconds
+    for step, action in enumerate(actions):
+        if step >= _FEWEST_STEPS and time.perf_counter() > until:
+            return
+        yield action

@@ -1,31 +1,41 @@
 """`Trial`: tests whether a newly made environment can repeat its own results.
 
-It takes a few steps after a seeded reset. It repeats them from restored states: from the middle,
-and from the start in each of two copies, with different steps of the other copy in between. It does
-the same after an unseeded reset, but only once, from the start. It also checks random generators
-that are not part of state rows, and data that code keeps outside the environment. A few steps
-cannot show everything, so rows in use are audited too (`plangym_like.audit`).
+It takes a dozen steps after a seeded reset. It repeats them in a second copy, and compares seven
+more resets of both. Then it repeats the steps from restored states: from the middle in the first
+copy, and from the start in the second, with different steps of the other copy in between. It does
+the same after an unseeded reset, from the start. It also checks random generators that are not part
+of state rows, and data that code keeps outside the environment. If steps are slow, it takes three
+instead of a dozen. A few steps cannot show everything, so rows in use are audited too
+(`plangym_like.audit`).
+
+The outcome is the same for every environment that is made with the same arguments, so lanes share
+it (`trials_shared`), and so do the caller and its isolated workers.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
-import math
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from plangym_like.batch.ownership import owned
 from plangym_like.batch.simulator import Simulator
-from plangym_like.errors import SnapshotError, StateCapacityError
+from plangym_like.errors import EnvApiError, SnapshotError, StateCapacityError, StateError
 from plangym_like.snapshots.chains import chain, links
 from plangym_like.snapshots.configuration import qualified_name
-from plangym_like.snapshots.differences import attributes, differing_attributes, without_clock
+from plangym_like.snapshots.differences import (
+    attributes,
+    difference,
+    differing_attributes,
+    without_clock,
+)
 from plangym_like.snapshots.generators import (
     draws_note,
     global_generators,
@@ -36,21 +46,29 @@ from plangym_like.snapshots.generators import (
 from plangym_like.snapshots.impure_functions import changed_places, values_outside
 from plangym_like.snapshots.known_wrappers import is_known
 from plangym_like.snapshots.open_libraries import libraries_left_open
-from plangym_like.snapshots.outcomes import Outcome, compare_outcomes, ends, outcome_of
 from plangym_like.snapshots.outside_values import OutsideValues
-from plangym_like.snapshots.step_limit import time_limit
+from plangym_like.snapshots.step_limit import time_limit, while_quick
 from plangym_like.states.rows import Row
 
-_UNSEEDED_STEPS = 4
-# The first episode takes no more steps after so many seconds, and no episode is longer than it.
-_FIRST_SECONDS, _FEWEST_STEPS = 1.0, 3
+# The observation, reward, flags and info of a step; or one string that describes an exception.
+Outcome = tuple[Any, ...]
+FIELDS = ("observation", "reward", "terminated", "truncated", "info")
+# The number of steps of an episode, and of one without a seed.
+STEPS, _UNSEEDED_STEPS = 12, 4
+# An episode of steps that take longer in all is shorter.
+SECONDS = 1.0
 # Resets with at most this many seeds are compared between copies, for at most this many seconds.
-_RESETS, _RESET_SECONDS = 12, 0.5
+_RESETS, _RESET_SECONDS = 8, 0.5
 _NAMED = 4
 REMEDY = (
     "Its state was restored in between, so some of it is outside the state row (in its "
     "class, its module, a space, a global generator): keep all of it in attributes, and draw from "
     "self.np_random"
+)
+REMEDY_FOR_REPLAY = (
+    "So its states cannot be saved as action logs either: draw all randomness from "
+    "self.np_random (or from what reset(seed=...) seeds), keep no state outside the object, and do "
+    "not read the clock"
 )
 
 
@@ -72,32 +90,6 @@ class _Episode:
         self.generators.append(own_generators(self.simulator.env))
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrialRule:
-    """The trial that environments of one family undergo when they are made.
-
-    Attributes
-    ----------
-    always : bool
-        True to test every environment. False to test only those with code from outside Gymnasium
-        and this package, in the environment or in a wrapper.
-    copies : bool
-        Whether a second copy is made and compared with the first.
-    steps : int
-        The number of steps to take.
-    seeds_matter : bool
-        Whether it is an error if an episode with the same seed differs between two copies.
-    remedy : str
-        The advice to the user at the end of error messages.
-    """
-
-    always: bool = False
-    copies: bool = True
-    steps: int = 12
-    seeds_matter: bool = False
-    remedy: str = REMEDY
-
-
 class Trial:
     """One trial of a simulator.
 
@@ -108,19 +100,18 @@ class Trial:
     make_copy : callable
         Returns a second simulator that was made with the same arguments, or ``None`` if there can
         be only one.
-    rule : TrialRule
     """
 
-    def __init__(
-        self, simulator: Simulator, make_copy: Callable[[], Simulator | None], rule: TrialRule
-    ) -> None:
+    def __init__(self, simulator: Simulator, make_copy: Callable[[], Simulator | None]) -> None:
         self._sim = simulator
         self._make_copy = make_copy
-        self._rule = rule
+        # An episode is then repeated from its seed, which must therefore determine it.
+        self._is_replayed = simulator.snapshot == "replay"
+        self._remedy = REMEDY_FOR_REPLAY if self._is_replayed else REMEDY
         space = copy.deepcopy(simulator.env.action_space)
         space.seed(0)
-        self._actions = [space.sample() for _ in range(rule.steps)]
-        self._others = [space.sample() for _ in range(rule.steps)]
+        self._actions = [space.sample() for _ in range(STEPS)]
+        self._others = [space.sample() for _ in range(STEPS)]
         self._copy: Simulator | None = None
         self._notes: list[str] = []
         self._drawn: dict[str, None] = {}
@@ -156,13 +147,12 @@ class Trial:
     def _first_episode(self) -> _Episode:
         first = self._begin(self._sim, 0)
         before = values_outside(self._sim.env)
-        until = time.perf_counter() + _FIRST_SECONDS
-        self._steps(first, self._actions, until=until)
-        if time.perf_counter() > until:
+        self._steps(first, while_quick(self._actions, SECONDS))
+        if not ends(first.outcomes[-1]):
             taken = len(first.outcomes) - 1
             self._actions, self._others = self._actions[:taken], self._others[:taken]
         changed = changed_places(before, values_outside(self._sim.env))
-        if changed and self._sim.snapshot == "replay":
+        if changed and self._is_replayed:
             # Replay keeps copies, which may have functions with variables of their own.
             changed = self._shared_places()
         if changed:
@@ -180,7 +170,9 @@ class Trial:
             return changed_places({}, {})
         self._begin(other, 0)
         before = values_outside(other.env)
-        self._take_other_steps(self._sim, len(self._others))
+        others = self._other_steps(self._sim)
+        for _ in self._others:
+            next(others)
         changed = changed_places(before, values_outside(other.env))
         with libraries_left_open():
             other.close()
@@ -189,31 +181,20 @@ class Trial:
     def _compare_with_copy(self, other: Simulator, first: _Episode) -> None:
         """Repeat the seeded episode `first` in a second copy, and compare the outcomes.
 
-        The first copy is stepped in between.
+        Then compare more resets, since infos with few possible values may be equal by chance. What
+        a reset keeps of earlier episodes is equal too: both copies have played the same ones.
         """
         second = self._begin(other, 0)
-        self._steps(second, self._actions, stepped_between=self._sim)
+        self._steps(second, self._actions)
         pairs = enumerate(zip(first.outcomes, second.outcomes, strict=False))
         if any(self._differ(step, *pair) for step, pair in pairs):
             return
-        self._compare_resets(other, len(second.outcomes) - 1)
-
-    def _compare_resets(self, other: Simulator, steps: int) -> None:
-        """Compare more resets, since infos with few possible values may be equal by chance.
-
-        The first copy has already taken `steps` steps with the actions in `_others`. The second
-        copy now takes the same steps, so that both have played before they are reset. After the
-        last reset, both take these steps again.
-        """
-        self._take_other_steps(other, steps)
         begun = time.perf_counter()
         for seed in range(1, _RESETS):
             if self._differ(0, self._reset(self._sim, seed), self._reset(other, seed)):
-                break
+                return
             if time.perf_counter() - begun > _RESET_SECONDS:
-                break
-        self._take_other_steps(self._sim, steps)
-        self._take_other_steps(other, steps)
+                return
 
     def _differ(self, step: int, one: Outcome, other: Outcome) -> bool:
         """Return whether the outcomes of `step` differ; if so, note where, or raise an error."""
@@ -221,7 +202,7 @@ class Trial:
         if found is None:
             return False
         place, values = found
-        if self._rule.seeds_matter and not place.startswith("info"):
+        if self._is_replayed and not place.startswith("info"):
             raise self._refusal(place, step, values)
         self._notes.append(
             "an episode with a seed is not the same in another copy: the "
@@ -230,12 +211,10 @@ class Trial:
         return True
 
     def _compare_restored(self, first: _Episode) -> None:
-        """Repeat `first` from its middle, and in each copy from its start; compare the outcomes."""
+        """Repeat `first` from its middle, and in the other copy from its start, and compare."""
         middle = (len(first.rows) - 1) // 2
         self._continue(first, self._sim, middle, self._copy)
         self._continue(first, self._copy or self._sim, 0, self._sim if self._copy else None)
-        if self._copy is not None:
-            self._continue(first, self._sim, 0, self._copy)
 
     def _continue(
         self, first: _Episode, simulator: Simulator, start: int, other: Simulator | None
@@ -300,13 +279,13 @@ class Trial:
         """
         episode = _Episode(self._sim)
         try:
-            self._sim.forget()
+            self._sim.clear_caches()
             self._sim.write(row)
             self._steps(episode, actions)
         except Exception:
             return None
         finally:
-            self._sim.forget()
+            self._sim.clear_caches()
         if any(len(outcome) == 1 for outcome in episode.outcomes):
             return None
         return [outcome[:4] for outcome in episode.outcomes]
@@ -330,9 +309,8 @@ class Trial:
     def _steps(
         self,
         episode: _Episode,
-        actions: Sequence[Any],
+        actions: Iterable[Any],
         stepped_between: Simulator | None = None,
-        until: float = math.inf,
     ) -> None:
         simulator = episode.simulator
         between = None if stepped_between is None else self._other_steps(stepped_between)
@@ -354,13 +332,8 @@ class Trial:
                 episode.record()
             except StateCapacityError:
                 return
-            if ends(outcome) or (step >= _FEWEST_STEPS and time.perf_counter() > until):
+            if ends(outcome):
                 return
-
-    def _take_other_steps(self, simulator: Simulator, steps: int) -> None:
-        others = self._other_steps(simulator)
-        for _ in range(steps):
-            next(others)
 
     def _other_steps(self, simulator: Simulator) -> Iterator[None]:
         """Take one step of `simulator` at each ``next``, or none after the end of its episode."""
@@ -389,7 +362,7 @@ class Trial:
         if len(first.outcomes) - start != len(again.outcomes):
             raise SnapshotError(
                 f"{self._name()} does not repeat itself: the episode ended at a different step. "
-                f"{draws_note(self._drawn)}{self._rule.remedy}"
+                f"{draws_note(self._drawn)}{self._remedy}"
             )
         rows = zip(first.rows[start:], again.rows, strict=False)
         for step, (one, other) in enumerate(rows, start):
@@ -407,7 +380,7 @@ class Trial:
         remedy = ""
         if row is not None:
             remedy = self._outside_cause(row, self._actions[start:])
-        remedy = remedy or self._rule.remedy
+        remedy = remedy or self._remedy
         return SnapshotError(
             f"{self._name()} does not repeat itself: the {place} of step {step} was {values} the "
             f"second time. {draws_note(self._drawn)}{self._cause(row, start)}{remedy}"
@@ -417,7 +390,7 @@ class Trial:
         at = "" if step is None else f" (first at step {step})"
         return SnapshotError(
             f"{self._name()} does not repeat itself: its steps draw from {generator}{at}, which no "
-            f"state row holds. {self._rule.remedy}"
+            f"state row holds. {self._remedy}"
         )
 
     def _name(self) -> str:
@@ -436,11 +409,154 @@ class Trial:
             played.reset(0)
             for action in self._actions[:start]:
                 played.step(copy.deepcopy(action), 1)
-            there = attributes(played.env)
+            wanted = attributes(played.env)
             with libraries_left_open():
                 played.close()
+            # What is not restored keeps the value of another moment of another episode.
+            other = self._begin(self._sim, 1)
+            if not start:
+                self._steps(other, self._others)
             self._sim.write(row)
-            names = differing_attributes(there, attributes(self._sim.env))
+            names = differing_attributes(wanted, attributes(self._sim.env))
         except Exception:
             return ""
         return f"Not restored: {', '.join(names[:_NAMED])}. " if names else ""
+
+
+# Outcomes of steps
+
+
+def outcome_of(step: Callable[[Any], Any], action: Any, *, error_text: bool = True) -> Outcome:
+    """Call ``step(action)``; return copies of the observation, reward, flags and info.
+
+    If the call raises an exception, return a tuple with one string that describes it, because an
+    environment may reject actions that are illegal in the current state. ``error_text=False``
+    leaves out the message of the exception, which may contain a process id or a time.
+
+    Raises
+    ------
+    EnvApiError
+        ``step`` did not return five values.
+    SnapshotError, StateError
+        A state could not be saved or restored.
+    """
+    try:
+        outcome: Outcome = tuple(step(copy.deepcopy(action)))[:5]
+    except (EnvApiError, SnapshotError, StateError):
+        raise
+    except Exception as error:
+        name = type(error).__name__
+        named = not error_text or " at 0x" in str(error)
+        return (name if named else f"{name}: {error}",)
+    return owned((*outcome[:4], without_clock(outcome[4])))  # type: ignore[no-any-return]
+
+
+def ends(outcome: Outcome) -> bool:
+    """Return whether the step ended the episode or raised an exception."""
+    return len(outcome) == 1 or bool(outcome[2] or outcome[3])
+
+
+def compare_outcomes(one: Outcome, other: Outcome) -> tuple[str, str] | None:
+    """Return where two outcomes first differ and what they hold there; ``None`` if equal."""
+    if len(one) == 1 or len(other) == 1:
+        before, after = (each[0] if len(each) == 1 else "nothing" for each in (one, other))
+        return difference(before, after, "error")
+    for name, left, right in zip(FIELDS, one, other, strict=True):
+        if found := difference(left, right, name):
+            return found
+    return None
+
+
+# Outcomes of trials
+
+
+class TrialOutcome(NamedTuple):
+    """What a trial has found out about environments of one kind.
+
+    Attributes
+    ----------
+    kind : str
+        The name of the simulator's class, or ``"auto"`` for the choice of this class.
+    note : str
+        Why states are only approximate; empty if they are exact.
+    capacity : int
+        Bytes of the codec in each row, if a trial determines this number; otherwise 0.
+    way : str
+        How states are saved; only for the kind ``"auto"``.
+    """
+
+    kind: str
+    note: str = ""
+    capacity: int = 0
+    way: str = ""
+
+
+class KnownTrials:
+    """Outcomes of trials, with the arguments that the environments were made with."""
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[TrialOutcome, Any]] = []
+
+    def find(self, kind: str, arguments: Any) -> TrialOutcome | None:
+        """Return the outcome for simulators of this kind and arguments, or ``None``."""
+        for outcome, others in self.entries:
+            if outcome.kind == kind and _are_equal(arguments, others):
+                return outcome
+        return None
+
+    def note(self, outcome: TrialOutcome, arguments: Any) -> None:
+        """Record an outcome."""
+        self.entries.append((outcome, arguments))
+
+    def outcomes(self) -> list[TrialOutcome]:
+        """Return all outcomes."""
+        return [outcome for outcome, _ in self.entries]
+
+
+class TrialsElsewhere(KnownTrials):
+    """The outcomes of trials that another process runs for one environment.
+
+    Parameters
+    ----------
+    ask : callable
+        Returns the outcomes. It is called when the first outcome is needed.
+    """
+
+    def __init__(self, ask: Callable[[], Sequence[TrialOutcome]]) -> None:
+        super().__init__()
+        self._ask: Callable[[], Sequence[TrialOutcome]] | None = ask
+
+    def find(self, kind: str, arguments: Any) -> TrialOutcome | None:
+        if self._ask is not None:
+            self.entries = [(outcome, None) for outcome in self._ask()]
+            self._ask = None
+        return super().find(kind, None)
+
+
+_known: ContextVar[KnownTrials | None] = ContextVar("known_trials", default=None)
+
+
+def known_trials() -> KnownTrials:
+    """Return the outcomes that are shared at present, or an empty list of outcomes."""
+    return _known.get() or KnownTrials()
+
+
+@contextlib.contextmanager
+def trials_shared(known: KnownTrials | None = None) -> Iterator[KnownTrials]:
+    """During the block, try only one environment of each kind.
+
+    By default, blocks inside each other share one list of outcomes.
+    """
+    shared = known or _known.get() or KnownTrials()
+    token = _known.set(shared)
+    try:
+        yield shared
+    finally:
+        _known.reset(token)
+
+
+def _are_equal(one: Any, other: Any) -> bool:
+    try:
+        return bool(one == other)
+    except Exception:  # arrays among the arguments have no truth value
+        return False

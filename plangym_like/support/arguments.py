@@ -145,6 +145,11 @@ def unknown_option(error: TypeError, options: Mapping[str, Any]) -> InputError |
     return InputError(f"neither make nor {found[1]} has an option {option!r}{hint}")
 
 
+def name_of(name: Any) -> str:
+    """Return `name` if it is an id, otherwise the name of the callable `name`."""
+    return name if isinstance(name, str) else getattr(name, "__name__", "?")
+
+
 def several_agents(thing: Any) -> str:
     """Return a hint if `thing` is an environment of several agents, otherwise an empty text."""
     if isinstance(thing, gymnasium.Env):

@@ -12,7 +12,7 @@ import numpy as np
 from plangym_like.batch import spaces
 from plangym_like.snapshots.differences import attributes as attributes_of
 from plangym_like.snapshots.differences import differing_attributes, without_clock
-from plangym_like.snapshots.outcomes import Outcome, compare_outcomes
+from plangym_like.snapshots.trial import Outcome, compare_outcomes
 from plangym_like.states.rows import Row
 from plangym_like.testing.reference_episodes import (
     ReferenceEpisode,

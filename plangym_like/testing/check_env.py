@@ -8,7 +8,6 @@ from typing import Any
 import gymnasium
 
 from plangym_like import registry
-from plangym_like.batch.simulator import name_of
 from plangym_like.constructors import ParallelEnv
 from plangym_like.env import PlanEnv
 from plangym_like.errors import (
@@ -19,7 +18,7 @@ from plangym_like.errors import (
     RewardError,
     SnapshotError,
 )
-from plangym_like.support.arguments import as_count
+from plangym_like.support.arguments import as_count, name_of
 from plangym_like.testing.check_context import CheckContext, DifferenceFound
 from plangym_like.testing.checks import CHECKS
 from plangym_like.testing.report import FailedCheck, Report

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from plangym_like.snapshots.differences import attributes, difference, without_clock
-from plangym_like.snapshots.outcomes import Outcome, compare_outcomes, outcome_of
+from plangym_like.snapshots.trial import Outcome, compare_outcomes, outcome_of
 from plangym_like.states.rows import HEADER_NBYTES, Row
 
 # Steps beyond the end of an episode, which must be deterministic too.

@@ -24,7 +24,7 @@ def measure(context: CheckContext) -> tuple[float, float, float]:
     chosen = itertools.cycle(context.chosen)
 
     def forget() -> Any:
-        env.simulator.forget()
+        env.simulator.clear_caches()
         return next(chosen)
 
     def restored() -> Any:

@@ -10,7 +10,7 @@ from gymnasium.wrappers import RecordEpisodeStatistics, StickyAction
 
 from plangym_like.errors import SnapshotError
 from plangym_like.snapshots.differences import difference
-from plangym_like.snapshots.outcomes import compare_outcomes
+from plangym_like.snapshots.trial import compare_outcomes
 from plangym_like.testing.check_context import (
     CheckContext,
     DifferenceFound,

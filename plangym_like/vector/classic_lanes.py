@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from plangym_like.envs.classic.dynamics import Columns
 from plangym_like.envs.classic.env import agrees
 from plangym_like.envs.classic.equations import DYNAMICS
-from plangym_like.envs.fast_form import NotVectorisableError
+from plangym_like.envs.kernel import NotVectorisableError
 from plangym_like.errors import ActionError, InputError
 from plangym_like.states.rows import Row
 from plangym_like.vector.lanes import Lanes, Options, Seeds, Which, gym_env_of, is_plan_env

@@ -11,7 +11,7 @@ from plangym_like.execution.known_ids import KnownIds, know
 from plangym_like.execution.short_episode import ShortEpisode
 from plangym_like.processes.remote_errors import is_portable
 from plangym_like.processes.wire import dumps
-from plangym_like.snapshots.trial_outcomes import KnownTrials, trials_shared
+from plangym_like.snapshots.trial import KnownTrials, trials_shared
 from plangym_like.states.rows import Row, StateFormat
 from plangym_like.vector.bell import Bell
 from plangym_like.vector.lane_memory import LaneArrays, LaneForm

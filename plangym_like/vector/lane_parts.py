@@ -15,7 +15,7 @@ from plangym_like.execution.short_episode import ShortEpisode
 from plangym_like.processes.child import check_can_start
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.remote_errors import is_portable
-from plangym_like.snapshots.trial_outcomes import known_trials
+from plangym_like.snapshots.trial import known_trials
 from plangym_like.support.arguments import as_count, check_seconds
 from plangym_like.vector.hosted_lanes import HostedLanes, Sources, make_part, sources_of_part
 from plangym_like.vector.lane_memory import LaneArrays

@@ -10,7 +10,6 @@ from typing import Any
 import gymnasium
 
 from plangym_like import registry
-from plangym_like.batch.simulator import name_of
 from plangym_like.batch.spaces import is_leaf
 from plangym_like.envs.wrapping import GYMNASIUM_OPTIONS, call_source, is_plain
 from plangym_like.errors import InputError
@@ -22,10 +21,11 @@ from plangym_like.execution.short_episode import (
     play,
 )
 from plangym_like.processes.wire import dumps, loads
-from plangym_like.snapshots.trial_outcomes import trials_shared
+from plangym_like.snapshots.trial import trials_shared
 from plangym_like.support.arguments import (
     OPTIONS,
     misfit,
+    name_of,
     several_agents,
 )
 from plangym_like.vector.lanes import Lanes, gym_env_of, is_plan_env

@@ -17,7 +17,7 @@ from plangym_like import registry
 from plangym_like.errors import InputError, SnapshotError
 from plangym_like.processes.child import check_can_start
 from plangym_like.processes.start_methods import check_start_method
-from plangym_like.snapshots.trial_outcomes import trials_shared
+from plangym_like.snapshots.trial import trials_shared
 from plangym_like.support.arguments import as_count, several_agents
 from plangym_like.vector.async_vector_env import AsyncPlanVectorEnv
 from plangym_like.vector.lane_parts import check_replacing

@@ -121,7 +121,7 @@ class RobotLanes(SequentialLanes):
 
     def step(self, actions: Any, out: StepArrays, lanes: Which = None) -> None:
         chosen = self._chosen(lanes)
-        is_alone = self.exposed or self._simulator.fast_form_of(actions) is None
+        is_alone = self.exposed or self._simulator.kernel_for(actions) is None
         if lanes is not None or is_alone:
             _ = self.infos  # stores the infos of the previous step, which other lanes keep
         if is_alone:

@@ -21,7 +21,7 @@ from plangym_like.vector.tree import take, tree_map
 class RowLanes(Lanes):
     """Lanes whose states are one batch; each step is one call of `PlanEnv.step_batch`.
 
-    Stepping lanes therefore uses the environment's workers and the fast form of its family.
+    Stepping lanes therefore uses the environment's workers and the kernel of its family.
 
     Parameters
     ----------

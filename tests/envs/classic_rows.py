@@ -112,7 +112,7 @@ Method = Callable[[ClassicControlSimulator, Rows, int, int], None]
 
 
 def by_blocks(simulator: ClassicControlSimulator, rows: Rows, start: int, stop: int) -> None:
-    stepper = simulator.fast_form_of(rows.inputs.actions)
+    stepper = simulator.kernel_for(rows.inputs.actions)
     assert stepper is not None
     step = stepper.rollout if rows.inputs.horizon else stepper.step
     with np.errstate(all="ignore"):
@@ -162,4 +162,4 @@ def falls_back(env: ClassicControlEnv) -> bool:
     state = env.get_state()
     layout = env.layout
     rows = layout.allocate(layout.check(env.sample_action(), state, 1, None))
-    return env.simulator.fast_form_of(rows.inputs.actions) is None
+    return env.simulator.kernel_for(rows.inputs.actions) is None

@@ -83,8 +83,8 @@ def test_an_episode_is_gymnasiums_whatever_the_dtype(name: str) -> None:
                 break
         theirs.close()
     sim = batched.simulator
-    has_form = type(sim).make_fast_form is not GymnasiumSimulator.make_fast_form
-    assert all(sim._fast_forms.values()) == has_form
+    has_form = type(sim).make_kernel is not GymnasiumSimulator.make_kernel
+    assert all(sim._kernels.values()) == has_form
     single.close()
     batched.close()
 
@@ -104,7 +104,7 @@ def test_blocks_equal_the_loop(name: str, kind: str, limited: bool) -> None:
             assert_blocks_equal_the_loop(env, actions, states, dt)
         plans = drawn(env.action_space, rng, kind, (100, 6))
         assert_blocks_equal_the_loop(env, plans, states, dts, horizon=True)
-    assert None not in env.simulator._fast_forms.values()
+    assert None not in env.simulator._kernels.values()
 
 
 @pytest.mark.parametrize("kind", ["float64", "float32", "int64", "list"])

@@ -163,7 +163,7 @@ def test_environments_on_jax_name_the_extra_that_they_need(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "jax", None)
-    monkeypatch.delitem(sys.modules, "plangym_like.envs.functional_jax", raising=False)
+    monkeypatch.delitem(sys.modules, "plangym_like.envs.functional", raising=False)
     with pytest.raises(MissingExtraError, match=r"pip install 'plangym_like\[jax\]'"):
         plangym_like.make("phys2d/CartPole-v1")
 

@@ -170,8 +170,7 @@ def test_batches_are_what_single_steps_are() -> None:
 def test_chunks_are_what_single_steps_are(name: str, limited: bool) -> None:
     kwargs: dict[str, Any] = {"remove_time_limit": not limited, "frameskip": 2}
     with plangym_like.make(name, **kwargs) as fast, plangym_like.make(name, **kwargs) as slow:
-        slow.simulator.make_fast_form = lambda kind: None
-        slow.simulator._fast_forms.clear()  # `make` has tried one
+        slow.simulator.make_kernel = lambda kind: None
         states, actions = walk(slow, 60, seed=3)
         if limited:
             # Some are beyond the end, some run into it, some stay before it.
@@ -180,7 +179,7 @@ def test_chunks_are_what_single_steps_are(name: str, limited: bool) -> None:
         rng = np.random.default_rng(0)
         dt, seeds = rng.integers(1, 5, 60), rng.integers(0, 99, 60)
         plans = rng.uniform(-1, 1, (20, 7, 6))
-        assert fast.simulator.fast_form_of(inputs_of(fast).actions) is not None
+        assert fast.simulator.kernel_for(inputs_of(fast).actions) is not None
         assert_same(fast.step_batch(actions, states), slow.step_batch(actions, states))
         assert_same(
             fast.step_batch(actions, states, dt=dt, seeds=seeds),
@@ -189,8 +188,8 @@ def test_chunks_are_what_single_steps_are(name: str, limited: bool) -> None:
         mine = fast.rollout_batch(plans, states[-20:], return_observations=True)
         assert_same(mine, slow.rollout_batch(plans, states[-20:], return_observations=True))
         assert mine.truncateds.any() == limited
-        assert None not in fast.simulator._fast_forms.values()
-        assert set(slow.simulator._fast_forms.values()) == {None}
+        assert None not in fast.simulator._kernels.values()
+        assert set(slow.simulator._kernels.values()) == {None}
 
 
 def inputs_of(env: Any) -> Any:
@@ -202,7 +201,7 @@ def test_what_a_form_does_not_cover_is_stepped_row_by_row() -> None:
         with plangym_like.make("walker-walk", **kwargs) as env:
             env.reset(seed=0)
             env.step_batch(np.zeros((3, 6)), env.get_state())
-            assert not any(env.simulator._fast_forms.values())
+            assert not any(env.simulator._kernels.values())
 
 
 def test_models_drawn_by_lot_are_the_same_in_every_process() -> None:

@@ -16,7 +16,7 @@ from continuation import assert_equals_gymnasium, assert_goes_on
 from gymnasium.wrappers import JaxToNumpy
 
 import plangym_like
-from plangym_like.envs.functional_jax import FunctionalJaxSimulator
+from plangym_like.envs.functional import FunctionalJaxSimulator
 
 IDS = [
     "phys2d/CartPole-v1",

@@ -38,7 +38,7 @@ class Slow:
 
     def __init__(self, name: str, **kwargs: Any) -> None:
         self.env = plangym_like.make(name, **kwargs)
-        self.env.simulator.make_fast_form = lambda kind: None
+        self.env.simulator.make_kernel = lambda kind: None
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,7 @@ def test_the_first_reward_needs_what_is_carried(
 def test_chunks_are_stepped_at_once_and_are_what_single_steps_are(name: str) -> None:
     with plangym_like.make(name) as fast, Slow(name).env as slow:
         states, actions = reached(slow, 40, seed=5)
-        assert fast.simulator.fast_form_of(inputs_of(fast).actions) is not None
+        assert fast.simulator.kernel_for(inputs_of(fast).actions) is not None
         result = fast.step_batch(actions, states)
         assert_same(result, slow.step_batch(actions, states))
         for index in (0, 17, 39):
@@ -209,7 +209,7 @@ def test_a_form_that_disagrees_is_not_used(monkeypatch: pytest.MonkeyPatch) -> N
     with plangym_like.make("Ant-v5") as env, Slow("Ant-v5").env as slow:
         states, actions = reached(slow, 5, seed=9)
         assert_same(env.step_batch(actions, states), slow.step_batch(actions, states))
-        assert list(env.simulator._fast_forms.values()) == [None]
+        assert list(env.simulator._kernels.values()) == [None]
 
 
 # States

@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("mujoco", reason="MuJoCo is not installed: pip install 'plangym_like[mujoco]'")
 
 import plangym_like
-from plangym_like.envs import headless
+from plangym_like.envs import rendering
 from plangym_like.errors import MissingExtraError
 
 HAS_LIBRARY = bool(
@@ -122,17 +122,17 @@ def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(ctypes.util, "find_library", lambda name: None)
     with pytest.raises(MissingExtraError, match="apt-get install libegl1"):
-        headless.draw_without_a_display()
+        rendering.draw_without_a_display()
     assert "MUJOCO_GL" not in os.environ
 
 
 def test_what_the_user_chose_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MUJOCO_GL", "glfw")
-    headless.draw_without_a_display()
+    rendering.draw_without_a_display()
     assert os.environ["MUJOCO_GL"] == "glfw"
     monkeypatch.delenv("MUJOCO_GL")
     monkeypatch.setenv("DISPLAY", ":0")
-    headless.draw_without_a_display()
+    rendering.draw_without_a_display()
     assert "MUJOCO_GL" not in os.environ
 
 

@@ -66,6 +66,27 @@ def test_a_row_of_one_simulator_goes_on_in_another(chain: str) -> None:
         assert saved(one).tobytes() == saved(other).tobytes()
 
 
+class TimeLimit(wrappers.TimeLimit):
+    """A time limit of a later version, with one more attribute that steps change."""
+
+    __module__ = "gymnasium.wrappers.common"
+
+    def __init__(self, env: gym.Env, max_episode_steps: int) -> None:
+        super().__init__(env, max_episode_steps)
+        self._bonus = 0.0
+
+    def step(self, action: Any) -> Any:
+        obs, reward, *rest = super().step(action)
+        self._bonus += 1.0
+        return obs, float(reward) + self._bonus, *rest
+
+
+def test_a_wrapper_of_a_later_gymnasium_is_saved_with_all_of_its_attributes() -> None:
+    sim = PlainSimulator("Pendulum-v1", wrappers=[(TimeLimit, 50)])
+    assert_goes_on(sim, seed=0, ends=False)
+    sim.close()
+
+
 def test_a_time_limit_alone_is_eight_bytes() -> None:
     env = gym.make("CartPole-v1")
     env.reset(seed=0)

@@ -18,7 +18,7 @@ from plangym_like.vector.row_lanes import RowLanes
 from plangym_like.vector.sequential_lanes import SequentialLanes
 from plangym_like.vector.step_arrays import StepArrays
 
-# Every form of lanes, and one without a fast form.
+# Every form of lanes, and one without a kernel.
 FORMS = {
     "CartPole-v1": ClassicLanes,
     "Pendulum-v1": ClassicLanes,

@@ -8,7 +8,7 @@ from typing import Any
 
 from plangym_like.constructors import ParallelEnv
 from plangym_like.env import PlanEnv
-from plangym_like.envs.auto_snapshot import AnyEnv
+from plangym_like.envs.family_env import AnyEnv
 from plangym_like.registry import make
 
 # Methods that take part in a step

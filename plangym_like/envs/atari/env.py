@@ -25,8 +25,8 @@ from plangym_like.envs.atari.emulator import PlannableAle
 from plangym_like.envs.atari.preprocessing import omit_unread_screens
 from plangym_like.envs.atari.rows import AtariCodec, AtariKernel
 from plangym_like.envs.family_env import FamilyEnv
-from plangym_like.envs.fast_form import FastForm
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
+from plangym_like.envs.kernel import Kernel
 from plangym_like.errors import InputError, SnapshotError
 from plangym_like.states.rows import Row
 
@@ -142,8 +142,8 @@ class AtariSimulator(GymnasiumSimulator):
             self.reset_once()
         return codec
 
-    def make_fast_form(self, kind: str) -> FastForm | None:
-        """Return the fast form, or ``None`` if the game or its options do not allow it."""
+    def make_kernel(self, kind: str) -> Kernel | None:
+        """Return the kernel, or ``None`` if the game or its options do not allow it."""
         return self._kernel
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
@@ -155,7 +155,7 @@ class AtariSimulator(GymnasiumSimulator):
     def step_row(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
         """Step one row; return the next row and the outcome.
 
-        Return ``None`` if the game or its options do not allow the fast form.
+        Return ``None`` if the game or its options do not allow the kernel.
         """
         kernel = self._kernel
         return None if kernel is None else kernel.step_one(row, action, dt)

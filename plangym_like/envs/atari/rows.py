@@ -19,9 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.batch.arrays import Outcome, Rows
+from plangym_like.batch.simulator import Simulator
 from plangym_like.envs.atari.emulator import PlannableAle, Screen
 from plangym_like.envs.codec import Codec
-from plangym_like.envs.fast_form import FastForm
+from plangym_like.envs.kernel import Kernel
 from plangym_like.errors import InputError, StateCapacityError, StateFormatError
 from plangym_like.snapshots.base_settings import AttributeSettings, ClassSettings, Settings
 from plangym_like.states.rows import HEADER_NBYTES, Row, padded
@@ -225,7 +226,7 @@ def _checked_ram(given: Any) -> NDArray[Any]:
     return ram
 
 
-class AtariKernel(FastForm):
+class AtariKernel(Kernel):
     """Steps rows of one game in one loop.
 
     Parameters
@@ -240,6 +241,9 @@ class AtariKernel(FastForm):
 
     def __init__(self, base: PlannableAle, codec: AtariCodec) -> None:
         self._base, self._codec = base, codec
+
+    def disagreement(self, sim: Simulator, kind: str) -> str:
+        return ""  # it calls the emulator, as a single step does
 
     def takes(self, rows: Rows) -> bool:
         inputs = rows.inputs

@@ -14,8 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.envs.block_stepper import ColumnStates
-from plangym_like.envs.fast_form import NotVectorisableError
+from plangym_like.envs.kernel import ColumnStates, NotVectorisableError
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]

@@ -29,13 +29,19 @@ from numpy.typing import NDArray
 
 from plangym_like.batch.arrays import Outcome, Rows, given_states
 from plangym_like.batch.simulator import EnvStep
-from plangym_like.envs.block_stepper import BlockStepper, Outcomes, put_generators
 from plangym_like.envs.classic.dynamics import Columns, Dynamics, elementary_functions_agree
 from plangym_like.envs.classic.equations import DYNAMICS
 from plangym_like.envs.codec import Attribute, AttributeCodec
 from plangym_like.envs.family_env import FamilyEnv
-from plangym_like.envs.fast_form import TRIALS, FastForm, NotVectorisableError, disagreement
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
+from plangym_like.envs.kernel import (
+    TRIALS,
+    ArrayKernel,
+    Kernel,
+    NotVectorisableError,
+    Outcomes,
+    put_generators,
+)
 from plangym_like.errors import InputError, SnapshotError, StateFormatError
 from plangym_like.snapshots.base_settings import Settings
 from plangym_like.snapshots.configuration import qualified_name
@@ -157,7 +163,7 @@ class ClassicControlCodec(AttributeCodec):
         return found
 
 
-class ClassicBlocks(BlockStepper[Columns]):
+class ClassicBlocks(ArrayKernel[Columns]):
     """Steps blocks of rows of one environment, with its current constants.
 
     Parameters
@@ -198,6 +204,12 @@ class ClassicBlocks(BlockStepper[Columns]):
         self._x, self._states = np.empty((size, 0)), np.empty((0, size))
         # Whether `_states` holds the same numbers as the columns.
         self._is_turned = False
+
+    def sample_states(self, sim: Any) -> list[Row]:
+        payload: Row = np.zeros(sim.payload_nbytes, np.uint8)
+        sim.read(payload)
+        found: list[Row] = sim.codec.sample_states(payload)
+        return found
 
     def step_one(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
         if dt * self._frameskip != 1:
@@ -288,11 +300,8 @@ class ClassicControlSimulator(GymnasiumSimulator):
         self.reset_once()
         return codec
 
-    def make_fast_form(self, kind: str) -> FastForm | None:
-        """Return the vectorised form if there is one and it agrees with the environment.
-
-        Otherwise, return ``None``.
-        """
+    def make_kernel(self, kind: str) -> Kernel | None:
+        """Return the kernel, or ``None`` if there is none for this configuration."""
         limit = self.memory.time_limit
         if self.plain_infos or (self.memory.nbytes and limit is None):
             return None
@@ -300,11 +309,7 @@ class ClassicControlSimulator(GymnasiumSimulator):
         dynamics = self.codec.dynamics
         if not dynamics.suits(self.base) or not elementary_functions_agree():
             return None
-        form = ClassicBlocks(dynamics(self.base), self.frameskip, self._wrappers_at, limit)
-        payload = np.zeros(self.payload_nbytes, np.uint8)
-        self.read(payload)
-        starts = self.codec.sample_states(payload)
-        return None if disagreement(form, self, kind, starts=starts) else form
+        return ClassicBlocks(dynamics(self.base), self.frameskip, self._wrappers_at, limit)
 
     def configuration(self) -> tuple[Any, ...]:
         """Return the constants of the dynamics."""
@@ -312,8 +317,8 @@ class ClassicControlSimulator(GymnasiumSimulator):
 
     def step_row(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
         """Step one row with Python numbers, not arrays; return ``None`` if this is not possible."""
-        form = self.fast_form_of(action)
-        return None if form is None else form.step_one(row, action, dt)
+        kernel = self.kernel_for(action)
+        return None if kernel is None else kernel.step_one(row, action, dt)
 
     def step(self, action: Any, dt: int) -> Outcome:
         """Step the environment itself; do not warn if the episode has already ended.
@@ -369,12 +374,12 @@ class ClassicControlEnv(FamilyEnv):
 
 
 def agrees(env: Any) -> bool:
-    """Return whether `env`, without wrappers, has a vectorised form that agrees with it."""
+    """Return whether `env`, without wrappers, has a kernel that agrees with it."""
     twin = copy.copy(env)
     twin.render_mode = None
-    kind = np.dtype(env.action_space.dtype).char
+    action = np.zeros(0, env.action_space.dtype)
     with contextlib.suppress(Exception):
-        return ClassicControlSimulator(lambda: twin).make_fast_form(kind) is not None
+        return ClassicControlSimulator(lambda: twin).kernel_for(action) is not None
     return False
 
 

@@ -28,7 +28,7 @@ from gymnasium.envs.classic_control.acrobot import rk4
 from numpy.typing import NDArray
 
 from plangym_like.envs.classic.dynamics import Array, Columns, Dynamics, Flags, Floats, cosine
-from plangym_like.envs.fast_form import NotVectorisableError
+from plangym_like.envs.kernel import NotVectorisableError
 
 # CartPole's rows with a larger sum of squares than this are stepped by the environment itself.
 _LARGEST = 1e30

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.batch.arrays import Inputs, Rows, given_states
-from plangym_like.envs.fast_form import FastForm, held_frames
+from plangym_like.envs.kernel import Kernel, held_frames
 from plangym_like.envs.mujoco.physics import INTEGRATION, PhysicsCodec, lay_out
 from plangym_like.states.rows import HEADER_NBYTES, Row
 
@@ -256,7 +256,7 @@ def simulate(
                 everything[place] = view
 
 
-class RobotKernel(FastForm):
+class RobotKernel(Kernel):
     """Steps blocks of rows of one robot.
 
     Parameters

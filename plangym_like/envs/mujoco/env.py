@@ -32,16 +32,16 @@ from numpy.typing import NDArray
 
 from plangym_like.batch.arrays import Outcome
 from plangym_like.batch.ownership import owned, owned_info
-from plangym_like.envs import painting
+from plangym_like.envs import rendering
 from plangym_like.envs.codec import Codec
 from plangym_like.envs.family_env import FamilyEnv
-from plangym_like.envs.fast_form import FastForm, disagreement, trial_actions
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
-from plangym_like.envs.headless import draw_without_a_display
+from plangym_like.envs.kernel import Kernel, trial_actions
 from plangym_like.envs.mujoco.batch import RobotKernel
 from plangym_like.envs.mujoco.model import EditedArrays, model_digest, model_settings
 from plangym_like.envs.mujoco.physics import PhysicsCodec, copy_data, derived, drawn
 from plangym_like.envs.mujoco.robots import robot_for
+from plangym_like.envs.rendering import draw_without_a_display
 from plangym_like.errors import SnapshotError
 from plangym_like.snapshots.base_settings import AttributeSettings, ClassSettings, Settings
 from plangym_like.snapshots.configuration import qualified_name
@@ -200,17 +200,14 @@ class MujocoSimulator(GymnasiumSimulator):
                     yield
         self.reset_once()
 
-    def make_fast_form(self, kind: str) -> FastForm | None:
-        """Return the kernel for the robot if there is one and it agrees with the environment.
-
-        Otherwise, return ``None``.
-        """
+    def make_kernel(self, kind: str) -> Kernel | None:
+        """Return the kernel for the robot, or ``None`` if there is none."""
         robot = self.codec.robot
         if self.plain_infos or robot is None or not self.codec.is_integration:
             return None
         assert isinstance(self.frameskip, int)
         limit: Any = self.memory.time_limit
-        kernel = RobotKernel(
+        return RobotKernel(
             robot,
             self.codec,
             self.frameskip,
@@ -218,7 +215,6 @@ class MujocoSimulator(GymnasiumSimulator):
             elapsed_at=None if limit is None else self._wrappers_at,
             limit=lambda: limit._max_episode_steps,
         )
-        return None if disagreement(kernel, self, kind) else kernel
 
     def configuration(self) -> tuple[Any, ...]:
         """Return the number of the robot's own attributes: a replaced method is one more."""
@@ -230,7 +226,7 @@ class MujocoSimulator(GymnasiumSimulator):
         The random generator is copied with the row, because these robots use it only in resets.
         """
         # Replaced methods and wrappers may use the generator, so both are ruled out.
-        has_quick_step = not self.memory.nbytes and self.fast_form_of(action) is not None
+        has_quick_step = not self.memory.nbytes and self.kernel_for(action) is not None
         if not has_quick_step or dt * self.frameskip != 1:
             return None
         self.codec.write(row[HEADER_NBYTES:])
@@ -249,7 +245,7 @@ class MujocoSimulator(GymnasiumSimulator):
     def image(self) -> NDArray[np.uint8]:
         """Render the current state; no display is needed."""
         draw_without_a_display()
-        if self.render_mode != painting.MODE:
+        if self.render_mode != rendering.MODE:
             return super().image()
         # Another environment in this process may have rendered last.
         for viewer in self._viewers():

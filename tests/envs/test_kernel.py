@@ -1,4 +1,4 @@
-"""Fast forms: tried before they are used, and the quick step of one row."""
+"""Kernels: tested before they are used, and the quick step of one row."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gymnasium.spaces import Box, Discrete
 
 import plangym_like
 from plangym_like.envs.classic.equations import CartPole
-from plangym_like.envs.fast_form import disagreement, trial_actions
+from plangym_like.envs.kernel import Kernel, trial_actions
 
 CHANGES = [
     {},
@@ -99,18 +99,35 @@ def test_a_function_of_its_module_that_was_replaced_between_two_makes(
             assert_same(rows.obs[action], env.step(action, state).obs)
 
 
+def test_a_kernel_is_tested_once_before_the_first_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    tested = []
+    disagreement = Kernel.disagreement
+
+    def counted(self: Any, *args: Any) -> str:
+        tested.append(self)
+        return disagreement(self, *args)
+
+    monkeypatch.setattr(Kernel, "disagreement", counted)
+    with plangym_like.make("CartPole-v1", audit="off") as env:
+        state = env.reset(seed=0).state
+        assert tested == []
+        for _ in range(2):
+            env.step_batch([0, 1], state)
+        assert len(tested) == 1
+
+
 def test_a_disagreement_says_where() -> None:
     sim = plangym_like.make("CartPole-v1").simulator
-    form = sim.make_fast_form("l")
-    assert form is not None and disagreement(form, sim, "l") == ""
-    frame = form.frame
+    kernel = sim.make_kernel("l")
+    assert kernel is not None and kernel.disagreement(sim, "l") == ""
+    frame = kernel.frame
 
     def late(states: Any, actions: Any, out: Any) -> None:
         frame(states, actions, out)
         out.truncated[5] = True
 
-    form.frame = late
-    assert disagreement(form, sim, "l").startswith("the truncated of row 5 is ")
+    kernel.frame = late
+    assert kernel.disagreement(sim, "l").startswith("the truncated of row 5 is ")
 
 
 def test_trial_actions_reach_beyond_bounds_and_no_farther() -> None:

@@ -1,0 +1,559 @@
+"""`Kernel`: steps many rows of a simulator at once, and is tested before it is used.
+
+`ArrayKernel` is one that has the states of its rows in arrays, and implements held actions and
+rollouts. `StatesKernel` calls the environment's own ``step_states``.
+"""
+
+from __future__ import annotations
+
+import abc
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box
+from numpy.typing import NDArray
+
+from plangym_like.batch.arrays import Inputs, Outcome, Rows, given_states, put_outcome
+from plangym_like.batch.simulator import Simulator
+from plangym_like.batch.spaces import fitted
+from plangym_like.errors import EnvApiError, RewardError, SnapshotError
+from plangym_like.snapshots.chains import innermost
+from plangym_like.states.random_state import GENERATOR_NBYTES, save_generator, seeded_generator
+from plangym_like.states.rows import HEADER_NBYTES, Row
+
+TRIALS = 32
+# The largest int64; no episode lasts this many frames.
+_MOST_FRAMES = 2**63 - 1
+
+
+class NotVectorisableError(Exception):
+    """A row of the block must be stepped by the environment itself."""
+
+
+class Kernel(abc.ABC):
+    """Steps blocks of rows at once, with the same results as the environment's own ``step``.
+
+    A kernel never reads from the arrays that it writes results to, because two workers may step
+    the same rows at the same time. It also writes the headers of the next states.
+
+    Attributes
+    ----------
+    most : int
+        The maximum number of rows that are stepped at once.
+    is_vectorised : bool
+        Whether stepping rows together is faster than one by one.
+    rolls_out_one : bool
+        Whether `rollout` of a single row is faster than the environment itself.
+    plays_on : bool
+        Whether `disagreement` steps states of episodes that have ended.
+    beyond : float
+        How far `disagreement` goes beyond the bounds of actions (see `trial_actions`).
+    """
+
+    most: int = 1 << 62
+    is_vectorised: bool = True
+    rolls_out_one: bool = False
+    plays_on: bool = True
+    beyond: float = 1.2
+
+    def takes(self, rows: Rows) -> bool:
+        """Return whether this kernel can step the batch `rows`."""
+        return "rgb" not in rows.columns
+
+    def step_one(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
+        """Step one row outside a batch; see `Simulator.step_row`.
+
+        Return ``None`` if this kernel cannot step the row in this way.
+        """
+        return None
+
+    @abc.abstractmethod
+    def step(self, rows: Rows, first: int, last: int) -> None:
+        """Step the rows ``first:last``, each from its own state.
+
+        Raises
+        ------
+        NotVectorisableError
+            A row must be stepped by the environment itself; the results of all rows
+            ``first:last`` may be wrong.
+        """
+
+    def rollout(self, rows: Rows, first: int, last: int) -> None:
+        """Step each of the rows ``first:last`` through its T actions, or until its episode ends.
+
+        Raise `NotVectorisableError` if this kernel cannot do it, or as in `step`.
+        """
+        raise NotVectorisableError
+
+    def sample_states(self, sim: Any) -> Sequence[Row] | None:
+        """Return `TRIALS` payloads for `disagreement`; ``None`` for the states of one episode."""
+        return None
+
+    def disagreement(self, sim: Simulator, kind: str) -> str:
+        """Describe the first difference from stepping `sim` row by row, or return "".
+
+        An error that this kernel raises is described too, whatever it is. NumPy and libm may treat
+        single numbers and arrays differently on another processor or in another version, so each
+        kernel is tested before it is used: in `TRIALS` steps of `sim` with actions of the dtype
+        `kind`, a type character, and in as many rows of this kernel. The state of `sim` does not
+        change.
+        """
+        base: Any = innermost(sim.env)
+        original, seed = np.zeros(sim.payload_nbytes, np.uint8), base._np_random_seed
+        sim.read(original)
+        try:
+            actions = trial_actions(sim.action_space, kind, beyond=self.beyond)
+            expected = _expected(sim, actions, self.sample_states(sim), plays_on=self.plays_on)
+            return expected if isinstance(expected, str) else _compare(self, sim, expected)
+        finally:
+            sim.write(original)
+            base._np_random_seed = seed
+
+
+def held_frames(inputs: Inputs, block: slice, frameskip: int) -> int | NDArray[np.int64]:
+    """Return the number of frames for which each row of `block` holds an action.
+
+    If ``dt`` is one int for all rows, the result is one int too.
+    """
+    if isinstance(inputs.dt, int):
+        return inputs.dt * frameskip
+    return np.minimum(inputs.dt[block], _MOST_FRAMES // frameskip) * frameskip
+
+
+# Rows in arrays
+
+
+class States(Protocol):
+    """The states of N rows, in arrays."""
+
+    def __len__(self) -> int: ...
+
+    def take(self, rows: NDArray[np.intp]) -> Self:
+        """Return a copy of the states of `rows`."""
+        ...
+
+    def put(self, rows: NDArray[np.intp], part: Self) -> None:
+        """Replace the states of `rows` with `part`, a result of `take` that has been stepped."""
+        ...
+
+
+class ColumnStates:
+    """The base of dataclasses whose fields are arrays ``(..., N)``, or ``None``."""
+
+    __slots__ = ()
+
+    def take(self, rows: NDArray[np.intp]) -> Self:
+        """Return a copy of the states of `rows`."""
+        columns = [getattr(self, name) for name in self.__slots__]
+        return type(self)(*(None if each is None else each[..., rows] for each in columns))
+
+    def put(self, rows: NDArray[np.intp], part: Self) -> None:
+        """Replace the states of `rows` with `part`, a result of `take` that has been stepped."""
+        for name in self.__slots__:
+            if getattr(self, name) is not None:
+                getattr(self, name)[..., rows] = getattr(part, name)
+
+    def __len__(self) -> int:
+        return int(getattr(self, self.__slots__[0]).shape[-1])
+
+
+S = TypeVar("S", bound=States)
+
+
+@dataclass(slots=True)
+class Outcomes:
+    """The results of stepping N rows, each ``(N,)``."""
+
+    rewards: NDArray[np.float64]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    n_step: NDArray[np.int64]
+
+    @classmethod
+    def empty(cls, count: int) -> Outcomes:
+        """Return uninitialised arrays for `count` rows."""
+        flags = np.empty((2, count), bool)
+        return cls(np.empty(count), flags[0], flags[1], np.empty(count, np.int64))
+
+
+class ArrayKernel(Kernel, Generic[S]):
+    """Steps blocks of rows, with their states in arrays.
+
+    A subclass for each family defines how states are loaded, stepped by one frame, observed and
+    stored.
+
+    Parameters
+    ----------
+    frameskip : int
+        The number of frames per action.
+    """
+
+    def __init__(self, frameskip: int) -> None:
+        self._frameskip = frameskip
+        self._outcomes = Outcomes.empty(0)
+
+    @abc.abstractmethod
+    def load(self, rows: Rows, block: slice) -> S:
+        """Return the states of the rows in `block`, copied into arrays."""
+
+    @abc.abstractmethod
+    def frame(self, states: S, actions: NDArray[Any], out: Outcomes) -> None:
+        """Step each of `states` in place by one frame; fill all of `out` except ``n_step``."""
+
+    @abc.abstractmethod
+    def observe(self, states: S, out: NDArray[Any]) -> None:
+        """Fill `out` ``(N, *obs_shape)`` with the observations of `states`."""
+
+    @abc.abstractmethod
+    def store(self, states: S, rows: Rows, block: slice) -> None:
+        """Write `states` into the next states of the rows in `block`.
+
+        If there are seeds, also write the random generators made from them. Everything else in a
+        next state is copied from the state that the row started from.
+        """
+
+    def step(self, rows: Rows, first: int, last: int) -> None:
+        """Step the rows ``first:last``, each from its own state."""
+        block = slice(first, last)
+        with np.errstate(all="ignore"):
+            states = self.load(rows, block)
+            if len(self._outcomes.rewards) != last - first:
+                self._outcomes = Outcomes.empty(last - first)
+            out = self._outcomes
+            frames = held_frames(rows.inputs, block, self._frameskip)
+            self._hold(states, rows.inputs.actions[block], frames, out)
+            rows.rewards[block], rows.terminateds[block] = out.rewards, out.terminated
+            rows.truncateds[block], rows.n_step[block] = out.truncated, out.n_step
+            if rows.observations is not None:
+                self.observe(states, rows.observations[block])
+            if rows.next_states is not None:
+                self.store(states, rows, block)
+
+    def rollout(self, rows: Rows, first: int, last: int) -> None:
+        """Step each of the rows ``first:last`` through its T actions, or until its episode ends."""
+        block, count = slice(first, last), last - first
+        with np.errstate(all="ignore"):
+            states = self.load(rows, block)
+            frames = held_frames(rows.inputs, block, self._frameskip)
+            going = _Survivors(states)
+            terminated, truncated = np.zeros((2, count), bool)
+            n_step = np.zeros(count, np.int64)
+            for time in range(rows.inputs.horizon):
+                rewards = np.zeros(count)
+                if len(going.part):
+                    at = going.rows
+                    out = Outcomes.empty(len(going.part))
+                    actions = np.ascontiguousarray(rows.inputs.actions[block, time][at])
+                    wanted = frames if isinstance(frames, int) else frames[at]
+                    self._hold(going.part, actions, wanted, out)
+                    rewards[at] = out.rewards
+                    terminated[at], truncated[at] = out.terminated, out.truncated
+                    n_step[at] += out.n_step
+                    going.keep(~(out.terminated | out.truncated))
+                rows.rewards[block, time] = rewards
+                rows.terminateds[block, time] = terminated
+                rows.truncateds[block, time] = truncated
+                if rows.observations is not None:
+                    going.write_back()
+                    self.observe(states, rows.observations[block, time])
+            going.write_back()
+            rows.n_step[block] = n_step
+            if rows.next_states is not None:
+                self.store(states, rows, block)
+
+    def _hold(
+        self, states: S, actions: NDArray[Any], frames: int | NDArray[np.int64], out: Outcomes
+    ) -> None:
+        """Step each row for its number of `frames`, or until its episode ends; fill `out`."""
+        if isinstance(frames, int) and frames == 1:
+            self.frame(states, actions, out)
+            out.n_step.fill(1)
+            return
+        for array in (out.rewards, out.terminated, out.truncated, out.n_step):
+            array.fill(0)
+        going = _Survivors(states)
+        frame = 0
+        while len(going.part):
+            at, one = going.rows, Outcomes.empty(len(going.part))
+            self.frame(going.part, actions[at], one)
+            out.rewards[at] += one.rewards
+            out.terminated[at], out.truncated[at] = one.terminated, one.truncated
+            out.n_step[at] += 1
+            frame += 1
+            wanted = frames if isinstance(frames, int) else frames[at]
+            going.keep(~(one.terminated | one.truncated) & (wanted > frame))
+        going.write_back()
+
+
+class _Survivors(Generic[S]):
+    """The rows of `whole` that are still being stepped; a row that stops is dropped.
+
+    Attributes
+    ----------
+    part : States
+        The states to step: at first `whole` itself; later, a copy of the rows not yet dropped.
+    rows : slice or index array
+        The rows of `whole` that `part` holds.
+    """
+
+    def __init__(self, whole: S) -> None:
+        self._whole = whole
+        self.part = whole
+        self.rows: slice | NDArray[np.intp] = slice(None)
+
+    def keep(self, mask: NDArray[np.bool_]) -> None:
+        """Drop the rows of `part` where `mask` is false."""
+        if mask.all():
+            return
+        self.write_back()
+        self.rows = mask.nonzero()[0] if isinstance(self.rows, slice) else self.rows[mask]
+        self.part = self._whole.take(self.rows)
+
+    def write_back(self) -> None:
+        """Copy the stepped states from `part` back to `whole`."""
+        if not isinstance(self.rows, slice):
+            self._whole.put(self.rows, self.part)
+
+
+def put_generators(fresh: Row, begin: int, seeds: NDArray[np.uint64]) -> None:
+    """Write a random generator into each row of `fresh`, beginning at byte `begin`.
+
+    Each generator is made from its row's seed in `seeds`.
+    """
+    for row, seed in zip(fresh, seeds.tolist(), strict=True):
+        memory = save_generator(seeded_generator(seed))
+        row[begin : begin + GENERATOR_NBYTES] = np.frombuffer(memory, np.uint8)
+
+
+# The environment's own step_states
+
+
+@dataclass(slots=True)
+class ObservedStates:
+    """The states ``(N, *shape)`` of N rows, and their last observations."""
+
+    states: NDArray[Any]
+    obs: NDArray[Any]
+
+    def __len__(self) -> int:
+        return len(self.states)
+
+    def take(self, rows: NDArray[np.intp]) -> ObservedStates:
+        """Return a copy of the states and observations of `rows`."""
+        return ObservedStates(self.states[rows], self.obs[rows])
+
+    def put(self, rows: NDArray[np.intp], part: ObservedStates) -> None:
+        """Replace the states and observations of `rows` with `part`, a stepped result of `take`."""
+        self.states[rows], self.obs[rows] = part.states, part.obs
+
+
+class StatesKernel(ArrayKernel[ObservedStates]):
+    """Steps blocks of rows by calling ``step_states(states, actions)``.
+
+    Parameters
+    ----------
+    step_states : callable
+        Takes states ``(N, *shape)`` and N actions; returns the next states, observations, rewards,
+        terminateds and truncateds.
+    example : array ``(*shape)``
+        Any state; only its shape and dtype are used.
+    space : gymnasium.Space
+        The observation space; an observation must be one array.
+    frameskip : int
+        The number of steps for which an action is held.
+    """
+
+    # `step` may refuse other actions, and states after the end of an episode.
+    plays_on = False
+    beyond = 1.0
+
+    def __init__(
+        self,
+        step_states: Callable[..., Any],
+        example: NDArray[Any],
+        space: gymnasium.Space[Any],
+        frameskip: int,
+    ) -> None:
+        super().__init__(frameskip)
+        self._step_states = step_states
+        self._shape, self._dtype = example.shape, example.dtype
+        self._place = slice(HEADER_NBYTES, HEADER_NBYTES + example.nbytes)
+        self._space = space
+
+    def takes(self, rows: Rows) -> bool:
+        return not rows.columns and rows.inputs.seeds is None
+
+    def load(self, rows: Rows, block: slice) -> ObservedStates:
+        count, given = block.stop - block.start, given_states(rows.inputs, block)
+        states = np.empty((count, *self._shape), self._dtype)
+        states.reshape(count, -1).view(np.uint8)[:] = given[:, self._place]
+        return ObservedStates(
+            states, np.empty((count, *(self._space.shape or ())), self._space.dtype)
+        )
+
+    def frame(self, states: ObservedStates, actions: NDArray[Any], out: Outcomes) -> None:
+        count = len(states)
+        next_states, obs, rewards, terminated, truncated = self._step_states(
+            states.states.copy(), actions.copy()
+        )
+        shape, dtype = (count, *(self._space.shape or ())), np.dtype(self._space.dtype)
+        states.obs[...] = fitted(self._space, obs, shape, dtype)
+        states.states[...] = self._checked_states(next_states, count)
+        if np.shape(rewards) != (count,):
+            raise RewardError(
+                f"step_states returned rewards of shape {np.shape(rewards)} for {count} rows"
+            )
+        out.rewards[...] = rewards
+        out.terminated[...] = _checked_flags("terminateds", terminated, count)
+        out.truncated[...] = _checked_flags("truncateds", truncated, count)
+
+    def observe(self, states: ObservedStates, out: NDArray[Any]) -> None:
+        out[...] = states.obs
+
+    def store(self, states: ObservedStates, rows: Rows, block: slice) -> None:
+        # The random generator and the wrappers' state do not change.
+        assert rows.next_states is not None
+        fresh = rows.next_states[block]
+        fresh[:] = given_states(rows.inputs, block)
+        fresh[:, self._place] = states.states.reshape(len(states), -1).view(np.uint8)
+
+    def _checked_states(self, next_states: Any, count: int) -> Any:
+        """Return `next_states`, those of `count` rows.
+
+        Raise `SnapshotError` if their shape or dtype is not that of ``save_state``.
+        """
+        states, shape = np.asarray(next_states), (count, *self._shape)
+        if states.shape != shape or states.dtype != self._dtype:
+            raise SnapshotError(
+                f"step_states returned next states {states.dtype}{states.shape} for {count} rows, "
+                f"but save_state returns {self._dtype}{self._shape}"
+            )
+        return states
+
+
+def _checked_flags(name: str, flags: Any, count: int) -> Any:
+    """Return `flags`; raise `EnvApiError` unless there is one for each of `count` rows."""
+    if np.shape(flags) != (count,):
+        raise EnvApiError(
+            f"step_states returned {name} of shape {np.shape(flags)} for {count} rows"
+        )
+    return flags
+
+
+# The test of a kernel
+
+
+def trial_actions(space: Any, kind: str, *, beyond: float = 1.2) -> NDArray[Any]:
+    """Return random actions ``(TRIALS, ...)`` of dtype `kind`.
+
+    Float actions of a bounded `Box` lie up to `beyond` times as far from its middle as its bounds;
+    integer actions are rounded from numbers between ``-beyond`` and `beyond`.
+    """
+    dtype = np.dtype(kind)
+    if not isinstance(space, Box) or not space.is_bounded():
+        space = copy.deepcopy(space)
+        space.seed(6)
+        return np.stack([space.sample() for _ in range(TRIALS)]).astype(dtype)
+    rng = np.random.Generator(np.random.PCG64(6))
+    drawn = rng.uniform(-beyond, beyond, (TRIALS, *space.shape))
+    middle, half = (space.high + space.low) / 2.0, (space.high - space.low) / 2.0
+    if dtype.kind in "iu":
+        drawn = np.abs(drawn.round()) if dtype.kind == "u" else drawn.round()
+        return drawn.astype(dtype)
+    return (middle + half * drawn).astype(dtype)
+
+
+def _expected(
+    sim: Simulator, actions: NDArray[Any], starts: Sequence[Row] | None, *, plays_on: bool
+) -> Rows | str:
+    """Step `sim` with `actions`, from `starts` or in an episode; return the rows.
+
+    Return a sentence if a step returns other infos than ``sim.columns``.
+    """
+    states = np.zeros((len(actions), HEADER_NBYTES + sim.payload_nbytes), np.uint8)
+    expected = _rows(sim, actions, states)
+    assert expected.next_states is not None
+    if starts is None:
+        sim.env.reset(seed=0)
+    for index, action in enumerate(actions):
+        if starts is not None:
+            sim.write(starts[index])
+        sim.save(states[index])
+        outcome = sim.step(action.copy(), 1)
+        if outcome[4].keys() != expected.columns.keys():
+            return f"the info of row {index} is {outcome[4]!r}, not {', '.join(expected.columns)}"
+        put_outcome(expected, index, sim.observation_space, outcome)
+        sim.save(expected.next_states[index])
+        if not plays_on and (outcome[2] or outcome[3]):
+            sim.env.reset()
+    return expected
+
+
+def _compare(kernel: Kernel, sim: Simulator, expected: Rows) -> str:
+    """Step the rows again with `kernel`, together and one by one, and compare them."""
+    inputs = expected.inputs
+    found = _rows(sim, inputs.actions, inputs.states)
+    try:
+        kernel.step(found, 0, inputs.count)
+        if difference := _first_difference(found, expected):
+            return difference
+        _step_each(kernel, sim, found)
+        return _first_difference(found, expected)
+    except NotVectorisableError:
+        return "a row cannot be stepped in a block"
+    except Exception as error:
+        return f"it raises {type(error).__name__}: {error}"
+
+
+def _rows(sim: Simulator, actions: NDArray[Any], states: Row) -> Rows:
+    """Return rows that step `actions` from `states`, with uninitialised results."""
+    count, space = len(actions), sim.observation_space
+    columns = {}
+    for name, (shape, dtype) in sim.columns.items():
+        columns[name] = np.empty((count, *shape), dtype)
+    return Rows(
+        Inputs(count, 0, actions, states, 1, None),
+        np.zeros_like(states),
+        np.empty((count, *(space.shape or ())), space.dtype),
+        np.empty(count),
+        np.empty(count, bool),
+        np.empty(count, bool),
+        np.empty(count, np.int64),
+        columns,
+        None,
+    )
+
+
+def _step_each(kernel: Kernel, sim: Simulator, rows: Rows) -> None:
+    """Step the rows one by one with `kernel.step_one`, and replace their results."""
+    assert rows.next_states is not None
+    for index, action in enumerate(rows.inputs.actions):
+        one = kernel.step_one(rows.inputs.states[index], action, 1)
+        if one is not None:
+            rows.next_states[index], outcome = one
+            put_outcome(rows, index, sim.observation_space, outcome)
+
+
+def _first_difference(found: Rows, expected: Rows) -> str:
+    """Describe the first result in `found` that differs from `expected` in a byte, or return ""."""
+    assert found.next_states is not None and expected.next_states is not None
+    start = HEADER_NBYTES
+    pairs: dict[str, tuple[Any, Any]] = {
+        "observation": (found.observations, expected.observations),
+        "reward": (found.rewards, expected.rewards),
+        "terminated": (found.terminateds, expected.terminateds),
+        "truncated": (found.truncateds, expected.truncateds),
+        "number of frames": (found.n_step, expected.n_step),
+        "next state": (found.next_states[:, start:], expected.next_states[:, start:]),
+    }
+    for name, column in expected.columns.items():
+        pairs[f"info {name}"] = found.columns[name], column
+    for index in range(expected.inputs.count):
+        for name, (ours, theirs) in pairs.items():
+            if ours[index].tobytes() != theirs[index].tobytes():
+                return f"the {name} of row {index} is {ours[index]!r} instead of {theirs[index]!r}"
+    return ""
