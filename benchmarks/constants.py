@@ -102,7 +102,7 @@ CONSTANTS = {
         "execution.process_options", "_LINGER_SECONDS", (5e-3, 0.0), lambda: game_batches(32)
     ),
     "lanes_linger": Constant(
-        "vector.lane_parts", "_LINGER_SECONDS", (5e-3, 0.0), lambda: lanes("HalfCheetah-v5", 16)
+        "vector.process_lanes", "_LINGER_SECONDS", (5e-3, 0.0), lambda: lanes("HalfCheetah-v5", 16)
     ),
     "chunk": Constant(
         "processes.wire", "_CHUNK_NBYTES", (1 << 16, 1 << 12, 1 << 20), lambda: messages(1000)

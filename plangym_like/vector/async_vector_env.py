@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium.error import ResetNeeded
@@ -18,11 +19,14 @@ from plangym_like.errors import InputError
 from plangym_like.states.rows import Row
 from plangym_like.support.arguments import as_count
 from plangym_like.vector.batching import batch_actions, batch_infos, checked_indices
-from plangym_like.vector.lane_queue import LaneQueue, Ready
 from plangym_like.vector.lanes import Lanes, Which
-from plangym_like.vector.step_arrays import StepArrays
+from plangym_like.vector.step_arrays import Flags, Step, StepArrays
 from plangym_like.vector.tree import Leaf, has_objects, take, tree_map, write_rows, zeros
-from plangym_like.vector.vector_env import PlanVectorEnv, Step
+from plangym_like.vector.vector_env import PlanVectorEnv
+from plangym_like.vector.vector_env import Step as Results
+
+# The longest sleep while waiting for a reply or a death; after it, timeouts are checked.
+_SLEEP_SECONDS = 0.1
 
 
 class AsyncPlanVectorEnv(PlanVectorEnv):
@@ -133,7 +137,7 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
         with self._dropped_if_interrupted():
             queue.put(lanes.tolist(), batch)
 
-    def recv(self) -> Step:
+    def recv(self) -> Results:
         """Wait until `batch_size` environments are ready, and return their results.
 
         Returns
@@ -167,7 +171,7 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
             ready = queue.take(self.batch_size)
         return self._batch(ready)
 
-    def _batch(self, ready: Sequence[Ready]) -> Step:
+    def _batch(self, ready: Sequence[Ready]) -> Results:
         lanes = np.array([each.lane for each in ready], np.intp)
         finals = {place: each.final for place, each in enumerate(ready) if each.final is not None}
         infos = batch_infos(self._few, [each.info for each in ready], finals)
@@ -251,7 +255,7 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
         self._queue = LaneQueue(self._lanes, out, self._ended, method, self.batch_size)
         return result
 
-    def step(self, actions: Any) -> Step:
+    def step(self, actions: Any) -> Results:
         """Step every environment, as `PlanVectorEnv.step` does.
 
         Raises
@@ -287,3 +291,180 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
 
 def _as_batch(leaf: NDArray[Any]) -> Any:
     return tuple(map(owned, leaf)) if leaf.dtype.hasobject else leaf
+
+
+class Ready(NamedTuple):
+    """A lane that has been stepped or reset.
+
+    Attributes
+    ----------
+    lane : int
+    info : dict
+        Empty if the lane has no new info.
+    final : (observation, info) or None
+        The last observation and info of an episode that this step ended, if the step also reset the
+        lane.
+    """
+
+    lane: int
+    info: dict[str, Any]
+    final: Any
+
+
+class LaneQueue:
+    """Steps the lanes of each process separately, and returns lanes as they become ready.
+
+    Each process steps its lanes in the order in which they are given to `put`. This process steps
+    its own lanes while it waits for the others. A lane can have one action at a time: `take` must
+    return the lane before the lane is given to `put` again.
+
+    Parameters
+    ----------
+    lanes : Lanes
+        Lanes that have been started. Nothing else may step or reset them until all lanes that
+        were given to `put` are ready; see `finish`.
+    out : StepArrays
+        Where the results of lanes are written.
+    ended : array ``(n,) bool``
+        Which lanes are at the end of an episode and not yet reset; updated by this object.
+    method : {"step_next", "step_same"}
+        The method of `Lanes` to call.
+    batch_size : int
+        How many lanes each call of `take` usually returns.
+
+    Attributes
+    ----------
+    pending : array bool
+        Which lanes have been given to `put`, or marked by `add_ready`, and not yet been taken.
+    """
+
+    def __init__(
+        self, lanes: Lanes, out: StepArrays, ended: Flags, method: str, batch_size: int
+    ) -> None:
+        self._out, self._ended, self._method = out, ended, method
+        self._batch_size = batch_size
+        self.pending = np.zeros(lanes.num_lanes, bool)
+        self._ready: deque[Ready] = deque()
+        # Exceptions of environments that `raise_first` has not raised yet.
+        self._failures: deque[Exception] = deque()
+        self.use(lanes)
+
+    def use(self, lanes: Lanes) -> None:
+        """Step `lanes` from now on; all lanes that were given to `put` must be ready."""
+        self._lanes, parts = lanes, lanes.parts
+        # For each part, the lanes to step, each with the `actions` of its call of `put`.
+        self._waiting: list[deque[tuple[int, Any]]] = [deque() for _ in parts]
+        # For each part, the step that was submitted and not collected yet.
+        self._steps: list[Step | None] = [None] * len(parts)
+        self._part_of = [number for number, part in enumerate(parts) for _ in part]
+        # The maximum number of lanes in one step, so that a slow lane delays few others: the share
+        # of a batch that one process steps.
+        self._most_at_once = -(-self._batch_size // len(parts))
+
+    def add_ready(self, infos: Iterable[dict[str, Any]]) -> None:
+        """Mark all lanes as ready, after a reset; `infos` has one entry for each lane."""
+        self._ready.extend(Ready(lane, info, None) for lane, info in enumerate(infos))
+        self.pending[:] = True
+
+    def put(self, lanes: Sequence[int], actions: Any) -> None:
+        """Begin to step `lanes` with their rows of `actions` ``(n, ...)``.
+
+        None of `lanes` may be pending. `actions` must not be changed afterwards.
+        """
+        for lane in lanes:
+            self._waiting[self._part_of[lane]].append((lane, actions))
+            self.pending[lane] = True
+        self._advance()
+
+    def take(self, count: int) -> list[Ready]:
+        """Wait until `count` lanes are ready, and return them; at least `count` must be pending.
+
+        Raises
+        ------
+        Exception
+            See `raise_first`.
+        """
+        self._advance()
+        self.raise_first()
+        while len(self._ready) < count:
+            self._advance(wait=True)
+            self.raise_first()
+        taken = [self._ready.popleft() for _ in range(count)]
+        for each in taken:
+            self.pending[each.lane] = False
+        return taken
+
+    def raise_first(self) -> None:
+        """If exceptions of environments are still to be raised, raise the first of them.
+
+        The lanes that were stepped in the failed call are not pending any more.
+        """
+        if self._failures:
+            raise self._failures.popleft()
+
+    def finish(self) -> None:
+        """Wait until all lanes that were given to `put` are ready; they stay pending."""
+        while any(self._waiting) or any(self._steps):
+            self._advance(wait=True)
+
+    def drop(self) -> None:
+        """Drop all pending lanes and their results; wait until no process is stepping lanes."""
+        for waiting in self._waiting:
+            waiting.clear()
+        self._ready.clear()
+        self.finish()
+        self._ready.clear()
+        self._failures.clear()
+        self.pending[:] = False
+
+    def _advance(self, *, wait: bool = False) -> None:
+        """Take the results of processes that are done, and begin their next steps.
+
+        With `wait`, this process first does its own step; without one, it waits for the others.
+        """
+        if wait and self._steps[0] is not None:
+            self._collect(0)
+        else:
+            self._lanes.wait(_SLEEP_SECONDS if wait else 0.0)
+        for part, step in enumerate(self._steps):
+            if step is not None and self._lanes.is_done(step):
+                self._collect(part)
+            if self._steps[part] is None and self._waiting[part]:
+                self._submit(part)
+
+    def _submit(self, part: int) -> None:
+        """Begin the next step of a part; all its lanes come from one call of `put`."""
+        waiting = self._waiting[part]
+        actions, lanes = waiting[0][1], list[int]()
+        while waiting and waiting[0][1] is actions and len(lanes) < self._most_at_once:
+            lanes.append(waiting.popleft()[0])
+        lanes.sort()
+        ended = None
+        if self._method == "step_next":
+            ended = np.zeros(len(self.pending), bool)
+            ended[lanes] = self._ended[lanes]
+        step = Step(self._method, actions, self._out, lanes, ended)
+        try:
+            self._lanes.submit(step)
+        except Exception as error:
+            self._fail(lanes, error)
+        else:
+            self._steps[part] = step
+
+    def _collect(self, part: int) -> None:
+        step, self._steps[part] = self._steps[part], None
+        assert step is not None and step.lanes is not None
+        try:
+            self._lanes.collect(step)
+        except Exception as error:
+            self._fail(step.lanes, error)
+            return
+        infos, out = self._lanes.infos, self._out
+        for lane in step.lanes:
+            is_over = out.terminated[lane] or out.truncated[lane]
+            self._ended[lane] = is_over and lane not in step.finals
+            self._ready.append(Ready(lane, infos[lane], step.finals.get(lane)))
+
+    def _fail(self, lanes: Any, error: Exception) -> None:
+        self.pending[lanes] = False
+        self._failures.append(error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,9 +12,7 @@ from plangym_like.execution.short_episode import ShortEpisode
 from plangym_like.processes.remote_errors import is_portable
 from plangym_like.processes.wire import dumps
 from plangym_like.snapshots.trial import KnownTrials, trials_shared
-from plangym_like.states.rows import Row, StateFormat
-from plangym_like.vector.bell import Bell
-from plangym_like.vector.lane_memory import LaneArrays, LaneForm
+from plangym_like.states.rows import StateFormat
 from plangym_like.vector.lanes import Lanes, Which, add_note
 from plangym_like.vector.make_lanes import (
     EnvSource,
@@ -24,54 +22,56 @@ from plangym_like.vector.make_lanes import (
     make_envs,
     make_lanes,
 )
-from plangym_like.vector.shared_columns import Form, SharedColumns
-from plangym_like.vector.step_arrays import StepArrays
-from plangym_like.vector.tree import copy_rows, take
+from plangym_like.vector.memory import Form, LaneArrays, LaneChannel, attach_arrays
+from plangym_like.vector.step_arrays import Step, StepArrays
+from plangym_like.vector.tree import take, tree_map
 
 # An id or factory for all lanes, or one for each lane.
 Sources = EnvSource | Sequence[EnvSource]
 
+# The methods that `HostedLanes` has itself; all others are those of its lanes.
+_OWN = frozenset(("start", "reset", "step", "describe"))
+# After these methods of `Lanes`, `Lanes.refreshed` has to be called.
+_CHANGING = frozenset(("call", "set_attr"))
+
 
 class Traits(NamedTuple):
-    """Properties of lanes.
+    """Properties of lanes that never change.
 
     Attributes
     ----------
+    spaces : list of (Space, Space)
+        See `Lanes.spaces`.
     has_states : bool
-        As in `Lanes`.
+    formats : list of StateFormat
+        The state format of each lane, if they have states.
     """
 
+    spaces: list[tuple[Any, Any]]
     has_states: bool
+    formats: list[StateFormat]
 
 
-class StepReply(NamedTuple):
-    """The results of a step that are sent in a message, not through shared memory.
+class Reply(NamedTuple):
+    """The results of a step or reset that are not in the arrays in shared memory.
 
     Attributes
     ----------
-    infos : dict of int to dict
-        The non-empty infos by lane; lanes are counted from 0 within the process.
-    columns : dict of str to array, or None
-        The result of `Lanes.info_columns`, if it is not in shared memory.
     form : tuple
-        The form of the columns in shared memory; ``()`` if there are none. `infos` is empty if
-        there are any columns.
+        The form of the info columns in shared memory; ``()`` if there are none.
+    infos : dict of int to dict
+        If there are no columns: the non-empty infos of the lanes that were stepped or reset. Lanes
+        are counted from 0 within the process.
     finals : dict of int to (observation, info)
-        The result of `Lanes.step_same`.
+        The result of `Lanes.step_same`, by lane, counted in the same way.
     observations : tree of array or None
-        The observations of the lanes that were stepped; ``None`` if they are in shared memory.
+        The observations of these lanes, if they are not in shared memory.
     """
 
-    infos: dict[int, dict[str, Any]]
-    columns: dict[str, Any] | None
     form: Form
-    finals: dict[int, Any]
+    infos: dict[int, dict[str, Any]]
+    finals: dict[int, tuple[Any, dict[str, Any]]]
     observations: Any
-
-    @property
-    def is_usual(self) -> bool:
-        """Whether this reply says only that columns are in shared memory, as after most steps."""
-        return bool(self.form) and not self.finals and self.observations is None
 
 
 class HostedLanes:
@@ -117,61 +117,55 @@ class HostedLanes:
                 compare_sample(*expected)
             self.lanes = make_part(sources, start, stop, vectorise=vectorise)
         self.lanes.hide()
-        self._form: LaneForm | None = None
-        self._arrays: LaneArrays | None = None
-        self._shares_observations = False
-        self._bell: Bell | None = None
-        self._columns: SharedColumns
-        # The form of the last usual reply (see `StepReply.is_usual`), and that reply, pickled.
-        self._usual: tuple[Form, bytes] = (), b""
-        # The reply to the last step requested through the bell, or the exception that it raised.
+        self._channel: LaneChannel | None = None
+        self._arrays: LaneArrays
+        # The observations, if they are objects, which are not in shared memory.
+        self._objects: Any = None
+        # The reply to the last step requested through the channel, or the exception that it raised.
         self._kept: bytes | BaseException = b""
 
     def perform(
-        self, method: str, args: Sequence[Any], slot: int, publish: bool, save: int
+        self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any], save: bool
     ) -> bytes:
-        """Call a method of this object, and return its pickled reply.
+        """Call a method of this object or of its lanes.
 
-        Parameters
-        ----------
-        method : str
-        args : sequence
-        slot : int
-            The slot of `LaneArrays.recent` that observations are written to.
-        publish : bool
-            Whether observations are also written to `LaneArrays.observations`.
-        save : int
-            The slot of `LaneArrays.saved` that states are saved to afterwards; -1 to save none.
+        Returns
+        -------
+        bytes
+            The method's result, and the state rows of all lanes afterwards if `save` is true
+            (otherwise ``None``), as a pickled pair.
         """
         try:
-            reply = getattr(self, method)(slot, publish, *args)
-            if save >= 0:
-                self._save(save)
-            return self._pickled(reply)
+            target = self if method in _OWN else self.lanes
+            value = getattr(target, method)(*args, **kwargs)
+            return self._pickled(value, self.lanes.get_states() if save else None)
         except BaseException as error:
             add_note(error, f"raised in the process of lanes {self._start} to {self._stop - 1}")
             raise
+        finally:
+            if method in _CHANGING:
+                self._refresh()
 
     def pass_by(self) -> None:
-        """Run the step that was requested through the `Bell`, if there is one."""
+        """Run the step that was requested through the `LaneChannel`, if there is one."""
         self.attend_bell(False)
 
     def attend_bell(self, watching: bool) -> bool:
-        """If a step was requested through the `Bell`, run it; return whether one was requested."""
-        bell = self._bell
-        if bell is None or not bell.has_rung(watching):
+        """If a step was requested in shared memory, run it; return whether one was requested."""
+        channel = self._channel
+        if channel is None or not channel.has_rung(watching):
             return False
-        method, slot, publish = bell.arguments()
         try:
-            self._kept = self.perform("step", (method, None, None, None), slot, publish, -1)
-            bell.answer(self._kept)
+            method, actions = channel.arguments()
+            self._kept = self.perform("step", (method, None, actions), {}, False)
+            channel.answer(self._kept)
         except BaseException as error:
             self._kept = error
-            bell.answer(None)
+            channel.answer(None)
         return True
 
     def collect(self) -> bytes:
-        """Return the reply to the last step requested through the `Bell`, or raise its error."""
+        """Return the reply to the last step requested in shared memory, or raise its error."""
         self.attend_bell(False)
         kept, self._kept = self._kept, b""
         if isinstance(kept, BaseException):
@@ -180,30 +174,26 @@ class HostedLanes:
 
     def attach(
         self,
-        form: LaneForm | None,
+        layout: LaneArrays | None,
         attributes: dict[str, Sequence[Any]],
-        save: int,
         *,
         fds: Sequence[int] = (),
     ) -> None:
-        """Attach to the memory of all lanes, if it exists; set `attributes`; save states if asked.
+        """Attach to the memory of all lanes, if it exists, and set `attributes`.
 
-        If it exists, `form` is not ``None`` and `fds` holds its descriptor. `save`: see `perform`.
+        If it exists, `layout` is not ``None`` and `fds` holds its descriptor.
         """
-        if form is not None:
-            self._form, self._arrays = form, form.attach(fds[0], self._start, self._stop)
-            self._shares_observations = form.shares_observations
-            self._bell, self._columns = self._arrays.bell(), self._arrays.columns()
-            self._bell.begin()
+        if layout is not None:
+            arrays = attach_arrays(fds[0], layout)
+            self._arrays = take(arrays, slice(self._start, self._stop))
+            self._channel = LaneChannel(self._arrays)
+            self._channel.begin()
         for name, values in attributes.items():
-            self._set_attr(name, values)
-        if save >= 0:
-            self._save(save)
+            self.lanes.set_attr(name, values)
+            self._refresh()
 
-    def restore(
-        self, slot: int, saved: int, log: Sequence[tuple[str, Sequence[Any], bool]], seeds: Any
-    ) -> None:
-        """Restore the states in slot `saved`, and repeat the calls that were made after saving.
+    def restore(self, states: Any, log: Sequence[tuple[Any, ...]], seeds: Any) -> None:
+        """Restore `states`, and repeat the calls that were made after they were saved.
 
         `log` holds the method and arguments of each call, and whether the call raised an error. If
         it did, any error of the repeated call is ignored. `seeds` are the lanes' last seeds, which
@@ -214,183 +204,113 @@ class HostedLanes:
         Exception
             An error of a repeated call that raised no error the first time.
         """
-        self.lanes.start(seeds)
-        self.lanes.set_states(self._memory.saved[saved])
-        for method, args, raised in log:
-            try:
-                getattr(self, method)(slot, False, *args)
-            except Exception:
-                if not raised:
-                    raise
+        self.start(seeds, None)
+        self.lanes.set_states(states)
+        shared = self._arrays
+        # The shared arrays hold the results that the caller has, or still expects, of each lane.
+        self._arrays = tree_map(np.copy, shared)
+        try:
+            for method, args, kwargs, raised in log:
+                try:
+                    self.perform(method, args, kwargs, False)
+                except Exception:
+                    if not raised:
+                        raise
+        finally:
+            self._arrays = shared
 
-    # Methods of `Lanes`, which `perform` calls
+    # Methods that `perform` calls
 
-    def traits(self, slot: int, publish: bool) -> Traits:
+    def describe(self) -> Traits:
         """Return the `Traits` of the lanes."""
         return traits_of(self.lanes)
 
-    def spaces(self, slot: int, publish: bool) -> list[tuple[Any, Any]]:
-        """Return the observation and action space of each environment."""
-        return self.lanes.spaces
-
-    def start(
-        self, slot: int, publish: bool, seeds: Any, options: Any
-    ) -> tuple[Any, Any, list[dict[str, Any]]]:
+    def start(self, seeds: Any, options: Any) -> tuple[Any, Any, list[dict[str, Any]]]:
         """Reset all lanes; return the layout of their observations, the observations and the infos.
 
-        If the observations are in shared memory, ``None`` is returned in their place.
+        Nothing is written to shared memory.
         """
-        obs = self.lanes.start(seeds, options)
-        infos = list(self.lanes.infos)
-        if self._arrays is None or self._form is None:
-            return self.lanes.observation_layout, obs, infos
-        copy_rows(self._arrays.recent[slot], obs)
-        self._publish(slot, publish, None)
-        return self.lanes.observation_layout, None if self._form.shares_observations else obs, infos
+        self._objects = self.lanes.start(seeds, options)
+        return self.lanes.observation_layout, self._objects, list(self.lanes.infos)
 
-    def reset(
-        self, slot: int, publish: bool, lanes: Which, seeds: Any, options: Any
-    ) -> StepReply | None:
+    def reset(self, lanes: Which, seeds: Any, options: Any) -> Reply:
         """Start new episodes in `lanes`."""
-        obs = self._rows_to_write(slot, lanes)
-        self.lanes.reset(obs, lanes, seeds=seeds, options=options)
-        return self._reply(slot, publish, lanes, self._all(lanes), {})
+        self.lanes.reset(self._observations, lanes, seeds=seeds, options=options)
+        return self._reply(lanes, {})
 
     def step(
-        self, slot: int, publish: bool, method: str, actions: Any, lanes: Which, ended: Any
-    ) -> StepReply | None:
-        """Call `method` of the lanes: ``step``, ``step_next`` or ``step_same``.
+        self, method: str, lanes: Sequence[int] | None, actions: Any, ended: Any = None
+    ) -> Reply:
+        """Do a `Step`.
 
-        If `actions` or `ended` is ``None``, the array in the shared memory is used.
+        Parameters
+        ----------
+        method, lanes
+            See `Step`.
+        actions : str or tree of array
+            The field of `LaneArrays` that holds the actions, or the actions themselves.
+        ended : array bool, optional
+            See `Step`; by default that in the shared memory.
         """
-        arrays = self._memory
-        obs = self._rows_to_write(slot, lanes)
-        out = StepArrays(obs, arrays.rewards, arrays.terminated, arrays.truncated)
-        actions = arrays.actions if actions is None else actions
-        finals: dict[int, Any] = {}
-        if method == "step":
-            self.lanes.step(actions, out, lanes)
-        elif method == "step_next":
-            ended = arrays.ended if ended is None else ended
-            self.lanes.step_next(actions, out, ended, lanes)
-        else:
-            finals = self.lanes.step_same(actions, out, lanes)
-        return self._reply(slot, publish, lanes, self._all(lanes), finals)
-
-    def get_states(self, slot: int, publish: bool, lanes: Which) -> Row:
-        """Return state rows of `lanes`."""
-        return self.lanes.get_states(lanes)
-
-    def set_states(self, slot: int, publish: bool, rows: Row, lanes: Which, seeds: Any) -> None:
-        """Set the states of `lanes`; if `seeds` are given, replace the random generators too."""
-        self.lanes.set_states(rows, lanes, seeds)
-
-    def formats(self, slot: int, publish: bool) -> list[StateFormat]:
-        """Return the state format of each lane."""
-        return formats_of(self.lanes)
-
-    def call(
-        self, slot: int, publish: bool, name: str, args: Any, kwargs: Any, lanes: Which
-    ) -> list[Any]:
-        """Return attribute `name` of each environment of `lanes`, or the result of calling it."""
-        try:
-            return self.lanes.call(name, *args, lanes=lanes, **kwargs)
-        finally:
-            self._refresh()
-
-    def set_attr(self, slot: int, publish: bool, name: str, values: Sequence[Any]) -> None:
-        """Set an attribute of every environment."""
-        self._set_attr(name, values)
-
-    def are_wrapped(self, slot: int, publish: bool, wrapper_class: type) -> list[bool]:
-        """Return whether each environment has a wrapper of this class."""
-        return self.lanes.are_wrapped(wrapper_class)
+        arrays = self._arrays
+        out = StepArrays(self._observations, arrays.rewards, arrays.terminated, arrays.truncated)
+        actions = getattr(arrays, actions) if isinstance(actions, str) else actions
+        step = Step(method, actions, out, lanes, arrays.ended if ended is None else ended)
+        self.lanes.collect(step)
+        return self._reply(lanes, step.finals)
 
     def close(self) -> None:
         """Close the environments."""
         self.lanes.close()
 
     @property
-    def _memory(self) -> LaneArrays:
-        assert self._arrays is not None
-        return self._arrays
-
-    def _set_attr(self, name: str, values: Sequence[Any]) -> None:
-        try:
-            self.lanes.set_attr(name, values)
-        finally:
-            self._refresh()
+    def _observations(self) -> Any:
+        shared = self._arrays.observations
+        return self._objects if shared is None else shared
 
     def _refresh(self) -> None:
         self.lanes = self.lanes.refreshed()
         self.lanes.hide()
 
-    def _all(self, lanes: Which) -> Sequence[int]:
-        return range(self.lanes.num_lanes) if lanes is None else [int(lane) for lane in lanes]
-
-    def _rows_to_write(self, slot: int, lanes: Which) -> Any:
-        """Return the arrays of `slot`, to write observations into.
-
-        If only some lanes will be written, first copy the last observations of all lanes there.
-        """
-        recent = self._memory.recent
-        if lanes is not None:
-            copy_rows(recent[slot], recent[1 - slot])
-        return recent[slot]
-
-    def _reply(
-        self, slot: int, publish: bool, lanes: Which, informed: Sequence[int], finals: Any
-    ) -> StepReply | None:
-        infos, columns = {}, self.lanes.info_columns() if informed else None
+    def _reply(self, lanes: Which, finals: Any) -> Reply:
         form: Form = ()
-        if not columns:
-            infos = {lane: info for lane in informed if (info := self.lanes.infos[lane])}
-        elif found := self._columns.write(columns):
-            form, columns = found, None
-        self._publish(slot, publish, lanes)
-        if not self._shares_observations:
-            rows = slice(None) if lanes is None else np.asarray(lanes, np.intp)
-            return StepReply(infos, columns, form, finals, take(self._memory.recent[slot], rows))
-        has_more = infos or columns or form or finals
-        return StepReply(infos, columns, form, finals, None) if has_more else None
+        columns = self.lanes.info_columns()
+        if columns and self._channel is not None:
+            form = self._channel.write_columns(columns) or ()
+        infos = {}
+        if not form:
+            chosen = range(self.lanes.num_lanes) if lanes is None else lanes
+            found = self.lanes.infos
+            infos = {lane: info for lane in chosen if (info := found[lane])}
+        obs = None
+        if self._arrays.observations is None:
+            obs = self._objects if lanes is None else take(self._objects, np.asarray(lanes, int))
+        return Reply(form, infos, finals, obs)
 
-    def _pickled(self, reply: Any) -> bytes:
-        usual = isinstance(reply, StepReply) and reply.is_usual
-        if usual and reply.form == self._usual[0]:
-            return self._usual[1]
+    def _pickled(self, value: Any, states: Any) -> bytes:
+        # A plain tuple is pickled and unpickled in half the time.
+        plain = tuple(value) if isinstance(value, Reply) else value
         try:
-            pickled = dumps(reply)
-            self._usual = (reply.form, pickled) if usual else self._usual
-            return pickled
+            return dumps((plain, states))
         except BaseException as error:
             infos = list(enumerate(self.lanes.infos))
-            if isinstance(reply, StepReply):
-                infos += [(lane, info) for lane, (_, info) in reply.finals.items()]
+            if isinstance(value, Reply):
+                infos += [(lane, info) for lane, (_, info) in value.finals.items()]
             for lane, info in infos:
-                for key, value in info.items():
-                    if not is_portable(value):
+                for key, each in info.items():
+                    if not is_portable(each):
                         number = self._start + lane
                         add_note(error, f"the info {key!r} of lane {number} cannot be pickled")
             raise
 
-    def _publish(self, slot: int, publish: bool, lanes: Which) -> None:
-        if publish:
-            rows = ... if lanes is None else np.asarray(lanes, np.intp)
-            copy_rows(self._memory.observations, self._memory.recent[slot], rows)
-
-    def _save(self, slot: int) -> None:
-        self.lanes.get_states(out=self._memory.saved[slot])
-
 
 def traits_of(lanes: Lanes) -> Traits:
     """Return the `Traits` of `lanes`."""
-    return Traits(lanes.has_states)
-
-
-def formats_of(lanes: Lanes) -> list[StateFormat]:
-    """Return the state format of each lane."""
-    found = lanes.formats
-    return found if len(found) == lanes.num_lanes else found * lanes.num_lanes
+    formats: list[StateFormat] = []
+    if lanes.has_states:
+        formats = lanes.formats
+        formats = formats if len(formats) == lanes.num_lanes else formats * lanes.num_lanes
+    return Traits(lanes.spaces, lanes.has_states, formats)
 
 
 def make_part(sources: Sources, start: int, stop: int, *, vectorise: bool = True) -> Lanes:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import abc
 import operator
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeGuard
+from weakref import WeakValueDictionary
 
 import numpy as np
 from gymnasium.spaces import Space
@@ -18,9 +20,7 @@ from plangym_like.env import PlanEnv
 from plangym_like.errors import InputError, SnapshotError, StateError
 from plangym_like.snapshots.chains import links
 from plangym_like.states.rows import Row, StateFormat
-from plangym_like.vector.lane_stats import LaneStats
-from plangym_like.vector.last_users import note_user
-from plangym_like.vector.step_arrays import Flags, StepArrays
+from plangym_like.vector.step_arrays import Flags, Step, StepArrays
 from plangym_like.vector.tree import (
     layout_of_space,
     take,
@@ -33,6 +33,36 @@ Which = Sequence[int] | NDArray[np.intp] | None
 # A seed, and options for ``reset``, for each of these lanes; ``None`` for none.
 Seeds = Sequence[int | None] | None
 Options = Sequence[dict[str, Any] | None] | None
+
+
+# Which lanes last started each environment of this process, by ``id(env)``. Lanes keep their
+# environments alive, so no other object gets their ids.
+_users: WeakValueDictionary[int, Lanes] = WeakValueDictionary()
+
+
+@dataclass(slots=True)
+class LaneStats:
+    """Counters of processes that died or were restarted, and of the lanes affected.
+
+    Attributes
+    ----------
+    deaths : int
+        Processes that died, or were killed because they hung.
+    timeouts : int
+        Processes that were killed because they hung.
+    restarts : int
+        Processes that were started again.
+    lanes_ended : int
+        Episodes that steps have reported as ended because the process of their lane died.
+    lanes_restored : int
+        Lanes whose states were restored, so that their episodes continued.
+    """
+
+    deaths: int = 0
+    timeouts: int = 0
+    restarts: int = 0
+    lanes_ended: int = 0
+    lanes_restored: int = 0
 
 
 class Lanes(abc.ABC):
@@ -121,7 +151,8 @@ class Lanes(abc.ABC):
         `seeds` and `options`, one for each lane, are passed to the environments' ``reset``. This
         method may be called again.
         """
-        note_user(self.envs, self)
+        for env in self.envs:
+            _users[id(env.unwrapped)] = self
         obs = self.new_observations()
         # Not the method of a subclass, which may leave out what only the first reset needs.
         Lanes.reset(self, obs, seeds=seeds, options=options)
@@ -220,6 +251,55 @@ class Lanes(abc.ABC):
 
     def _final_observation(self, lane: int, obs: Any) -> Any:
         return tree_map(owned, take(obs, lane))
+
+    # Steps that need not be waited for
+
+    @property
+    def parts(self) -> list[range]:
+        """The lanes of each process that steps lanes; this process steps the first part."""
+        return [range(self.num_lanes)]
+
+    def submit(self, step: Step) -> None:
+        """Begin a step in other processes, without waiting; `collect` completes it.
+
+        Several steps may have been submitted, but only one for each of `parts`.
+        """
+
+    def is_done(self, step: Step) -> bool:
+        """Return whether the other processes have done a step, so that `collect` won't wait.
+
+        This is false if this process has to do a part of the step.
+        """
+        return False
+
+    def collect(self, step: Step) -> None:
+        """Complete a step that was submitted; write its results into ``step.out`` and `infos`.
+
+        If a step has rows for more lanes than these, they are the first ones; the others are left
+        to other processes.
+
+        Raises
+        ------
+        Exception
+            See `step`.
+        """
+        rows, lanes, out = slice(0, self.num_lanes), step.lanes, step.out
+        if lanes is not None:
+            lanes = [lane for lane in lanes if lane < self.num_lanes]
+            if not lanes:
+                return
+        actions, obs = take(step.actions, rows), take(out.obs, rows)
+        out = StepArrays(obs, out.rewards[rows], out.terminated[rows], out.truncated[rows])
+        if step.method == "step_same":
+            step.finals.update(self.step_same(actions, out, lanes))
+        elif step.method == "step_next":
+            assert step.ended is not None
+            self.step_next(actions, out, step.ended[rows], lanes)
+        else:
+            self.step(actions, out, lanes)
+
+    def wait(self, seconds: float) -> None:
+        """Wait until another process has done its part of a step, but at most `seconds`."""
 
     def check_not_used_elsewhere(self) -> None:
         """Raise `InputError` if other code has used or changed the environments since `start`.
@@ -364,6 +444,11 @@ class Lanes(abc.ABC):
         """Close the environments."""
         for env in self.envs:
             env.close()
+
+
+def last_user(env: Any) -> Lanes | None:
+    """Return the lanes that last started `env`; ``None`` if they do not exist any more."""
+    return _users.get(id(env.unwrapped))
 
 
 def is_plan_env(env: Any) -> TypeGuard[PlanEnv]:

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import pickle
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from plangym_like.batch.ownership import owned
 from plangym_like.errors import WorkerDiedError
-from plangym_like.processes.pool import WorkerPool
+from plangym_like.processes.child import processor_seconds
+from plangym_like.processes.external_process import ExternalProcess
+from plangym_like.processes.pool import WorkerHandle, WorkerPool
 from plangym_like.processes.remote_errors import portable_result
-from plangym_like.processes.wire import loads
-from plangym_like.vector.hosted_lanes import HostedLanes
-from plangym_like.vector.lane_memory import LaneMemory
-from plangym_like.vector.lane_stats import LaneStats
-from plangym_like.vector.lanes import seed_after_loss
-from plangym_like.vector.lanes_worker import Job, KeptCall, LanesWorker, Loss, Outcome
-from plangym_like.vector.tree import tree_map
+from plangym_like.vector.hosted_lanes import HostedLanes, Reply
+from plangym_like.vector.lanes import LaneStats, Which, seed_after_loss
+from plangym_like.vector.memory import LaneChannel, SharedArrays
+from plangym_like.vector.tree import take
 
 logger = logging.getLogger("plangym_like")
 
@@ -32,21 +36,189 @@ _SLEEP_SECONDS, _AWAY_SECONDS = 0.5, 1.0
 # How many times a job is tried on a new process. In the last try, lanes begin new episodes even if
 # there are saved states, because continuing from these states may kill the processes.
 _ATTEMPTS = 3
-
 # How long a process that uses the processor may take to make its environments: it may be importing
 # modules on a busy machine. One that does nothing is late after `start_timeout` seconds.
 _BUSY_START_SECONDS = 60.0
+
+# Jobs that change nothing, and jobs that are repeated if the lanes had to begin new episodes.
+_READING = frozenset(("get_states", "describe", "are_wrapped"))
+_REPEATED = frozenset(("start", "reset", "set_states", "set_attr")) | _READING - {"get_states"}
+# A repeated call of these may have a different effect, so states are saved after each of them.
+_SAVED_AFTER = frozenset(("start", "call", "set_attr"))
+
+# The dtypes that NumPy gives to Python's own numbers.
+_PYTHONS = (np.dtype(float), np.dtype(int), np.dtype(bool))
 
 
 class _LostWorkerError(Exception):
     """A process died, or hung."""
 
 
-class LanesPool(WorkerPool[LanesWorker]):
-    """Runs jobs in all processes at once, and replaces processes that die or hang.
+class Job(NamedTuple):
+    """One call of a method of `HostedLanes` or of its lanes.
 
-    After an interrupt, the next call first waits until every process has done its pending work.
-    Otherwise, a reply to the interrupted call could be taken for a reply to the next call.
+    Attributes
+    ----------
+    method : str
+    args : tuple
+    kwargs : dict
+    kept_args : callable, optional
+        Returns arguments for repeating the call later; needed if `args` refer to memory that
+        changes.
+    """
+
+    method: str
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = {}
+    kept_args: Callable[[], tuple[Any, ...]] | None = None
+
+
+class Outcome(NamedTuple):
+    """The outcome of a job.
+
+    Attributes
+    ----------
+    reply : object
+        The value that the job's method returned.
+    error : Exception or None
+        The exception that the job raised.
+    is_lost : bool
+        Whether the process died in a step, so that the lanes had to begin new episodes; see
+        `LanesWorker.lost`. There is no reply then.
+    """
+
+    reply: Any = None
+    error: Exception | None = None
+    is_lost: bool = False
+
+
+class LanesWorker(WorkerHandle):
+    """A process that hosts the lanes ``start:stop``, and what is needed to replace it.
+
+    Attributes
+    ----------
+    start, stop : int
+    rows : slice
+        The same lanes as a slice.
+    job : Job or None
+        The job that was submitted and has not been collected yet.
+    fresh : bool
+        Whether the process has to be prepared before its next job: it is new, or not attached yet.
+    sent_at : float
+        When the task was sent.
+    channel : LaneChannel or None
+        Requests steps from the process through shared memory.
+    rung : bool
+        Whether the job was requested through `channel`.
+    info_columns : dict of str to array, or None
+        The infos of the lanes as arrays, if they all come from the last step.
+    saving : bool
+        Whether the current job saves states.
+    states : array uint8
+        The last saved states.
+    log : list of tuple, or None
+        The calls since states were saved: method, arguments, and whether the call raised an error.
+        ``None`` if the states cannot be restored.
+    seeds : list of int or None
+        The last seed that each lane was given.
+    num_losses : int
+        How often the lanes had to begin new episodes.
+    lost : set of int
+        The lanes whose episodes were lost, and that have not been reset or set to a state since.
+        Lanes are counted from 0 within the process.
+    begun : (tree of array, list of dict)
+        The first observations and infos of the new episodes of these lanes.
+    """
+
+    def __init__(self, process: ExternalProcess, index: int, start: int, stop: int) -> None:
+        super().__init__(process, index)
+        self.start, self.stop = start, stop
+        self.rows = slice(start, stop)
+        self.job: Job | None = None
+        self.fresh = self.rung = self.saving = False
+        self.sent_at = 0.0
+        self.channel: LaneChannel | None = None
+        self.info_columns: dict[str, NDArray[Any]] | None = None
+        self._infos: list[dict[str, Any]] = [{} for _ in range(self.num_lanes)]
+        self.states: Any = None
+        self.log: list[tuple[Any, ...]] | None = None
+        self.seeds: list[int | None] = [None] * self.num_lanes
+        self.num_losses = 0
+        self.lost: set[int] = set()
+        self.begun: tuple[Any, list[dict[str, Any]]] = None, []
+        self._processor_seconds: float | None = 0.0
+        self._ran_at = 0.0
+
+    @property
+    def num_lanes(self) -> int:
+        """The number of lanes that the process hosts."""
+        return self.stop - self.start
+
+    def last_ran_at(self) -> float:
+        """Return when a call of this method last found that the process had used the processor.
+
+        If this is not known, the process counts as running.
+        """
+        seconds = processor_seconds(self.process.pid)
+        if seconds is None or seconds != self._processor_seconds:
+            self._processor_seconds, self._ran_at = seconds, time.monotonic()
+        return self._ran_at
+
+    def own(self, lanes: Which) -> Sequence[int]:
+        """Return which of `lanes` this process hosts, counted from 0; ``None`` means all."""
+        if lanes is None:
+            return range(self.num_lanes)
+        return [int(lane) - self.start for lane in lanes if self.start <= lane < self.stop]
+
+    def keep_seeds(self, own: Sequence[int], seeds: Sequence[int | None] | None) -> None:
+        """Record the seeds that the lanes `own` were reset with; ``None`` changes nothing."""
+        if seeds is not None:
+            for lane, seed in zip(own, seeds, strict=True):
+                self.seeds[lane] = self.seeds[lane] if seed is None else seed
+
+    @property
+    def infos(self) -> list[dict[str, Any]]:
+        """The info from the last reset or step of each lane."""
+        columns, self.info_columns = self.info_columns, None
+        if columns is not None:
+            self._infos = [{} for _ in range(self.num_lanes)]
+            for name, column in columns.items():
+                plain = column.ndim == 1 and column.dtype in _PYTHONS
+                # Copied, because the next step overwrites columns in shared memory.
+                values = column.tolist() if plain else column.copy()
+                for info, value in zip(self._infos, values, strict=True):
+                    info[name] = value
+        return self._infos
+
+    def take_infos(self, own: Sequence[int] | None, reply: Reply) -> None:
+        """Replace the infos of the lanes `own` (``None``: all) with those in `reply`."""
+        if reply.form and self.channel is not None:
+            self.info_columns = self.channel.read_columns(reply.form)
+            return
+        if own is None:
+            own, self.info_columns = range(self.num_lanes), None
+        infos = self.infos
+        for lane in own:
+            infos[lane] = reply.infos.get(lane) or {}
+
+    def start_task(self, fn: Callable[..., Any], *args: Any, fds: Sequence[int] = ()) -> None:
+        """Call ``fn(hosted, *args)`` in the process."""
+        self.sent_at = time.monotonic()
+        super().start_task(fn, *args, fds=fds)
+
+    def restart(self) -> None:
+        """Replace the process with a new one, whose lanes have not been started."""
+        self.fresh, self.rung = True, False
+        super().restart()
+
+
+class LanesPool(WorkerPool[LanesWorker]):
+    """Runs jobs in processes, and replaces processes that die or hang.
+
+    `submit` starts a job of one process, and `collect` returns its outcome. Jobs of several
+    processes run at the same time, and may be collected in any order. If a job was never collected,
+    because the caller was interrupted, the next `submit` for this process waits until it is over.
+    Otherwise, its reply could be taken for that of the next job.
 
     Parameters
     ----------
@@ -62,8 +234,8 @@ class LanesPool(WorkerPool[LanesWorker]):
 
     Attributes
     ----------
-    memory : LaneMemory or None
-        See `share`.
+    memory : SharedArrays or None
+        `LaneArrays` of all lanes; see `share`.
     attributes : dict of str to list
         Attributes to set in the environments of new processes, with one value per lane.
     """
@@ -81,11 +253,12 @@ class LanesPool(WorkerPool[LanesWorker]):
     ) -> None:
         super().__init__(workers, start_timeout=start_timeout, counts=stats)
         self.timeout = timeout
-        self.memory: LaneMemory | None = None
+        self.memory: SharedArrays | None = None
         self.attributes: dict[str, Sequence[Any]] = {}
         self._checkpoint_every = checkpoint_every
         self._stats = stats
-        self._running = False
+        # Whether a process has died since a job was last done.
+        self._has_deaths = False
         self._waits_to_sleep = 0
         self._looked_at = time.monotonic()
 
@@ -95,87 +268,66 @@ class LanesPool(WorkerPool[LanesWorker]):
             return True
         return now - max(worker.started_at, worker.last_ran_at()) > limit
 
-    def share(self, memory: LaneMemory) -> None:
-        """Attach the processes to `memory`; if `checkpoint_every` is given, save states."""
-        self.settle()
-        self._running = True
+    def share(self, memory: SharedArrays) -> None:
+        """Attach the processes to `memory`, the `LaneArrays` of all lanes."""
         for worker in self.workers:
             worker.fresh = True
         self.memory = memory
         for worker in self.workers:
-            part = memory.arrays.part(worker.start, worker.stop)
-            worker.bell = part.bell() if memory.shares_observations else None
-            worker.columns = part.columns()
+            worker.channel = LaneChannel(take(memory.arrays, worker.rows))
             with contextlib.suppress(_LostWorkerError):  # the next job replaces the process
-                self._attach(worker, save=self._checkpoint_every is not None)
+                self._attach(worker)
                 worker.fresh = False
-        self._running = False
 
-    def run(
-        self,
-        jobs: Sequence[tuple[LanesWorker, Job]],
-        here: Callable[[], None],
-        *,
-        publish: bool = False,
-    ) -> tuple[list[Outcome], Exception | None]:
-        """Run `jobs` in their processes, and meanwhile call `here` in this process.
+    # Jobs
 
-        Parameters
-        ----------
-        jobs : sequence of (LanesWorker, Job)
-            In the order of the lanes.
-        here : callable
-        publish : bool
-            See `HostedLanes.perform`.
+    def submit(self, worker: LanesWorker, job: Job) -> None:
+        """Start a job; do not wait for it, unless an earlier one has not been collected."""
+        if worker.job is not None or worker.task is not None:
+            self.drop(worker)
+        worker.job = job
+        if worker.fresh:
+            return  # `collect` prepares the process first
+        worker.saving = self._checkpoint_every is not None and self._saves_after(worker, job)
+        if worker.channel is not None and job.method == "step" and not worker.saving:
+            method, own, actions = job.args
+            if own is None and type(actions) is str:
+                worker.rung = worker.channel.ring(method, actions)
+        if not worker.rung:
+            self._send(worker, job)
 
-        Returns
-        -------
-        list of Outcome
-            One for each job.
-        Exception or None
-            The exception that `here` raised.
+    def _saves_after(self, worker: LanesWorker, job: Job) -> bool:
+        """Return whether states are saved after the job."""
+        every, log = self._checkpoint_every, worker.log
+        is_started = self.memory is not None or job.method == "start"
+        if every is None or not is_started or job.method in _READING:
+            return False
+        return log is None or len(log) + 1 >= every or job.method in _SAVED_AFTER
+
+    def _send(self, worker: LanesWorker, job: Job) -> None:
+        worker.start_task(HostedLanes.perform, job.method, job.args, job.kwargs, worker.saving)
+
+    def collect(self, worker: LanesWorker) -> Outcome:
+        """Wait until the worker's job is done, and return its outcome.
 
         Raises
         ------
         WorkerStartError, WorkerDiedError
             Processes died repeatedly.
         """
-        self.settle()
-        self._running = True
-        for worker, job in jobs:
-            usable = worker.task is None and (not worker.fresh or self.memory is None)
-            if usable and not self._ring(worker, job, publish):
-                self._send(worker, job, publish)
-        failure = None
-        try:
-            here()
-        except Exception as error:
-            failure = error
-        outcomes = [self._outcome(worker, job, publish) for worker, job in jobs]
-        self._running = False
-        return outcomes, failure
-
-    def begin(self, worker: LanesWorker, job: Job) -> None:
-        """Start a job without waiting for it; call `end` for it before the next `run`.
-
-        Jobs of other processes may run at the same time, and may be ended in any order.
-        """
-        self._running = True
-        if worker.is_unsettled:
-            self._settle([worker])
-        if worker.task is None and not worker.fresh:
-            self._send(worker, job, publish=False)
+        if worker.rung and worker.channel is not None:
+            worker.rung = False
+            if self._look_for(worker.channel.is_done) and (reply := worker.channel.reply()):
+                return self._take(worker, reply)
+            worker.start_task(HostedLanes.collect)
+        if worker.task is not None and self._wait_for_task(worker):
+            return self._take(worker, None)
+        return self._recover(worker)
 
     def is_over(self, worker: LanesWorker) -> bool:
-        """Return whether the worker's job is done or has timed out, so that `end` need not wait."""
+        """Return whether the worker's job is done or has timed out: `collect` would not wait."""
         task = worker.task
         return task is None or task.done() or time.monotonic() >= worker.sent_at + self.timeout
-
-    def end(self, worker: LanesWorker, job: Job) -> Outcome:
-        """Return the outcome of a job that `begin` has started; see `run`."""
-        outcome = self._outcome(worker, job, publish=False)
-        self._running = any(each.is_unsettled for each in self.workers)
-        return outcome
 
     def look(self, seconds: float = 0.0) -> None:
         """Wait up to `seconds` for a reply or death; replace processes that died without a job."""
@@ -188,56 +340,21 @@ class LanesPool(WorkerPool[LanesWorker]):
         self.tend()
         self._looked_at = time.monotonic()
 
-    def settle(self) -> None:
-        """After an interrupt, wait until all processes have done their pending work."""
-        if self._running:
-            self._settle(self.workers)
-            self._running = False
-
-    def _settle(self, workers: Sequence[LanesWorker]) -> None:
-        for worker in workers:
-            worker.interrupted = worker.rung = False
-            if worker.task is None and worker.ready:
-                worker.start_task(HostedLanes.pass_by)
-        for worker in workers:
-            if worker.task is not None:
-                if self._wait_for_task(worker):
-                    worker.take_task()
-                else:
-                    self.replace_dead(worker)
-            if worker.busy_with_job:
-                # It is unknown whether its last job was done.
-                worker.log, worker.busy_with_job = None, False
-
-    def _ring(self, worker: LanesWorker, job: Job, publish: bool) -> bool:
-        """Request a job through shared memory; return False if that is impossible."""
-        if worker.bell is None or not job.is_shared or self._is_saved_after(worker, job):
-            return False
-        worker.saving, worker.busy_with_job = False, True
-        worker.rung = worker.bell.ring(job.args[0], 1 - worker.slot, publish)
-        return worker.rung
-
-    def _send(self, worker: LanesWorker, job: Job, publish: bool) -> None:
-        worker.saving = self._is_saved_after(worker, job)
-        worker.busy_with_job = not job.reads
-        save = 1 - worker.saved if worker.saving else -1
-        worker.start_task(HostedLanes.perform, job.method, job.args, 1 - worker.slot, publish, save)
-
-    def _is_saved_after(self, worker: LanesWorker, job: Job) -> bool:
-        every = self._checkpoint_every
-        if every is None or job.reads or self.memory is None:
-            return False
-        return job.saves or worker.log is None or len(worker.log) + 1 >= every
-
-    def _outcome(self, worker: LanesWorker, job: Job, publish: bool) -> Outcome:
-        if worker.rung and worker.bell is not None:
-            worker.rung = False
-            if self._look_for(worker.bell.is_done) and (reply := worker.bell.reply()):
-                return self._take(worker, job, reply)
-            worker.start_task(HostedLanes.collect)
-        if worker.task is not None and self._wait_for_task(worker):
-            return self._take(worker, job)
-        return self._recover(worker, job, publish)
+    def drop(self, worker: LanesWorker) -> None:
+        """If a job was never collected, wait until it is over, and ignore its outcome."""
+        if worker.job is None and worker.task is None:
+            return
+        worker.interrupted = worker.rung = False
+        if worker.task is None and worker.ready:
+            worker.start_task(HostedLanes.pass_by)
+        if worker.task is not None:
+            if self._wait_for_task(worker):
+                worker.take_task()
+            else:
+                self.replace_dead(worker)
+        if worker.job is not None and worker.job.method not in _READING:
+            worker.log = None  # it is unknown whether the job was done
+        worker.job = None
 
     def _wait_for_task(self, worker: LanesWorker) -> bool:
         """Wait for the worker's task; return False if the process has died or takes too long."""
@@ -271,44 +388,51 @@ class LanesPool(WorkerPool[LanesWorker]):
                 return False
         return True
 
-    def _take(self, worker: LanesWorker, job: Job, reply: Any = None) -> Outcome:
-        """Return the outcome of a finished job; record what is needed to restore the lanes."""
-        self.policy.note_progress()
+    def _take(self, worker: LanesWorker, reply: memoryview | None) -> Outcome:
+        """Return the outcome of a finished job; record what is needed to restore the lanes.
+
+        `reply` is that from the channel; ``None`` means that of the worker's task.
+        """
+        if self._has_deaths:
+            self.policy.note_progress()
+            self._has_deaths = False
+        job, log = worker.job, worker.log
+        assert job is not None
         # Outside the `try`: an exception that a signal handler raises must not become the outcome.
         task = worker.take_task() if reply is None else None
+        error, value = None, None
         try:
-            reply = worker.unpickled(reply if task is None else portable_result(task))
-        except Exception as error:
-            if job.saves:
+            pickled: Any = reply if task is None else portable_result(task)
+            value, states = pickle.loads(pickled)
+        except Exception as failure:
+            error = failure
+        if worker.saving and error is None:
+            worker.states, worker.log = states, []
+        elif log is not None and job.method not in _READING:
+            if error is not None and job.method in _SAVED_AFTER:
                 worker.log = None
-            elif worker.log is not None and not job.reads:
-                # Repeating the job raises the same error, and leaves the lanes in the same states.
-                worker.log.append(job.kept(raised=True))
-            worker.busy_with_job = False
-            return Outcome(error=error)
-        if job.starts:
+            else:
+                # A call that raised an error raises it again when it is repeated.
+                args = owned(job.args) if job.kept_args is None else job.kept_args()
+                log.append((job.method, args, dict(job.kwargs), error is not None))
+        if job.method == "start" and error is None:
             worker.fresh = False
-        if job.writes:
-            worker.slot = 1 - worker.slot
-        if worker.saving:
-            worker.saved, worker.log = 1 - worker.saved, []
-        elif worker.log is not None and not job.reads:
-            worker.log.append(job.kept(raised=False))
-        worker.busy_with_job = False
-        return Outcome(reply)
+        worker.job = None
+        return Outcome(value, error)
 
     # Deaths
 
-    def _recover(self, worker: LanesWorker, job: Job, publish: bool) -> Outcome:
+    def _recover(self, worker: LanesWorker) -> Outcome:
         """Replace a process that has died or hung, restore its lanes, and repeat the job."""
-        worker.busy_with_job = False
-        last = None if self.memory is None else self._observations(worker, worker.slot)
+        job = worker.job
+        assert job is not None
         for attempt in range(_ATTEMPTS):
             if attempt == _ATTEMPTS - 1:
                 worker.log = None
             with contextlib.suppress(_LostWorkerError):
                 self._renew(worker)
-                return self._repeat(worker, job, publish, last)
+                return self._repeat(worker, job)
+        worker.job = None
         raise WorkerDiedError(
             f"the process of lanes {worker.start} to {worker.stop - 1} died {_ATTEMPTS} times in "
             f"{job.method!r}; its input seems to be the cause",
@@ -321,6 +445,7 @@ class LanesPool(WorkerPool[LanesWorker]):
         if worker.task is not None or not worker.process.is_alive():
             pid, exitcode = worker.process.pid, worker.process.exitcode
             self.replace_dead(worker)
+            self._has_deaths = True
             self.policy.note_death_without_progress(
                 WorkerDiedError(f"process {pid} ended with exit status {exitcode}", pid, exitcode)
             )
@@ -328,37 +453,41 @@ class LanesPool(WorkerPool[LanesWorker]):
             self.wait(_SLEEP_SECONDS)
             self.tend()
 
-    def _repeat(self, worker: LanesWorker, job: Job, publish: bool, last: Any) -> Outcome:
+    def _repeat(self, worker: LanesWorker, job: Job) -> Outcome:
         """Restore the lanes in a new process, or begin new episodes; repeat the job if possible."""
-        loss = None
+        is_lost = False
         try:
-            self._attach(worker, save=False)
-            if not job.starts and worker.log is not None:
+            self._attach(worker)
+            if job.method != "start" and worker.log is not None:
                 self._restore(worker, worker.log)
-            elif not job.starts and self.memory is not None:
-                loss = self._begin_again(worker, last)
+            elif job.method != "start" and self.memory is not None:
+                self._begin_again(worker)
+                is_lost = True
         except _LostWorkerError:
             raise
         except Exception as error:
+            worker.job = None
             return Outcome(error=error)
-        worker.fresh = job.starts
-        if loss is None or job.repeats:
-            self._send(worker, job, publish)
+        worker.fresh = job.method == "start"
+        if not is_lost or job.method in _REPEATED:
+            worker.saving = self._saves_after(worker, job)
+            self._send(worker, job)
             if not self._wait_for_task(worker):
                 raise _LostWorkerError
-            return self._take(worker, job)._replace(loss=loss)
-        if job.reads or job.saves:
-            died = WorkerDiedError(
-                f"the process of lanes {worker.start} to {worker.stop - 1} died; their episodes "
-                "end with their next step"
-            )
-            return Outcome(error=died, loss=loss)
-        return Outcome(loss=loss)
+            return self._take(worker, None)
+        worker.job = None
+        if job.method == "step":
+            return Outcome(is_lost=True)
+        died = WorkerDiedError(
+            f"the process of lanes {worker.start} to {worker.stop - 1} died; their episodes end "
+            "with their next step"
+        )
+        return Outcome(error=died)
 
-    def _restore(self, worker: LanesWorker, log: list[KeptCall]) -> None:
+    def _restore(self, worker: LanesWorker, log: list[tuple[Any, ...]]) -> None:
+        given = worker.states, log, worker.seeds
         try:
-            slots = 1 - worker.slot, worker.saved
-            self._ask(worker, HostedLanes.restore, *slots, log, worker.seeds)
+            self._ask(worker, HostedLanes.restore, *given)
         except _LostWorkerError:
             raise
         except Exception as error:
@@ -369,32 +498,17 @@ class LanesPool(WorkerPool[LanesWorker]):
             raise _LostWorkerError from error
         self._stats.lanes_restored += worker.num_lanes
 
-    def _begin_again(self, worker: LanesWorker, last: Any) -> Loss:
+    def _begin_again(self, worker: LanesWorker) -> None:
         worker.num_losses += 1
         seeds = [seed_after_loss(seed, worker.num_losses) for seed in worker.seeds]
-        assert self.memory is not None
-        slot = 1 - worker.slot
-        job = "start", (seeds, None), slot, False, -1
-        _, obs, infos = loads(self._ask(worker, HostedLanes.perform, *job))
-        if obs is None:
-            obs = self._observations(worker, slot)
-        worker.slot = slot
-        worker.loss = Loss(last, obs, infos)
-        return worker.loss
+        pickled = self._ask(worker, HostedLanes.perform, "start", (seeds, None), {}, False)
+        (_, obs, infos), _ = pickle.loads(pickled)
+        worker.begun, worker.lost = (obs, infos), set(range(worker.num_lanes))
 
-    def _observations(self, worker: LanesWorker, slot: int) -> Any:
-        """Return a copy of the observations of the worker's lanes in slot `slot`."""
-        assert self.memory is not None
-        return tree_map(lambda rows: rows[worker.rows].copy(), self.memory.arrays.recent[slot])
-
-    def _attach(self, worker: LanesWorker, *, save: bool) -> None:
-        memory = self.memory
-        form, fds = (None, []) if memory is None else (memory.form, [memory.fd])
+    def _attach(self, worker: LanesWorker) -> None:
+        layout, fds = (None, []) if self.memory is None else (self.memory.layout, [self.memory.fd])
         attributes = {name: values[worker.rows] for name, values in self.attributes.items()}
-        slot = 1 - worker.saved if save else -1
-        self._ask(worker, HostedLanes.attach, form, attributes, slot, fds=fds)
-        if save:
-            worker.saved, worker.log = slot, []
+        self._ask(worker, HostedLanes.attach, layout, attributes, fds=fds)
 
     def _ask(
         self, worker: LanesWorker, fn: Callable[..., Any], *args: Any, fds: Sequence[int] = ()

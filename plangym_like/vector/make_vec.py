@@ -20,7 +20,6 @@ from plangym_like.processes.start_methods import check_start_method
 from plangym_like.snapshots.trial import trials_shared
 from plangym_like.support.arguments import as_count, several_agents
 from plangym_like.vector.async_vector_env import AsyncPlanVectorEnv
-from plangym_like.vector.lane_parts import check_replacing
 from plangym_like.vector.lanes import Lanes
 from plangym_like.vector.make_lanes import (
     EnvSource,
@@ -30,7 +29,7 @@ from plangym_like.vector.make_lanes import (
     sample_episode,
     sample_of,
 )
-from plangym_like.vector.process_lanes import ProcessLanes
+from plangym_like.vector.process_lanes import ProcessLanes, check_replacing
 from plangym_like.vector.sequential_lanes import SequentialLanes, as_gym_env
 from plangym_like.vector.vector_env import PlanVectorEnv
 

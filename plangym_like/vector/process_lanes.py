@@ -2,26 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from itertools import chain, pairwise
 from typing import Any
 
+import numpy as np
 from gymnasium.spaces import Space
 from numpy.typing import NDArray
 
-from plangym_like.errors import InputError, WorkerDiedError
+from plangym_like.batch.ownership import owned
+from plangym_like.errors import ClosedError, InputError, WorkerDiedError
+from plangym_like.execution.known_ids import known_ids
 from plangym_like.execution.short_episode import ShortEpisode
+from plangym_like.processes.child import check_can_start
+from plangym_like.processes.external_process import ExternalProcess
+from plangym_like.processes.remote_errors import is_portable
+from plangym_like.snapshots.trial import known_trials
 from plangym_like.states.rows import Row, StateFormat
-from plangym_like.vector.hosted_lanes import Sources, Traits, formats_of, traits_of
-from plangym_like.vector.lane_memory import LaneForm, LaneMemory
-from plangym_like.vector.lane_parts import LaneParts, count_lanes, places_of, raise_first
-from plangym_like.vector.lane_stats import LaneStats
-from plangym_like.vector.lanes import Lanes, Options, Seeds, Which, checked_reseeds, checked_states
-from plangym_like.vector.lanes_worker import Job, LanesWorker
+from plangym_like.support.arguments import as_count, check_seconds
+from plangym_like.vector.hosted_lanes import (
+    HostedLanes,
+    Reply,
+    Sources,
+    Traits,
+    make_part,
+    sources_of_part,
+    traits_of,
+)
+from plangym_like.vector.lanes import (
+    Lanes,
+    LaneStats,
+    Options,
+    Seeds,
+    Which,
+    checked_reseeds,
+    checked_states,
+)
+from plangym_like.vector.lanes_pool import Job, LanesPool, LanesWorker
 from plangym_like.vector.make_lanes import Sample
-from plangym_like.vector.step_arrays import Flags, StepArrays
-from plangym_like.vector.step_call import StepCall
-from plangym_like.vector.step_runner import StepRunner
-from plangym_like.vector.tree import copy_rows, take, write_rows, zeros
+from plangym_like.vector.memory import SharedArrays, lane_layout
+from plangym_like.vector.step_arrays import Flags, Step, StepArrays
+from plangym_like.vector.tree import copy_rows, put_batch, take, tree_map, write_rows
+
+# How long a process polls for the next call before it sleeps, if there are enough cores
+# (`benchmarks/constants.py`).
+_LINGER_SECONDS = 5e-3
+# A process may take so many times as long to make its environments as this process took, unless
+# `timeout` is longer.
+_START_FACTOR = 10.0
+_CLOSE_SECONDS = 3.0
+_PRELOAD = ("plangym_like.vector.hosted_lanes",)
+_DIED = {"worker_died": True}
 
 
 class ProcessLanes(Lanes):
@@ -36,8 +71,8 @@ class ProcessLanes(Lanes):
     **After Ctrl-C**, it is unknown which lanes have been stepped: reset them, or set their states.
 
     **If a process dies** or does not reply in time, it is replaced, and a warning is logged. The
-    episodes of its lanes end with a step that returns the last observation again, a reward of 0,
-    ``truncated``, and the info ``{"worker_died": True}``. The lanes begin new episodes when they
+    episodes of its lanes end with a step that returns the last observation of the lane, a reward of
+    0, ``truncated``, and the info ``{"worker_died": True}``. The lanes begin new episodes when they
     are reset. The seed of a new environment is derived from the last seed that its lane was given,
     by `plangym_like.vector.lanes.seed_after_loss`. If `checkpoint_every` is given, episodes do
     not end but continue where they were; only the warning and `stats` show that a process died. If
@@ -74,8 +109,10 @@ class ProcessLanes(Lanes):
     ----------
     envs : list
         The environments of the part in this process.
-    parts : LaneParts
-    runner : StepRunner
+    local : Lanes
+        The part in this process.
+    pool : LanesPool
+        The processes that host the other parts.
 
     Raises
     ------
@@ -91,6 +128,9 @@ class ProcessLanes(Lanes):
         An error from making an environment.
     """
 
+    # The `LaneArrays` of all lanes, with arrays of observations even if those are objects.
+    _arrays: Any = None
+
     def __init__(
         self,
         sources: Sources,
@@ -104,47 +144,78 @@ class ProcessLanes(Lanes):
         preload: Sequence[str] = (),
         expected: tuple[Sample, ShortEpisode] | None = None,
     ) -> None:
+        count = _count_lanes(sources, num_lanes)
+        if n_workers < 2 or count < 2:
+            raise InputError(
+                f"lanes in processes need num_lanes and n_workers of at least 2, got {count} and "
+                f"{n_workers}; lanes_from makes lanes in this process alone"
+            )
+        check_replacing(timeout, checkpoint_every)
+        check_can_start()
+        self._closed, self._owner_pid = False, os.getpid()
         self._stats = LaneStats()
-        self.parts = LaneParts(
-            sources,
-            count_lanes(sources, num_lanes),
-            n_workers,
-            timeout=timeout,
-            checkpoint_every=checkpoint_every,
-            vectorise=vectorise,
-            start_method=start_method,
-            preload=preload,
-            expected=expected,
-            stats=self._stats,
-        )
-        self._results = self.parts.results
-        self._lent: Any = None
-        self._formats: list[StateFormat] | None = None
-        self._keeps_jobs = checkpoint_every is not None
-        self.runner = StepRunner(self.parts, keeps_jobs=self._keeps_jobs)
-        try:
-            super().__init__(self.parts.local.envs, self.parts.num_lanes)
-            self._spaces = super().spaces
-            for spaces in self.parts.run_all(lambda worker: Job("spaces", ())):
-                self._spaces += spaces
-            self._note_traits()
-            if self._keeps_jobs:
-                self._check_has_states()
-        except BaseException:
-            self.close()
-            raise
+        self._keeps_calls = checkpoint_every is not None
+        parts = min(n_workers, count)
+        bounds = [count * part // parts for part in range(parts + 1)]
+        self._rows = slice(0, bounds[1])
+        trials = [entry for entry in known_trials().entries if is_portable(entry)]
+        linger = _LINGER_SECONDS if parts <= len(os.sched_getaffinity(0)) else 0.0
+        workers: list[LanesWorker] = []
+        begun = time.monotonic()
+        with ExitStack() as undo:
+            for part, (start, stop) in enumerate(pairwise(bounds[1:])):
+                given = vectorise, known_ids(), expected, trials
+                theirs = sources_of_part(sources, start, stop)
+                process = ExternalProcess(
+                    partial(HostedLanes, theirs, start, stop, *given),
+                    start_method=start_method,
+                    preload=(*_PRELOAD, *preload),
+                    name=f"lanes {start} to {stop - 1}",
+                    linger=linger,
+                )
+                undo.callback(process.close, 0.0)
+                workers.append(LanesWorker(process, part, start, stop))
+            own = sources_of_part(sources, 0, bounds[1])
+            self.local = make_part(own, 0, bounds[1], vectorise=vectorise)
+            undo.callback(self.local.close)
+            self.pool = LanesPool(
+                workers,
+                timeout=timeout,
+                start_timeout=max(timeout, _START_FACTOR * (time.monotonic() - begun)),
+                checkpoint_every=checkpoint_every,
+                stats=self._stats,
+            )
+            self.pool.wait_ready()
+            super().__init__(self.local.envs, count)
+            self._read_traits()
+            undo.pop_all()
 
-    def _note_traits(self) -> None:
-        others: list[Traits] = self.parts.run_all(lambda worker: Job("traits", ()))
-        traits = [traits_of(self.parts.local), *others]
-        self.has_states = all(each.has_states for each in traits)
+    def _read_traits(self) -> None:
+        found: list[Traits] = [traits_of(self.local)]
+        found += self._run([(worker, Job("describe")) for worker in self.pool.workers])
+        self._spaces = [spaces for traits in found for spaces in traits.spaces]
+        self._formats = [each for traits in found for each in traits.formats]
+        self.has_states = all(traits.has_states for traits in found)
+        if self._keeps_calls:
+            self._check_has_states()
 
     @property
     def infos(self) -> list[dict[str, Any]]:
-        return self._results.infos
+        return [*self.local.infos, *chain(*(worker.infos for worker in self.pool.workers))]
 
     def info_columns(self) -> dict[str, NDArray[Any]] | None:
-        return self._results.info_columns()
+        found = self.local.info_columns()
+        for worker in self.pool.workers:
+            theirs = worker.info_columns
+            if not found or not theirs or list(found) != list(theirs):
+                return None
+            mine, found = found, {}
+            for name, column in mine.items():
+                other = theirs[name]
+                if (column.dtype, column.shape[1:]) != (other.dtype, other.shape[1:]):
+                    return None
+                found[name] = np.concatenate([column, other])
+        return found
 
     @property
     def stats(self) -> LaneStats:
@@ -152,136 +223,335 @@ class ProcessLanes(Lanes):
 
     @property
     def pids(self) -> list[int]:
-        return [worker.process.pid for worker in self.parts.pool.workers]
+        return [worker.process.pid for worker in self.pool.workers]
 
     @property
     def spaces(self) -> list[tuple[Space[Any], Space[Any]]]:
         return self._spaces
 
+    # Jobs
+
+    def _begin(self, *, started: bool = False) -> None:
+        """Check that the lanes can be used, and, if `started` is true, that they were started.
+
+        Raises
+        ------
+        ClosedError
+            The lanes are closed, or they are used in a fork of the process that made them.
+        InputError
+            The lanes have not been started.
+        """
+        if self._closed:
+            raise ClosedError("these lanes have been closed; make others")
+        # Memory is shared with the owner, so another process must not write to it.
+        if os.getpid() != self._owner_pid:
+            raise ClosedError(
+                "these lanes belong to the process that this one was forked from; make others here"
+            )
+        if started and self.pool.memory is None:
+            raise InputError("lanes must be started before they are stepped or reset: call start")
+
+    def _run(
+        self,
+        jobs: Sequence[tuple[LanesWorker, Job]],
+        here: Callable[[], Any] = lambda: None,
+    ) -> list[Any]:
+        """Run `jobs` in their processes, and meanwhile call `here`; return the replies."""
+        self._begin()
+        for worker, job in jobs:
+            self.pool.submit(worker, job)
+        errors: list[Exception] = []
+        try:
+            here()
+        except Exception as error:
+            errors.append(error)
+        outcomes = [self.pool.collect(worker) for worker, _ in jobs]
+        _raise_first(errors + [each.error for each in outcomes if each.error is not None])
+        return [outcome.reply for outcome in outcomes]
+
+    def _run_on_each(self, job: Callable[[slice], Job]) -> list[Any]:
+        """Run ``job(rows)`` in each process, this one included; `rows` are its lanes."""
+        replies: list[Any] = []
+
+        def here() -> None:
+            mine = job(self._rows)
+            replies.append(getattr(self.local, mine.method)(*mine.args, **mine.kwargs))
+
+        jobs = [(worker, job(worker.rows)) for worker in self.pool.workers]
+        others = self._run(jobs, here)
+        return replies + others
+
+    def _run_on(
+        self, chosen: Sequence[int], job: Callable[[list[int], list[int]], Job]
+    ) -> list[tuple[list[int], Any]]:
+        """Run a job in every process that has any of the lanes `chosen`.
+
+        Parameters
+        ----------
+        chosen : sequence of int
+        job : callable
+            ``job(places, own)`` returns the job of one process. `places` are the positions of its
+            lanes in `chosen`, and `own` are their numbers within the process.
+
+        Returns
+        -------
+        list of (list of int, object)
+            For each of these processes, the positions of its lanes in `chosen`, and its reply.
+        """
+        places = [_places_of(chosen, 0, self._rows.stop)]
+        jobs = []
+        for worker in self.pool.workers:
+            theirs = _places_of(chosen, worker.start, worker.stop)
+            if theirs:
+                places.append(theirs)
+                own = [chosen[place] - worker.start for place in theirs]
+                jobs.append((worker, job(theirs, own)))
+        replies: list[Any] = [None]
+
+        def here() -> None:
+            if places[0]:
+                mine = job(places[0], [chosen[place] for place in places[0]])
+                replies[0] = getattr(self.local, mine.method)(*mine.args, **mine.kwargs)
+
+        others = self._run(jobs, here)
+        found = list(zip(places, replies + others, strict=True))
+        return found if places[0] else found[1:]
+
+    def _note_begun(self, lanes: Sequence[int]) -> None:
+        """Record that `lanes` have begun new episodes, or continue from given states."""
+        for worker in self.pool.workers:
+            if worker.lost:
+                worker.lost.difference_update(worker.own(lanes))
+
     # Episodes
 
     def start(self, seeds: Seeds = None, options: Options = None) -> Any:
-        self.parts.begin()
-        found: list[Any] = []
+        """Reset all lanes and return their observations, a tree of arrays ``(n, ...)``.
 
-        def job(worker: LanesWorker) -> Job:
+        The processes write to these arrays: each later call overwrites them, even if other arrays
+        are passed to it, into which the observations are then copied.
+        """
+        self._begin()
+        jobs, found = [], []
+        for worker in self.pool.workers:
             rows = worker.rows
             worker.seeds = list(seeds[rows]) if seeds else [None] * worker.num_lanes
-            return Job("start", (worker.seeds, options and options[rows]))
+            args = worker.seeds, options and options[rows]
+            jobs.append((worker, Job("start", args)))
 
         def here() -> None:
-            rows = self.parts.own
-            found.append(self.parts.local.start(seeds and seeds[rows], options and options[rows]))
+            rows = self._rows
+            found.append(self.local.start(seeds and seeds[rows], options and options[rows]))
 
-        replies = self.parts.run_all(job, here)
-        self._results.note_begun(range(self.num_lanes))
-        self.observation_layout = layout = self.parts.local.observation_layout
+        replies = self._run(jobs, here)
+        self._note_begun(range(self.num_lanes))
+        layout = self.observation_layout
         for theirs, _, _ in replies:
             if theirs != layout:
                 raise InputError(
                     "the observations of all lanes must have the same shapes and dtypes, got "
                     f"{layout} and {theirs}"
                 )
-        memory = self.parts.pool.memory or self._new_memory()
-        for worker, (_, rows, infos) in zip(self.parts.pool.workers, replies, strict=True):
-            if rows is not None:
-                write_rows(memory.arrays.recent[worker.slot], worker.rows, rows)
-            self.infos[worker.rows] = infos
-        if self.parts.pool.memory is None:
-            self.parts.pool.share(memory)
-        obs = self.new_observations()
-        self.infos[self.parts.own] = self.parts.local.infos
-        write_rows(obs, self.parts.own, found[0])
-        for worker in self.parts.pool.workers:
-            copy_rows(obs, memory.arrays.recent[worker.slot], worker.rows)
+        if self.pool.memory is None:
+            memory = SharedArrays(lane_layout(self.action_layout, layout, self.num_lanes))
+            self._arrays = memory.arrays
+            if self._arrays.observations is None:  # they are objects
+                self._arrays = self._arrays._replace(observations=self.new_observations())
+            self.pool.share(memory)
+        obs = self._arrays.observations
+        write_rows(obs, self._rows, found[0])
+        for worker, (_, rows, infos) in zip(self.pool.workers, replies, strict=True):
+            write_rows(obs, worker.rows, rows)
+            worker.take_infos(None, Reply((), dict(enumerate(infos)), {}, None))
         return obs
-
-    def new_observations(self) -> Any:
-        """Return a tree of arrays ``(n, ...)`` for observations.
-
-        The first arrays, which `start` returns, are in memory that all processes write to. Later
-        arrays are in ordinary memory, into which every reset and step copies observations.
-        """
-        if self._lent is None and self.parts.pool.memory is not None:
-            self._lent = self.parts.pool.memory.arrays.observations
-            return self._lent
-        return zeros(self.observation_layout, (self.num_lanes,))
 
     def reset(
         self, obs: Any, lanes: Which = None, *, seeds: Seeds = None, options: Options = None
     ) -> None:
-        arrays = self.parts.begin_step()
-        chosen = self._chosen(lanes)
+        self._begin(started=True)
+        mine, chosen = self._arrays.observations, self._chosen(lanes)
 
-        def part(start: int, stop: int) -> tuple[Any, Any, Any]:
-            places = places_of(chosen, start, stop)
+        def given(start: int, stop: int) -> tuple[list[int], Any, Any]:
+            places = _places_of(chosen, start, stop)
             return (
-                None if lanes is None else [chosen[place] - start for place in places],
+                [chosen[place] - start for place in places],
                 seeds and [seeds[place] for place in places],
                 options and [options[place] for place in places],
             )
 
         jobs = []
-        for worker in self.parts.pool.workers:
-            own, own_seeds, _ = args = part(worker.start, worker.stop)
-            if own is None or own:
-                worker.keep_seeds(own, own_seeds)
+        for worker in self.pool.workers:
+            args = given(worker.start, worker.stop)
+            if args[0]:
+                worker.keep_seeds(*args[:2])
                 jobs.append((worker, Job("reset", args)))
-        mine, my_seeds, my_options = part(0, self.parts.own.stop)
 
         def here() -> None:
-            if mine is None or mine:
-                rows = take(obs, self.parts.own)
-                self.parts.local.reset(rows, mine, seeds=my_seeds, options=my_options)
+            own, own_seeds, own_options = given(0, self._rows.stop)
+            if own:
+                rows = take(obs, self._rows)
+                self.local.reset(rows, own, seeds=own_seeds, options=own_options)
 
-        in_place = self._is_in_place(obs)
-        outcomes, failure = self.parts.pool.run(jobs, here, publish=in_place)
-        for lane in range(self.parts.own.stop) if mine is None else mine:
-            self.infos[lane] = self.parts.local.infos[lane]
-        for (worker, job), outcome in zip(jobs, outcomes, strict=True):
-            lanes_reset = worker, job.args[0]
-            self._results.take_reset(*lanes_reset, outcome, arrays, obs, in_place=in_place)
-        raise_first(failure, outcomes)
-        self._results.note_begun(chosen)
+        for (worker, job), reply in zip(jobs, self._run(jobs, here), strict=True):
+            self._take_rows(worker, job.args[0], Reply(*reply), mine, obs)
+        self._note_begun(chosen)
 
     def step(self, actions: Any, out: StepArrays, lanes: Which = None) -> None:
-        which = None if lanes is None else self._chosen(lanes)
-        self._step(StepCall("step", actions, out, which))
+        step = Step("step", actions, out, lanes)
+        self.submit(step)
+        self.collect(step)
 
     def step_next(self, actions: Any, out: StepArrays, ended: Flags, lanes: Which = None) -> None:
-        which = None if lanes is None else self._chosen(lanes)
-        self._step(StepCall("step_next", actions, out, which, ended))
+        step = Step("step_next", actions, out, lanes, ended)
+        self.submit(step)
+        self.collect(step)
 
     def step_same(
         self, actions: Any, out: StepArrays, lanes: Which = None
     ) -> dict[int, tuple[Any, dict[str, Any]]]:
-        which = None if lanes is None else self._chosen(lanes)
-        return self._step(StepCall("step_same", actions, out, which))
-
-    def _step(self, call: StepCall) -> dict[int, tuple[Any, dict[str, Any]]]:
-        finals, reported, again = self.runner.run(call, publish=self._is_in_place(call.out.obs))
-        if again:
-            self.reset(call.out.obs, again)
-        self._results.note_ends(call, reported)
-        return finals
+        step = Step("step_same", actions, out, lanes)
+        self.submit(step)
+        self.collect(step)
+        return step.finals
 
     def _reset(self, lane: int, seed: int | None, options: dict[str, Any] | None) -> Any:
         raise NotImplementedError("the lanes of each part are reset by that part")
 
+    @property
+    def parts(self) -> list[range]:
+        others = [range(worker.start, worker.stop) for worker in self.pool.workers]
+        return [range(self._rows.stop), *others]
+
+    def submit(self, step: Step) -> None:
+        self._begin(started=True)
+        for worker in self.pool.workers:
+            if step.lanes is None or worker.own(step.lanes):
+                self._submit(worker, step)
+
+    def _submit(self, worker: LanesWorker, step: Step) -> None:
+        """Begin the part of a step that concerns the lanes of `worker`."""
+        arrays, rows, own = self._arrays, worker.rows, None
+        if step.ended is not None:
+            arrays.ended[rows] = step.ended[rows]
+            if worker.lost:
+                worker.lost.difference_update(np.flatnonzero(step.ended[rows]).tolist())
+        if step.lanes is not None or worker.lost:
+            # Lanes that have lost their episode are not stepped; `_report_lost` ends them.
+            own = [lane for lane in worker.own(step.lanes) if lane not in worker.lost]
+            if not own:
+                self.pool.drop(worker)
+                return
+        which: Any = rows if own is None else np.add(own, worker.start)
+        actions: Any = "actions"
+        if not put_batch(arrays.actions, step.actions, which):
+            actions = "wide_actions"
+            if not put_batch(arrays.wide_actions, step.actions, which):
+                actions = take(step.actions, rows)
+        kept = partial(self._kept_args, worker, step, own) if self._keeps_calls else None
+        self.pool.submit(worker, Job("step", (step.method, own, actions), kept_args=kept))
+
+    @staticmethod
+    def _kept_args(worker: LanesWorker, step: Step, own: Sequence[int] | None) -> tuple[Any, ...]:
+        """Return arguments of `HostedLanes.step` that do not refer to shared memory."""
+        actions = tree_map(np.copy, take(step.actions, worker.rows))
+        ended = None if step.ended is None else step.ended[worker.rows].copy()
+        return step.method, own, actions, ended
+
+    def is_done(self, step: Step) -> bool:
+        if step.lanes is None or not len(step.lanes) or min(step.lanes) < self._rows.stop:
+            return False
+        concerned = (worker for worker in self.pool.workers if worker.own(step.lanes))
+        return all(map(self.pool.is_over, concerned))
+
+    def collect(self, step: Step) -> None:
+        errors: list[Exception] = []
+        try:
+            self.local.collect(step)
+        except Exception as error:
+            errors.append(error)
+        for worker in self.pool.workers:
+            if step.lanes is None or worker.own(step.lanes):
+                error_there = self._collect(worker, step)
+                if error_there is not None:
+                    errors.append(error_there)
+        if errors:
+            _raise_first(errors)
+
+    def _collect(self, worker: LanesWorker, step: Step) -> Exception | None:
+        """Complete what `_submit` has begun; return the exception that the step raised there."""
+        job = worker.job
+        if job is not None:
+            outcome = self.pool.collect(worker)
+            if outcome.error is not None:
+                return outcome.error
+            if not outcome.is_lost:
+                arrays, out, reply = self._arrays, step.out, Reply(*outcome.reply)
+                own = job.args[1]
+                rows = worker.rows if own is None else np.add(own, worker.start)
+                out.rewards[rows] = arrays.rewards[rows]
+                out.terminated[rows] = arrays.terminated[rows]
+                out.truncated[rows] = arrays.truncated[rows]
+                self._take_rows(worker, own, reply, arrays.observations, out.obs)
+                for lane, final in reply.finals.items():
+                    step.finals[worker.start + lane] = final
+        if worker.lost:
+            self._report_lost(worker, step)
+        return None
+
+    def _take_rows(
+        self, worker: LanesWorker, own: Sequence[int] | None, reply: Reply, mine: Any, obs: Any
+    ) -> None:
+        """Take the infos and observations of the lanes `own` (``None``: all) of `worker`.
+
+        `mine` is the tree of arrays that `start` returns; the observations are copied into `obs`.
+        """
+        worker.take_infos(own, reply)
+        rows: Any = worker.rows if own is None else np.add(own, worker.start)
+        if reply.observations is not None:
+            write_rows(mine, rows, reply.observations)
+        if obs is not mine:
+            copy_rows(obs, mine, rows)
+
+    def _report_lost(self, worker: LanesWorker, step: Step) -> None:
+        """End the lost episodes of the lanes that `step` concerns.
+
+        Each ends with its last observation, a reward of 0 and ``truncated``. Lanes that the step
+        resets begin with the first results of the new process instead.
+        """
+        out, mine = step.out, self._arrays.observations
+        first, first_infos = worker.begun
+        for own in sorted(worker.lost.intersection(worker.own(step.lanes))):
+            lane = worker.start + own
+            is_reset = step.ended is not None and bool(step.ended[lane])
+            out.rewards[lane], out.terminated[lane], out.truncated[lane] = 0.0, False, not is_reset
+            info: dict[str, Any] = {} if is_reset else dict(_DIED)
+            if not is_reset:
+                self._stats.lanes_ended += 1
+            if step.method == "step_same":
+                step.finals[lane] = tree_map(owned, take(mine, lane)), dict(_DIED)
+            if is_reset or step.method == "step_same":
+                worker.lost.discard(own)
+                write_rows(mine, lane, take(first, own))
+                info = {**first_infos[own], **info}
+            worker.infos[own] = info
+            if out.obs is not mine:
+                copy_rows(out.obs, mine, lane)
+
+    def wait(self, seconds: float) -> None:
+        self.pool.look(seconds)
+
     # The environments
 
     def hide(self) -> None:
-        self.parts.local.hide()
+        self.local.hide()
 
     def expose(self) -> None:
-        self.parts.local.expose()
+        self.local.expose()
 
     def call(self, name: str, *args: Any, lanes: Which = None, **kwargs: Any) -> list[Any]:
         chosen = self._chosen(lanes)
-        replies = self.parts.run_on(
-            chosen,
-            lambda _, own: Job("call", (name, args, kwargs, own)),
-            lambda _, own: self.parts.local.call(name, *args, lanes=own, **kwargs),
+        replies = self._run_on(
+            chosen, lambda _, own: Job("call", (name, *args), {**kwargs, "lanes": own})
         )
         found: dict[int, Any] = {}
         for places, values in replies:
@@ -290,21 +560,15 @@ class ProcessLanes(Lanes):
 
     def set_attr(self, name: str, values: Sequence[Any]) -> None:
         values = list(values)
-        self.parts.run_all(
-            lambda worker: Job("set_attr", (name, values[worker.rows])),
-            lambda: self.parts.local.set_attr(name, values[self.parts.own]),
-        )
-        self.parts.pool.attributes[name] = values
+        self._run_on_each(lambda rows: Job("set_attr", (name, values[rows])))
+        self.pool.attributes[name] = values
 
     def are_wrapped(self, wrapper_class: type) -> list[bool]:
-        found = self.parts.local.are_wrapped(wrapper_class)
-        for wrapped in self.parts.run_all(lambda worker: Job("are_wrapped", (wrapper_class,))):
-            found += wrapped
-        return found
+        found = self._run_on_each(lambda _: Job("are_wrapped", (wrapper_class,)))
+        return list(chain(*found))
 
     def refreshed(self) -> Lanes:
-        self.parts.local = self.parts.local.refreshed()
-        self._note_traits()
+        self.local = self.local.refreshed()
         return self
 
     # States
@@ -312,29 +576,23 @@ class ProcessLanes(Lanes):
     @property
     def formats(self) -> list[StateFormat]:
         self._check_has_states()
-        if self._formats is None:
-            found = formats_of(self.parts.local)
-            for formats in self.parts.run_all(lambda worker: Job("formats", ())):
-                found += formats
-            self._formats = found
         return self._formats
 
     def get_states(self, lanes: Which = None, *, out: Row | None = None) -> Row:
         self._check_has_states()
         chosen = self._chosen(lanes)
-        rows = self._new_rows(chosen) if out is None else out
-        replies = self.parts.run_on(
-            chosen,
-            lambda _, own: Job("get_states", (own,)),
-            lambda _, own: self.parts.local.get_states(own),
-        )
-        lost = self._results.without_state(chosen)
+        lost = [
+            worker.start + own
+            for worker in self.pool.workers
+            for own in worker.lost.intersection(worker.own(chosen))
+        ]
         if lost:
             raise WorkerDiedError(
-                f"the states of lanes {lost} were lost with their process; step or reset these "
-                "lanes first"
+                f"the states of lanes {sorted(lost)} were lost with their process; step or reset "
+                "these lanes first"
             )
-        for places, states in replies:
+        rows = self._new_rows(chosen) if out is None else out
+        for places, states in self._run_on(chosen, lambda _, own: Job("get_states", (own,))):
             rows[places] = states
         return rows
 
@@ -344,31 +602,58 @@ class ProcessLanes(Lanes):
         rows = checked_states(states, self.formats, chosen)
         numbers = checked_reseeds(seeds, len(chosen))
 
-        def own(places: list[int]) -> tuple[Row, list[int] | None]:
+        def job(places: list[int], own: list[int]) -> Job:
             own_seeds = None if numbers is None else [numbers[place] for place in places]
-            return rows if len(rows) == 1 else rows[places], own_seeds
+            return Job("set_states", (rows if len(rows) == 1 else rows[places], own, own_seeds))
 
-        def job(places: list[int], lanes: list[int]) -> Job:
-            own_rows, own_seeds = own(places)
-            return Job("set_states", (own_rows, lanes, own_seeds))
-
-        def here(places: list[int], lanes: list[int]) -> None:
-            own_rows, own_seeds = own(places)
-            self.parts.local.set_states(own_rows, lanes, own_seeds)
-
-        self.parts.run_on(chosen, job, here, begins=True)
-        self._results.note_begun(chosen)
+        self._run_on(chosen, job)
+        self._note_begun(chosen)
 
     def close(self) -> None:
         """End the processes within about 3 seconds, and close the environments."""
-        self._lent = None
-        self.parts.close()
+        if self._closed:
+            return
+        self._closed = True
+        for worker in self.pool.workers:
+            worker.process.begin_close()
+        try:
+            self.local.close()
+        finally:
+            self.pool.close(_CLOSE_SECONDS)
+            self._arrays = None
+            memory, self.pool.memory = self.pool.memory, None
+            for worker in self.pool.workers:
+                worker.channel = worker.info_columns = None
+            if memory is not None:
+                memory.close()
 
-    def _new_memory(self) -> LaneMemory:
-        nbytes = self.state_nbytes if self._keeps_jobs else 0
-        layouts = self.action_layout, self.observation_layout
-        return LaneMemory(LaneForm(*layouts, self.num_lanes, nbytes))
 
-    def _is_in_place(self, obs: Any) -> bool:
-        memory = self.parts.pool.memory
-        return obs is self._lent and memory is not None and memory.shares_observations
+def check_replacing(timeout: Any, checkpoint_every: Any) -> None:
+    """Raise `InputError` unless `timeout` > 0 and `checkpoint_every` is ``None`` or at least 1."""
+    check_seconds("timeout", timeout)
+    if checkpoint_every is not None:
+        as_count("checkpoint_every", checkpoint_every)
+
+
+def _count_lanes(sources: Sources, num_lanes: int | None) -> int:
+    """Return the number of lanes to make; raise `InputError` if `num_lanes` is missing or wrong."""
+    if isinstance(sources, str) or callable(sources):
+        if num_lanes is None:
+            raise InputError("num_lanes is missing; it is optional only for a list of factories")
+        return num_lanes
+    if num_lanes not in (None, len(sources)):
+        raise InputError(f"num_lanes is {num_lanes}, but there are {len(sources)} factories")
+    return len(sources)
+
+
+def _places_of(chosen: Sequence[int], start: int, stop: int) -> list[int]:
+    """Return the positions in `chosen` that hold one of the lanes ``start:stop``."""
+    return [place for place, lane in enumerate(chosen) if start <= lane < stop]
+
+
+def _raise_first(errors: Sequence[Exception]) -> None:
+    """If there are exceptions, raise the first, with notes about the others."""
+    if errors:
+        for other in errors[1:]:
+            errors[0].add_note(f"other lanes raised {other!r}")
+        raise errors[0]

@@ -16,8 +16,7 @@ from plangym_like.env import PlanEnv
 from plangym_like.envs.atari.preprocessing import speed_up_preprocessing
 from plangym_like.errors import ActionError, InputError
 from plangym_like.vector.batching import alike_columns
-from plangym_like.vector.lanes import Lanes, Which, add_note, is_plan_env
-from plangym_like.vector.last_users import last_user
+from plangym_like.vector.lanes import Lanes, Which, add_note, is_plan_env, last_user
 from plangym_like.vector.step_arrays import StepArrays
 from plangym_like.vector.tree import take
 

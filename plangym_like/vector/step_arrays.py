@@ -1,7 +1,9 @@
-"""`StepArrays`: the arrays into which a step of lanes writes its results."""
+"""`Step` and `StepArrays`: a step of lanes, and the arrays into which it writes its results."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,3 +37,30 @@ class StepArrays(NamedTuple):
     rewards: NDArray[Any]
     terminated: Flags
     truncated: Flags
+
+
+@dataclass(slots=True)
+class Step:
+    """A step that `Lanes.submit` begins and `Lanes.collect` completes.
+
+    Attributes
+    ----------
+    method : {"step", "step_next", "step_same"}
+        The method of `Lanes` that does this.
+    actions : tree of array ``(n, ...)``
+        They must not change until the step is collected.
+    out : StepArrays
+    lanes : sequence of int, optional
+        Which lanes are stepped; by default all.
+    ended : array ``(n,) bool``, optional
+        For ``"step_next"``: which lanes are reset instead of stepped.
+    finals : dict of int to (observation, info)
+        What `Lanes.step_same` returned; empty for other methods.
+    """
+
+    method: str
+    actions: Any
+    out: StepArrays
+    lanes: Sequence[int] | NDArray[np.intp] | None = None
+    ended: Flags | None = None
+    finals: dict[int, tuple[Any, dict[str, Any]]] = field(default_factory=dict)

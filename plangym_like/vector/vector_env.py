@@ -32,8 +32,7 @@ from plangym_like.vector.batching import (
     observation_spaces,
     with_masks,
 )
-from plangym_like.vector.lane_stats import LaneStats
-from plangym_like.vector.lanes import Lanes, Which, gym_env_of, open_env_of
+from plangym_like.vector.lanes import Lanes, LaneStats, Which, gym_env_of, open_env_of
 from plangym_like.vector.step_arrays import Flags, StepArrays
 from plangym_like.vector.tree import tree_map, write_rows
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from hosted import wait_until_gone
@@ -17,11 +18,11 @@ from playing import Player, plain
 from small_envs import Nested
 
 from plangym_like.processes.shared_memory import WRITES_IN_ORDER
-from plangym_like.vector import lane_parts
-from plangym_like.vector.bell import NUM_WORDS, Bell
+from plangym_like.vector import process_lanes
 from plangym_like.vector.hosted_lanes import make_part
 from plangym_like.vector.lanes_pool import LanesPool
 from plangym_like.vector.process_lanes import ProcessLanes
+from plangym_like.vector.step_arrays import StepArrays
 
 SEEDS = [3, 4, 5]
 
@@ -48,16 +49,16 @@ class Strict(Nested):
 
 
 def _watched(lanes: ProcessLanes) -> None:
-    (worker,) = lanes.parts.pool.workers
+    (worker,) = lanes.pool.workers
     until = time.monotonic() + 60
-    while not (worker.bell is not None and worker.bell.is_watched):
+    while not (worker.channel is not None and worker.channel.is_watched):
         assert time.monotonic() < until
         time.sleep(0.001)
 
 
 @pytest.fixture
 def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., ProcessLanes]]:
-    monkeypatch.setattr(lane_parts, "_LINGER_SECONDS", 120.0)
+    monkeypatch.setattr(process_lanes, "_LINGER_SECONDS", 120.0)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
     made: list[ProcessLanes] = []
 
@@ -76,9 +77,9 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     methods: list[str] = []
     send = LanesPool._send
 
-    def noting(pool: Any, worker: Any, job: Any, publish: bool) -> None:
+    def noting(pool: Any, worker: Any, job: Any) -> None:
         methods.append(job.method)
-        send(pool, worker, job, publish)
+        send(pool, worker, job)
 
     monkeypatch.setattr(LanesPool, "_send", noting)
     return methods
@@ -93,6 +94,35 @@ def test_steps_need_no_messages(make: Any, sent: list[str], mode: str) -> None:
     expected = Player(make_part(Nested, 0, 3, vectorise=False), mode).play(SEEDS, 40)
     assert plain(played) == plain(expected)
     assert any(flags.any() for _, _, *both, _, _ in played[1:] for flags in both)
+    assert "step" not in sent
+
+
+class Adder(gymnasium.Env):
+    """Observes the sum of its action, in the dtype of the action."""
+
+    observation_space = gymnasium.spaces.Box(-1e9, 1e9, (), np.float64)
+    action_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        return np.zeros(()), {}
+
+    def step(self, action: Any) -> Any:
+        return np.array(action.sum(), np.float64), 0.0, False, False, {"dtype": action.dtype.str}
+
+
+@needs_order
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_actions_may_be_wider_than_their_space(make: Any, sent: list[str], dtype: Any) -> None:
+    lanes, twin = make(Adder), make_part(Adder, 0, 3, vectorise=False)
+    results = np.zeros(3), *np.zeros((2, 3), bool)
+    obs, expected = lanes.start(), twin.start()
+    for number in range(4):
+        _watched(lanes)
+        actions = np.full((3, 2), 0.1 * number + 0.01, dtype)
+        lanes.step(actions, StepArrays(obs, *results))
+        twin.step(actions, StepArrays(expected, *results))
+        assert obs.tobytes() == expected.tobytes()
+        assert lanes.infos == [{"dtype": np.dtype(dtype).str}] * 3
     assert "step" not in sent
 
 
@@ -151,31 +181,3 @@ def test_ctrl_c_at_any_moment(make: Any, number: int) -> None:
     expected = Player(make_part(Nested, 0, 3, vectorise=False)).play(SEEDS, 12)
     played = Player(lanes).play(SEEDS, 12, before=lambda number: _watched(lanes))
     assert plain(played) == plain(expected)
-
-
-def test_a_bell_that_nobody_watches_does_not_ring() -> None:
-    words, replies = np.zeros(NUM_WORDS, np.int64), np.zeros((2, 8), np.uint8)
-    caller, worker = Bell(words, replies), Bell(words, replies)
-    assert not caller.ring("step", 0, False)
-    assert not worker.has_rung(True)
-    assert caller.is_watched == WRITES_IN_ORDER
-    if not WRITES_IN_ORDER:
-        return
-    assert caller.ring("step_same", 1, True)
-    assert not caller.is_done()
-    assert worker.has_rung(False)
-    assert worker.arguments() == ("step_same", 1, True)
-    worker.answer(b"sixteen bytes...")
-    assert caller.is_done()
-    assert bytes(caller.reply() or b"") == b"sixteen bytes..."
-    assert not caller.ring("step", 0, False)
-    worker.has_rung(True)
-    for answer in (b"seventeen bytes..", None):  # too long, or an error
-        assert caller.ring("step", 0, False)
-        worker.answer(answer)
-        assert caller.is_done()
-        assert caller.reply() is None
-    assert caller.ring("step", 0, False)
-    worker.begin()  # a new process
-    assert caller.is_done()
-    assert not worker.has_rung(False)

@@ -100,7 +100,7 @@ def _make_with_states(factory: Any) -> Any:
 
 def _kill(lanes: ProcessLanes, part: int = 0) -> None:
     """Kill the process of a part, and wait until it has ended."""
-    pid = lanes.parts.pool.workers[part].process.pid
+    pid = lanes.pool.workers[part].process.pid
     os.kill(pid, signal.SIGKILL)
     assert wait_until_gone(pid, 100)
 
@@ -186,6 +186,7 @@ def test_infos_of_steps_that_have_none_tell_of_a_death(make: MakeLanes) -> None:
     lanes = make("CartPole-v1", 4, 2)
     player = Player(lanes)
     player.play(SEEDS[:4], 3)
+    assert lanes.infos == [{}] * 4
     _kill(lanes)
     player.step()
     assert lanes.infos == [{}, {}, DIED, DIED]
@@ -239,7 +240,7 @@ def test_kills_at_any_moment(make: MakeLanes, every: int | None) -> None:
             if over.is_set():
                 return
             with contextlib.suppress(ProcessLookupError):
-                os.kill(lanes.parts.pool.workers[number % 2].process.pid, signal.SIGKILL)
+                os.kill(lanes.pool.workers[number % 2].process.pid, signal.SIGKILL)
 
     thread = threading.Thread(target=kill)
     thread.start()
@@ -255,7 +256,7 @@ def test_kills_at_any_moment(make: MakeLanes, every: int | None) -> None:
         assert plain(played) == plain(Player(make_part("Pendulum-v1", 0, 6)).play(seeds, 240))
         assert lanes.stats.lanes_ended == 0
     else:
-        told = [info for *_, infos in played[1:] for info in infos or () if info == DIED]
+        told = [info for *_, infos in played[1:] for info in infos if info == DIED]
         assert len(told) == lanes.stats.lanes_ended > 0
 
 
@@ -343,8 +344,8 @@ def test_a_lane_that_was_not_stepped_reports_later(make: MakeLanes, tmp_path: Pa
         twin.reset(seed=5)
         assert player.obs["place"][2].tobytes() == twin.place.tobytes()
         assert player.obs["place"][3].tobytes() == before[3].tobytes()
-        assert lanes.stats.lanes_ended == ended + 1
         *_, truncated, finals, infos = player.step()
+        assert lanes.stats.lanes_ended == ended + 1
         assert truncated.tolist() == [False, False, False, True]
         if mode == "step_same":
             assert finals[3][1] == DIED
@@ -378,7 +379,7 @@ def test_what_cannot_be_repeated_raises(make: MakeLanes, tmp_path: Path) -> None
     player.step()
     # Lane 3 was to be reset, so it had no episode to lose.
     assert player.truncated.tolist() == [False, False, True, False]
-    assert lanes.stats.lanes_ended == 3
+    assert lanes.stats.lanes_ended == 2
 
 
 def test_a_process_that_hangs_is_replaced(
@@ -401,7 +402,7 @@ def test_closing_does_not_wait_for_a_process_that_hangs(make: MakeLanes, tmp_pat
     lanes = make(_mortal(tmp_path), 4, 2)
     player = Player(lanes)
     player.play(SEEDS[:4], 2)
-    pid = lanes.parts.pool.workers[0].process.pid
+    pid = lanes.pool.workers[0].process.pid
     (tmp_path / "step").write_text("sleep")
     signal.signal(signal.SIGALRM, signal.default_int_handler)
     signal.setitimer(signal.ITIMER_REAL, 0.5)
@@ -475,4 +476,6 @@ def test_lanes_are_lost_if_what_is_repeated_raises_another_error(
     with contextlib.suppress(WorkerDiedError):
         states = lanes.get_states()
     assert states is None
+    player.step()
+    assert player.truncated.tolist() == [False, False, True, True]
     assert lanes.stats.lanes_restored == 0 and lanes.stats.lanes_ended == 2

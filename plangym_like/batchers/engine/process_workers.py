@@ -16,7 +16,7 @@ from plangym_like.processes.child import check_can_start
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.pool import WorkerHandle, WorkerPool
 from plangym_like.results import Stats
-from plangym_like.vector.shared_arrays import SharedArrays
+from plangym_like.vector.memory import SharedArrays
 
 # Imported once in the fork server from which workers are forked.
 _PRELOAD = ("torch", "plangym_like.batchers.engine.hosted_objects")

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from plangym_like.batchers.engine.tensor_tree import tensor_over
-from plangym_like.vector.shared_arrays import SharedArrays
+from plangym_like.vector.memory import SharedArrays
 from plangym_like.vector.tree import Leaf
 
 # Indices in the header: a counter that is odd while weights are being written, and the version.

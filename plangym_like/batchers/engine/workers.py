@@ -21,7 +21,7 @@ from plangym_like.execution.short_episode import ShortEpisode
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.results import Future
 from plangym_like.vector.make_lanes import Sample, compare_sample, sample_episode
-from plangym_like.vector.shared_arrays import SharedArrays
+from plangym_like.vector.memory import SharedArrays
 from plangym_like.vector.tree import take, with_axes
 
 # The future of a method call.

@@ -37,7 +37,7 @@ from plangym_like.errors import ClosedError, InputError, WorkerTimeoutError
 from plangym_like.processes.child import interrupts_deferred
 from plangym_like.support.arguments import as_count
 from plangym_like.vector.lanes import whole_seeds
-from plangym_like.vector.shared_arrays import SharedArrays
+from plangym_like.vector.memory import SharedArrays
 from plangym_like.vector.tree import Leaf, with_axes
 
 # Seconds of one quantum in this process, so that `get` returns soon if it should not block.

@@ -23,7 +23,7 @@ from plangym_like.errors import (
     MissingExtraError,
     WorkerTimeoutError,
 )
-from plangym_like.vector.shared_arrays import SharedArrays
+from plangym_like.vector.memory import SharedArrays
 from plangym_like.vector.tree import Leaf, take
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")

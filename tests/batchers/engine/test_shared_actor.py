@@ -9,7 +9,7 @@ import torch
 
 from plangym_like.batchers.engine.shared_actor import ActorCopy, SharedActor
 from plangym_like.batchers.engine.tensor_tree import tensor_over
-from plangym_like.vector.shared_arrays import attach_arrays
+from plangym_like.vector.memory import attach_arrays
 
 
 def _net() -> torch.nn.Module:

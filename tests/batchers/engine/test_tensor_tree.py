@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from plangym_like.batchers.engine.tensor_tree import as_arrays, empty, tensor_layout, tensor_over
-from plangym_like.vector.shared_arrays import SharedArrays, attach_arrays
+from plangym_like.vector.memory import SharedArrays, attach_arrays
 from plangym_like.vector.tree import (
     Leaf,
     layout_of,

@@ -25,7 +25,7 @@ from plangym_like.errors import (
     WorkerDiedError,
     WorkerTimeoutError,
 )
-from plangym_like.vector.shared_arrays import SharedArrays
+from plangym_like.vector.memory import SharedArrays
 from plangym_like.vector.tree import Leaf
 
 
