@@ -144,12 +144,14 @@ class States(Protocol):
 class ColumnStates:
     """The base of dataclasses whose fields are arrays ``(..., N)``, or ``None``."""
 
-    __slots__ = ()
+    __slots__: tuple[str, ...] = ()
 
     def take(self, rows: NDArray[np.intp]) -> Self:
         """Return a copy of the states of `rows`."""
         columns = [getattr(self, name) for name in self.__slots__]
-        return type(self)(*(None if each is None else each[..., rows] for each in columns))
+        kind: Any = type(self)
+        part: Self = kind(*(None if each is None else each[..., rows] for each in columns))
+        return part
 
     def put(self, rows: NDArray[np.intp], part: Self) -> None:
         """Replace the states of `rows` with `part`, a result of `take` that has been stepped."""

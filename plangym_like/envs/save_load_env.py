@@ -103,14 +103,20 @@ class SaveLoadCodec(OwnCodec):
     always has the dtype and shape that it has at first, or else plain data.
     """
 
-    def __init__(self, base: Any, *args: Any) -> None:
+    def __init__(
+        self,
+        base: Any,
+        name: Any,
+        capacity: int | None,
+        restore_initial: Callable[[], None] | None = None,
+    ) -> None:
         self._base = base
         try:
             (saved,) = self.values()
         except Exception as error:
             raise _refusal(base, "save_state", error) from error
         form = (saved.dtype, saved.shape) if _is_plain_array(saved) else ()
-        super().__init__(base, *args, attributes=[Attribute("state", *form)])
+        super().__init__(base, name, capacity, restore_initial, [Attribute("state", *form)])
 
     def values(self) -> Sequence[Any]:
         saved = self._base.save_state()
@@ -138,7 +144,7 @@ def declared_attributes(base: Any) -> list[Attribute] | None:
     Raises
     ------
     SnapshotError
-        An entry is neither a name nor a tuple of name, dtype and shape.
+        An entry is neither a name nor a tuple of name, dtype and shape, or a name occurs twice.
     """
     declared = getattr(type(base), "state_attributes", None)
     if declared is None:
@@ -154,6 +160,9 @@ def declared_attributes(base: Any) -> list[Attribute] | None:
                 f"{type(base).__name__}.state_attributes must list names, or tuples of a name, a "
                 f"dtype and, for an array, its shape, not {item!r}"
             ) from error
+    names = [each.name for each in found]
+    if len(names) > len({*names}):
+        raise SnapshotError(f"{type(base).__name__}.state_attributes has a name twice: {names}")
     return [each for each in found if each.name not in _GENERATOR]
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from gymnasium.envs.toy_text.blackjack import BlackjackEnv, sum_hand, usable_ace
@@ -66,7 +66,6 @@ class GridCodec(AttributeCodec):
         Whether one table of transitions determines all steps.
     """
 
-    columns: ClassVar = {"prob": ((), np.dtype(np.float64))}
     has_table: bool = True
 
     def __init__(self, base: Any, *more: Attribute) -> None:
@@ -74,6 +73,7 @@ class GridCodec(AttributeCodec):
         super().__init__(base, (*own, *more))
         places, actions = range(len(base.P)), range(_NOTHING, int(base.action_space.n))
         self.bounds = {"s": places, "lastaction": actions}
+        self.columns = {"prob": ((), np.dtype(np.float64))}
         rows, columns = getattr(base, "desc", base).shape
         self.parts = {"row": int(rows), "column": int(columns)}
 
@@ -116,7 +116,7 @@ class GridCodec(AttributeCodec):
         if physics.get("lastaction", _NOTHING) is None:
             physics = {**physics, "lastaction": _NOTHING}
         action = _choice(physics, "lastaction", fields["lastaction"], self.bounds["lastaction"])
-        fields["s"], fields["lastaction"] = np.ravel_multi_index(numbers, sizes), action
+        fields["s"], fields["lastaction"] = np.ravel_multi_index(tuple(numbers), sizes), action
         if "fickle_step" in physics:
             fickle = physics["fickle_step"]
             if np.ndim(fickle) or fickle not in (0, 1):
@@ -127,8 +127,6 @@ class GridCodec(AttributeCodec):
 class TaxiCodec(GridCodec):
     """Saves Taxi."""
 
-    columns: ClassVar = {**GridCodec.columns, "action_mask": ((6,), np.dtype(np.int8))}
-
     def __init__(self, base: Any) -> None:
         # No passenger is fickle before Gymnasium 1.2, and the probability is always 0.3 before 1.3.
         base.fickle_step = bool(getattr(base, "fickle_step", False))
@@ -138,6 +136,8 @@ class TaxiCodec(GridCodec):
         super().__init__(base, *rest)
         self.parts = {"taxi_row": 5, "taxi_column": 5, "passenger": 5, "destination": 4}
         self.bounds["taxi_orientation"] = range(4)
+        prob, mask = ((), np.dtype(np.float64)), ((6,), np.dtype(np.int8))
+        self.columns = {"prob": prob, "action_mask": mask}
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
         table = super().fingerprint_fields()
@@ -157,8 +157,6 @@ class BlackjackCodec(AttributeCodec):
     only if a game is continued after its end; then only the sum of the remaining cards matters.
     """
 
-    columns: ClassVar = {}
-    has_table = False
     _PLAYER, _DEALER = 32, 24
     _SUITS = ("", "C", "D", "H", "S")
     _VALUES = ("", "A", "2", "3", "4", "5", "6", "7", "8", "9", "10", "J", "Q", "K")
@@ -167,6 +165,7 @@ class BlackjackCodec(AttributeCodec):
         hands = ("player", np.uint8, (self._PLAYER,)), ("dealer", np.uint8, (self._DEALER,))
         rest = ("more", np.int64, (2,)), ("top", np.uint8, (2,))
         super().__init__(base, [Attribute(*each) for each in (*hands, *rest)])
+        self.columns = {}
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
         rules = [bool(self._base.natural), bool(self._base.sab)]
@@ -358,8 +357,8 @@ class TableBlocks(ArrayKernel[Places]):
         elapsed = np.zeros(count, np.int64)
         if self._limit is not None:
             elapsed[:] = words[:, self._elapsed_at]
-        chances = np.empty(count)
-        self._states = Places(*numbers[:2].copy(), generators.copy(), elapsed, chances)
+        places, actions = numbers[:2].copy()
+        self._states = Places(places, actions, generators.copy(), elapsed, np.empty(count))
         return self._states
 
     def frame(self, states: Places, actions: NDArray[Any], out: Outcomes) -> None:
@@ -430,14 +429,15 @@ class ToyTextSimulator(GymnasiumSimulator):
 
     def make_kernel(self, kind: str) -> Kernel | None:
         """Return the kernel that steps rows with a table, if there is one."""
-        limit, base = self.memory.time_limit, self.base
-        unknown = self.plain_infos or (self.memory.nbytes and limit is None)
-        if unknown or not self.codec.has_table or "step" in vars(base):
+        limit, base, codec = self.memory.time_limit, self.base, self.codec
+        if self.plain_infos or (self.memory.nbytes and limit is None) or "step" in vars(base):
+            return None
+        if not isinstance(codec, GridCodec) or not codec.has_table:
             return None
         assert isinstance(self.frameskip, int)
         steps = None if limit is None else limit._max_episode_steps
         places = self._generator_at, self._wrappers_at
-        bounds = [*self.codec.bounds.values()]
+        bounds = [*codec.bounds.values()]
         return TableBlocks(base, bounds, self.frameskip, *places, steps)
 
     def starts(self, payload: Row) -> list[Row]:

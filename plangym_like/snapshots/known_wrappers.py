@@ -110,9 +110,9 @@ def state_names(wrapper: Any, *, within_others: bool = False) -> tuple[str, ...]
     if declared is not None:
         # The class of an environment may list tuples of a name, a dtype and a shape; its generator
         # is state anyway.
-        names = tuple(item if isinstance(item, str) else item[0] for item in declared)
-        needed = () if isinstance(wrapper, gymnasium.Wrapper) else ("_np_random",)
-        return (*names, *(name for name in needed if name not in names))
+        listed = [item if isinstance(item, str) else item[0] for item in declared]
+        is_listed = isinstance(wrapper, gymnasium.Wrapper) or "_np_random" in listed
+        return (*listed,) if is_listed else (*listed, "_np_random")
     names = _known_names(wrapper)
     if names:
         try:

@@ -254,4 +254,5 @@ def next_doubles(generators: NDArray[np.uint64]) -> NDArray[np.float64]:
     high += low < added_low
     word, turn = high ^ low, high >> np.uint64(58)
     word = word >> turn | word << (-turn & np.uint64(63))
-    return (word >> np.uint64(11)) * 2.0**-53
+    draws: NDArray[np.float64] = (word >> np.uint64(11)) * 2.0**-53
+    return draws

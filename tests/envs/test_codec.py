@@ -202,7 +202,11 @@ class Misspelt(Merging):
 
 
 class Text(Merging):
-    state_attributes = (*FIELDS, ("score", "U3"))
+    state_attributes = (*FIELDS[:2], ("score", "U3"))
+
+
+class Twice(Merging):
+    state_attributes = (*FIELDS, "log")
 
 
 class Single(Merging):
@@ -219,6 +223,7 @@ class Single(Merging):
             r"Misspelt\.state_attributes must list names, or tuples .*\('score', 'a type'\)",
         ),
         (Text, r"Text\.score cannot be saved as a number <U3; leave out its dtype"),
+        (Twice, r"Twice\.state_attributes has a name twice"),
         (Single, "(?s)does not repeat itself"),
     ],
 )

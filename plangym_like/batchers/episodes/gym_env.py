@@ -212,7 +212,7 @@ class GymInfEnv(GymEnv):
 
 def _lanes_of(envs: Sequence[Any] | EnvSource, num_envs: int | None) -> Lanes:
     if num_envs is not None:
-        return lanes_from(envs, num_envs)  # type: ignore[arg-type]
+        return lanes_from(envs, num_envs)
     if isinstance(envs, str) or callable(envs):
         raise InputError(f"num_envs is missing: how many environments of {envs!r} to make")
     return make_lanes(list(envs))

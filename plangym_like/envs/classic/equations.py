@@ -332,7 +332,7 @@ class Pendulum(Dynamics):
     def as_hidden(cls, number: Any) -> Any:
         # Actions of the space's own dtype are in single precision.
         single = np.float32(number)
-        return None if np.isnan(number) else single if single == number else number
+        return None if np.isnan(number) else single if float(single) == number else number
 
     def advance(self, columns: Columns, actions: Array, rewards: Floats, terminated: Flags) -> None:
         c = self.values
