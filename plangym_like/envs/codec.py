@@ -18,9 +18,9 @@ from plangym_like.batch.arrays import Leaf
 from plangym_like.errors import SnapshotError, StateCapacityError, StateFormatError
 from plangym_like.snapshots import plain_data
 from plangym_like.snapshots.base_settings import AttributeSettings, ClassSettings, Settings
-from plangym_like.snapshots.chain_state import columns_of
-from plangym_like.snapshots.set_order import order_note
-from plangym_like.snapshots.state_owner import StateOwner, always, kind_of, restart_generators
+from plangym_like.snapshots.chain_state import StateOwner, always, columns_of, restart_generators
+from plangym_like.snapshots.chains import note_on_sets, scatter_sets
+from plangym_like.snapshots.configuration import kind_of
 from plangym_like.states.rows import Row, padded
 
 # Bytes reserved for growing data, besides twice the size that they have at first.
@@ -47,6 +47,9 @@ class Codec(abc.ABC):
         Whether an episode continued from these bytes is bit-identical to an uninterrupted one.
     exactness_note : str
         Why `exactness` has its value; may be empty.
+    scatters : bool
+        Whether restored sets are iterated in another order than the saved ones. Copies for trials
+        and audits do so, to find steps that depend on the order.
     """
 
     nbytes: int
@@ -54,6 +57,7 @@ class Codec(abc.ABC):
     columns: Mapping[str, Leaf] | None = None
     exactness: str = "exact"
     exactness_note: str = ""
+    scatters: bool = False
 
     @abc.abstractmethod
     def fingerprint_fields(self) -> Mapping[str, Any]:
@@ -162,7 +166,7 @@ class AttributeCodec(Codec):
     def __init__(
         self, base: Any, attributes: Sequence[Attribute], capacity: int | None = None
     ) -> None:
-        self._base, self._is_made = base, False
+        self._base = base
         self.attributes = tuple(
             each if each.dtype is None else each._replace(dtype=np.dtype(each.dtype))
             for each in sorted(attributes, key=lambda each: each.dtype is None)
@@ -177,9 +181,12 @@ class AttributeCodec(Codec):
         self._decoders = [decode for _, decode in packings]
         self._plain_at = self.nbytes = padded(self._packing.size)
         if self._plain_names:
-            needed = 8 + len(self._encoded(self.values()))
+            values = self.values()
+            needed = 8 + len(self._encoded(values))
             self.nbytes += padded(capacity or 2 * needed + _SLACK)
-        self._is_made = True
+            place = self.place(" or ".join(self._plain_names))
+            if note := note_on_sets(values[len(self._sized) :], place):
+                self.exactness, self.exactness_note = "approximate", note
 
     def values(self) -> Sequence[Any]:
         """Return the current values, in the order of `attributes`."""
@@ -276,18 +283,11 @@ class AttributeCodec(Codec):
     # Attributes without a dtype
 
     def _encoded(self, values: Sequence[Any]) -> bytes:
-        sets: list[Any] = []
         try:
-            data = plain_data.encode(tuple(values[len(self._sized) :]), on_set=sets.append)
+            return plain_data.encode(tuple(values[len(self._sized) :]))
         except SnapshotError as error:
             place = self.place(" or ".join(self._plain_names))
             raise SnapshotError(f"{place} cannot be saved: {error}") from error
-        if sets:
-            note = order_note(self.place(" or ".join(self._plain_names)), sets[0])
-            if self.exactness == "exact" and self._is_made:
-                raise SnapshotError(f"{note}. There was no such set when the environment was made")
-            self.exactness, self.exactness_note = "approximate", note
-        return data
 
     def _put_plain(self, room: Row, data: bytes) -> None:
         end = 8 + len(data)
@@ -308,6 +308,8 @@ class AttributeCodec(Codec):
         values = plain_data.decode(room[8 : 8 + used].tobytes())
         if type(values) is not tuple or len(values) != len(self._plain_names):
             raise StateFormatError("a state row is damaged: it has other attributes")
+        if self.scatters:
+            scatter_sets(values)
         return list(values)
 
 

@@ -359,6 +359,8 @@ class GymnasiumSimulator(Simulator):
         if innermost(other.env) is innermost(self.env):
             # The callable returns the same object each time.
             return None
+        # Steps that depend on the order of a set then give other results.
+        other.memory.scatters = other.codec.scatters = True
         return other
 
     def suspect_wrappers(self) -> Sequence[str]:

@@ -2,9 +2,12 @@
 
 The state consists of all attributes of the environment and its wrappers, except spaces, specs and
 windows (see `plangym_like.snapshots.chain_pickle`). When the environment is made, it is saved,
-stepped, restored and stepped again; if the results differ, a `SnapshotError` is raised. An
-environment that holds a set is approximate, because a pickle does not keep the order of a set (see
-`plangym_like.snapshots.set_order`).
+stepped, restored and stepped again; if the results differ, a `SnapshotError` is raised.
+
+A pickle does not keep the order in which a set is iterated. Nearly all environments only ask
+whether a set holds an item. To find the others, the copy in which the trial and audits step
+restores each set in another order. An environment is approximate if it has a set whose order
+differs between copies or processes in any case (see `ChainPickle.look_for_sets`).
 
 A row holds a length, a tag and the pickle. Unpickling runs code, so the tag, a keyed hash of the
 pickle, is checked first. Only this session and its workers have the key. Two rows of the same state
@@ -19,7 +22,7 @@ import hashlib
 import hmac
 import struct
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import gymnasium
 import numpy as np
@@ -91,13 +94,14 @@ class PickleCodec(Codec):
         elif needed > capacity:
             raise _too_small(needed, capacity)
         self.nbytes = padded(capacity)
+        self.pickle.unordered = self.pickle.look_for_sets()
 
     def _longest(self, steps: int) -> int:
         """Take up to `steps` steps, if any, and return the length of the longest pickle.
 
         Afterwards, raise `SnapshotError` if objects share memory in a way that a pickle loses.
         """
-        env, longest = self._env, len(self.pickle.dumps())
+        env, longest = self._env, len(self.pickle.encoded())
         if not steps:
             return longest
         links(env)[-1]._np_random = random_state.seeded_generator(0)
@@ -108,7 +112,7 @@ class PickleCodec(Codec):
             for _ in range(steps):
                 with time_limit():
                     *_, terminated, truncated, _ = env.step(space.sample())
-                longest = max(longest, len(self.pickle.dumps()))
+                longest = max(longest, len(self.pickle.encoded()))
                 if terminated or truncated:
                     break
         self.pickle.check_memory()
@@ -141,7 +145,7 @@ class PickleCodec(Codec):
 
     def read(self, payload: Row) -> int:
         """Write length, tag and pickle into `payload`; return the number of bytes used."""
-        data = self.pickle.dumps()
+        data = self.pickle.encoded()
         used = _START + len(data)
         if used > len(payload):
             raise _too_small(used, len(payload))
@@ -242,16 +246,18 @@ class PickledSimulator(GymnasiumSimulator):
         return self.codec.pickle
 
     def _try_out(self) -> None:
-        """Run the trial; an environment that holds a set is approximate even if it passes."""
+        """Run the trial; some sets make the environment approximate even if it passes."""
         pickle = self.codec.pickle
         try:
             super()._try_out()
         except StateFormatError as error:
             raise SnapshotError(f"a pickle of it cannot be loaded: {error.__cause__}") from error
-        except SnapshotError:
-            # A few steps may or may not show the effect of a set's order; this check is
+        except SnapshotError as error:
+            # A few steps may or may not show the effect of such an order; this check is
             # deterministic.
             if not pickle.unordered:
+                if note := pickle.look_for_sets(testable=True):
+                    raise SnapshotError(f"{error} Perhaps: {note}") from error
                 raise
         except PlangymError:
             raise
@@ -262,6 +268,13 @@ class PickledSimulator(GymnasiumSimulator):
         pickle.strict = not pickle.unordered
         if pickle.unordered:
             self.exactness, self.exactness_note = "approximate", pickle.unordered
+
+    def second_copy(self) -> Self | None:
+        """Return another simulator; without one, no trial shows whether orders of sets matter."""
+        other, pickle = super().second_copy(), self.codec.pickle
+        if other is None and not pickle.strict:
+            pickle.unordered = pickle.unordered or pickle.look_for_sets(testable=True)
+        return other
 
     def state_difference(self, one: Row, other: Row) -> tuple[str, str] | None:
         """Return where two payloads differ in their values; see `PickleCodec.difference`."""

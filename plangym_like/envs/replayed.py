@@ -4,7 +4,7 @@ The state is a log: how the episode began (seed, generator, options), and all ac
 The maximum length of the log is fixed when the environment is made. A process keeps several copies
 of the whole chain: the environment and all of its wrappers. To restore a state, the process takes
 the copy whose log is the longest prefix of the saved log, and steps this copy through the remaining
-actions (`plangym_like.snapshots.replay_cache`). So continuing a branch costs one step, not the
+actions (`plangym_like.snapshots.replay`). So continuing a branch costs one step, not the
 whole log. A wrapper may therefore change the environment inside it at any time.
 
 Each episode begins in a new copy of the chain. What Gymnasium's chain would keep from the episode
@@ -36,14 +36,12 @@ from plangym_like.envs.wrapping import NothingSaved, drop_generators, is_plain, 
 from plangym_like.errors import SnapshotError, StateCapacityError, StateFormatError
 from plangym_like.snapshots.action_log import ACTIONS, CHANGE, ActionLogFormat, Change, Start
 from plangym_like.snapshots.carried_state import CarriedState
-from plangym_like.snapshots.chains import chain, innermost, links
+from plangym_like.snapshots.chains import chain, has_addresses, innermost, links, sets_in
 from plangym_like.snapshots.configuration import describe, qualified_name
-from plangym_like.snapshots.current_env_proxy import CurrentEnvProxy
 from plangym_like.snapshots.differences import attributes, difference, differing_attributes
 from plangym_like.snapshots.known_wrappers import describe_wrappers
 from plangym_like.snapshots.open_libraries import close_copy
-from plangym_like.snapshots.replay_cache import DIGEST_NBYTES, ReplayCache
-from plangym_like.snapshots.set_order import set_of_addresses
+from plangym_like.snapshots.replay import DIGEST_NBYTES, CurrentEnvProxy, ReplayCache
 from plangym_like.snapshots.step_limit import CONSTRUCTOR_SECONDS, time_limit, while_quick
 from plangym_like.snapshots.trial import SECONDS, STEPS, Outcome, ends, outcome_of
 from plangym_like.states import random_state
@@ -450,10 +448,11 @@ def _play(cache: ReplayCache, start: Start, actions: Iterable[Any]) -> list[Outc
 
 def _refuse_addresses(env: gymnasium.Env[Any, Any]) -> None:
     """Raise `SnapshotError` if `env` holds a set whose order may differ between copies."""
-    places = (set_of_addresses(link, type(link).__name__) for link in reversed(links(env)))
-    if (place := next(filter(None, places), None)) is not None:
-        raise SnapshotError(
-            f"{place} is a set of objects that hash by their address, so two copies of the "
-            "environment may iterate over it in different orders, and a replay may differ; keep "
-            "the objects as the keys of a dict, which keeps their order"
-        )
+    for link in reversed(links(env)):
+        for place, value in sets_in(link, type(link).__name__):
+            if has_addresses(value):
+                raise SnapshotError(
+                    f"{place} is a set of objects that hash by their address, so two copies of the "
+                    "environment may iterate over it in different orders, and a replay may differ; "
+                    "keep the objects as the keys of a dict, which keeps their order"
+                )

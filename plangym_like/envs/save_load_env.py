@@ -27,12 +27,11 @@ from plangym_like.envs.wrapping import drop_generators, first_reset
 from plangym_like.errors import PlangymError, SnapshotError
 from plangym_like.snapshots import plain_data
 from plangym_like.snapshots.base_settings import Settings
-from plangym_like.snapshots.chains import innermost
+from plangym_like.snapshots.chains import innermost, put
 from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.differences import attributes_of, difference
 from plangym_like.snapshots.known_wrappers import visible
 from plangym_like.snapshots.open_libraries import close_copy
-from plangym_like.snapshots.state_owner import put
 from plangym_like.snapshots.step_limit import while_quick
 
 _METHODS = ("save_state", "load_state")

@@ -19,11 +19,9 @@ import gymnasium
 import numpy as np
 
 from plangym_like.errors import ChangedSettingError
-from plangym_like.snapshots.configuration import is_handle, qualified_name
-from plangym_like.snapshots.differences import difference
-from plangym_like.snapshots.impure_functions import has_only_grown
-from plangym_like.snapshots.reachable import ATOMS
-from plangym_like.snapshots.state_owner import CONSTANT, kind_of
+from plangym_like.snapshots.chains import ATOMS, CONSTANT
+from plangym_like.snapshots.configuration import is_handle, kind_of, qualified_name
+from plangym_like.snapshots.differences import difference, has_only_grown
 
 # After the trial, one check in a hundred is thorough; each row is checked twice.
 _EVERY = 100

@@ -3,8 +3,11 @@
 The attributes of the environment and of each wrapper are in one pickle, so that shared objects stay
 shared. Spaces, specs, functions and modules are pickled as references: the pickle names the place
 where each was found when the environment was made, and another process uses its own object at that
-place. Classes of ``__main__`` are looked up among the classes that the environment and its wrappers
-use, since a worker process has another ``__main__``.
+place. So are the objects that code refers to by name, since it may compare them by identity.
+
+Classes defined in ``__main__`` or in a function are sent to workers by cloudpickle, which keeps
+module and ``__name__`` but not ``__qualname__``. A worker cannot import such a class, so it looks
+for the class among the environment's other classes and everything that their code can refer to.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import enum
 import hashlib
 import io
 import pickle
+import sys
 import threading
 import types
 import weakref
@@ -27,33 +31,32 @@ from gymnasium.utils import EzPickle
 
 from plangym_like.batch.ownership import releases
 from plangym_like.errors import SnapshotError, StateFormatError
-from plangym_like.snapshots.array_layout import ArrayLayout, OverlapError, refuse_hidden_memory
-from plangym_like.snapshots.chain_state import ChainState
-from plangym_like.snapshots.chains import links
+from plangym_like.snapshots.array_layout import (
+    ArrayLayout,
+    OverlapError,
+    refuse_hidden_memory,
+    shared_memory,
+)
+from plangym_like.snapshots.chain_state import (
+    ChainState,
+    StateOwner,
+    held_objects,
+    refuse_method_of_data,
+)
+from plangym_like.snapshots.chains import links, reachable
 from plangym_like.snapshots.configuration import (
     LOCKS,
     is_configuration,
     is_figure,
     is_handle,
     is_ordinary,
+    kind_of,
     loses_attributes,
     own_pickling,
     qualified_name,
 )
-from plangym_like.snapshots.impure_functions import held_objects, refuse_method_of_data
-from plangym_like.snapshots.named_objects import (
-    can_be_imported,
-    classes_named,
-    name_of,
-    named_objects,
-)
-from plangym_like.snapshots.reachable import reachable
-from plangym_like.snapshots.separated_memory import SeparatedMemory, is_tensor
-from plangym_like.snapshots.set_order import is_set, order_is_kept, order_note
-from plangym_like.snapshots.state_owner import StateOwner, kind_of
+from plangym_like.snapshots.outside_values import CodeSearch, named_objects
 
-# A pickle with a set or a frozenset contains one of these; other pickles may do so by chance.
-_MARKS_OF_SETS = (pickle.EMPTY_SET + pickle.MEMOIZE, pickle.FROZENSET + pickle.MEMOIZE)
 # Types of iterators whose pickles hold copies of the remaining items.
 _COPYING_ITERATORS = tuple(
     type(turn(items))
@@ -61,8 +64,6 @@ _COPYING_ITERATORS = tuple(
     for items in (table, table.keys(), table.values(), table.items())
     for turn in (iter, reversed)
 )
-# A set in modules of torch, which is only asked whether it holds a name.
-_NAMES_OF_BUFFERS = "_non_persistent_buffers_set"
 _WAY_OUT = (
     "write a Simulator for the environment (plangym_like.Simulator), or name the attributes that "
     "are its state in its class: state_attributes = ('name', ...)"
@@ -81,12 +82,6 @@ class ChainPickle(ChainState):
     ----------
     nbytes : int
         Always 0: the wrappers are in the environment's pickle, so they need no further bytes.
-    unordered : str
-        A message about a set whose order a pickle does not keep; empty if none was found.
-    strict : bool
-        Whether `dumps` raises an error if it finds a set whose order a pickle does not keep.
-    met_set : bool
-        Whether a set of any class except `set` and `frozenset` has been pickled.
     plain_kinds : set of type
         Classes whose instances are pickled as `pickle` does.
 
@@ -100,8 +95,6 @@ class ChainPickle(ChainState):
     nbytes = 0
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
-        self.unordered = ""
-        self.strict = self.met_set = False
         self.plain_kinds: set[type] = set()
         self._classes: dict[tuple[str, str], type] = {}
         if getattr(type(links(env)[-1]), "state_attributes", None) is None:
@@ -110,82 +103,66 @@ class ChainPickle(ChainState):
         for number, link in enumerate(links(env)):
             self._references[f"link {number}"] = link
         self._ids = {id(thing): place for place, thing in self._references.items()}
-        self._constants: dict[str, bytes] = {}
-        for place, thing in named_objects(env):
-            if id(thing) not in self._ids:
+        # Digests of the objects that code refers to by name, by their ids.
+        self._named: dict[int, bytes] = {}
+        search = CodeSearch(env, self._classes.values())
+        self._kinds = search.kinds
+        for place, thing in named_objects(search):
+            if id(thing) in self._ids:
+                continue
+            if id(thing) not in self._named:
                 # An object that cannot be pickled cannot be part of a state either.
                 with contextlib.suppress(Exception):
-                    content = self._content(thing)
-                    self._constants[self._refer(place, thing)] = content
-        self._ids |= {id(self._references[place]): place for place in self._constants}
+                    self._named[id(thing)] = self._content(thing)
+            if id(thing) in self._named:
+                self._refer(place, thing)
+        for place, thing in self._references.items():
+            self._ids.setdefault(id(thing), place)
 
     def restorer(self) -> Callable[[], None]:
         """Return a function that restores the present state; see `ChainState.restorer`."""
         restore = super().restorer()
         # A named object that the first reset changes is still the same object.
-        self._constants.clear()
+        self._named.clear()
         return restore
-
-    def dumps(self) -> bytes:
-        """Return a pickle of the current state of the environment and its wrappers.
-
-        Raises
-        ------
-        SnapshotError
-            A value can no longer be pickled; or `strict` is true, and a value holds a set whose
-            order would be lost.
-        """
-        data = self.encoded()
-        if not self.unordered and (self.met_set or any(mark in data for mark in _MARKS_OF_SETS)):
-            self._look_for_sets()
-        return data
 
     def check_memory(self) -> None:
         """Raise `SnapshotError` if objects share memory that they would not share once restored."""
-        values = [owner.read() for owner in self.owners]
-        try:
-            *_, watcher = self._pickled(values, watch=True)
-        except Exception as error:
-            raise self._refused(values, error) from error
-        found = watcher.memory.pair()
+        parts = {
+            f"{owner.place}.{name}": value
+            for owner in self.owners
+            for name, value in owner.items(owner.read())
+        }
+        found = shared_memory(parts)
         if found is not None:
-            one, other = (self._named(thing, values) for thing in found)
+            one, other = found
             raise SnapshotError(
                 f"{one} and {other} share memory, but would be separate after they were restored "
                 "from a pickle; keep only one of them"
             )
 
-    def _named(self, thing: Any, values: list[Any]) -> str:
-        """Return a phrase with the class of `thing`, and its place in `values` if it is found."""
-        for owner, value in zip(self.owners, values, strict=True):
-            for name, part in owner.items(value):
-                for place, inner in reachable(part, f"{owner.place}.{name}"):
-                    if inner is thing:
-                        return f"{place}, {kind_of(thing)},"
-        return kind_of(thing)
-
-    def place_of(self, thing: Any, *, constants: bool = True) -> str | None:
+    def place_of(self, thing: Any, *, by_value: bool = False) -> str | None:
         """Return the place of `thing` if it is pickled as a reference, or ``None`` if it is not.
 
-        With ``constants=False``, objects that `named_objects` found are not pickled as references.
+        If `by_value` is true, objects that code refers to by name are not pickled as references.
         """
         place = self._ids.get(id(thing))
-        if place is None or place not in self._constants:
-            return place
-        return self._unchanged(place, thing) if constants else None
+        if place is not None and id(thing) in self._named:
+            return None if by_value else self._unchanged(place, thing)
+        return place
 
     def thing_at(self, place: str) -> Any:
         """Return the object that was found at `place`."""
         if place not in self._references:
             raise SnapshotError(f"a state row refers to {place}, which this process does not have")
         thing = self._references[place]
-        if place in self._constants:
+        if id(thing) in self._named:
             self._unchanged(place, thing)
         return thing
 
     def _unchanged(self, place: str, thing: Any) -> str:
         """Return `place`; raise `SnapshotError` if the content of `thing` has changed."""
-        if self._content(thing) != self._constants[place]:
+        if self._content(thing) != self._named[id(thing)]:
             raise SnapshotError(
                 f"{kind_of(thing)} is {place}, so it is shared by all copies of the environment, "
                 "and it has changed; keep data that changes in objects made by the environment, or "
@@ -195,7 +172,7 @@ class ChainPickle(ChainState):
 
     def _content(self, thing: Any) -> bytes:
         """Return a digest of a pickle of `thing` that holds named objects by value."""
-        return hashlib.blake2b(self._pickled(thing, constants=False)[0]).digest()
+        return hashlib.blake2b(self._pickled(thing, by_value=True)).digest()
 
     def has_class(self, kind: type) -> bool:
         """Return whether `kind` is one of the classes that were found in the environment."""
@@ -212,7 +189,7 @@ class ChainPickle(ChainState):
             None of them has that name, or several have it.
         """
         if (module, name) not in self._classes:
-            found = classes_named(module, name, self._classes.values())
+            found = [kind for kind in self._kinds if name_of(kind) == (module, name)]
             if len(found) != 1:
                 raise SnapshotError(
                     f"a state row holds an object of class {module}.{name}, but this process finds "
@@ -257,7 +234,7 @@ class ChainPickle(ChainState):
             )
 
     def _encode(self, values: list[Any]) -> bytes:
-        return self._pickled(values)[0]
+        return self._pickled(values)
 
     def _decode(self, data: bytes) -> Any:
         # Unpickling can run code, so the caller must trust the source of `data`.
@@ -273,39 +250,21 @@ class ChainPickle(ChainState):
                 "snapshot='replay'"
             ) from error
 
-    def _pickled(
-        self, value: Any, *, watch: bool = False, constants: bool = True
-    ) -> tuple[bytes, Any]:
-        """Return a pickle of `value`, and the pickler: a `_Watcher` if `watch` is true."""
+    def _pickled(self, value: Any, *, by_value: bool = False) -> bytes:
+        """Return a pickle of `value`; see `place_of` for `by_value`."""
         whole: set[int] = set()
         while True:
             stream = io.BytesIO()
-            kind = _Watcher if watch else _Pickler
-            pickler = kind(stream, self, whole, constants=constants)
             try:
-                pickler.dump(value)
+                _Pickler(stream, self, whole, by_value=by_value).dump(value)
             except OverlapError as overlap:
                 whole.add(overlap.args[0])
             else:
-                return stream.getvalue(), pickler
-
-    def _look_for_sets(self) -> None:
-        for owner in self.owners:
-            for name, value in owner.items(owner.read()):
-                *_, watcher = self._pickled(value, watch=True)
-                if watcher.unordered_sets:
-                    found = order_note(f"{owner.place}.{name}", watcher.unordered_sets[0])
-                    if self.strict:
-                        raise SnapshotError(
-                            f"{found}. There was no such set when the environment was made; if you "
-                            "cannot change this, make the environment with snapshot='replay'"
-                        )
-                    self.unordered = found
-                    return
+                return stream.getvalue()
 
     def _unsaveable(self, place: str, value: Any, reason: Exception) -> SnapshotError:
         advice = _WAY_OUT
-        if self.strict or self.unordered:  # the trial is over
+        if self.strict or self.unordered:
             advice = (
                 "the attribute held no such object when the environment was made. Remove it before "
                 "each step ends, or make the environment with snapshot='replay', which saves no "
@@ -316,16 +275,16 @@ class ChainPickle(ChainState):
 
 class _Pickler(pickle.Pickler):
     def __init__(
-        self, stream: io.BytesIO, owner: ChainPickle, whole: set[int], *, constants: bool
+        self, stream: io.BytesIO, owner: ChainPickle, whole: set[int], *, by_value: bool
     ) -> None:
         super().__init__(stream, protocol=5)
-        self._owner, self._constants = owner, constants
+        self._owner, self._by_value = owner, by_value
         self._arrays = ArrayLayout(whole)
         self._plain, self._places = owner.plain_kinds, owner._ids
 
     def reducer_override(self, thing: Any) -> Any:
         if id(thing) in self._places:
-            place = self._owner.place_of(thing, constants=self._constants)
+            place = self._owner.place_of(thing, by_value=self._by_value)
             if place is not None:
                 return _thing_at, (place,)
         kind: Any = type(thing)
@@ -381,37 +340,7 @@ class _Pickler(pickle.Pickler):
             return LOCKS[kind], ()
         if is_handle(thing):
             return _nothing, ()
-        if is_set(thing):
-            self._owner.met_set = True
         return NotImplemented
-
-
-class _Watcher(_Pickler):
-    """A pickler that collects sets whose order a pickle does not keep, and all mutable objects."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.unordered_sets: list[Any] = []
-        self._never_iterated: list[Any] = []
-        self.memory = SeparatedMemory()
-
-    def reducer_override(self, thing: Any) -> Any:
-        reduced = super().reducer_override(thing)
-        own = getattr(thing, "__dict__", None)
-        if type(own) is dict and _NAMES_OF_BUFFERS in own:
-            self._never_iterated.append(own[_NAMES_OF_BUFFERS])
-        if reduced is NotImplemented and is_tensor(thing):
-            # A parameter of torch is pickled as a new tensor over its memory.
-            reduced = thing.__reduce_ex__(5)
-            for part in filter(is_tensor, reduced[1]):
-                self.memory.leave_out(part)
-        return reduced
-
-    def persistent_id(self, thing: Any) -> None:
-        self.memory.add(thing)
-        if is_set(thing) and not order_is_kept(thing):
-            if not any(thing is one for one in self._never_iterated):
-                self.unordered_sets.append(thing)
 
 
 class _Unpickler(pickle.Unpickler):
@@ -491,3 +420,19 @@ def _check_class(base: Any) -> None:
             f"{name} keeps state outside its __dict__ (__slots__, or a class that is not written "
             f"in Python); {_WAY_OUT}"
         )
+
+
+# Classes that cannot be imported
+
+
+def name_of(kind: type) -> tuple[str, str]:
+    """Return the module and the name of a class."""
+    return kind.__module__, kind.__name__
+
+
+def can_be_imported(kind: type) -> bool:
+    """Return whether `kind` can be imported by name; always false for classes of ``__main__``."""
+    found: Any = None if kind.__module__ == "__main__" else sys.modules.get(kind.__module__)
+    for name in kind.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is kind

@@ -1,14 +1,22 @@
-"""`ChainState`: finds the objects in a wrapper chain that own state, and encodes their values.
+"""The objects in a wrapper chain that own state, and their values as bytes.
 
-It walks through the attributes of each wrapper and, if `base` is true, of the environment inside
-them. Spaces, functions, classes and similar objects are configuration, and are encoded as
-references. Subclasses define how all other objects are encoded.
+`ChainState` walks through the attributes of each wrapper and, if `base` is true, of the environment
+inside them; each object that has state gets a `StateOwner`. Spaces, functions, classes and similar
+objects are configuration, and are encoded as references. Subclasses define how all other objects
+are encoded.
 """
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
+import contextlib
+import functools
+import random
+import types
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 import gymnasium
@@ -16,8 +24,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.errors import SnapshotError, StateFormatError
-from plangym_like.snapshots.chains import links
-from plangym_like.snapshots.configuration import is_handle, qualified_name
+from plangym_like.snapshots.chains import CONSTANT, links, note_on_sets, scatter_sets
+from plangym_like.snapshots.configuration import (
+    FUNCTIONS,
+    is_configuration,
+    is_handle,
+    kind_of,
+    qualified_name,
+)
 from plangym_like.snapshots.known_wrappers import (
     describe_wrappers,
     impossible,
@@ -25,8 +39,211 @@ from plangym_like.snapshots.known_wrappers import (
     state_names,
     visible,
 )
-from plangym_like.snapshots.state_owner import CONSTANT, StateOwner, always, restart_generators
-from plangym_like.states.random_state import make_generator
+from plangym_like.states.random_state import make_generator, restart
+
+_GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
+_GLOBAL: tuple[Any, Any] = (random.random.__self__, np.random.random.__self__)  # type: ignore[attr-defined]
+# `np._NoValue` is the default of many arguments of NumPy's functions.
+_PLAIN = (type(None), type(np._NoValue), bool, int, float, complex, str, bytes, np.generic, tuple)
+_CONTAINERS = (list, dict, set, bytearray, deque, np.ndarray)
+
+
+@dataclass(slots=True)
+class StateOwner:
+    """An object, and the names of the attributes that are its state.
+
+    Attributes
+    ----------
+    place : str
+        The name of the object in error messages.
+    kind : type
+        The class of the object.
+    locate : callable
+        Returns the current object; a wrapper may replace it in ``reset``.
+    names : tuple of str or None
+        The attributes that are the object's state; a dotted name is an attribute of an attribute.
+        ``None`` means all attributes except handles (see `is_handle`) and those in `constant`.
+    constant : set of str
+        Attributes that are not state of this object.
+    fixed : dict
+        The values of attributes in `constant` that are configuration; they must not change.
+    """
+
+    place: str
+    kind: type
+    locate: Callable[[], Any]
+    names: tuple[str, ...] | None
+    constant: frozenset[str] = CONSTANT
+    fixed: dict[str, Any] = field(default_factory=dict)
+    _get: Callable[[Any], Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        names = self.names or ()
+        one = attrgetter(*names) if names else lambda thing: ()
+        self._get = (lambda thing: (one(thing),)) if len(names) == 1 else one
+
+    def read(self) -> Any:
+        """Return the state: a tuple in the order of `names`, or a dict if `names` is ``None``.
+
+        The keys of the dict are sorted.
+        """
+        thing = self._thing()
+        if self.names is not None:
+            try:
+                return self._get(thing)
+            except AttributeError as error:
+                raise SnapshotError(f"{self.place} cannot be saved: {error}") from error
+        attributes = vars(thing)
+        for name, value in self.fixed.items():
+            if attributes.get(name) is not value:
+                raise SnapshotError(
+                    f"{self.place}.{name} was {kind_of(value)} when the environment was made, so "
+                    "it is not saved, and has been replaced since; keep data that changes in "
+                    "attributes that are plain data, or make the environment with "
+                    "snapshot='replay'"
+                )
+        names = [name for name in attributes if self._is_state(name, attributes)]
+        return {name: attributes[name] for name in sorted(names)}
+
+    def write(self, state: Any) -> None:
+        """Set the state of the object to `state`; ``fits(state)`` must be true."""
+        thing = self._thing()
+        attributes = vars(thing)
+        if self.names is not None:
+            for name, value in zip(self.names, state, strict=True):
+                path, _, last = name.rpartition(".")
+                setattr(attrgetter(path)(thing) if path else thing, last, value)
+            return
+        for name in list(attributes):
+            if name not in state and self._is_state(name, attributes):
+                del attributes[name]
+        for name, value in state.items():
+            if not is_handle(attributes.get(name)):
+                attributes[name] = value
+
+    def fits(self, state: Any) -> bool:
+        """Return whether `state` has the form of this object's state."""
+        if self.names is not None:
+            return type(state) is tuple and len(state) == len(self.names)
+        return type(state) is dict and all(
+            type(name) is str and name not in self.constant for name in state
+        )
+
+    def items(self, state: Any) -> Iterator[tuple[str, Any]]:
+        """Yield the name and value of each attribute in `state`."""
+        yield from state.items() if self.names is None else zip(self.names, state, strict=True)
+
+    def exclude(self, name: str, value: Any, *, fixed: bool = False) -> None:
+        """Exclude attribute `name` from the state; if `fixed` is true, it must keep `value`."""
+        self.constant |= {name}
+        if fixed:
+            self.fixed[name] = value
+
+    def leave_out_missing(self) -> None:
+        """Leave out the named attributes that the object does not have yet."""
+        if self.names is not None:
+            thing = self.locate()
+            self.names = tuple(name for name in self.names if _has(thing, name))
+            self.__post_init__()
+
+    def _is_state(self, name: str, attributes: dict[str, Any]) -> bool:
+        return name not in self.constant and not is_handle(attributes[name])
+
+    def _thing(self) -> Any:
+        try:
+            thing = self.locate()
+        except AttributeError as error:
+            raise SnapshotError(f"{self.place} no longer exists: {error}") from error
+        if type(thing) is not self.kind:
+            raise SnapshotError(
+                f"{self.place} was an object of class {qualified_name(self.kind)} when the "
+                f"environment was made and is {kind_of(thing)} now; keep one object, or plain data"
+            )
+        return thing
+
+
+def _has(thing: Any, name: str) -> bool:
+    try:
+        attrgetter(name)(thing)
+    except AttributeError:
+        return False
+    return True
+
+
+def restart_generators(owners: list[StateOwner], own: Any, seed: int) -> None:
+    """Restart the random generators in the attributes of `owners`, except `own`, from `seed`."""
+    number = 0
+    for owner in owners:
+        for _, value in owner.items(owner.read()):
+            if isinstance(value, np.random.Generator) and value is not own:
+                bits: Any = value.bit_generator
+                start = np.random.SeedSequence(int(seed), spawn_key=(number,))
+                restart(bits, type(bits)(start))
+                number += 1
+
+
+def always(value: Any) -> Callable[[], Any]:
+    """Return a function that returns `value`."""
+    return lambda: value
+
+
+def held_objects(function: Any) -> list[Any]:
+    """Return the objects in the closure, the defaults or the bound arguments of `function`.
+
+    Only objects that may have state are returned, such as the object of a bound method. Numbers,
+    containers and configuration are left out. Functions that `function` holds are searched too.
+
+    >>> held_objects(functools.partial(max, [1, 2]))
+    []
+    """
+    stateless = (*_PLAIN, frozenset, *_CONTAINERS, *_GENERATORS, types.GeneratorType)
+    found: list[Any] = []
+    pending, seen = [function], set()
+    while pending:
+        value = pending.pop(0)
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, FUNCTIONS):
+            pending[:0] = _held(value)
+        elif not (value is function or isinstance(value, stateless) or is_configuration(value)):
+            found.append(value)
+    return found
+
+
+def _held(function: Any) -> Iterator[Any]:
+    """Yield the function inside `function`, if it is written in Python, and all that it holds."""
+    inner = getattr(function, "__wrapped__", None)
+    if isinstance(function, types.MethodType):
+        inner = function.__func__
+        yield function.__self__
+    elif isinstance(function, functools.partial):
+        inner = function.func
+        yield from (*function.args, *function.keywords.values())
+    elif isinstance(function, types.FunctionType):
+        inner = None
+        for cell in function.__closure__ or ():
+            with contextlib.suppress(ValueError):  # an empty cell
+                yield cell.cell_contents
+        yield from (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+    if isinstance(inner, FUNCTIONS):
+        yield inner
+
+
+def refuse_method_of_data(place: str, value: Any) -> None:
+    """Raise `SnapshotError` if `value` is a method of a container or of a random generator.
+
+    The global generators of `random` and `numpy.random` are allowed.
+    """
+    if isinstance(value, types.BuiltinMethodType | types.MethodWrapperType | types.MethodType):
+        thing = value.__self__
+        if thing is not _GLOBAL[0] and thing is not _GLOBAL[1]:
+            if isinstance(thing, (*_CONTAINERS, *_GENERATORS)):
+                raise SnapshotError(
+                    f"{place} cannot be saved: it is a method of {kind_of(thing)}, and would still "
+                    "belong to this object after a restore, which makes a copy of the object; look "
+                    "the method up each time it is called"
+                )
 
 
 class ChainState(abc.ABC):
@@ -44,6 +261,13 @@ class ChainState(abc.ABC):
     ----------
     owners : list of StateOwner
         The objects that own state, outermost wrapper first.
+    unordered : str
+        A message about a set whose order no trial can test; empty if none was found.
+    scatters : bool
+        Whether restored sets are iterated in another order than the saved ones. Copies for trials
+        and audits do so, to find steps that depend on the order.
+    strict : bool
+        Whether the trial is over, and there is no such message.
 
     Raises
     ------
@@ -53,6 +277,8 @@ class ChainState(abc.ABC):
 
     def __init__(self, env: gymnasium.Env[Any, Any], *, base: bool) -> None:
         self._env = env
+        self.unordered = ""
+        self.scatters = self.strict = False
         chain = links(env)
         self._links = {id(link) for link in chain}
         self._fingerprint_fields = describe_wrappers(env)
@@ -143,7 +369,18 @@ class ChainState(abc.ABC):
             and all(map(StateOwner.fits, self.owners, values))
         ):
             raise StateFormatError("a state row does not belong to this chain of wrappers")
+        if self.scatters:
+            scatter_sets(values, {id(thing) for thing in self._references.values()})
         return values
+
+    def look_for_sets(self, *, testable: bool = False) -> str:
+        """Return a message about a set in the state, or ``""``; see `note_on_sets`."""
+        notes = (
+            note_on_sets(value, f"{owner.place}.{name}", testable=testable)
+            for owner in self.owners
+            for name, value in owner.items(owner.read())
+        )
+        return next(filter(None, notes), "")
 
     def restore(self, values: list[Any]) -> None:
         """Set the state of the owners to `values`, which `decoded` returned."""

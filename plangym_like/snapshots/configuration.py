@@ -175,6 +175,11 @@ def qualified_name(thing: Any) -> str:
     return f"{thing.__module__}.{thing.__name__}"
 
 
+def kind_of(value: Any) -> str:
+    """Return a phrase that names the class of `value`, for error messages."""
+    return f"an object of class {qualified_name(type(value))}"
+
+
 def name_of_key(key: Any, at: int) -> str:
     """Return a name without memory addresses for the dict key or set item at position `at`."""
     name = repr(key)

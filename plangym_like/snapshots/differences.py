@@ -15,7 +15,7 @@ import numpy as np
 from plangym_like.batch.ownership import check_info
 from plangym_like.errors import SnapshotError
 from plangym_like.snapshots import plain_data
-from plangym_like.snapshots.chains import links
+from plangym_like.snapshots.chains import ATOMS, CONSTANT, links
 from plangym_like.snapshots.configuration import (
     FUNCTIONS,
     is_configuration,
@@ -25,8 +25,6 @@ from plangym_like.snapshots.configuration import (
     qualified_name,
 )
 from plangym_like.snapshots.known_wrappers import TRANSPARENT
-from plangym_like.snapshots.reachable import ATOMS
-from plangym_like.snapshots.state_owner import CONSTANT
 
 _LONGEST = 60
 _DEEPEST = 4
@@ -76,6 +74,28 @@ def difference(
                 return place, f"two different contents of a {qualified_name(type(one))}"
             return found
     return None
+
+
+def has_only_grown(before: Any, after: Any) -> bool:
+    """Return whether `after` is equal to `before`, or is a container that has only grown."""
+    if type(before) is not type(after):
+        return False
+    try:
+        if isinstance(before, dict):
+            return all(k in after and has_only_grown(v, after[k]) for k, v in before.items())
+        if isinstance(before, list | deque):
+            pairs = zip(before, list(after)[: len(before)], strict=False)
+            return len(after) >= len(before) and all(
+                has_only_grown(one, other) for one, other in pairs
+            )
+        if isinstance(before, set):
+            return bool(before <= after)
+        if isinstance(before, np.ndarray):
+            return bool(before.dtype == object or before.tobytes() == after.tobytes())
+        return bool(before == after) or before != before
+    except Exception:
+        # If values cannot be compared, only the results of steps are compared.
+        return True
 
 
 def without_clock(info: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ results differ, the next step depends on what has changed, and the message names
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import dis
 import enum
 import functools
@@ -25,8 +26,14 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from plangym_like.snapshots.chains import links
-from plangym_like.snapshots.configuration import function_inside, is_configuration, is_ordinary
+from plangym_like.snapshots.chains import links, reachable
+from plangym_like.snapshots.configuration import (
+    function_inside,
+    is_configuration,
+    is_handle,
+    is_ordinary,
+    own_pickling,
+)
 from plangym_like.snapshots.differences import difference
 
 _ATOMS = (type(None), bool, int, float, complex, str, bytes, np.generic)
@@ -37,6 +44,8 @@ _ABSENT: Any = type("_Absent", (), {"__repr__": lambda self: "nothing"})()
 _MOST_ITEMS, _MOST_NBYTES, _MOST_PLACES = 2000, 1 << 16, 20_000
 # How many places a message names, and how many are tried alone.
 _NAMED, _TRIED = 3, 50
+# The flag of classes that are made by a class statement.
+_IN_PYTHON = 1 << 9
 _LIBRARIES = ("gymnasium", "plangym_like", "numpy")
 _SITE_PACKAGES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 _ADVICE = "keep it in an attribute of the environment, so that it is part of the state"
@@ -111,7 +120,7 @@ class OutsideValues:
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
-        search = _Search(env)
+        search = CodeSearch(env)
         self._spaces = search.spaces
         self._before: dict[Place, Any] = {}
         for place in search.places:
@@ -260,6 +269,31 @@ class OutsideValues:
         return f"{place.name} changed from {_repr.repr(before)} to {_repr.repr(now)}"
 
 
+def named_objects(search: CodeSearch) -> Iterator[tuple[str, Any]]:
+    """Yield place and value of each object that `search` has found.
+
+    Code may test ``tile is WALL``, where ``WALL`` is a global variable, a class attribute, a
+    default argument or a variable in a closure. A copy of ``WALL`` would be another object. Each
+    object is an instance of `object` itself or of a class written in Python, and may be in a
+    container. The places are the same in every process.
+    """
+    for place, value in search.values:
+        for inner, thing in reachable(value, place, into_objects=False):
+            if _may_be_compared(thing):
+                yield inner, thing
+
+
+def _may_be_compared(thing: Any) -> bool:
+    kind = type(thing)
+    if own_pickling(kind) and not dataclasses.is_dataclass(thing):
+        # Data frames, models and the like, which may be large.
+        return False
+    in_python = all(link.__flags__ & _IN_PYTHON for link in kind.__mro__[:-1])
+    return in_python and not (
+        isinstance(thing, gymnasium.Env) or is_configuration(thing) or is_handle(thing)
+    )
+
+
 @dataclass(eq=False, slots=True)
 class _Space:
     """A class or a dict of attributes, all of which are watched."""
@@ -275,23 +309,54 @@ class _Space:
         return Place(self.owner, key, f"{self.label}.{key} ({kind})")
 
 
-class _Search:
-    """Finds all places to watch, beginning at the classes of an environment and its wrappers."""
+class CodeSearch:
+    """Finds everything that code of the user refers to by name.
 
-    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+    The search begins at the classes of an environment and its wrappers, and at functions in their
+    attributes. It includes global variables, attributes of classes and functions, closures and
+    default arguments.
+
+    Parameters
+    ----------
+    env : gymnasium.Env
+        The environment with its wrappers.
+    kinds : iterable of type, optional
+        Other classes to begin at.
+
+    Attributes
+    ----------
+    places : list of Place
+        Where plain values and caches are, which steps may change.
+    spaces : dict
+        The classes and dicts whose attributes are all watched, and the names of the attributes.
+    values : list of (str, object)
+        Name and value of everything that was found.
+    kinds : list of type
+        The classes that were found.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], kinds: Iterable[type] = ()) -> None:
         chain = links(env)
-        self._packages = {_package(type(link)) for link in chain} - {*_LIBRARIES}
+        bases = {kind for link in chain for kind in type(link).__mro__}
+        envs = (kind for kind in bases if issubclass(kind, gymnasium.Env | gymnasium.Wrapper))
+        self._packages = {*map(_package, envs)} - {*_LIBRARIES}
         self._never = {id(link) for link in chain}
         self._seen: set[int] = set()
-        self._pending: list[Any] = [type(link) for link in chain]
+        self._pending: list[Any] = [*kinds, *map(type, chain)]
         self._keys: dict[tuple[int, str], None] = {}
         self.places: list[Place] = []
+        self.values: list[tuple[str, Any]] = []
+        self.kinds: list[type] = []
         self.spaces: dict[_Space, set[str]] = {}
+        for link in chain:
+            for value in vars(link).values():
+                self._follow(value)
         while self._pending and len(self.places) < _MOST_PLACES:
             thing = self._pending.pop()
             if id(thing) not in self._seen:
                 self._seen.add(id(thing))
                 if isinstance(thing, type):
+                    self.kinds.append(thing)
                     self._pending += thing.__mro__
                 if self._is_own(thing.__module__):
                     self._look_into(thing)
@@ -299,7 +364,7 @@ class _Search:
     def _is_own(self, name: Any) -> bool:
         """Return whether the module `name` belongs to the user's code."""
         package = str(name).partition(".")[0]
-        if package in self._packages:
+        if package in self._packages or package == "__main__":
             return True
         module = sys.modules.get(str(name))
         if module is None or package in sys.stdlib_module_names or package in _LIBRARIES:
@@ -322,7 +387,11 @@ class _Search:
             if getattr(thing, key):
                 self._watch(Place(thing, key, f"the default arguments of {name}"), follow=False)
         for variable, cell in zip(thing.__code__.co_freevars, thing.__closure__ or (), strict=True):
-            self._watch(Place(cell, "cell_contents", f"{variable} (in the closure of {name})"))
+            place = Place(cell, "cell_contents", f"{variable} (in the closure of {name})")
+            # A method may hold its class, or the first one of a dataclass that got slots.
+            value, owner = place.read(), thing.__qualname__.split(".")[-2:-1]
+            if not (isinstance(value, type) and [value.__name__] == owner):
+                self._watch(place)
         self._look_into_globals(thing)
 
     def _look_into_globals(self, function: types.FunctionType) -> None:
@@ -338,11 +407,11 @@ class _Search:
                     if each.opname == "STORE_GLOBAL"
                 }
         module = function.__module__
-        for name in names & variables.keys() | stored:
+        for name in sorted(names & variables.keys() | stored):
             value = variables.get(name)
             if isinstance(value, types.ModuleType):
                 if self._is_own(value.__name__):
-                    for key in names & vars(value).keys():
+                    for key in sorted(names & vars(value).keys()):
                         place = Place(vars(value), key, f"{key} (a global of {value.__name__})")
                         self._watch(place)
             else:
@@ -364,6 +433,7 @@ class _Search:
             return
         self._keys[at] = None
         value = place.read()
+        self.values.append((place.name, value))
         if value is _ABSENT or isinstance(value, (*_ATOMS, *_CONTAINERS, _CACHES)):
             self.places.append(place)
         if follow:
@@ -371,7 +441,7 @@ class _Search:
 
     def _follow(self, value: Any, place: Place | None = None) -> None:
         """Search a class, a function or an object that code refers to."""
-        inner = function_inside(value)
+        inner = value.func if isinstance(value, functools.partial) else function_inside(value)
         if isinstance(inner, type | types.FunctionType | _CACHES):
             if isinstance(getattr(inner, "__module__", None), str):
                 self._pending.append(inner)

@@ -29,15 +29,36 @@ another order than the saved set, since Python offers no way to set that order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import re
+import struct
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Collection, Sequence
+from functools import lru_cache
+from typing import Any, NoReturn
 
 import numpy as np
+from numpy.typing import NDArray
 
-from plangym_like.errors import StateFormatError
-from plangym_like.snapshots.array_layout import OverlapError
-from plangym_like.snapshots.plain_data_reader import PlainDataReader
-from plangym_like.snapshots.plain_data_writer import WRITERS, PlainDataWriter
+from plangym_like.errors import SnapshotError, StateFormatError
+from plangym_like.snapshots.array_layout import (
+    ArrayLayout,
+    OverlapError,
+    refuse_hidden_memory,
+    view_of,
+)
+from plangym_like.snapshots.chains import order_is_kept
+from plangym_like.states import random_state
+
+_MAX_DEPTH, _MAX_AXES = 64, 32
+# The factories that a defaultdict may have; the bytes hold the index of its factory.
+_FACTORIES: tuple[Any, ...] = (None, int, float, bool, str, list, dict, set)
+_DTYPE_KINDS = frozenset("biufcSUmM")
+_DTYPE = re.compile(rb"[<>|][biufcSUmM][0-9]{1,9}(\[[0-9]{0,9}[a-zA-Z]{1,7}\])?")
+_INT64 = range(-(2**63), 2**63)
+_LONG = struct.Struct("<q")
+_COUNT = struct.Struct("<Q")
+_FLOAT = struct.Struct("<d")
+_COMPLEX = struct.Struct("<dd")
 
 
 def encode(
@@ -45,7 +66,6 @@ def encode(
     known: Sequence[Any] = (),
     *,
     attributes: bool = False,
-    on_set: Callable[[Any], object] = bool,
 ) -> bytes:
     """Return the bytes of `value`.
 
@@ -59,8 +79,6 @@ def encode(
     attributes : bool
         Whether `value` holds attributes that objects continue to use. Arrays in the memory of a
         library are then refused.
-    on_set : callable
-        Called with each set in `value` whose iteration order the bytes do not hold.
 
     Raises
     ------
@@ -75,7 +93,7 @@ def encode(
     """
     whole: set[int] = set()
     while True:
-        writer = PlainDataWriter(known, whole, attributes=attributes, on_set=on_set)
+        writer = _Writer(known, whole, attributes=attributes)
         try:
             writer.put(value)
         except OverlapError as overlap:
@@ -93,7 +111,7 @@ def decode(data: bytes, known: Sequence[Any] = ()) -> Any:
     StateFormatError
         The bytes do not encode a value.
     """
-    reader = PlainDataReader(data, known)
+    reader = _Reader(data, known)
     try:
         value = reader.get()
     except StateFormatError:
@@ -107,4 +125,434 @@ def decode(data: bytes, known: Sequence[Any] = ()) -> Any:
 
 def is_plain_kind(value: Any) -> bool:
     """Return whether `value` is of a plain-data type; its content is not checked."""
-    return type(value) in WRITERS or isinstance(value, np.generic)
+    return type(value) in _WRITERS or isinstance(value, np.generic)
+
+
+# Writing
+
+
+class _Writer:
+    """Collects the bytes of a value in `parts`.
+
+    Objects in `known` are written as references. Arrays whose ids are in `whole` are written before
+    any view of them. If `attributes` is true, arrays in the memory of a library are refused.
+    """
+
+    def __init__(
+        self,
+        known: Sequence[Any],
+        whole: Collection[int],
+        *,
+        attributes: bool,
+    ) -> None:
+        self.parts: list[bytes] = []
+        self.depth = 0
+        self.numbers = {id(thing): number for number, thing in enumerate(known)}
+        self.arrays = ArrayLayout(whole)
+        self.attributes = attributes
+        self.count = len(known)
+
+    def put(self, value: Any) -> None:
+        kind = type(value)
+        number = self.numbers.get(id(value))
+        if number is not None:
+            self.parts.append(b"r" + _COUNT.pack(number))
+            return
+        writer = _WRITERS.get(kind)
+        if writer is None:
+            if not isinstance(value, np.generic):
+                raise SnapshotError(f"{_name_of(kind)} is not plain data")
+            writer = _put_scalar
+        if self.depth >= _MAX_DEPTH:
+            raise SnapshotError(f"data nested more than {_MAX_DEPTH} levels deep is not plain data")
+        self.depth += 1
+        writer(self, value)
+        self.depth -= 1
+
+    def remember(self, value: Any) -> None:
+        self.numbers[id(value)] = self.count
+        self.count += 1
+
+    def items(self, items: Any) -> None:
+        for item in items:
+            self.put(item)
+
+
+def _put_int(writer: _Writer, value: int) -> None:
+    if value in _INT64:
+        writer.parts.append(b"i" + _LONG.pack(value))
+    else:
+        digits = value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
+        writer.parts.append(b"I" + _COUNT.pack(len(digits)) + digits)
+
+
+def _put_text(tag: bytes) -> Callable[[_Writer, Any], None]:
+    def put(writer: _Writer, value: str) -> None:
+        text = value.encode("utf-8", "surrogatepass")
+        writer.parts.append(tag + _COUNT.pack(len(text)) + text)
+
+    return put
+
+
+def _put_bytes(tag: bytes) -> Callable[[_Writer, Any], None]:
+    def put(writer: _Writer, value: bytes) -> None:
+        if tag == b"B":
+            writer.remember(value)
+        writer.parts.append(tag + _COUNT.pack(len(value)) + bytes(value))
+
+    return put
+
+
+def _put_scalar(writer: _Writer, value: np.generic) -> None:
+    writer.parts.append(b"y" + _dtype_bytes(value.dtype) + value.tobytes())
+
+
+def _put_array(writer: _Writer, value: NDArray[Any]) -> None:
+    if writer.attributes:
+        refuse_hidden_memory(value)
+    reduced = writer.arrays.reduce(value)
+    if reduced is None:
+        writer.remember(value)
+        if value.flags.c_contiguous:
+            writer.parts += (_array_head(value.dtype, value.shape, None), value.tobytes())
+            return
+        # The order of the axes in memory determines the order of summation, and so the last bits of
+        # sums.
+        order = tuple(sorted(range(value.ndim), key=lambda axis: -abs(value.strides[axis])))
+        dense = value.transpose(order)
+        writer.parts += (_array_head(value.dtype, dense.shape, order), dense.tobytes())
+        return
+    _, (owner, dtype, shape, strides, offset) = reduced
+    if id(owner) not in writer.numbers:
+        writer.parts.append(b"V")
+        writer.put(owner)
+    writer.remember(value)
+    numbers = (writer.numbers[id(owner)], len(shape), offset, *shape, *strides)
+    writer.parts.append(b"v" + _dtype_bytes(dtype) + struct.pack(f"<{len(numbers)}q", *numbers))
+
+
+def _put_sequence(tag: bytes) -> Callable[[_Writer, Any], None]:
+    def put(writer: _Writer, value: Any) -> None:
+        if tag == b"l":
+            writer.remember(value)
+        writer.parts.append(tag + _COUNT.pack(len(value)))
+        writer.items(value)
+
+    return put
+
+
+def _put_deque(writer: _Writer, value: deque[Any]) -> None:
+    writer.remember(value)
+    maxlen = -1 if value.maxlen is None else value.maxlen
+    writer.parts.append(b"q" + _LONG.pack(maxlen) + _COUNT.pack(len(value)))
+    writer.items(value)
+
+
+def _put_set(tag: bytes) -> Callable[[_Writer, Any], None]:
+    def put(writer: _Writer, value: Any) -> None:
+        kept = order_is_kept(value)
+        if tag == b"S":
+            writer.remember(value)
+        parts, before = writer.parts, writer.count
+        items = []
+        for item in value:
+            writer.parts = []
+            writer.put(item)
+            items.append(b"".join(writer.parts))
+        writer.parts = parts
+        if writer.count != before:
+            raise SnapshotError("a set of mutable objects is not plain data")
+        ordered = items if kept else sorted(items)
+        writer.parts.append(tag + _COUNT.pack(len(value)) + b"".join(ordered))
+
+    return put
+
+
+def _put_mapping(tag: bytes) -> Callable[[_Writer, Any], None]:
+    def put(writer: _Writer, value: dict[Any, Any]) -> None:
+        writer.remember(value)
+        head = tag
+        if isinstance(value, defaultdict):
+            if value.default_factory not in _FACTORIES:
+                raise SnapshotError("a defaultdict is plain data only with a builtin factory")
+            head += bytes([_FACTORIES.index(value.default_factory)])
+        writer.parts.append(head + _COUNT.pack(len(value)))
+        for key, item in value.items():
+            writer.put(key)
+            writer.put(item)
+
+    return put
+
+
+def _put_generator(writer: _Writer, value: np.random.Generator) -> None:
+    writer.remember(value)
+    writer.parts.append(b"g" + random_state.save_generator(value))
+
+
+_WRITERS: dict[type, Callable[[_Writer, Any], None]] = {
+    type(None): lambda writer, value: writer.parts.append(b"N"),
+    bool: lambda writer, value: writer.parts.append(b"T" if value else b"F"),
+    int: _put_int,
+    float: lambda writer, value: writer.parts.append(b"f" + _FLOAT.pack(value)),
+    complex: lambda writer, value: writer.parts.append(
+        b"c" + _COMPLEX.pack(value.real, value.imag)
+    ),
+    str: _put_text(b"s"),
+    np.str_: _put_text(b"u"),
+    bytes: _put_bytes(b"b"),
+    np.bytes_: _put_bytes(b"U"),
+    bytearray: _put_bytes(b"B"),
+    np.ndarray: _put_array,
+    list: _put_sequence(b"l"),
+    tuple: _put_sequence(b"t"),
+    deque: _put_deque,
+    set: _put_set(b"S"),
+    frozenset: _put_set(b"Z"),
+    dict: _put_mapping(b"d"),
+    OrderedDict: _put_mapping(b"o"),
+    Counter: _put_mapping(b"C"),
+    defaultdict: _put_mapping(b"D"),
+    np.random.Generator: _put_generator,
+}
+
+
+@lru_cache(maxsize=256)
+def _dtype_bytes(dtype: np.dtype[Any]) -> bytes:
+    name = dtype.str.encode("ascii")
+    if dtype.kind not in _DTYPE_KINDS or not dtype.itemsize:
+        raise SnapshotError(f"an array of dtype {dtype} is not plain data")
+    return bytes([len(name)]) + name
+
+
+@lru_cache(maxsize=1024)
+def _array_head(
+    dtype: np.dtype[Any], shape: tuple[int, ...], order: tuple[int, ...] | None
+) -> bytes:
+    axes = b"" if order is None else bytes(order)
+    head = bytes([len(shape), order is not None]) + axes + struct.pack(f"<{len(shape)}Q", *shape)
+    return b"a" + _dtype_bytes(dtype) + head
+
+
+def _name_of(kind: type) -> str:
+    module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+    return f"{module}{kind.__qualname__}"
+
+
+# Reading
+
+
+class _Reader:
+    """Reads values from `data`, which may contain references to the objects in `known`."""
+
+    def __init__(self, data: bytes, known: Sequence[Any]) -> None:
+        self.data = data
+        self.place = 0
+        self.depth = 0
+        self.seen: list[Any] = list(known)
+
+    def get(self) -> Any:
+        if self.depth >= _MAX_DEPTH:
+            self.damaged("nested too deeply")
+        reader = _READERS.get(self.data[self.place : self.place + 1])
+        if reader is None:
+            self.damaged("unknown tag")
+        self.place += 1
+        self.depth += 1
+        value = reader(self)
+        self.depth -= 1
+        return value
+
+    def take(self, count: int) -> bytes:
+        start = self.place
+        if not 0 <= count <= len(self.data) - start:
+            self.damaged("it ends too early")
+        self.place = start + count
+        return self.data[start : self.place]
+
+    def unpack(self, layout: struct.Struct) -> Any:
+        if layout.size > len(self.data) - self.place:
+            self.damaged("it ends too early")
+        (value,) = layout.unpack_from(self.data, self.place)
+        self.place += layout.size
+        return value
+
+    def count(self) -> int:
+        """Return the next length; raise `StateFormatError` if it exceeds the remaining bytes."""
+        count: int = self.unpack(_COUNT)
+        if count > len(self.data) - self.place:
+            self.damaged("it ends too early")
+        return count
+
+    def items(self) -> list[Any]:
+        """Return the items of the next collection."""
+        return [self.get() for _ in range(self.count())]
+
+    def remember(self, value: Any) -> Any:
+        self.seen.append(value)
+        return value
+
+    def dtype(self) -> np.dtype[Any]:
+        (length,) = self.take(1)
+        return _dtype_of(self.take(length))
+
+    def damaged(self, what: str) -> NoReturn:
+        raise StateFormatError(f"the bytes of plain data are damaged at {self.place}: {what}")
+
+
+def _get_complex(reader: _Reader) -> complex:
+    return complex(*_COMPLEX.unpack(reader.take(_COMPLEX.size)))
+
+
+def _get_text(reader: _Reader) -> str:
+    return reader.take(reader.count()).decode("utf-8", "surrogatepass")
+
+
+def _get_scalar(reader: _Reader) -> Any:
+    dtype = reader.dtype()
+    return np.frombuffer(reader.take(dtype.itemsize), dtype)[0]
+
+
+def _get_array(reader: _Reader) -> Any:
+    dtype = reader.dtype()
+    axes, permuted = reader.take(2)
+    if axes > _MAX_AXES:
+        reader.damaged("too many axes")
+    order = reader.take(axes) if permuted else b""
+    shape = struct.unpack(f"<{axes}Q", reader.take(8 * axes))
+    count = 1
+    for length in shape:
+        count *= length
+    nbytes = count * dtype.itemsize
+    if nbytes > len(reader.data) - reader.place:
+        reader.damaged("it ends too early")
+    array = np.empty(shape, dtype)
+    if count:
+        source = np.frombuffer(reader.data, dtype, count, reader.place)
+        array[...] = source.reshape(shape)
+    reader.place += nbytes
+    if permuted:
+        if sorted(order) != list(range(axes)):
+            reader.damaged("invalid order of axes")
+        array = array.transpose(np.argsort(np.frombuffer(order, np.uint8)))
+    return reader.remember(array)
+
+
+def _get_view(reader: _Reader) -> Any:
+    dtype = reader.dtype()
+    number, axes, offset = struct.unpack("<qqq", reader.take(24))
+    if not (0 <= number < len(reader.seen) and 0 <= axes <= _MAX_AXES):
+        reader.damaged("a view of an unknown array, or with too many axes")
+    owner = reader.seen[number]
+    if type(owner) is not np.ndarray or not (owner.flags.c_contiguous or owner.flags.f_contiguous):
+        reader.damaged("a view of another object than an array")
+    shape = struct.unpack(f"<{axes}q", reader.take(8 * axes))
+    strides = struct.unpack(f"<{axes}q", reader.take(8 * axes))
+    if min(shape, default=1) < 1:
+        reader.damaged("a view without elements")
+    reach = [(length - 1) * stride for length, stride in zip(shape, strides, strict=True)]
+    low = offset + sum(part for part in reach if part < 0)
+    high = offset + sum(part for part in reach if part > 0) + dtype.itemsize
+    if low < 0 or high > owner.nbytes:
+        reader.damaged("a view beyond its array")
+    return reader.remember(view_of(owner, dtype, shape, strides, offset))
+
+
+def _get_array_and_view(reader: _Reader) -> Any:
+    reader.get()
+    if reader.take(1) != b"v":
+        reader.damaged("an array without a view")
+    return _get_view(reader)
+
+
+def _get_list(reader: _Reader) -> list[Any]:
+    value: list[Any] = reader.remember([])
+    value += reader.items()
+    return value
+
+
+def _get_set(reader: _Reader) -> set[Any]:
+    value: set[Any] = reader.remember(set())
+    value.update(reader.items())
+    return value
+
+
+def _get_deque(reader: _Reader) -> deque[Any]:
+    maxlen = reader.unpack(_LONG)
+    if maxlen < -1:
+        reader.damaged("invalid length of a deque")
+    value: deque[Any] = reader.remember(deque(maxlen=None if maxlen == -1 else maxlen))
+    value.extend(reader.items())
+    return value
+
+
+def _get_mapping(make: Callable[[], Any]) -> Callable[[_Reader], Any]:
+    def get(reader: _Reader) -> Any:
+        value = make()
+        if type(value) is defaultdict:
+            (factory,) = reader.take(1)
+            if factory >= len(_FACTORIES):
+                reader.damaged("unknown factory")
+            value.default_factory = _FACTORIES[factory]
+        reader.remember(value)
+        for _ in range(reader.count()):
+            key = reader.get()
+            value[key] = reader.get()
+        return value
+
+    return get
+
+
+def _get_generator(reader: _Reader) -> Any:
+    memory = reader.take(random_state.GENERATOR_NBYTES)
+    generator = random_state.load_generator(memory, None)
+    if generator is None:
+        reader.damaged("a random generator without a state")
+    return reader.remember(generator)
+
+
+def _get_reference(reader: _Reader) -> Any:
+    number = reader.unpack(_COUNT)
+    if number >= len(reader.seen):
+        reader.damaged("a reference to an unknown object")
+    return reader.seen[number]
+
+
+_READERS: dict[bytes, Callable[[_Reader], Any]] = {
+    b"N": lambda reader: None,
+    b"T": lambda reader: True,
+    b"F": lambda reader: False,
+    b"i": lambda reader: reader.unpack(_LONG),
+    b"I": lambda reader: int.from_bytes(reader.take(reader.count()), "little", signed=True),
+    b"f": lambda reader: reader.unpack(_FLOAT),
+    b"c": _get_complex,
+    b"s": _get_text,
+    b"u": lambda reader: np.str_(_get_text(reader)),
+    b"b": lambda reader: reader.take(reader.count()),
+    b"U": lambda reader: np.bytes_(reader.take(reader.count())),
+    b"B": lambda reader: reader.remember(bytearray(reader.take(reader.count()))),
+    b"y": _get_scalar,
+    b"a": _get_array,
+    b"v": _get_view,
+    b"V": _get_array_and_view,
+    b"l": _get_list,
+    b"t": lambda reader: tuple(reader.items()),
+    b"q": _get_deque,
+    b"S": _get_set,
+    b"Z": lambda reader: frozenset(reader.items()),
+    b"d": _get_mapping(dict),
+    b"o": _get_mapping(OrderedDict),
+    b"C": _get_mapping(Counter),
+    b"D": _get_mapping(defaultdict),
+    b"g": _get_generator,
+    b"r": _get_reference,
+}
+
+
+@lru_cache(maxsize=256)
+def _dtype_of(name: bytes) -> np.dtype[Any]:
+    if not _DTYPE.fullmatch(name):
+        raise StateFormatError("the bytes of plain data are damaged: no such dtype")
+    dtype = np.dtype(name.decode("ascii"))
+    if not dtype.itemsize:
+        raise StateFormatError("the bytes of plain data are damaged: no such dtype")
+    return dtype

@@ -43,7 +43,6 @@ from plangym_like.snapshots.generators import (
     own_generators,
     stir_global_generators,
 )
-from plangym_like.snapshots.impure_functions import changed_places, values_outside
 from plangym_like.snapshots.known_wrappers import is_known
 from plangym_like.snapshots.open_libraries import libraries_left_open
 from plangym_like.snapshots.outside_values import OutsideValues
@@ -146,37 +145,11 @@ class Trial:
 
     def _first_episode(self) -> _Episode:
         first = self._begin(self._sim, 0)
-        before = values_outside(self._sim.env)
         self._steps(first, while_quick(self._actions, SECONDS))
         if not ends(first.outcomes[-1]):
             taken = len(first.outcomes) - 1
             self._actions, self._others = self._actions[:taken], self._others[:taken]
-        changed = changed_places(before, values_outside(self._sim.env))
-        if changed and self._is_replayed:
-            # Replay keeps copies, which may have functions with variables of their own.
-            changed = self._shared_places()
-        if changed:
-            raise SnapshotError(
-                f"{self._name()} cannot be saved: its steps change {' and '.join(changed[:_NAMED])}"
-                ", which no state row holds; keep such values in attributes of a wrapper or "
-                "of the environment"
-            )
         return first
-
-    def _shared_places(self) -> list[str]:
-        """Return the places outside the attributes of a copy that steps of another copy change."""
-        other = self._make_copy()
-        if other is None:
-            return changed_places({}, {})
-        self._begin(other, 0)
-        before = values_outside(other.env)
-        others = self._other_steps(self._sim)
-        for _ in self._others:
-            next(others)
-        changed = changed_places(before, values_outside(other.env))
-        with libraries_left_open():
-            other.close()
-        return changed
 
     def _compare_with_copy(self, other: Simulator, first: _Episode) -> None:
         """Repeat the seeded episode `first` in a second copy, and compare the outcomes.

@@ -31,18 +31,22 @@ from numpy.typing import NDArray
 from plangym_like.batch import spaces
 from plangym_like.errors import SnapshotError, StateCapacityError, StateFormatError
 from plangym_like.snapshots import plain_data
-from plangym_like.snapshots.chain_state import ChainState, columns_of
-from plangym_like.snapshots.chains import links
+from plangym_like.snapshots.chain_state import (
+    ChainState,
+    StateOwner,
+    always,
+    columns_of,
+    held_objects,
+    refuse_method_of_data,
+)
+from plangym_like.snapshots.chains import CONSTANT, links, reachable
 from plangym_like.snapshots.configuration import (
     is_configuration,
     is_handle,
     is_ordinary,
+    kind_of,
     own_pickling,
 )
-from plangym_like.snapshots.impure_functions import held_objects, refuse_method_of_data
-from plangym_like.snapshots.reachable import reachable
-from plangym_like.snapshots.set_order import order_note
-from plangym_like.snapshots.state_owner import CONSTANT, StateOwner, always, kind_of
 from plangym_like.states.rows import Row, padded
 
 _NUMBER = np.dtype("<i8")
@@ -59,13 +63,6 @@ class WrapperValues(ChainState):
     env : gymnasium.Env
         The environment with all of its wrappers.
 
-    Attributes
-    ----------
-    unordered : str
-        A message about a set whose order the bytes do not keep; empty if none was found.
-    strict : bool
-        Whether saving a set whose order the bytes do not keep raises an error.
-
     Raises
     ------
     SnapshotError
@@ -73,7 +70,6 @@ class WrapperValues(ChainState):
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
-        self.unordered, self.strict = "", False
         super().__init__(env, base=False)
 
     def _walk_link(self, owner: StateOwner, link: Any) -> None:
@@ -140,23 +136,7 @@ class WrapperValues(ChainState):
     # The bytes
 
     def _encode(self, values: list[Any]) -> bytes:
-        return plain_data.encode(
-            tuple(values), self._known(), attributes=True, on_set=self._note_set
-        )
-
-    def _note_set(self, value: Any) -> None:
-        if self.unordered:
-            return
-        if self.strict:
-            raise SnapshotError(
-                "a restored set may be iterated in another order, and there was no set when the "
-                "environment was made"
-            )
-        self.unordered = order_note("a wrapper", value)
-        for owner in self.owners:
-            for name, held in owner.items(owner.read()):
-                if any(thing is value for _, thing in reachable(held, name)):
-                    self.unordered = order_note(f"{owner.place}.{name}", value)
+        return plain_data.encode(tuple(values), self._known(), attributes=True)
 
     def _decode(self, data: bytes) -> Any:
         return plain_data.decode(data, self._known())
@@ -232,6 +212,7 @@ class WrapperState(WrapperValues):
 
     def __init__(self, env: gymnasium.Env[Any, Any], capacity: int | None = None) -> None:
         super().__init__(env)
+        self.unordered = self.look_for_sets()
         self.time_limit: Any = None
         self.nbytes: int = 0
         if [(owner.kind, owner.names) for owner in self.owners] == [_ONLY_TIME_LIMIT]:

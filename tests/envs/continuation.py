@@ -14,7 +14,7 @@ from plangym_like.batch.simulator import Simulator
 from plangym_like.envs.codec import Codec
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.snapshots import plain_data
-from plangym_like.snapshots.state_owner import CONSTANT
+from plangym_like.snapshots.chains import CONSTANT
 from plangym_like.states.random_state import seeded_generator
 from plangym_like.states.rows import StateFormat
 

@@ -605,10 +605,29 @@ def test_an_interrupt_between_a_step_and_its_log_discards_the_copy(
             def interrupted(*_: Any) -> bytes:
                 raise KeyboardInterrupt
 
-            patch.setattr("plangym_like.snapshots.replay_cache._digest", interrupted)
+            patch.setattr("plangym_like.snapshots.replay._digest", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 env.step(1, root)
         reached = env.step(1, root).state
         env.step(2, root)
         # The copy that was interrupted may have the log of this state, but is not used for it.
         assert_same(tuple(env.step(0, reached)), tuple(other.step(0, other.step(1, root).state)))
+
+
+class Strict(Closing):
+    def step(self, action: Any) -> Any:
+        if action == 1:
+            raise ValueError("an illegal action")
+        return super().step(action)
+
+
+def test_the_only_copy_is_not_closed_by_an_illegal_action() -> None:
+    one = Strict()
+    with ReplayedEnv(lambda: one) as env:
+        state = env.reset(seed=0).state
+        for _ in range(3):
+            with pytest.raises(ValueError, match="an illegal action"):
+                env.step(1, state)
+            env.step(0, state)
+            assert id(one) in Closing.open_copies
+    assert id(one) not in Closing.open_copies

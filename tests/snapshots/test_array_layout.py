@@ -12,7 +12,7 @@ import pytest
 
 import plangym_like
 from plangym_like.snapshots.array_layout import ArrayLayout, OverlapError
-from plangym_like.snapshots.reachable import reachable
+from plangym_like.snapshots.chains import reachable
 
 
 class Pickler(pickle.Pickler):

@@ -13,7 +13,7 @@ import pytest
 import plangym_like
 from plangym_like.envs.pickled import PickledSimulator
 from plangym_like.errors import SnapshotError
-from plangym_like.snapshots.named_objects import named_objects
+from plangym_like.snapshots.outside_values import CodeSearch, named_objects
 
 LATE = 30  # steps; the trial takes fewer
 
@@ -216,7 +216,7 @@ def test_an_object_that_has_changed_is_an_error_and_no_reference() -> None:
     sim.read(row)
     try:
         FLOOR.visits += 1
-        with pytest.raises(SnapshotError, match=r"is the global 'FLOOR' of .*, and it has changed"):
+        with pytest.raises(SnapshotError, match=r"is FLOOR \(a global of .*, and it has changed"):
             sim.read(row)
         with pytest.raises(SnapshotError, match="has changed"):
             sim.write(row)
@@ -232,7 +232,7 @@ def test_an_object_whose_place_is_unknown_here_is_an_error() -> None:
 
 
 def test_only_instances_of_python_classes_are_found() -> None:
-    found = dict(named_objects(Sentinel()))
+    found = dict(named_objects(CodeSearch(Sentinel())))
     assert NOTHING in found.values()
     assert not any(isinstance(thing, type | float | dict | list) for thing in found.values())
-    assert not list(named_objects(gymnasium.make("CartPole-v1")))
+    assert not list(named_objects(CodeSearch(gymnasium.make("CartPole-v1"))))

@@ -2,6 +2,7 @@
 
 import contextlib
 import random
+import threading
 from collections import Counter
 from typing import Any, ClassVar
 
@@ -198,6 +199,32 @@ def test_the_users_generators_are_put_back(kind: Any) -> None:
     assert (random.getstate(), repr(np.random.get_state(legacy=False))) == before
 
 
+def test_numbers_that_another_thread_has_drawn_are_not_drawn_again() -> None:
+    drawn: list[float] = []
+    reset, done, finished = (threading.Event() for _ in range(3))
+
+    class Tells(Walk):
+        def reset(self, **kwargs: Any) -> Any:
+            reset.set()
+            done.wait()
+            return super().reset(**kwargs)
+
+    def draw() -> None:
+        reset.wait()
+        drawn.append(random.random())
+        done.set()
+        finished.wait()
+
+    thread = threading.Thread(target=draw)
+    thread.start()
+    try:
+        plangym_like.make(Tells).close()
+    finally:
+        finished.set()
+        thread.join()
+    assert drawn[0] not in [random.random() for _ in range(100)]
+
+
 def test_global_generators_are_left_alone_where_no_foreign_code_draws(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -331,21 +358,6 @@ class OwnCounter(Walk):
         return float(self.tick())
 
 
-_tick = counter()
-
-
-class SharedCounter(OwnCounter):
-    """Counts in a closure that all copies share, and makes no use of it that a step shows."""
-
-    def reset(self, **kwargs: Any) -> Any:
-        super().reset(**kwargs)
-        self.tick = _tick
-        return np.zeros(2), {}
-
-    def more(self) -> float:
-        return 0.0 * self.tick()
-
-
 @pytest.mark.parametrize("snapshot", ["auto", "replay"])
 def test_closures_that_each_copy_makes_itself_are_replayed(snapshot: str) -> None:
     with plangym_like.make(OwnCounter, snapshot=snapshot, audit_every=1) as env:
@@ -359,11 +371,6 @@ def test_closures_that_each_copy_makes_itself_are_replayed(snapshot: str) -> Non
             env.step_batch([1, 1], batch.states)
             assert batch.rewards[0] == wanted
             state = batch.states[0]
-
-
-def test_closures_that_copies_share_are_refused() -> None:
-    with pytest.raises(SnapshotError, match="the variable 'count' in the closure"):
-        plangym_like.make(SharedCounter, snapshot="replay")
 
 
 class DrawnGain(Walk):

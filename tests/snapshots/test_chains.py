@@ -10,7 +10,7 @@ from typing import Any
 
 import gymnasium
 
-from plangym_like.snapshots.reachable import reachable
+from plangym_like.snapshots.chains import reachable
 
 
 class Colour(enum.IntEnum):
@@ -38,7 +38,7 @@ def test_places_name_attributes_keys_and_positions() -> None:
 def test_objects_without_a_name_are_numbered() -> None:
     names = _names({Thing(): Thing(), (1, Colour.RED): None})
     assert names == [
-        *("root", "root.keys[0]", "root[test_reachable.Thing 0]"),
+        *("root", "root.keys[0]", "root[test_chains.Thing 0]"),
         *("root.keys[1]", "root.keys[1][1]"),
     ]
 

@@ -4,7 +4,6 @@ import array
 import collections
 import ctypes
 import re
-import tempfile
 import weakref
 from typing import Any
 
@@ -103,17 +102,6 @@ class Objects(Late):
         self.seen = self.kept[:2]
 
 
-class File(Late):
-    def __init__(self) -> None:
-        super().__init__()
-        with tempfile.NamedTemporaryFile() as file:
-            memory = np.memmap(file.name, np.float64, "w+", shape=(3,))
-        self.kept = self.seen = np.asarray(memory)
-
-    def begin(self) -> None:
-        self.kept[:] = 0
-
-
 class Named(np.ndarray):
     total = 0
 
@@ -155,7 +143,6 @@ REFUSED = {
     Records: SHARING,
     Masked: SHARING,
     Objects: SHARING,
-    File: "class numpy.memmap share memory",
     Attributes: "the attributes of an object of class .*Named would be lost",
     WeakProxy: "a weak proxy would come back as a copy",
     DictIterator: "an iterator over a dict would no longer belong",

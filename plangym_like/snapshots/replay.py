@@ -1,0 +1,570 @@
+"""`ReplayCache` and `CurrentEnvProxy`: copies of an environment that action logs lead to states.
+
+A state that is saved as an action log is restored by stepping through the log again. A search
+returns to recent states, so copies that have been stepped are kept. A restore takes the copy whose
+log is the longest prefix of the required log, and steps it through the rest of that log. So
+continuing a branch costs one step.
+
+The proxy is the outermost wrapper of a replayed chain. It forwards calls to the copy that is in the
+current state, and logs them. So a copy changes only by what its log holds, except for attributes
+that code outside the chain sets. Once the chain has been handed out, these changes are logged too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.registration import EnvSpec
+
+from plangym_like.batch.simulator import as_reset, as_step
+from plangym_like.errors import SnapshotError, StateFormatError
+from plangym_like.snapshots import plain_data
+from plangym_like.snapshots.action_log import (
+    CHANGE,
+    RESEED,
+    START,
+    ActionLogFormat,
+    Change,
+    Start,
+)
+from plangym_like.snapshots.chains import CONSTANT, chain, innermost, links, put, reachable
+from plangym_like.snapshots.configuration import is_handle, qualified_name
+from plangym_like.snapshots.open_libraries import close_copy
+from plangym_like.states import random_state
+
+DIGEST_NBYTES = 8
+# A copy that was not used in the last ``_UNUSED_RESTORES * capacity`` restores is evicted first.
+_UNUSED_RESTORES = 4
+# The attributes of the proxy itself; all others belong to the current copy.
+_OWN = frozenset(
+    [
+        *("env", "cache", "seeds_only", "_first", "_current", "_watched", "_generator"),
+        *("_action_space", "_observation_space", "_metadata", "_cached_spec", "_saved_kwargs"),
+    ]
+)
+# Attributes that may be set when another attribute is read.
+_UNWATCHED = (CONSTANT - {"env"}) | {"_np_random_seed"}
+
+_Env = gymnasium.Env[Any, Any]
+
+
+@dataclass(slots=True, eq=False)
+class CachedCopy:
+    """A copy of the wrapper chain and the action log that led to its current state.
+
+    ``trace_digest`` is a digest of all observations, rewards and flags on the way to that state. It
+    shows whether two replays of a log gave the same results. ``changed`` are the attributes that
+    code outside the chain has changed, as the fields ``link`` and ``name`` of `Change`.
+    """
+
+    env: _Env
+    log: bytes = b""
+    trace_digest: bytes = b""
+    last_used: int = 0
+    alive: bool = True
+    changed: set[tuple[int, str]] = field(default_factory=set)
+
+
+class ReplayCache:
+    """Keeps the copies of one environment in this process.
+
+    Parameters
+    ----------
+    make : callable
+        Returns a new copy of the wrapper chain that has not been reset.
+    logs : ActionLogFormat
+        The format of the action logs.
+    capacity : int
+        The maximum number of copies that are open at once.
+    first : gymnasium.Env
+        An existing copy, which is used if a process can hold only one.
+
+    Attributes
+    ----------
+    single : bool
+        Whether a process can hold only one copy; each episode then resets that copy.
+    carried : CarriedState
+        Reads and writes what a chain takes over from the episode before.
+    replayed : int
+        Steps that were replayed so far, for benchmarks.
+    """
+
+    def __init__(
+        self, make: Callable[[], _Env], logs: ActionLogFormat, capacity: int, first: _Env
+    ) -> None:
+        self._make = make
+        self._logs = logs
+        self._capacity = capacity
+        self._only = first
+        self._copies: list[CachedCopy] = []
+        self._restores = 0
+        self.single = False
+        self.carried: Any = None
+        self.replayed = 0
+
+    def begin(self, start: Start) -> tuple[CachedCopy, Any, dict[str, Any]]:
+        """Begin an episode in a new copy; return the copy, the observation and the info.
+
+        In a new copy, nothing that is left of an earlier episode can affect this episode. If only
+        one copy can exist, that copy is reset instead.
+
+        Raises
+        ------
+        SnapshotError
+            The options are not plain data.
+        """
+        log = self._logs.start(start)
+        self._restores += 1
+        cached = CachedCopy(self._new_env(), last_used=self._restores)
+        env = cached.env
+        try:
+            if start.generator is not None:
+                generator = random_state.spawning_generator(start.generator, start.spawner)
+                innermost(env)._np_random = generator
+            if start.carried is not None:
+                cached.changed = self.carried.write(env, start.carried)
+            obs, info = as_reset(env.reset(seed=start.seed, options=copy.deepcopy(start.options)))
+        except BaseException:
+            if not self.single:
+                close_copy(env)
+            raise
+        cached.log, cached.trace_digest = log, _digest(b"", obs)
+        self._copies.append(cached)
+        return cached, obs, info
+
+    def restore(self, log: bytes, trace_digest: bytes) -> CachedCopy:
+        """Return a copy of the environment in the state that `log` leads to.
+
+        Raises
+        ------
+        SnapshotError
+            The replay gave other observations, rewards or flags than the original episode.
+        StateFormatError
+            The bytes are not an action log.
+        """
+        best = None
+        for cached in self._copies:
+            if best is None or len(cached.log) > len(best.log):
+                if log.startswith(cached.log):
+                    best = cached
+        if best is not None:
+            self._restores += 1
+        else:
+            start = next(self._logs.entries(log), None)
+            if start is None or start[0] != START:
+                raise StateFormatError("the action log in a state row does not begin with a reset")
+            best, _, _ = self.begin(start[1])
+        if len(best.log) < len(log):
+            self._replay(best, log)
+        if best.trace_digest != trace_digest:
+            self.discard(best)
+            raise SnapshotError(
+                f"{qualified_name(type(innermost(best.env)))} did not repeat itself: its states "
+                "are saved as the actions since the reset, and stepping through them again gave "
+                "other observations, rewards or flags than the first time. Later steps depend on "
+                "something that neither reset(seed=...) nor its actions set (time, a global "
+                "generator, another version of the simulator, another processor)"
+            )
+        best.last_used = self._restores
+        return best
+
+    def step(self, cached: CachedCopy, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Step `cached`, and return the result; discard the copy if the step raises an error."""
+        # A copy: the environment may keep the action, and the caller may change it later.
+        entry, own = self._logs.action(action)
+        try:
+            result = as_step(cached.env.step(own))
+            trace_digest = _digest(cached.trace_digest, result[0], result[1:4])
+        except BaseException:
+            self.discard(cached)
+            raise
+        cached.log, cached.trace_digest = cached.log + entry, trace_digest
+        return result
+
+    def reseed(self, cached: CachedCopy, seed: int) -> None:
+        """Restart the generators of `cached` from `seed`; discard the copy if this raises."""
+        entry = self._logs.reseed(seed)
+        try:
+            _reseed(cached.env, seed)
+        except BaseException:
+            self.discard(cached)
+            raise
+        cached.log += entry
+
+    def log_change(self, cached: CachedCopy, change: Change) -> None:
+        """Log a change that code outside has made to `cached`.
+
+        Raises
+        ------
+        SnapshotError
+            The new value is not plain data.
+        """
+        cached.log += self._logs.change(change)
+
+    def release(self, cached: CachedCopy) -> None:
+        """Remove a copy from the cache without closing it."""
+        cached.alive = False
+        if cached in self._copies:
+            self._copies.remove(cached)
+
+    def discard(self, cached: CachedCopy) -> None:
+        """Remove a copy from the cache and close it, while other copies may be in use."""
+        self.release(cached)
+        if not self.single:
+            close_copy(cached.env)
+
+    def clear(self) -> None:
+        """Remove all copies from the cache and close them."""
+        for cached in list(self._copies):
+            self.discard(cached)
+
+    def close(self) -> None:
+        """Close all copies, which may shut down libraries."""
+        for cached in list(self._copies):
+            self.release(cached)
+            if not self.single:
+                with contextlib.suppress(Exception):
+                    cached.env.close()
+        if self.single:
+            self._only.close()
+
+    def _replay(self, cached: CachedCopy, log: bytes) -> None:
+        """Step `cached` through the entries of `log` that its own log does not have yet."""
+        env: Any = cached.env
+        trace_digest = cached.trace_digest
+        try:
+            for tag, value, _ in self._logs.entries(log, len(cached.log)):
+                if tag == RESEED:
+                    _reseed(env, value)
+                elif tag == CHANGE:
+                    put(links(env)[value.link], value.name, value.value)
+                    if value.name != "_np_random":
+                        cached.changed.add(value[:2])
+                else:
+                    result = env.step(value)
+                    trace_digest = _digest(trace_digest, result[0], result[1:4])
+                    self.replayed += 1
+        except BaseException:
+            self.discard(cached)
+            raise
+        cached.log, cached.trace_digest = log, trace_digest
+
+    def _new_env(self) -> _Env:
+        if self.single:
+            for cached in list(self._copies):
+                self.release(cached)
+            return self._only
+        if len(self._copies) >= self._capacity:
+            self.discard(self._evicted())
+        return self._make()
+
+    def _evicted(self) -> CachedCopy:
+        """Return the copy to discard, to make room for a new one.
+
+        Suppose that there are more branches than copies, and branches are continued in turn. Then
+        the least recently used copy is always needed next, and evicting it would cause a miss every
+        time. So the most recently used copy is evicted, unless the least recently used one has not
+        been used for a long time.
+        """
+        oldest = min(self._copies, key=lambda cached: cached.last_used)
+        if self._restores - oldest.last_used > _UNUSED_RESTORES * self._capacity:
+            return oldest
+        return max(self._copies, key=lambda cached: cached.last_used)
+
+
+def _encoded(value: Any) -> bytes:
+    try:
+        return plain_data.encode(value)
+    except SnapshotError:
+        return b""
+
+
+def _reseed(env: _Env, seed: int) -> None:
+    """Restart ``np_random`` and the random generators that the wrappers hold from `seed`."""
+    base = innermost(env)
+    random_state.reseed(base, seed)
+    seen = {id(link) for link in links(env)} | {id(base._np_random)}
+    number = 0
+    for wrapper in chain(env):
+        for name, value in vars(wrapper).items():
+            if name in CONSTANT:
+                continue
+            for _, thing in reachable(value, name, seen):
+                if isinstance(thing, np.random.Generator):
+                    bits: Any = thing.bit_generator
+                    start = np.random.SeedSequence(int(seed), spawn_key=(number,))
+                    random_state.restart(bits, type(bits)(start))
+                    number += 1
+
+
+def _digest(before: bytes, obs: Any, rest: tuple[Any, ...] = ()) -> bytes:
+    digest = hashlib.blake2b(before, digest_size=DIGEST_NBYTES)
+    if isinstance(obs, np.ndarray) and obs.dtype != object:
+        digest.update(obs.tobytes())
+    else:
+        digest.update(_encoded(obs))
+    if rest:
+        reward, terminated, truncated = rest
+        try:
+            told = np.float64(reward).tobytes() + bytes((bool(terminated), bool(truncated)))
+        except (OverflowError, TypeError, ValueError):  # a wrapper may make numbers of them
+            told = _encoded(rest)
+        digest.update(told)
+    return digest.digest()
+
+
+class CurrentEnvProxy(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Forwards calls to the copy of a wrapper chain that is in the current state.
+
+    Parameters
+    ----------
+    env : gymnasium.Env
+        The first copy of the chain. It must not have been reset.
+
+    Attributes
+    ----------
+    cache : ReplayCache
+        The cache of all copies.
+    seeds_only : bool
+        Whether an episode can be repeated only from a seed, because the environment or a wrapper
+        has random generators that no row holds; an unseeded reset then draws a seed.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self.cache: ReplayCache
+        self.seeds_only = False
+        self._first = self._current = CachedCopy(env, alive=False)
+        # Since the chain was handed out: the attributes of each link of the current copy, and what
+        # they were after the last call.
+        self._watched: list[tuple[dict[str, Any], dict[str, Any]]] | None = None
+        self._generator = b""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or "env" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self.env, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _OWN or isinstance(getattr(type(self), name, None), property):
+            super().__setattr__(name, value)
+        else:
+            setattr(self.env, name, value)
+
+    def set_wrapper_attr(self, name: str, value: Any, *, force: bool = True) -> bool:
+        """Set an attribute of the current copy, as Gymnasium does for a chain without the proxy."""
+        return bool(self.env.set_wrapper_attr(name, value, force=force))
+
+    @property
+    def spec(self) -> EnvSpec | None:  # type: ignore[override]
+        """The spec of the chain, without the entry that `gymnasium.Wrapper` adds for a wrapper."""
+        return self.env.spec
+
+    @property
+    def log(self) -> bytes:
+        """The action log that led to the current state."""
+        self._log_changes()
+        return self._current.log
+
+    @property
+    def trace_digest(self) -> bytes:
+        """The digest of all observations, rewards and flags on the way to the current state."""
+        return self._current.trace_digest
+
+    def restore(self, log: bytes, trace_digest: bytes) -> None:
+        """Restore the state that `log` leads to; the replay must give `trace_digest` again."""
+        same = self.log == log and self.trace_digest == trace_digest
+        if same and self._current.alive:
+            return
+        before, seen = self._current.log, self._current.trace_digest
+        try:
+            self._show(self.cache.restore(log, trace_digest))
+        except BaseException:
+            # The restore may have stepped the copy that was current.
+            self._current = CachedCopy(self.env, before, seen, alive=False)
+            raise
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode; without a seed, keep the random generator of the last episode."""
+        self._log_changes()
+        generator = spawner = None
+        if seed is None:
+            self._ensure_copy()
+            own: Any = vars(innermost(self.env)).get("_np_random")
+            if not isinstance(own, np.random.Generator):
+                own = np.random.default_rng()
+            generator = random_state.save_generator(own)
+            spawner = random_state.spawner_of(own)
+            if self.seeds_only:
+                drawn = random_state.load_generator(generator, None)
+                assert drawn is not None
+                seed, generator, spawner = int(drawn.integers(2**31)), None, None
+        carried = self.cache.carried.read(self.env, self._current.changed)
+        cached, obs, info = self.cache.begin(Start(seed, generator, options, spawner, carried))
+        self._show(cached)
+        return obs, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step the current copy."""
+        if self._watched is not None:
+            self._log_changes()
+        if not self._current.alive:
+            self._ensure_copy()
+        result: Any = self.cache.step(self._current, action)
+        if self._watched is not None:
+            self._watch()
+        return result  # type: ignore[no-any-return]
+
+    def render(self) -> Any:
+        """Render the current copy."""
+        self._log_changes()
+        image = self.env.render()
+        if self._watched is not None:
+            self._watch()
+        return image
+
+    def reseed(self, seed: int) -> None:
+        """Replace the random generators of the current copy with generators made from `seed`."""
+        self._log_changes()
+        self.cache.reseed(self._current, seed)
+        if self._watched is not None:
+            self._watch()
+
+    def hand_out(self) -> None:
+        """From now on, log changes of attributes that code outside the chain makes."""
+        if self._watched is None:
+            self._watch()
+
+    def accept_changes(self) -> None:
+        """Do not log the changes since the last call; the caller has made them."""
+        if self._watched is not None:
+            self._watch()
+
+    def release_copy(self) -> None:
+        """Remove the current copy from the cache, but keep its log.
+
+        Call this after removing the copy's random generator.
+        """
+        self.cache.release(self._current)
+
+    def clear(self) -> None:
+        """Drop the current state and its log, so that the next reset does not restore them."""
+        self.cache.release(self._current)
+        self._show(CachedCopy(self.env, alive=False, changed=self._current.changed))
+
+    def show_first(self) -> None:
+        """Return to the first copy, which has never been reset unless it is the only one.
+
+        It gets the attributes that code outside has set in the current copy.
+        """
+        self._log_changes()
+        here, there = links(self.env), links(self._first.env)
+        for at, name in self._current.changed:
+            vars(there[at])[name] = vars(here[at])[name]
+        self._first.changed |= self._current.changed
+        self.cache.release(self._current)
+        self._show(self._first)
+
+    def forget(self) -> None:
+        """Remove all copies from the cache, so that the next restore replays its whole log.
+
+        The current copy is not closed. If a process can hold only one copy, nothing is done.
+        """
+        if self.cache.single:
+            return
+        log, trace_digest, env = self.log, self.trace_digest, self.env
+        self.cache.release(self._current)
+        self.cache.clear()
+        changed = self._current.changed
+        self._current = CachedCopy(env, log, trace_digest, alive=False, changed=changed)
+
+    def close(self) -> None:
+        """Close all copies."""
+        self.cache.close()
+        if not self.cache.single:
+            self._first.env.close()
+
+    def _ensure_copy(self) -> None:
+        """If the current copy has left the cache, restore another copy to the current state."""
+        if not self._current.alive and self._current.log:
+            self._show(self.cache.restore(self._current.log, self._current.trace_digest))
+
+    def _show(self, cached: CachedCopy) -> None:
+        self._current = cached
+        self.env = cached.env
+        if self._watched is not None:
+            self._watch()
+
+    # Changes from outside
+
+    def _watch(self) -> None:
+        """Remember the attributes of the current copy, in which all changes are logged."""
+        self._watched = [(vars(link), dict(vars(link))) for link in links(self.env)]
+        self._generator = _generator_of(self.env)
+
+    def _log_changes(self) -> None:
+        """Log the attributes that code outside the chain has changed since the last call.
+
+        Raises
+        ------
+        SnapshotError
+            The new value of an attribute is not plain data. The copy with this value is discarded,
+            so the next call continues without the change.
+        """
+        if self._watched is None:
+            return
+        changes = [
+            Change(at, name, now[name])
+            for at, (now, before) in enumerate(self._watched)
+            for name in now
+            if name not in _UNWATCHED and (name not in before or before[name] is not now[name])
+        ]
+        base = len(self._watched) - 1
+        if (drawn := _generator_of(self.env)) != self._generator and all(
+            change.name != "_np_random" for change in changes
+        ):
+            changes.append(Change(base, "_np_random", vars(innermost(self.env))["_np_random"]))
+        for change in changes:
+            self._log_change(change)
+        self._generator = drawn
+        if changes:
+            self._watch()
+
+    def _log_change(self, change: Change) -> None:
+        link = links(self.env)[change.link]
+        if is_handle(change.value) or _is_cached(link, change.name):
+            return
+        if change.name != "_np_random":
+            self._current.changed.add(change[:2])
+        if not self._current.log:
+            return  # before the first reset, which takes the changed attributes over
+        try:
+            self.cache.log_change(self._current, change)
+        except SnapshotError as error:
+            self.cache.discard(self._current)
+            self._current.changed.discard(change[:2])
+            self._watched = []
+            raise SnapshotError(
+                f"{type(link).__name__}.{change.name} was set from outside to an object of class "
+                f"{qualified_name(type(change.value))}, which the action log of a replayed "
+                "environment cannot hold; set it in reset of a wrapper, or pass it to make"
+            ) from error
+
+
+def _is_cached(link: Any, name: str) -> bool:
+    return isinstance(getattr(type(link), name, None), cached_property)
+
+
+def _generator_of(env: gymnasium.Env[Any, Any]) -> bytes:
+    own = vars(innermost(env)).get("_np_random")
+    return random_state.save_generator(own) if isinstance(own, np.random.Generator) else b""
