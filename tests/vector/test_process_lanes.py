@@ -101,6 +101,7 @@ def robots(make: MakeLanes) -> tuple[Player, Player]:
     count = 12  # so that each part has a vectorised form
     players = Player(make("HalfCheetah-v5", count)), Player(make_part("HalfCheetah-v5", 0, count))
     for player in players:
+        player.lanes.hide()  # as `make_vec` does; otherwise, each robot is stepped by itself
         player.start(range(count))
     return players
 
