@@ -84,7 +84,7 @@ class PlannableAle(AleEnv):
         self.previous = self.frames = 0
         self.settled = False
         self.image: NDArray[np.uint8] | None = None
-        quirk = self._quirk = QUIRKS[self._game](self) if self._game in QUIRKS else None
+        quirk = self.quirk = QUIRKS[self._game](self) if self._game in QUIRKS else None
         self.ale.reset_game()
         beginning = self.ale.cloneState().serialize()
         if quirk is not None:
@@ -109,8 +109,8 @@ class PlannableAle(AleEnv):
         else:
             result = self._begin(seed)
         self.previous = 0
-        if self._quirk is not None:
-            self._quirk.after_reset()
+        if self.quirk is not None:
+            self.quirk.after_reset()
         return result
 
     def _begin(self, seed: int) -> tuple[Any, Any]:
@@ -139,7 +139,7 @@ class PlannableAle(AleEnv):
     def clone(self) -> bytes:
         """Return the emulator's complete state, serialised."""
         saved = self.states.save()
-        return saved if self._quirk is None else self._quirk.completed(saved)
+        return saved if self.quirk is None else self.quirk.completed(saved)
 
     def restore(self, saved: bytes) -> None:
         """Restore the serialised state `saved` exactly, whichever frames ran before.
@@ -149,7 +149,7 @@ class PlannableAle(AleEnv):
         StateFormatError
             The emulator rejects the state.
         """
-        quirk = self._quirk
+        quirk = self.quirk
         if quirk is None:
             self.states.restore(saved)
         else:
@@ -166,19 +166,22 @@ class PlannableAle(AleEnv):
 
     # Stepping
 
-    def hold(self, action: Any, dt: int) -> tuple[float, int]:
+    def play(self, action: Any, dt: int) -> tuple[float, bool, bool, int]:
         """Hold `action` for `dt` times the frameskip, or until the game ends.
 
-        Return the sum of the rewards, and the number of frames that ran.
+        Return the sum of the rewards, whether the episode has terminated and whether it was
+        truncated, and the number of frames that ran.
         """
         if self._restores_first and not self.settled:
             self.restore(self.clone())
         self.settled = False
         self.image = None
+        ale, episodic = self.ale, self.episodic_life
+        before = self.lives() if episodic else 0
         if not self.plain_frames:
             reward, ran = self._hold_frame_by_frame(action, dt)
         else:
-            act, over = self.ale.act, self.ale.game_over
+            act, over = ale.act, ale.game_over
             code, frames = self.codes.item(action), dt * self.plain_frames
             self.previous = code
             reward, ran = float(act(code)), 1
@@ -186,15 +189,19 @@ class PlannableAle(AleEnv):
                 reward += act(code)
                 ran += 1
         self.frames += ran
-        return reward, ran
+        terminated = ale.game_over(with_truncation=False) or (episodic and self.lives() < before)
+        return reward, terminated, ale.game_truncated(), ran
 
     def _hold_frame_by_frame(self, action: Any, dt: int) -> tuple[float, int]:
-        """Do what `hold` does, for all games and options for which `plain_frames` is 0."""
+        """Hold `action`, for all games and options for which `plain_frames` is 0.
+
+        Return the sum of the rewards, and the number of frames that ran.
+        """
         if self.continuous:
             chosen, strength = self._joystick(action)
         else:
             chosen, strength = self.codes.item(action), 1.0
-        act, over, skip, quirk = self.ale.act, self.ale.game_over, self._frameskip, self._quirk
+        act, over, skip, quirk = self.ale.act, self.ale.game_over, self._frameskip, self.quirk
         reward, ran = 0.0, 0
         for _ in range(dt):
             for _ in range(skip if isinstance(skip, int) else int(self.np_random.integers(*skip))):
@@ -219,19 +226,6 @@ class PlannableAle(AleEnv):
             fire=fire > limit,
         )
         return event.value, radius
-
-    def play(self, action: Any, dt: int) -> tuple[float, bool, bool, int]:
-        """Hold `action`; return the reward, two flags, and the number of frames that ran.
-
-        The flags say whether the episode has terminated and whether it was truncated.
-        """
-        before = self.lives() if self.episodic_life else 0
-        reward, frames = self.hold(action, dt)
-        ale = self.ale
-        terminated = ale.game_over(with_truncation=False) or (
-            self.episodic_life and self.lives() < before
-        )
-        return reward, terminated, ale.game_truncated(), frames
 
     def outcome(self, action: Any, dt: int) -> Outcome:
         """Hold `action`, and return what a step returns, and the number of frames that ran."""

@@ -59,7 +59,7 @@ def test_time_is_over_once_and_only_where_it_is(name, fine):
     with plangym_like.make(name, **kwargs) as played, plangym_like.make(name, **kwargs) as restored:
         early = played.reset(seed=3).state
         base = played.simulator.base
-        base.ale.setRAM(base._quirk.address, 255)
+        base.ale.setRAM(base.quirk.address, 255)
         late, over = played.get_state(), False
         while not over:
             outcome = played.step(0, return_state=True)
