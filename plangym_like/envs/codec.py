@@ -48,8 +48,8 @@ class Codec(abc.ABC):
     exactness_note : str
         Why `exactness` has its value; may be empty.
     scatters : bool
-        Whether restored sets are iterated in another order than the saved ones. Copies for trials
-        and audits do so, to find steps that depend on the order.
+        Whether restored sets are iterated in another order than the saved ones. In trials, and in
+        copies for audits, they are, to find steps that depend on the order.
     """
 
     nbytes: int

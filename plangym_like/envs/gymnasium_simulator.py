@@ -303,7 +303,12 @@ class GymnasiumSimulator(Simulator):
         """Run the trial, and return why states are only approximate, or an empty string."""
         try:
             with self.undisturbed(renewed=False):
-                note = Trial(self, self.second_copy).run()
+                # Steps that depend on the order of a set then give other results.
+                self.memory.scatters = self.codec.scatters = True
+                try:
+                    note = Trial(self, self.second_copy).run()
+                finally:
+                    self.memory.scatters = self.codec.scatters = False
         except SnapshotError as error:
             if self.exactness == "exact":
                 if self.outside is not None:
@@ -359,7 +364,6 @@ class GymnasiumSimulator(Simulator):
         if innermost(other.env) is innermost(self.env):
             # The callable returns the same object each time.
             return None
-        # Steps that depend on the order of a set then give other results.
         other.memory.scatters = other.codec.scatters = True
         return other
 

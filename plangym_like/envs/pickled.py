@@ -5,8 +5,8 @@ windows (see `plangym_like.snapshots.chain_pickle`). When the environment is mad
 stepped, restored and stepped again; if the results differ, a `SnapshotError` is raised.
 
 A pickle does not keep the order in which a set is iterated. Nearly all environments only ask
-whether a set holds an item. To find the others, the copy in which the trial and audits step
-restores each set in another order. An environment is approximate if it has a set whose order
+whether a set holds an item. To find the others, the trial restores each set in another order, and
+so does the copy in which audits step. An environment is approximate if it has a set whose order
 differs between copies or processes in any case (see `ChainPickle.look_for_sets`).
 
 A row holds a length, a tag and the pickle. Unpickling runs code, so the tag, a keyed hash of the
@@ -22,7 +22,7 @@ import hashlib
 import hmac
 import struct
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -268,13 +268,6 @@ class PickledSimulator(GymnasiumSimulator):
         pickle.strict = not pickle.unordered
         if pickle.unordered:
             self.exactness, self.exactness_note = "approximate", pickle.unordered
-
-    def second_copy(self) -> Self | None:
-        """Return another simulator; without one, no trial shows whether orders of sets matter."""
-        other, pickle = super().second_copy(), self.codec.pickle
-        if other is None and not pickle.strict:
-            pickle.unordered = pickle.unordered or pickle.look_for_sets(testable=True)
-        return other
 
     def state_difference(self, one: Row, other: Row) -> tuple[str, str] | None:
         """Return where two payloads differ in their values; see `PickleCodec.difference`."""

@@ -264,8 +264,8 @@ class ChainState(abc.ABC):
     unordered : str
         A message about a set whose order no trial can test; empty if none was found.
     scatters : bool
-        Whether restored sets are iterated in another order than the saved ones. Copies for trials
-        and audits do so, to find steps that depend on the order.
+        Whether restored sets are iterated in another order than the saved ones. In trials, and in
+        copies for audits, they are, to find steps that depend on the order.
     strict : bool
         Whether the trial is over, and there is no such message.
 

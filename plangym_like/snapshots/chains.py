@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import io
 import types
 import weakref
 from collections import deque
@@ -123,8 +124,9 @@ def _parts(place: str, thing: Any, into_objects: bool) -> Iterator[tuple[str, An
                 yield f"{place}[{at}]", item
     elif into_objects and isinstance(thing, types.MethodType):
         yield f"{place}.__self__", thing.__self__
-    elif into_objects and not is_configuration(thing) and not is_handle(thing):
-        own = getattr(thing, "__dict__", None)
+    elif into_objects and not (is_configuration(thing) or is_handle(thing)):
+        # A buffer without attributes makes a dict when it is asked for one, and pickles it.
+        own = None if isinstance(thing, io.IOBase) else getattr(thing, "__dict__", None)
         # If a class defines ``__getattr__``, its objects may return any value for ``__dict__``.
         for name, value in list(own.copy().items()) if type(own) is dict else ():
             yield f"{place}.{name}", value
@@ -194,19 +196,19 @@ def order_is_kept(value: Any) -> bool:
 
 
 def sets_in(root: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """Yield place and value of each set in `root` that has several items."""
+    """Yield place and value of each set in `root`."""
     for place, thing in reachable(root, name):
-        if isinstance(thing, _SETS) and len(thing) > 1:
+        if isinstance(thing, _SETS):
             yield place, thing
 
 
 def has_addresses(value: Any) -> bool:
-    """Return whether an item of the set `value` is hashed by its address.
+    """Return whether `value`, a set of several items, has one that is hashed by its address.
 
     Items that all copies of an environment share do not count (classes, functions, members of an
     enumeration).
     """
-    return any(map(_hashes_by_address, list(value)))
+    return len(value) > 1 and any(map(_hashes_by_address, list(value)))
 
 
 def note_on_sets(root: Any, name: str, *, testable: bool = False) -> str:

@@ -264,9 +264,10 @@ class Marked(Field):
 
 
 class ListsMarks(Marked):
+    first = staticmethod(lambda: set(range(40)))
+
     def pick(self, action: int) -> int:
-        super().pick(action + 8 * (3 - len(self.marked)))
-        return next(iter(self.marked))
+        return int(list(self.marked)[action])
 
 
 class MarkedWords(Marked):
