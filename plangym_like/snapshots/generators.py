@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import pickle
 import random
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -22,17 +21,16 @@ _NESTED = ("spaces", "feature_space", "node_space", "edge_space")
 def watched_generators() -> Iterator[Callable[[], str]]:
     """Watch the global random generators during the block, and restore them at its end.
 
-    They are not restored if there are other threads, which would draw the same numbers again. Yield
-    a function that returns a sentence about the generators that were used so far.
+    Yield a function that returns a sentence about the generators that were used so far. What
+    another thread draws during the block, it draws again afterwards.
     """
     before = global_generators()
     saved = random.getstate(), np.random.get_state(legacy=False)
     try:
         yield lambda: draws_note(moved_generators(before))
     finally:
-        if threading.active_count() == 1:
-            random.setstate(saved[0])
-            np.random.set_state(saved[1])
+        random.setstate(saved[0])
+        np.random.set_state(saved[1])
 
 
 def global_generators() -> dict[str, Any]:

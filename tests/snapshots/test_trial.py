@@ -2,7 +2,6 @@
 
 import contextlib
 import random
-import threading
 from collections import Counter
 from typing import Any, ClassVar
 
@@ -197,32 +196,6 @@ def test_the_users_generators_are_put_back(kind: Any) -> None:
     with contextlib.suppress(SnapshotError):
         plangym_like.make(kind).close()
     assert (random.getstate(), repr(np.random.get_state(legacy=False))) == before
-
-
-def test_numbers_that_another_thread_has_drawn_are_not_drawn_again() -> None:
-    drawn: list[float] = []
-    reset, done, finished = (threading.Event() for _ in range(3))
-
-    class Tells(Walk):
-        def reset(self, **kwargs: Any) -> Any:
-            reset.set()
-            done.wait()
-            return super().reset(**kwargs)
-
-    def draw() -> None:
-        reset.wait()
-        drawn.append(random.random())
-        done.set()
-        finished.wait()
-
-    thread = threading.Thread(target=draw)
-    thread.start()
-    try:
-        plangym_like.make(Tells).close()
-    finally:
-        finished.set()
-        thread.join()
-    assert drawn[0] not in [random.random() for _ in range(100)]
 
 
 def test_global_generators_are_left_alone_where_no_foreign_code_draws(
