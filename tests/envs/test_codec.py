@@ -237,15 +237,21 @@ def test_objects_are_pickled_instead() -> None:
         assert env.snapshot == "pickle" and "by native: Objects.board or" in env.snapshot_note
 
 
-def test_a_set_makes_it_approximate() -> None:
+def test_a_set_is_saved_by_its_items() -> None:
     class Sets(Merging):
         def reset(self, **kwargs: Any) -> Any:
             result = super().reset(**kwargs)
-            self.log["seen"] = set()  # type: ignore[assignment]
+            self.log["seen"] = {3, 5}  # type: ignore[assignment]
             return result
 
     with plangym_like.make(Sets, snapshot="native") as env:
-        assert env.exactness == "approximate" and "Sets.log holds a set" in env.exactness_note
+        assert env.exactness == "exact"
+        state = env.reset(seed=0).state
+        log: Any = env.gym_env.unwrapped.log  # type: ignore[attr-defined]
+        log["seen"].clear()
+        env.set_state(state)
+        log = env.gym_env.unwrapped.log  # type: ignore[attr-defined]
+        assert log["seen"] == {3, 5}
 
 
 def test_a_damaged_row_is_refused() -> None:
