@@ -299,7 +299,7 @@ class RobotKernel(Kernel):
         inputs = rows.inputs
         if inputs.horizon and not isinstance(inputs.dt, int):
             return False
-        held = inputs.dt if isinstance(inputs.dt, int) else int(inputs.dt.max(initial=1))
+        held = inputs.dt if isinstance(inputs.dt, int) else int(np.max(inputs.dt, initial=1))
         frames = held * self._frameskip * max(1, inputs.horizon)
         return frames <= _MOST_FRAMES and super().takes(rows)
 
