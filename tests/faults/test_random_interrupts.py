@@ -66,7 +66,7 @@ def strike() -> Iterator[Callable[[float], None]]:
 
 
 @pytest.mark.usefixtures("ignored_errors")
-@pytest.mark.parametrize("wanted", [15, pytest.param(1000, marks=pytest.mark.full)])
+@pytest.mark.parametrize("wanted", [6, pytest.param(1000, marks=pytest.mark.full)])
 @pytest.mark.parametrize("use", [one, futures, given_up, death])
 def test_ctrl_c_at_random_times(
     env: Any, use: Callable[[Any, Step], None], wanted: int, strike: Callable[[float], None]
