@@ -355,7 +355,8 @@ def test_ctrl_c_at_any_moment_leaves_no_stale_reply(
         player.step()
     expected = Player(make_part("CartPole-v1", 0, 4, vectorise=False)).play(SEEDS[:4], 12)
     assert plain(Player(lanes).play(SEEDS[:4], 12)) == plain(expected)
-    assert moment.where is not None or number > 30  # a step has few moments
+    # A step has few moments, and Python 3.13 shows only some of them to a tracer.
+    assert moment.where is not None or number > 1
 
 
 def test_an_exception_of_a_signal_handler_is_not_the_result_of_a_task(
