@@ -686,9 +686,8 @@ class PlanEnv(_Repeatable):
         auditor = self._auditor
         if auditor.off or not inputs.count:
             return executor.submit(inputs, options)
-        if not auditor.is_due(single_steps(inputs, 0, inputs.count)):
-            return executor.submit(inputs, options)
-        if not (executor.can_audit or auditor.all_rows):
+        due = auditor.is_due(single_steps(inputs, 0, inputs.count))
+        if not (due and (executor.can_audit or auditor.all_rows)):
             return executor.submit(inputs, options)
         sample = self._sample(executor, inputs, options)
         options = options._replace(processes=sample.processes)

@@ -26,7 +26,6 @@ from plangym_like.processes.remote_errors import is_remote, portable_result
 from plangym_like.processes.shared_memory import BlockPool
 from plangym_like.results import Future, Stats
 from plangym_like.support import fork_safety
-from plangym_like.support.fork_safety import new_lock
 
 _CLOSE_SECONDS = 2.0
 # The longest sleep between checks of the workers (replies and deaths end it earlier), and the least
@@ -100,7 +99,7 @@ class ProcessExecutor:
         # Audits are small: in the batches' own pools, their blocks would displace larger ones.
         # Their results are copied: an audit keeps them across calls, and lent blocks are few.
         self._audit_pools = dict.fromkeys(REGIONS, BlockPool(most_lent=0, most_idle=len(REGIONS)))
-        self.lock, self._in_use = new_lock(), threading.Lock()
+        self.lock, self._in_use = fork_safety.new_lock(), threading.Lock()
         self._runs: list[BatchRun] = []
         self._closed, self._owner_pid = False, os.getpid()
 

@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from gymnasium.vector.utils import batch_space
 
+from plangym_like import make_vec
 from plangym_like.vector.lanes import Lanes
 from plangym_like.vector.step_arrays import StepArrays
 from plangym_like.vector.tree import tree_map
+
+
+@contextmanager
+def closing_all() -> Iterator[Callable[..., Any]]:
+    """Yield a function like `make_vec`; the environments that it makes are closed afterwards."""
+    made: list[Any] = []
+
+    def make(*args: Any, **kwargs: Any) -> Any:
+        made.append(make_vec(*args, **kwargs))
+        return made[-1]
+
+    yield make
+    for envs in made:
+        envs.close()
 
 
 class Player:

@@ -17,10 +17,10 @@ from gymnasium.error import ResetNeeded
 from gymnasium.vector.utils import concatenate, create_empty_array
 from hosted import wait_until_gone
 from interrupting import AlarmError, Moment
+from playing import closing_all
 from small_envs import Fuse, Nested, Teller
 from test_make_vec import same
 
-from plangym_like import make_vec
 from plangym_like.errors import ActionError, ClosedError, InputError
 from plangym_like.vector import make_vec as module
 from plangym_like.vector.process_lanes import ProcessLanes
@@ -38,15 +38,8 @@ def _always(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def make() -> Iterator[Callable[..., Any]]:
-    made: list[Any] = []
-
-    def make_one(*args: Any, **kwargs: Any) -> Any:
-        made.append(make_vec(*args, **kwargs))
-        return made[-1]
-
-    yield make_one
-    for envs in made:
-        envs.close()
+    with closing_all() as make_one:
+        yield make_one
 
 
 class Gated(gymnasium.Env):

@@ -13,6 +13,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv
+from playing import closing_all
 from small_envs import Fuse, Nested, Teller
 from test_make_vec import MODES, compare, same
 
@@ -35,16 +36,14 @@ def _always(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.fixture
 def make() -> Iterator[Callable[..., Any]]:
     """``make(source, ...)`` makes environments in processes, which are closed afterwards."""
-    made: list[Any] = []
+    with closing_all() as make_envs:
 
-    def make_one(*args: Any, **kwargs: Any) -> Any:
-        made.append(make_vec(*args, **kwargs))
-        assert isinstance(made[-1]._lanes, ProcessLanes)
-        return made[-1]
+        def make_one(*args: Any, **kwargs: Any) -> Any:
+            envs = make_envs(*args, **kwargs)
+            assert isinstance(envs._lanes, ProcessLanes)
+            return envs
 
-    yield make_one
-    for envs in made:
-        envs.close()
+        yield make_one
 
 
 @pytest.mark.parametrize("mode", MODES)

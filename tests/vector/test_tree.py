@@ -1,10 +1,9 @@
 """Trees: leaves, layouts, and what cannot be batched."""
 
-from typing import Any, NamedTuple
-
 import numpy as np
 import pytest
 from gymnasium import spaces
+from small_trees import TREE
 
 from plangym_like.errors import InputError
 from plangym_like.vector.tree import (
@@ -16,18 +15,6 @@ from plangym_like.vector.tree import (
     tree_leaves,
     tree_unflatten,
 )
-
-
-class Pair(NamedTuple):
-    left: Any
-    right: Any
-
-
-TREE = {
-    "image": np.arange(6, dtype=np.uint8).reshape(2, 3),
-    "both": (np.float64(0.25), [np.int16(3), True]),
-    "pair": Pair(np.zeros(2, np.float16), None),
-}
 
 
 def test_leaves_and_back() -> None:

@@ -10,11 +10,11 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
+from playing import closing_all
 from small_envs import Nested
 from test_make_vec import HAS_BOX2D, same
 
 import plangym_like
-from plangym_like import make_vec
 from plangym_like.envs.mujoco.env import MujocoSimulator
 from plangym_like.errors import (
     ClosedError,
@@ -43,15 +43,8 @@ def _always(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def make() -> Iterator[Callable[..., Any]]:
-    made: list[Any] = []
-
-    def make_one(*args: Any, **kwargs: Any) -> Any:
-        made.append(make_vec(*args, **kwargs))
-        return made[-1]
-
-    yield make_one
-    for envs in made:
-        envs.close()
+    with closing_all() as make_one:
+        yield make_one
 
 
 def _exact(result: Any) -> list[Any]:

@@ -1,9 +1,7 @@
 """Trees of tensors: layouts, rows, and what cannot become a tensor."""
 
-from typing import Any, NamedTuple
-
-import numpy as np
 import torch
+from small_trees import TREE, Pair
 
 from plangym_like.batchers.engine.tensor_tree import as_arrays, empty, tensor_layout, tensor_over
 from plangym_like.vector.memory import SharedArrays, attach_arrays
@@ -15,18 +13,6 @@ from plangym_like.vector.tree import (
     with_axes,
     write_rows,
 )
-
-
-class Pair(NamedTuple):
-    left: Any
-    right: Any
-
-
-TREE = {
-    "image": np.arange(6, dtype=np.uint8).reshape(2, 3),
-    "both": (np.float64(0.25), [np.int16(3), True]),
-    "pair": Pair(np.zeros(2, np.float16), None),
-}
 
 
 def test_dtypes_and_containers_are_kept() -> None:
