@@ -30,7 +30,7 @@ help:
 	@echo "make fault-table  compare this package with other libraries under the same faults"
 	@echo "make docs   build the documentation into docs/_build/html"
 	@echo "make site-test  build the documentation, and click through it in a headless Chromium"
-	@echo "make table  restore each family a thousand times, check everything installed, write docs/support.md"
+	@echo "make table  restore each family a thousand times, check everything installed, write docs/checked.md"
 	@echo "make bench  compare this package with other libraries and redraw the published figures"
 	@echo "make test-all  make test with each of $(PYTHONS) that is installed"
 	@echo "make test-lowest  run every test with the oldest versions that setup.cfg allows (installs 6 GB)"

@@ -6,7 +6,7 @@
 Each environment is checked in its own process (``python -m plangym_like check ID --json``). Each
 report is written to ``docs/figures/support.json`` at once, so the work can be done in pieces. A new
 report replaces the old one of the same id, unless an extra that the id needs is not installed here.
-``docs/support.md`` is written from all reports.
+``docs/checked.md``, and the summary in ``docs/support.md``, are written from all reports.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import importlib
 import json
 import pathlib
 import re
+import statistics
 import subprocess
 import sys
 import sysconfig
@@ -27,10 +28,11 @@ import gymnasium
 
 DOCS = pathlib.Path(__file__).resolve().parent.parent / "docs"
 FOUND = DOCS / "figures" / "support.json"
-PAGE = DOCS / "support.md"
+PAGE, SUMMARY = DOCS / "checked.md", DOCS / "support.md"
+MARKS = [f"<!-- written by benchmarks/support_table.py: {end} -->\n" for end in ("begin", "end")]
 BEGIN = "<!-- what follows is written by benchmarks/support_table.py -->"
 HEAD = """\
-| environment | saved by | it is | bytes a state | save us | restore us | step us |
+| environments | saved by | it is | bytes a state | save us | restore us | step us |
 | --- | --- | --- | ---: | ---: | ---: | ---: |
 """
 
@@ -97,34 +99,54 @@ def check(name: str, options: argparse.Namespace) -> dict[str, Any]:
     return {"ok": False, "reason": f"it ended with {done.returncode}"}
 
 
-def write_page(known: dict[str, dict[str, Any]]) -> None:
-    """Write the tables behind what the page says by hand."""
-    groups: dict[str, list[str]] = {}
+def write_pages(known: dict[str, dict[str, Any]]) -> None:
+    """Write a table with a row for each id, and a summary with a row for each family."""
+    groups: dict[str, dict[str, dict[str, Any]]] = {}
     refused: list[str] = []
     for name, report in sorted(known.items()):
-        if not report["ok"]:
+        if report["ok"]:
+            groups.setdefault(report["group"], {})[name] = report
+        else:
             reason = " ".join(report["reason"].split()).replace("|", "/")
             refused.append(f"| `{name}` | {reason[:300]} |\n")
-            continue
-        times = (report[f"{what}_us"] for what in ("save", "restore", "step"))
-        cells = [f"`{name}`", report["snapshot"], report["exactness"]]
-        cells += [f"{report['state_nbytes']:,}", *(f"{value:,.0f}" for value in times)]
-        groups.setdefault(report["group"], []).append(f"| {' | '.join(cells)} |\n")
     exact = sum(report["ok"] and report["exactness"] == "exact" for report in known.values())
     asked = sorted({json.dumps(report["asked"]) for report in known.values()})
     told = "; ".join(
         f"{one['states']} states, each for {one['steps']} steps, on {one['workers']} workers"
         for one in map(json.loads, asked)
     )
-    found = f"{len(known)} environments were checked, {exact} of them are exact ({told})."
-    parts = [f"## What was found\n\n{found}\n"]
-    for group, lines in sorted(groups.items()):
-        parts.append(f"\n### {group}\n\n{HEAD}{''.join(lines)}")
+    found = f"{len(known)} environments were checked, {exact} of them are exact ({told}).\n"
+    parts = [found]
+    for group, reports in sorted(groups.items()):
+        rows = "".join(_row(f"`{name}`", [report]) for name, report in reports.items())
+        parts.append(f"\n## {group}\n\n{HEAD}{rows}")
     if refused:
         head = "| environment | reason |\n| --- | --- |\n"
-        parts.append(f"\n### What does not work here\n\n{head}{''.join(refused)}")
-    written_by_hand = PAGE.read_text().partition(BEGIN)[0]
-    PAGE.write_text(f"{written_by_hand}{BEGIN}\n\n{''.join(parts)}")
+        parts.append(f"\n## What does not work here\n\n{head}{''.join(refused)}")
+    by_hand = PAGE.read_text().partition(BEGIN)[0]
+    PAGE.write_text(f"{by_hand}{BEGIN}\n\n{''.join(parts)}")
+    rows = "".join(
+        _row(f"{group} ({len(reports)})", list(reports.values()))
+        for group, reports in sorted(groups.items())
+    )
+    before, _, rest = SUMMARY.read_text().partition(MARKS[0])
+    after = rest.partition(MARKS[1])[2]
+    SUMMARY.write_text(f"{before}{MARKS[0]}\n{found}\n{HEAD}{rows}\n{MARKS[1]}{after}")
+
+
+def _row(name: str, reports: list[dict[str, Any]]) -> str:
+    """Return a row of a table: ranges of bytes, and medians of times."""
+    sizes = sorted({report["state_nbytes"] for report in reports})
+    nbytes = f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
+    times = (
+        statistics.median(report[f"{what}_us"] for report in reports)
+        for what in ("save", "restore", "step")
+    )
+    kinds = (
+        ", ".join(sorted({report[key] for report in reports})) for key in ("snapshot", "exactness")
+    )
+    cells = [name, *kinds, nbytes, *(f"{value:,.0f}" for value in times)]
+    return f"| {' | '.join(cells)} |\n"
 
 
 def main() -> int:
@@ -156,7 +178,7 @@ def main() -> int:
         said = "ok" if report["ok"] else report["reason"][:100]
         print(f"{time.monotonic() - begin:6.0f} s  {name}: {said}", flush=True)
         FOUND.write_text(json.dumps(dict(sorted(known.items())), indent=1) + "\n")
-    write_page(known)
+    write_pages(known)
     return int(failed > 0)
 
 

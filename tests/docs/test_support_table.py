@@ -18,7 +18,9 @@ def test_a_piece_is_added_to_what_is_known(tmp_path, monkeypatch):
     table = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(table)
     monkeypatch.setattr(table, "FOUND", tmp_path / "support.json")
-    monkeypatch.setattr(table, "PAGE", tmp_path / "support.md")
+    monkeypatch.setattr(table, "PAGE", tmp_path / "checked.md")
+    monkeypatch.setattr(table, "SUMMARY", tmp_path / "support.md")
+    table.SUMMARY.write_text(f"Before.\n{table.MARKS[0]}old\n{table.MARKS[1]}After.\n")
     table.PAGE.write_text(f"By hand.\n\n{table.BEGIN}\n\nold\n")
     known = {"group": "toy_text", "ok": False, "reason": "a\nb|c", "asked": {}}
     known["asked"] = {"states": 2, "steps": 3, "workers": ""}
@@ -34,3 +36,6 @@ def test_a_piece_is_added_to_what_is_known(tmp_path, monkeypatch):
     assert "| `CartPole-v1` | native | exact | 112 |" in page
     reason = "ImportError: The mujoco v2" if is_at_least("gymnasium", "1.2") else ""
     assert f"| `Ant-v2` | {reason}" in page and "| `Old-v0` | a b/c |" in page
+    summary = table.SUMMARY.read_text()
+    assert summary.startswith("Before.\n") and summary.endswith("After.\n")
+    assert "old\n" not in summary and "| classic_control (1) | native | exact |" in summary
