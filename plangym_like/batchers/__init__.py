@@ -4,7 +4,7 @@
 ``batchers.episodes``     whole episodes on demand
 ``batchers.workspaces``   agents that read and write the tensors of one workspace
 
-They share `EpisodeLanes`, `TimeBuffer`, `StartStates`, `Closable` and `batchers.engine`, and do not
+They share `EpisodeLanes`, `TimeBuffer`, `StartStates`, `Closable` and `batchers.workers`, and do not
 import each other. Outside this folder, only the torchrl adapters in `plangym_like.vector` import
 torch.
 """

@@ -36,7 +36,7 @@ import torch
 from numpy.typing import NDArray
 from torch import as_tensor
 
-from plangym_like.batchers.sampling import multinomial
+from plangym_like.batchers.randomness import multinomial
 from plangym_like.errors import InputError
 
 Array = NDArray[Any]

@@ -10,7 +10,7 @@ import torch
 from counting import Follower
 from gymnasium import spaces
 
-from plangym_like.batchers.engine.tensor_fitting import as_actions
+from plangym_like.batchers.buffers import as_actions
 from plangym_like.batchers.rollout import evaluate, multi, same
 from plangym_like.batchers.workspaces import ParallelGymAgent, Workspace
 from plangym_like.errors import (

@@ -13,7 +13,7 @@ import plangym_like
 from plangym_like.batchers import episodes, workspaces
 from plangym_like.batchers.episodes import DictTensor
 from plangym_like.batchers.rollout import BaseActorModule, evaluate, multi, same, single
-from plangym_like.batchers.start_states import StartStates
+from plangym_like.batchers.stepping import StartStates
 from plangym_like.errors import InputError, SnapshotError, StateMismatchError
 
 IDS = pytest.mark.parametrize("env_id", ["CartPole-v1", TAXI, "Pendulum-v1"])

@@ -9,15 +9,13 @@ import gymnasium
 import numpy as np
 import torch
 
-from plangym_like.batchers.engine.random_streams import GroupSeed, RandomStreams, seed_groups
-from plangym_like.batchers.engine.tensor_tree import empty
-from plangym_like.batchers.rollout.actor_module import BaseActorModule, check_actor
+from plangym_like.batchers.randomness import GroupSeed, RandomStreams, seed_groups
+from plangym_like.batchers.rollout.actor import BaseActorModule, check_actor
 from plangym_like.batchers.rollout.collector import Collector
-from plangym_like.batchers.rollout.delivery import Delivery
-from plangym_like.batchers.rollout.fragment import Fragment
-from plangym_like.batchers.rollout.fragment_buffer import FragmentBuffer, FragmentOptions
-from plangym_like.batchers.rollout.rollout_iterator import RolloutIterator
-from plangym_like.batchers.start_states import StartStates
+from plangym_like.batchers.rollout.fragment import Fragment, FragmentBuffer, FragmentOptions
+from plangym_like.batchers.rollout.iterator import Delivery, RolloutIterator
+from plangym_like.batchers.stepping import StartStates
+from plangym_like.batchers.trees import empty
 from plangym_like.errors import InputError
 from plangym_like.support.arguments import as_count
 from plangym_like.vector.lanes import whole_seeds

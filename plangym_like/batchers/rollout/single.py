@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from plangym_like.batchers.rollout import multi
-from plangym_like.batchers.rollout.actor_module import BaseActorModule
-from plangym_like.batchers.rollout.pooled_rollout import PooledRollout
+from plangym_like.batchers.rollout.actor import BaseActorModule
+from plangym_like.batchers.rollout.multi import PooledRollout
 from plangym_like.vector.make_lanes import EnvSource
 
 

@@ -14,8 +14,8 @@ import pytest
 import torch
 from episode_envs import Counter, count_env, endless_count_env, failing_env, harmful_env
 
-from plangym_like.batchers.engine.worker_group import WorkerGroup
 from plangym_like.batchers.episodes import Batcher, DictTensor, EpisodeBatcher
+from plangym_like.batchers.workers.group import WorkerGroup
 from plangym_like.errors import (
     ClosedError,
     InputError,

@@ -15,8 +15,8 @@ import pytest
 import torch
 from counting import Count, Follower
 
-from plangym_like.batchers.engine.worker_group import WorkerGroup
 from plangym_like.batchers.rollout import BaseActorModule, multi, same, single
+from plangym_like.batchers.workers.group import WorkerGroup
 from plangym_like.errors import (
     ActionError,
     ClosedError,
