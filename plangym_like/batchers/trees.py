@@ -7,12 +7,13 @@ Leaf(shape=(2, 2), dtype=torch.uint8)
 >>> rows = empty(layout, (3,))
 >>> take(rows, 1)["image"].tolist()
 [[0, 0], [0, 0]]
-Convert steps to tensordicts in the layout that torchrl's losses and replay buffers take.
+
+The last functions convert steps to tensordicts in the layout that torchrl's losses and replay
+buffers take.
 """
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -86,6 +87,16 @@ def as_tensors(tree: Any) -> Any:
     return tree_map(torch.as_tensor, tree)
 
 
+def layout_of_tensors(tree: Any) -> Any:
+    """Return the layout of a tree of tensors, with all their axes."""
+    return tree_map(lambda tensor: Leaf(tuple(tensor.shape), tensor.dtype), tree)
+
+
+def clone_tree(tree: Any) -> Any:
+    """Return the tree with a copy of each tensor."""
+    return tree_map(torch.clone, tree)
+
+
 def copy_to(target: Any, source: Any) -> None:
     """Copy the tensors of `source` into `target`; both may be on any device."""
     tree_map(lambda leaf, value: leaf.copy_(value), target, source)
@@ -110,34 +121,21 @@ class PackedTree(NamedTuple):
 
 
 def pack(tree: Any) -> PackedTree:
-    """Pack a tree of CPU tensors; only tensors that are not contiguous are copied."""
-    layout = tree_map(lambda tensor: Leaf(tuple(tensor.shape), tensor.dtype), tree)
-    return PackedTree(layout, [_bytes_of(tensor) for tensor in tree_leaves(tree)])
+    """Pack a tree of tensors; those that are contiguous and on the CPU are not copied."""
+    contents = [
+        tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
+        for tensor in tree_leaves(tree)
+    ]
+    return PackedTree(layout_of_tensors(tree), contents)
 
 
 def unpack(packed: PackedTree) -> Any:
-    """Return the tree that was packed; its tensors share memory with `packed`."""
-    contents = iter(packed.contents)
-    tensors = (tensor_over(_writable(next(contents)), leaf) for leaf in tree_leaves(packed.layout))
-    return tree_unflatten(packed.layout, tensors)
-
-
-def _bytes_of(tensor: torch.Tensor) -> NDArray[np.uint8]:
-    return tensor.detach().contiguous().view(-1).view(torch.uint8).numpy()
-
-
-def _writable(content: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return a writable array that shares memory with `content`.
-
-    torch warns about read-only arrays. Ray marks the arrays that it delivers as read-only, but
-    nothing else uses their memory, so writing to it is safe.
-    """
-    if content.flags.writeable:
-        return content
-    memory: Any = (ctypes.c_uint8 * content.nbytes).from_address(content.ctypes.data)
-    # Keeps the memory alive.
-    memory.content = content
-    return np.frombuffer(memory, np.uint8)
+    """Return the tree that was packed; read-only bytes, as Ray delivers them, are copied."""
+    contents = (
+        content if content.flags.writeable else content.copy() for content in packed.contents
+    )
+    leaves = zip(contents, tree_leaves(packed.layout), strict=True)
+    return tree_unflatten(packed.layout, (tensor_over(content, leaf) for content, leaf in leaves))
 
 
 # Single numbers, which have a last axis of length 1 in torchrl.

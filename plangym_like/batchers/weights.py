@@ -1,131 +1,154 @@
-"""The weights of an actor, in memory that all workers read."""
+"""Weights that one process changes and others load, always whole, each with a version number."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from plangym_like.batchers.trees import tensor_over
-from plangym_like.vector.memory import SharedArrays
-from plangym_like.vector.tree import Leaf
+from plangym_like.batchers.trees import clone_tree
+from plangym_like.errors import WorkerTimeoutError
+from plangym_like.processes.child import interrupts_deferred
+from plangym_like.vector.tree import tree_leaves, tree_map
 
-# Indices in the header: a counter that is odd while weights are being written, and the version.
-_TICKET, _VERSION = 0, 1
+_POLL_SECONDS = 0.0005
 
 
-class SharedActor(SharedArrays):
-    """Publishes the weights of a module to workers while this process trains the module.
+class VersionedTree:
+    """A tree of tensors and its version number, which are read and written together.
+
+    In shared memory, a lock on the memory's file excludes readers while the owner writes. The
+    kernel releases the lock of a process that dies.
+
+    Parameters
+    ----------
+    memory : dict
+        ``"version"``, a Tensor int64 ``(1,)``, and ``"tree"``, a tree of CPU Tensor.
+    fd : int
+        The descriptor of the shared memory; -1 if no other process uses the tree.
+    """
+
+    def __init__(self, memory: Any, fd: int = -1) -> None:
+        self.tree = memory["tree"]
+        self._version = memory["version"]
+        self._fd = fd
+
+    @classmethod
+    def of(cls, tree: Any, version: int) -> VersionedTree:
+        """Return a copy of `tree` in ordinary memory."""
+        return cls({"tree": clone_tree(tree), "version": torch.tensor([version])})
+
+    @torch.no_grad()
+    def write(self, tree: Any, version: int, timeout: float) -> None:
+        """Replace the content; `tree` has the same layout, on any device.
+
+        Raises
+        ------
+        WorkerTimeoutError
+            A reader has held the lock for `timeout` seconds.
+        """
+        # A Ctrl-C must not leave a mixture of two versions.
+        with interrupts_deferred(), self._locked(is_writer=True, timeout=timeout):
+            tree_map(lambda own, new: own.copy_(new), self.tree, tree)
+            self._version.fill_(version)
+
+    def read(self, known: int) -> tuple[int, Any] | None:
+        """Return the version and a copy of the tree; ``None`` if the version is `known`."""
+        with self._locked(is_writer=False):
+            version = int(self._version)
+            return None if version == known else (version, clone_tree(self.tree))
+
+    @contextmanager
+    def _locked(self, *, is_writer: bool, timeout: float | None = None) -> Iterator[None]:
+        if self._fd < 0:
+            yield
+            return
+        import fcntl  # Windows does not have it, nor workers
+
+        kind = fcntl.LOCK_EX if is_writer else fcntl.LOCK_SH
+        if timeout is None:
+            fcntl.lockf(self._fd, kind)
+        else:
+            deadline = time.monotonic() + timeout
+            while True:
+                try:
+                    fcntl.lockf(self._fd, kind | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > deadline:
+                        raise WorkerTimeoutError(
+                            f"a worker has been loading weights for {timeout:g} s"
+                        ) from None
+                    time.sleep(_POLL_SECONDS)
+        try:
+            yield
+        finally:
+            fcntl.lockf(self._fd, fcntl.LOCK_UN)
+
+
+class ActorWeights:
+    """The weights of a module, and how often they have changed since this object was made.
 
     The weights are all parameters and buffers, on any device, and the ``training`` flag of each
     submodule. To publish other attributes, such as an exploration rate, register them as buffers.
 
-    Parameters
-    ----------
-    actor : torch.nn.Module
-        The module, which is never changed.
-
     Attributes
     ----------
     version : int
-        The number of times that the published weights have changed; 0 at first.
+        The number of changes, as found by `update`.
+    tree : tree of Tensor
+        A copy of the weights, as `update` found them, on the same devices.
     """
 
     def __init__(self, actor: torch.nn.Module) -> None:
         self._actor = actor
-        super().__init__(_layout(actor), tensor_over)
-        self.version = -1
-        self.publish()
+        self.tree = clone_tree(_tree_of(actor))
+        self.version = 0
 
     @torch.no_grad()
-    def publish(self) -> int:
-        """Publish the actor's current weights, and return their version.
+    def update(self) -> bool:
+        """Compare the weights with the copy, and replace it if they differ; return whether they do.
 
-        Raises
-        ------
-        RuntimeError
-            A parameter or buffer was added or removed, or has another shape or dtype.
+        A parameter or buffer that was added or removed, or that has another shape or dtype, is a
+        change, too.
         """
-        header, shared = self.arrays["header"], self.arrays["weights"]
-        weights = list(_weights(self._actor))
-        form = [(weight.shape, weight.dtype) for weight in weights]
-        if form != [(weight.shape, weight.dtype) for weight in shared]:
-            raise RuntimeError(
-                "the actor's parameters and buffers have changed their shapes or dtypes since "
-                "collecting began, so workers cannot copy them: make a new collector"
-            )
-        training = self.arrays["training"]
-        flags = [module.training for module in self._actor.modules()]
-        fresh = [weight.detach().to("cpu") for weight in weights]
-        same = flags == training.tolist() and all(
-            _equal(new, old) for new, old in zip(fresh, shared, strict=True)
-        )
-        ticket = int(header[_TICKET])
-        if not same or self.version < 0 or ticket % 2:
-            # The ticket is odd already if the last call was interrupted.
-            header[_TICKET] = ticket | 1
-            for new, old in zip(fresh, shared, strict=True):
-                old.copy_(new)
-            training.copy_(torch.tensor(flags))
-            self.version += 1
-            header[_VERSION] = self.version
-            header[_TICKET] = (ticket | 1) + 1
-        return self.version
+        tree = _tree_of(self._actor)
+        new, old = tree_leaves(tree), tree_leaves(self.tree)
+        if len(new) == len(old) and all(map(_equal, new, old)):
+            return False
+        self.tree = clone_tree(tree)
+        self.version += 1
+        return True
 
 
-class ActorCopy:
-    """A worker's copy of an actor; `refresh` reloads the published weights if they have changed.
+@torch.inference_mode()  # allows writing to buffers that were assigned in inference mode
+def load_weights(actor: torch.nn.Module, tree: Any) -> None:
+    """Overwrite the weights of `actor` with those of an actor of the same class.
 
-    Parameters
-    ----------
-    actor : torch.nn.Module
-        A copy of the actor on the CPU; `refresh` overwrites its weights.
-    memory : tree of torch.Tensor
-        The memory of the `SharedActor`.
-
-    Attributes
-    ----------
-    actor : torch.nn.Module
-    version : int
-        The version of the loaded weights; -1 before the first `refresh`.
+    Raises
+    ------
+    RuntimeError
+        The numbers, shapes or dtypes of the weights differ.
     """
-
-    def __init__(self, actor: torch.nn.Module, memory: Any) -> None:
-        self.actor = actor
-        self.version = -1
-        self._memory = memory
-        self._header = memory["header"].numpy()
-
-    @torch.inference_mode()  # allows writing to buffers that were assigned in inference mode
-    def refresh(self) -> int:
-        """Reload the published weights if they have changed; return their version."""
-        header = self._header
-        while True:
-            ticket = int(header[_TICKET])
-            if ticket % 2 == 0:
-                version = int(header[_VERSION])
-                if version == self.version:
-                    return version
-                for own, shared in zip(_weights(self.actor), self._memory["weights"], strict=True):
-                    own.copy_(shared)
-                flags = self._memory["training"].tolist()
-                if int(header[_TICKET]) == ticket:
-                    for module, training in zip(self.actor.modules(), flags, strict=True):
-                        module.training = bool(training)
-                    self.version = version
-                    return version
-            # The owner is writing the weights, or wrote them while this copy read them.
-            time.sleep(0.0005)
+    own = list(_weights(actor))
+    form = [(weight.shape, weight.dtype) for weight in own]
+    if form != [(weight.shape, weight.dtype) for weight in tree["weights"]]:
+        raise RuntimeError(
+            "the actor's parameters and buffers have changed their shapes or dtypes since "
+            "collecting began, so workers cannot copy them: make a new collector"
+        )
+    for weight, new in zip(own, tree["weights"], strict=True):
+        weight.copy_(new)
+    for module, training in zip(actor.modules(), tree["training"].tolist(), strict=True):
+        module.training = bool(training)
 
 
-def _layout(actor: torch.nn.Module) -> Any:
-    return {
-        "header": Leaf((2,), torch.int64),
-        "training": Leaf((sum(1 for _ in actor.modules()),), torch.bool),
-        "weights": [Leaf(tuple(weight.shape), weight.dtype) for weight in _weights(actor)],
-    }
+def _tree_of(actor: torch.nn.Module) -> dict[str, Any]:
+    flags = torch.tensor([module.training for module in actor.modules()])
+    return {"training": flags, "weights": [weight.detach() for weight in _weights(actor)]}
 
 
 def _weights(actor: torch.nn.Module) -> Iterator[torch.Tensor]:
@@ -141,7 +164,7 @@ def _weights(actor: torch.nn.Module) -> Iterator[torch.Tensor]:
 
 def _equal(new: torch.Tensor, old: torch.Tensor) -> bool:
     """Return whether two tensors are equal; if they hold NaN, whether their bytes are equal."""
-    if new.dtype != old.dtype:
+    if new.dtype != old.dtype or new.shape != old.shape:
         return False
     return torch.equal(new, old) or torch.equal(
         new.contiguous().view(-1).view(torch.uint8), old.view(-1).view(torch.uint8)

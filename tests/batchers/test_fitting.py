@@ -122,7 +122,7 @@ def test_it_is_so_wherever_lanes_are_stepped(at: int) -> None:
 
     ways: list[Callable[[], Any]] = [
         lambda: next(same.rollout([factory()], Follower(), 5)),
-        lambda: next(multi.rollout(factory, Follower(), 5, 1, 2, 2, 1, n_workers=0)),
+        lambda: next(multi.rollout(factory, Follower(), 5, 1, 2, 2, 1, workers=0)),
         lambda: evaluate([factory()], Follower(), n_steps=5),
         in_a_workspace,
     ]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import abc
 import os
 import time
-import warnings
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,26 +18,28 @@ from tensordict import TensorDict
 from plangym_like.batchers.episodes.envs import VecEnv
 from plangym_like.batchers.episodes.loop import (
     WEIGHTS,
+    Begun,
     EpisodeArgs,
     EpisodePlan,
     EpisodeWorker,
     Part,
-    Progress,
     Weights,
     buffers_name,
-    disjoint_seeds,
     first_env,
 )
 from plangym_like.batchers.episodes.trajectories import DictTensor, Trajectories, has_tensors
 from plangym_like.batchers.stepping import StartStates
-from plangym_like.batchers.trees import tensor_over
-from plangym_like.batchers.workers.group import Backend, Closable, WorkerGroup
-from plangym_like.errors import ClosedError, InputError, WorkerTimeoutError
+from plangym_like.batchers.trees import clone_tree
+from plangym_like.batchers.workers.backend import Workers
+from plangym_like.batchers.workers.group import Closable, Job, WorkerGroup
+from plangym_like.errors import InputError, WorkerTimeoutError
 from plangym_like.processes.child import interrupts_deferred
 from plangym_like.support.arguments import as_count
 from plangym_like.vector.lanes import whole_seeds
-from plangym_like.vector.memory import SharedArrays
-from plangym_like.vector.tree import Leaf, tree_map, with_axes
+from plangym_like.vector.tree import tree_map, with_axes
+
+# Seconds to collect results when the caller does not want to wait.
+_GLANCE_SECONDS = 1e-4
 
 
 class Steps(NamedTuple):
@@ -91,19 +94,35 @@ def assemble(parts: Sequence[Steps], rows: Sequence[int], args: EpisodeArgs) -> 
     return Trajectories(record, lengths, args.agent_info, args.env_info)
 
 
-# Seconds of one quantum in this process, so that `get` returns soon if it should not block.
-_QUANTUM_SECONDS = 0.01
-# If seeds differ by at least this much, the number of environments per group is not looked up.
-_FAR = 10_000
-_ASK_SECONDS = 20.0
-# Seconds to collect results when the caller does not want to wait.
-_GLANCE_SECONDS = 1e-4
+@dataclass(slots=True)
+class _Group:
+    """What the owner knows of a group: its buffers, and how far it has come.
+
+    Attributes
+    ----------
+    buffers : sequence of tree of Tensor, or None
+        ``None`` until the layout of a step is known.
+    free : deque of int
+        The buffers that are not lent to the group.
+    n_lent : int
+    finished : bool
+        Whether the group needs no further buffer.
+    n_running : int or None
+        The environments that were still running in the end; ``None`` if this is not known.
+    """
+
+    buffers: Any = None
+    free: deque[int] = field(default_factory=deque)
+    n_lent: int = 0
+    finished: bool = True
+    n_running: int | None = None
 
 
 class BackgroundBatcher(Closable):
     """Hosts groups of environments in workers or in this process, and collects their steps.
 
-    See `EpisodeBatcher` for the parameters.
+    Buffers are lent to the groups: each job of a group fills one of them. See `EpisodeBatcher` for
+    the parameters.
     """
 
     _endless: bool
@@ -113,103 +132,43 @@ class BackgroundBatcher(Closable):
         self,
         n_timesteps: int,
         n_slots: int,
-        n_threads: int,
+        n_threads: int | Workers,
         seeds: int | Sequence[int] | None,
         create_agent: Callable[..., Any],
         agent_args: Mapping[str, Any] | None,
         create_env: Callable[..., VecEnv],
         env_args: Mapping[str, Any] | None,
-        *,
-        start_method: str = "forkserver",
-        timeout: float = 30.0,
-        backend: str = "process",
-        address: str | None = None,
-        resources: dict[str, Any] | None = None,
-        runtime_env: dict[str, Any] | None = None,
     ) -> None:
-        n_timesteps = as_count("n_timesteps", n_timesteps)
-        n_slots = as_count("n_slots", n_slots)
-        n_threads = as_count("n_threads", n_threads, 0)
+        self._n_timesteps = as_count("n_timesteps", n_timesteps)
+        self._n_slots = as_count("n_slots", n_slots)
+        if not isinstance(n_threads, Workers):
+            n_threads = Workers(as_count("n_threads", n_threads, 0))
         for name, factory in (("create_agent", create_agent), ("create_env", create_env)):
             if not callable(factory):
                 raise InputError(f"{name} must be callable, got {type(factory).__name__}")
-        self._seeds = _group_seeds(seeds, n_threads)
-        self._n_timesteps, self._n_slots = n_timesteps, n_slots
         plan = EpisodePlan(
             create_agent,
             dict(agent_args or {}),
             create_env,
             dict(env_args or {}),
-            self._seeds,
-            n_timesteps,
+            _group_seeds(seeds, n_threads.n),
+            self._n_timesteps,
             self._endless,
         )
         self._workers = WorkerGroup(
             partial(EpisodeWorker, plan),
-            len(self._seeds),
-            num_workers=n_threads,
-            backend=Backend(
-                backend,
-                start_method=start_method,
-                address=address,
-                resources=resources,
-                runtime_env=runtime_env,
-            ),
-            timeout=timeout,
+            len(plan.seeds),
+            n_threads,
             name=type(self).__name__,
             preload=("plangym_like.batchers.episodes.loop",),
             sample=partial(first_env, create_env, plan.env_args, plan.seeds[0]),
         )
-        self._in_process = n_threads == 0
-        self._failure: BaseException | None = None
+        self._in_process = n_threads.n == 0
         self._n_envs: int | None = None
-        self._buffers: dict[int, Any] = {}
+        self._groups = [_Group() for _ in plan.seeds]
         self._weights = Weights(0)
         self._new_weights: Any = None
-        self._shared_weights: SharedArrays | None = None
-        self._unfinished: set[int] = set()
-        self._read: dict[int, list[int]] = {}
-        self._num_running: dict[int, int] = {}
         self._steps: list[Steps] = []
-        if min(np.diff(sorted(self._seeds)), default=_FAR) < _FAR:
-            try:
-                self._ask_n_envs()
-            except BaseException:
-                self.close()
-                raise
-
-    def _ask_n_envs(self) -> None:
-        """Find out how many environments a group has, and check the seeds.
-
-        If the call fails, `get` raises the error later.
-        """
-        job = self._workers.submit(0, "count_envs")
-        try:
-            is_known = self._workers.wait(_ASK_SECONDS, job) is not None
-        except Exception as error:
-            self._failure = error
-            return
-        if is_known:
-            self._note_n_envs(job.result)
-
-    def _note_n_envs(self, n_envs: int) -> None:
-        if self._n_envs is not None:
-            if n_envs != self._n_envs:
-                self.close()
-                raise InputError(
-                    f"create_env made {n_envs} environments, and {self._n_envs} before; every "
-                    "group must have the same number"
-                )
-            return
-        self._n_envs = n_envs
-        moved = disjoint_seeds(self._seeds, n_envs)
-        if moved != list(self._seeds):
-            warnings.warn(
-                f"with {n_envs} environments per group, seeded with seed + i, the seeds "
-                f"{list(self._seeds)} would repeat episodes; groups are seeded with {moved} "
-                f"instead. Give seeds that are at least {n_envs} apart",
-                stacklevel=4,
-            )
 
     def update(self, state_dict: Any) -> None:
         """Pass `state_dict` to the `update` of every agent when the next `execute` begins.
@@ -222,31 +181,21 @@ class BackgroundBatcher(Closable):
         """
         self._check_open()
         if _is_state_dict(state_dict):
-            state_dict = {key: value.detach().clone() for key, value in state_dict.items()}
+            state_dict = clone_tree({key: value.detach() for key, value in state_dict.items()})
         self._new_weights = state_dict
 
     def _publish_weights(self) -> Weights:
-        """Publish the argument of `update`; call this only while no worker reads shared memory."""
+        """Publish the argument of `update`, if there is a new one."""
         content, self._new_weights = self._new_weights, None
-        if content is None:
-            return self._weights
-        sent = content
-        if _is_state_dict(content):
-            layout = {key: Leaf(tuple(x.shape), x.dtype) for key, x in content.items()}
-            if self._shared_weights is None or self._shared_weights.layout != layout:
-                if self._shared_weights is not None:
-                    self._shared_weights.close()
-                self._shared_weights = SharedArrays(layout, tensor_over)
-                self._workers.share(WEIGHTS, self._shared_weights)
-            for key, tensor in content.items():
-                self._shared_weights.arrays[key].copy_(tensor)
-            self._workers.mark_changed(WEIGHTS)
-            sent = None
-        self._weights = Weights(self._weights.version + 1, sent)
+        if content is not None:
+            is_shared = _is_state_dict(content)
+            if is_shared:
+                self._workers.publish(WEIGHTS, content)
+            self._weights = Weights(self._weights.version + 1, None if is_shared else content)
         return self._weights
 
     def _begin(self, orders: Mapping[int, tuple[Any, ...]]) -> None:
-        """Submit what each group in `orders` is to play, and start its first quantum.
+        """Submit what each group in `orders` is to play, and lend it buffers.
 
         `orders` maps each group to a tuple: the name of a method of `EpisodeWorker`, and then the
         arguments of that method, except the weights. The weights are appended here.
@@ -254,22 +203,24 @@ class BackgroundBatcher(Closable):
         self._refuse_while_executing()
         # If a Ctrl-C came in between, the next call would begin some groups a second time.
         with interrupts_deferred():
-            self._unfinished = set(orders)
             self._steps = []
-            if self._failure is None:  # otherwise the next `get` raises the error
-                weights = self._publish_weights()
-                for group, order in orders.items():
-                    self._workers.submit(group, *order, weights)
-                    self._start_quantum(group, self._read.pop(group, []))
+            weights = self._publish_weights()
+            for index, order in orders.items():
+                self._groups[index].finished = False
+                self._workers.submit(index, *order, weights)
+                self._lend(index)
             self._is_executing = True
 
     def _refuse_while_executing(self) -> None:
         if self._is_executing:
             raise InputError("the result of the last execute has not been fetched yet; call get()")
 
-    def _start_quantum(self, group: int, freed: list[int]) -> None:
-        seconds = _QUANTUM_SECONDS if self._in_process else None
-        self._workers.submit(group, "collect", freed, seconds)
+    def _lend(self, index: int) -> None:
+        """Let a group fill its free buffers; a chunk needs only one."""
+        group = self._groups[index]
+        while group.free and not group.finished and not (self._endless and group.n_lent):
+            self._workers.submit(index, "collect", group.free.popleft())
+            group.n_lent += 1
 
     def get(self, blocking: bool = True, timeout: float | None = None) -> Trajectories | None:
         """Return the result of the last `execute`; the caller may change it.
@@ -277,7 +228,8 @@ class BackgroundBatcher(Closable):
         Parameters
         ----------
         blocking : bool
-            Wait until the result is complete.
+            Wait until the result is complete. If not, and if this process does the work, each call
+            fills one slot.
         timeout : float, optional
             The maximum number of seconds to wait.
 
@@ -301,8 +253,8 @@ class BackgroundBatcher(Closable):
         InputError
             `execute` was not called, so no result is pending.
         """
+        self._check_open()
         if not self._is_executing:
-            self._raise_failure()
             raise InputError("there is nothing to get; call execute() first")
         if not self._gather(blocking, timeout):
             return None
@@ -316,108 +268,80 @@ class BackgroundBatcher(Closable):
 
     def _gather(self, blocking: bool, timeout: float | None) -> bool:
         """Read the buffers that workers have filled; return whether the result is complete."""
-        self._raise_failure()
         deadline = None if timeout is None else time.monotonic() + timeout
-        num_quanta = len(self._unfinished)
-        while self._unfinished:
-            if self._in_process and not blocking:
-                if not num_quanta:
-                    return False
-                num_quanta -= 1
+        while self._is_playing():
             left = None if deadline is None else max(deadline - time.monotonic(), _GLANCE_SECONDS)
-            job = self._workers.wait(left if blocking else _GLANCE_SECONDS)
-            if job is None:
-                if not self._workers.num_pending:
-                    raise ClosedError("an interrupt lost some steps; make another batcher")
-                if not blocking:
-                    return False
-            elif job.method == "collect":
-                self._take_in(job.group, job.result)
-            elif job.method == "count_envs":
-                self._note_n_envs(job.result)
-            if self._unfinished and deadline is not None and time.monotonic() >= deadline:
-                if blocking:
-                    raise WorkerTimeoutError(self._what_is_missing(timeout))
-        return True
+            is_done = self._workers.wait_until_done(timeout=left if blocking else _GLANCE_SECONDS)
+            if is_done:
+                # A Ctrl-C must not lose the steps in a buffer.
+                with interrupts_deferred():
+                    job = self._workers.wait(0.0)
+                    assert job is not None
+                    self._take_in(job)
+            if not blocking and (self._in_process or not is_done):
+                break
+            is_late = deadline is not None and time.monotonic() >= deadline
+            if timeout is not None and is_late and self._is_playing():
+                raise WorkerTimeoutError(self._what_is_missing(timeout))
+        return not self._is_playing()
 
-    def _what_is_missing(self, timeout: float | None) -> str:
+    def _is_playing(self) -> bool:
+        return any(not group.finished or group.n_lent for group in self._groups)
+
+    def _what_is_missing(self, timeout: float) -> str:
         pids = self._workers.pids or [os.getpid()]
-        missing = ", ".join(f"{g} (pid {pids[g % len(pids)]})" for g in sorted(self._unfinished))
+        groups = [g for g, group in enumerate(self._groups) if not group.finished]
+        missing = ", ".join(f"{g} (pid {pids[g % len(pids)]})" for g in groups)
         return (
             f"not done after {timeout:g} s: groups {missing}. Nothing is lost; get() may be called "
             f"again, and a worker counts as hung after {self._workers.timeout:g} s without a step"
         )
 
-    def _take_in(self, group: int, progress: Progress) -> None:
-        self._note_n_envs(progress.n_envs)
-        for part in progress.parts:
-            self._steps.append(read_part(part, self._buffers[group][part.buffer]))
-        freed = [part.buffer for part in progress.parts]
-        if progress.finished:
-            self._num_running[group] = progress.n_running
-            self._read[group] = freed
-            self._unfinished.discard(group)
-            return
-        if progress.layout is not None:
-            # A slot is one lane's part of a buffer.
-            num_buffers = max(self._n_slots // len(self._seeds) // progress.n_envs, 1)
-            buffer = with_axes(progress.layout, (self._n_timesteps, progress.n_envs))
-            name = buffers_name(group)
-            self._buffers[group] = self._workers.make_buffers(name, buffer, num_buffers, group)
-        self._start_quantum(group, freed)
+    def _take_in(self, job: Job) -> None:
+        """Note what a group has answered, and lend it the buffers that it can fill next."""
+        group, answer = self._groups[job.group], job.result
+        if isinstance(answer, Begun):
+            self._note_n_envs(answer.n_envs)
+            if group.buffers is None and answer.layout is not None:
+                self._make_buffers(job.group, answer)
+            elif group.buffers is None:
+                # No environment is running, so there is no step to make buffers for.
+                group.finished, group.n_running = True, 0
+        elif isinstance(answer, Part):
+            (index,) = job.args
+            if any(answer.lengths):
+                self._steps.append(read_part(answer, group.buffers[index]))
+            group.free.append(index)
+            group.n_lent -= 1
+            group.finished, group.n_running = answer.finished, answer.n_running
+        self._lend(job.group)
+
+    def _make_buffers(self, index: int, begun: Begun) -> None:
+        # A slot is one lane's part of a buffer.
+        count = max(self._n_slots // len(self._groups) // begun.n_envs, 1)
+        layout = with_axes(begun.layout, (self._n_timesteps, begun.n_envs))
+        group = self._groups[index]
+        group.buffers = self._workers.make_buffers(buffers_name(index), layout, count)
+        group.free.extend(range(count))
+
+    def _count_lanes(self) -> int:
+        """Return the number of environments of all groups; wait until a worker has made some."""
+        if self._n_envs is None:
+            self._note_n_envs(self._workers.run(0, "count_envs"))
+        assert self._n_envs is not None
+        return self._n_envs * len(self._groups)
+
+    def _note_n_envs(self, n_envs: int) -> None:
+        if self._n_envs is not None and n_envs != self._n_envs:
+            self.close()
+            raise InputError(
+                f"create_env made {n_envs} environments, and {self._n_envs} before; every group "
+                "must have the same number"
+            )
+        self._n_envs = n_envs
 
     def _close(self) -> None:
-        self._failure = None
         self._workers.close()
-        self._unfinished.clear()
-        if self._shared_weights is not None:
-            self._shared_weights.close()
-
-    def _raise_failure(self) -> None:
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
-        self._check_open()
-
-
-def checked_args(agent_info: Any, env_info: Any, states: Any) -> EpisodeArgs:
-    """Check and copy the user's arguments, and return them."""
-    return EpisodeArgs(_copied(agent_info), _copied(env_info), StartStates.of(states))
-
-
-def _copied(info: Any) -> DictTensor | None:
-    if info is None:
-        return None
-    given = info if isinstance(info, DictTensor) else DictTensor(dict(info.items()))
-    return given.detach().clone().cpu() if has_tensors(given) else None
-
-
-def _group_seeds(seeds: int | Sequence[int] | None, n_threads: int) -> tuple[int, ...]:
-    """Return a seed for each group."""
-    num_groups = max(n_threads, 1)
-    if seeds is None:
-        return tuple(int(seed) for seed in np.random.SeedSequence().generate_state(num_groups) >> 1)
-    if np.ndim(seeds) == 0:
-        (first,) = whole_seeds([seeds])
-        assert first is not None
-        seeds = [first + _FAR * group for group in range(num_groups)]
-    found = tuple(seed for seed in whole_seeds(seeds) if seed is not None)  # type: ignore[arg-type]
-    if not found or len(found) < len(seeds):  # type: ignore[arg-type]
-        raise InputError(
-            f"seeds must be whole numbers of at least 0, one for each group, got {seeds!r}"
-        )
-    if n_threads > len(found):
-        raise InputError(
-            f"n_threads={n_threads} needs at least {n_threads} seeds, one for each process, got "
-            f"{len(found)}"
-        )
-    return found
-
-
-def _is_state_dict(content: Any) -> bool:
-    return isinstance(content, Mapping) and all(
-        isinstance(value, torch.Tensor) for value in content.values()
-    )
 
 
 class EpisodeBatcher(BackgroundBatcher):
@@ -433,12 +357,12 @@ class EpisodeBatcher(BackgroundBatcher):
     n_slots : int
         The number of slots in shared memory, which limits how many steps can be played before `get`
         reads them. Every group has at least one slot for each of its environments.
-    n_threads : int
+    n_threads : int or Workers
         The number of processes, at most one per group; 0 plays in this process, inside `get`.
+        `plangym_like.batchers.Workers` have more options. Results are the same with all of them.
     seeds : sequence of int, or int, or None
-        One for each group: environment i of group k is seeded with ``seeds[k] + i``. If two groups
-        would share seeds, the seeds of one are changed, with a warning. A single number makes one
-        group per process. ``None`` does the same with fresh entropy.
+        One for each group; all must be different. A single number makes one group per process, and
+        determines the seeds of all. ``None`` does the same with fresh entropy.
     create_agent : callable
         ``create_agent(**agent_args)`` returns an `Agent`. It is called once per group, in the
         group's process. Each call draws the same random numbers, so all agents begin with equal
@@ -448,23 +372,11 @@ class EpisodeBatcher(BackgroundBatcher):
         ``create_env(**env_args, seed=seed)`` returns a `VecEnv`. The number of its environments
         must not depend on the seed.
     env_args : mapping, optional
-    start_method : {"forkserver", "spawn", "fork"}
-        How processes are started; see `ExternalProcess`.
-    timeout : float
-        Seconds without a step after which a worker counts as hung.
-    backend : {"process", "ray"}
-        Whether workers are processes on this machine or `n_threads` actors on a Ray cluster.
-        Results are the same; actors send them through Ray's object store.
-    address, resources, runtime_env
-        Options for Ray, as in `plangym_like.RayEnv`. By default, each worker claims one core, or
-        none if this program starts a local Ray.
 
     Raises
     ------
     InputError
         An argument is invalid.
-    MissingExtraError
-        `backend` is ``"ray"``, but Ray is not installed.
 
     Examples
     --------
@@ -535,7 +447,7 @@ class EpisodeBatcher(BackgroundBatcher):
         self._start(*self._order)
 
     def _start(self, n_episodes: int, args: EpisodeArgs) -> None:
-        num_groups = len(self._seeds)
+        num_groups = len(self._groups)
         orders = {}
         for group in range(num_groups):
             first, stop = (n_episodes * k // num_groups for k in (group, group + 1))
@@ -589,7 +501,8 @@ class Batcher(BackgroundBatcher):
 
         ``None`` if `get` has not been called since `reset`.
         """
-        return sum(self._num_running.values()) if self._num_running else None
+        counts = [group.n_running for group in self._groups if group.n_running is not None]
+        return sum(counts) if counts else None
 
     def reset(self, agent_info: Any = None, env_info: Any = None, states: Any = None) -> None:
         """Start an episode in each of the environments, without blocking.
@@ -602,16 +515,23 @@ class Batcher(BackgroundBatcher):
         states : tuple, optional
             The states in which the episodes begin, as a pair ``(rows, obs)``: `rows` are the state
             rows (uint8, ``(num_envs, state_nbytes)``), `obs` the observations ``(num_envs, ...)``.
+
+        Raises
+        ------
+        InputError
+            An argument does not have one row for each environment, or the last result has not been
+            fetched yet.
         """
         self._check_open()
         self._refuse_while_executing()
         args = checked_args(agent_info, env_info, states)
+        if any(part is not None for part in args):
+            args.check(self._count_lanes(), "environments")
         with interrupts_deferred():
             self._args = args
-            self._num_running.clear()
-            if self._failure is None:
-                for group in range(len(self._seeds)):
-                    self._workers.submit(group, "reset", args)
+            for index, group in enumerate(self._groups):
+                group.n_running = None
+                self._workers.submit(index, "reset", args)
 
     def execute(
         self,
@@ -631,16 +551,29 @@ class Batcher(BackgroundBatcher):
         env_info, states : optional
             If either is given, or `reset` was never called, the environments are first reset with
             these arguments.
+
+        Raises
+        ------
+        InputError
+            An argument does not fit the number of environments, or the last result has not been
+            fetched yet.
         """
         self._check_open()
         self._refuse_while_executing()
+        agent_info = checked_args(agent_info, None, None).agent_info
+        if n_episodes is not None and n_episodes != self._count_lanes():
+            raise InputError(
+                f"a Batcher plays all of its {self._count_lanes()} environments, not {n_episodes}; "
+                "an EpisodeBatcher plays any number of episodes"
+            )
+        if agent_info is not None:
+            EpisodeArgs(agent_info).check(self._count_lanes(), "environments")
         if self._args is None or env_info is not None or states is not None:
             self.reset(agent_info, env_info, states)
-        agent_info = checked_args(agent_info, None, None).agent_info
         assert self._args is not None
         if agent_info is not None:
             self._args = self._args._replace(agent_info=agent_info)
-        self._begin(dict.fromkeys(range(len(self._seeds)), ("chunk", n_episodes, agent_info)))
+        self._begin(dict.fromkeys(range(len(self._groups)), ("chunk", agent_info)))
 
     def reexecute(self) -> None:
         """Begin to play the next chunk, with the same infos as before and without blocking."""
@@ -650,3 +583,49 @@ class Batcher(BackgroundBatcher):
         assert self._args is not None
         rows = sorted({row for part in steps for row in part.rows.tolist()})
         return assemble(steps, rows, self._args.rows(torch.tensor(rows))) if rows else None
+
+
+def checked_args(agent_info: Any, env_info: Any, states: Any) -> EpisodeArgs:
+    """Check and copy the user's arguments, and return them."""
+    return EpisodeArgs(_copied(agent_info), _copied(env_info), StartStates.of(states))
+
+
+def _copied(info: Any) -> DictTensor | None:
+    if info is None:
+        return None
+    given = info if isinstance(info, DictTensor) else DictTensor(dict(info.items()))
+    return given.detach().clone().cpu() if has_tensors(given) else None
+
+
+def _group_seeds(seeds: int | Sequence[int] | None, num_workers: int | None) -> tuple[int, ...]:
+    """Return a seed for each group.
+
+    Raises
+    ------
+    InputError
+        There are fewer seeds than workers, two are equal, or one is not a whole number.
+    """
+    if seeds is None or np.ndim(seeds) == 0:
+        entropy = None if seeds is None else whole_seeds([seeds])[0]
+        num_groups = (os.cpu_count() or 1) if num_workers is None else max(num_workers, 1)
+        words = np.random.SeedSequence(entropy).generate_state(num_groups)
+        return tuple(int(word) >> 1 for word in words)
+    found = tuple(seed for seed in whole_seeds(seeds) if seed is not None)  # type: ignore[arg-type]
+    if not found or len(found) < len(seeds):  # type: ignore[arg-type]
+        raise InputError(
+            f"seeds must be whole numbers of at least 0, one for each group, got {seeds!r}"
+        )
+    if len(set(found)) < len(found):
+        raise InputError(f"groups with equal seeds would play equal episodes, got {seeds!r}")
+    if (num_workers or 0) > len(found):
+        raise InputError(
+            f"n_threads={num_workers} needs at least {num_workers} seeds, one for each process, "
+            f"got {len(found)}"
+        )
+    return found
+
+
+def _is_state_dict(content: Any) -> bool:
+    return isinstance(content, Mapping) and all(
+        isinstance(value, torch.Tensor) for value in content.values()
+    )

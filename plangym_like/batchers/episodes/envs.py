@@ -11,6 +11,7 @@ from tensordict import TensorDict
 
 from plangym_like.batchers.buffers import as_actions
 from plangym_like.batchers.episodes.trajectories import DictTensor, has_tensors
+from plangym_like.batchers.randomness import seed_groups
 from plangym_like.batchers.stepping import EpisodeLanes, Outcome, StartStates
 from plangym_like.batchers.trees import tensor_layout
 from plangym_like.errors import ActionError, InputError
@@ -121,8 +122,8 @@ class GymEnv(VecEnv):
     num_envs : int, optional
         How many environments to make from a callable or an id.
     seed : int
-        Environment i is seeded with ``seed + i`` when it is first reset. It is seeded again only
-        after an episode that began in a given state.
+        Environments are seeded when they are first reset, each with a seed of its own that is drawn
+        from `seed`. They are seeded again only after episodes that began in given states.
 
     Raises
     ------
@@ -150,7 +151,8 @@ class GymEnv(VecEnv):
         self._action_layout = tensor_layout(self._lanes.action_layout)
         self._episodes = EpisodeLanes(self._lanes, [seed])
         self._n_envs = self._lanes.num_lanes
-        self._seeds: list[int] | None = [seed + i for i in range(self._n_envs)]
+        (group,) = seed_groups(seed, [self._n_envs])
+        self._seeds: tuple[int, ...] | None = group.lanes
         self._options: list[dict[str, Any]] | None = None
         self._running = np.empty(0, np.int64)
         self.observation_space = self._lanes.observation_space

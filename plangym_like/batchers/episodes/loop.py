@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,7 +18,7 @@ from plangym_like.batchers.randomness import RandomStreams, seed_groups
 from plangym_like.batchers.stepping import StartStates
 from plangym_like.batchers.workers.backend import GroupContext
 from plangym_like.errors import ClosedError, InputError
-from plangym_like.vector.tree import Leaf, take, tree_leaves, tree_map
+from plangym_like.vector.tree import Leaf, take, tree_map
 
 
 class EpisodeArgs(NamedTuple):
@@ -215,7 +214,7 @@ def _as_fields(part: Any, name: str) -> DictTensor:
     raise InputError(f"{name} must return DictTensors, got a {type(part).__name__}")
 
 
-# The name of the agent's weights in shared memory.
+# The name of the agent's weights, for `GroupContext.load`.
 WEIGHTS = "weights"
 
 
@@ -251,44 +250,39 @@ def first_env(
 class Weights(NamedTuple):
     """An argument for the agent's `update`, and its version number.
 
-    `sent` is the argument itself, or ``None`` if the argument is in shared memory.
+    `sent` is the argument itself, or ``None`` if the argument is published as `WEIGHTS`.
     """
 
     version: int
     sent: Any = None
 
 
-class Part(NamedTuple):
-    """Describes the steps in a filled buffer; `buffer` is its index.
+class Begun(NamedTuple):
+    """The number of environments of a group that has begun to play, and the layout of a step.
 
-    Lane i of the buffer holds ``lengths[i]`` steps for row ``first_row + i`` of the result, from
-    time `start` on.
+    `layout` is ``None`` if the owner knows it already, or if no environment is running.
     """
 
-    buffer: int
-    first_row: int
-    start: int
-    lengths: list[int]
-
-
-class Progress(NamedTuple):
-    """A group's report after one quantum: the filled buffers, and whether the group has finished.
-
-    If `layout` is not ``None``, the group needs buffers of this layout before it can continue.
-    """
-
-    parts: list[Part]
-    finished: bool
     n_envs: int
-    n_running: int
     layout: Any
 
 
-class EpisodeWorker:
-    """Plays the episodes of one group in quanta; each quantum is one call of `collect`.
+class Part(NamedTuple):
+    """Describes the steps in a filled buffer.
 
-    A quantum ends when all steps are done, when no buffer is free, or when its time is up. The
-    owner reads the filled buffers and gives them back with the next quantum.
+    Lane i of the buffer holds ``lengths[i]`` steps for row ``first_row + i`` of the result, from
+    time `start` on. If `finished` is true, no further buffer is needed.
+    """
+
+    first_row: int
+    start: int
+    lengths: list[int]
+    finished: bool
+    n_running: int
+
+
+class EpisodeWorker:
+    """Plays the episodes of one group; each call of `collect` fills one buffer.
 
     Parameters
     ----------
@@ -299,201 +293,145 @@ class EpisodeWorker:
     def __init__(self, plan: EpisodePlan, context: GroupContext) -> None:
         self._context = context
         self._plan = plan
-        self._buffers: list[TimeBuffer] = []
-        self._wanted: Any = None
-        self._free: list[int] = []
-        self._parts: list[Part] = []
-        self._work: Iterator[bool] = iter(())
+        self._buffers: dict[int, TimeBuffer] = {}
+        # What each buffer is to hold: the first row, the first time, and the number of lanes.
+        self._segments: Iterator[tuple[int, int, int]] = iter(())
+        self._segment: tuple[int, int, int] | None = None
+        self._stopped_by: BaseException | None = None
         self._version = 0
-        env, seed = self._make_env()
-        (noise, _), *_ = seed_groups(seed, [0])
+        (noise, _), *_ = seed_groups(plan.seeds[context.group], [0])
+        with RandomStreams(noise).in_place():
+            env = plan.create_env(**{**plan.env_args, "seed": plan.seeds[context.group]})
+        if not isinstance(env, VecEnv):
+            raise InputError(f"create_env must return a VecEnv, got a {type(env).__name__}")
+        if env.endless and not plan.endless:
+            raise InputError(
+                f"the episodes of a {type(env).__name__} never end; use a Batcher for it"
+            )
         self._streams = RandomStreams(noise)
         # All groups begin with the same agent, but then each draws its own random numbers.
         (common, _), *_ = seed_groups(plan.seeds[0], [0])
         with RandomStreams(common).in_place():
             self._loop = EpisodeLoop(env, plan.create_agent(**plan.agent_args))
-
-    @property
-    def _num_lanes(self) -> int:
-        """The number of environments in all groups together."""
-        return self._loop.n_envs * len(self._plan.seeds)
-
-    def _make_env(self) -> tuple[VecEnv, int]:
-        number, given = self._context.group, self._plan.seeds
-        env = self._env_of(given[number])
-        seed = disjoint_seeds(given, env.n_envs())[number]
-        if seed != given[number]:
-            env.close()
-            env = self._env_of(seed)
-        if env.endless and not self._plan.endless:
-            raise InputError(
-                f"the episodes of a {type(env).__name__} never end; use a Batcher for it"
-            )
-        return env, seed
-
-    def _env_of(self, seed: int) -> VecEnv:
-        (words, _), *_ = seed_groups(seed, [0])
-        with RandomStreams(words).in_place():
-            env = self._plan.create_env(**{**self._plan.env_args, "seed": seed})
-        if not isinstance(env, VecEnv):
-            raise InputError(f"create_env must return a VecEnv, got a {type(env).__name__}")
-        return env
+        first = context.group * self._loop.n_envs
+        # The rows of this group among the rows of all groups, in a `Batcher`.
+        self._rows = slice(first, first + self._loop.n_envs)
 
     def count_envs(self) -> int:
         """Return how many environments the group has."""
         return self._loop.n_envs
 
-    def episodes(self, first_row: int, num: int, args: EpisodeArgs, weights: Weights) -> None:
-        """Prepare to play `num` whole episodes, which fill the result from row `first_row` on."""
-        self._update(weights)
-        self._work = self._play_episodes(first_row, num, args)
+    def episodes(self, first_row: int, num: int, args: EpisodeArgs, weights: Weights) -> Begun:
+        """Begin to play `num` whole episodes, which fill the result from row `first_row` on."""
+        return self._begin(self._segments_of_episodes(first_row, num, args), weights)
 
     def reset(self, args: EpisodeArgs) -> None:
         """Start an episode in each of the group's lanes; `args` has rows for all groups' lanes."""
-        args.check(self._num_lanes, "environments")
         with self._streams.in_place(), torch.no_grad():
             self._loop.start(self._loop.n_envs, args.rows(self._rows))
 
-    @property
-    def _rows(self) -> slice:
-        """The rows of this group among the rows of all groups."""
-        first = self._context.group * self._loop.n_envs
-        return slice(first, first + self._loop.n_envs)
+    def chunk(self, agent_info: DictTensor | None, weights: Weights) -> Begun:
+        """Begin to step the running lanes until one buffer is full.
 
-    def chunk(self, num_lanes: int | None, agent_info: DictTensor | None, weights: Weights) -> None:
-        """Prepare to step the running lanes until one buffer is full.
-
-        If `num_lanes` is given, it must be the number of lanes in all groups together.
+        `agent_info` has rows for all groups' lanes.
         """
-        if num_lanes is not None and num_lanes != self._num_lanes:
-            raise InputError(
-                f"a Batcher plays all of its {self._num_lanes} environments, not {num_lanes}; an "
-                "EpisodeBatcher plays any number of episodes"
-            )
-        self._update(weights)
         self._loop.forget_history()
         if agent_info is not None:
-            EpisodeArgs(agent_info).check(self._num_lanes, "environments")
             self._loop.inform(agent_info[self._rows][torch.as_tensor(self._loop.running)])
-        self._work = self._play_chunk()
+        n_envs = self._loop.n_envs if len(self._loop.running) else 0
+        return self._begin(iter([(self._rows.start, 0, n_envs)] if n_envs else []), weights)
 
-    def _update(self, weights: Weights) -> None:
-        if weights.version == self._version:
-            return
-        content = weights.sent
-        if content is None:
-            content = tree_map(torch.clone, self._context.memory[WEIGHTS])
-        with self._streams.in_place():
-            self._loop.agent.update(content)
-        # Set last, so that an update that was interrupted by Ctrl-C is repeated.
-        self._version = weights.version
+    def _begin(self, segments: Iterator[tuple[int, int, int]], weights: Weights) -> Begun:
+        self._update(weights)
+        layout = None
+        with self._streams.in_place(), torch.no_grad():
+            self._segments, self._segment = segments, next(segments, None)
+            if self._segment is not None and not self._buffers:
+                layout = self._loop.layout()
+        return Begun(self._loop.n_envs, layout)
 
-    def collect(self, freed: Sequence[int], seconds: float | None = None) -> Progress:
-        """Play one quantum of at most `seconds`.
-
-        Parameters
-        ----------
-        freed : sequence of int
-            The indices of buffers that the owner has read.
-        """
-        self._free.extend(freed)
-        until = None if seconds is None else time.monotonic() + seconds
-        finished = True
-        try:
-            with self._streams.in_place(), torch.no_grad():
-                for waits in self._work:
-                    self._context.beat()
-                    if waits or (until is not None and time.monotonic() > until):
-                        finished = False
-                        break
-        except BaseException as error:
-            self._work = _stopped_by(error)
-            raise
-        parts, self._parts = self._parts, []
-        n_running = len(self._loop.running)
-        return Progress(parts, finished, self._loop.n_envs, n_running, self._wanted)
-
-    def _play_episodes(self, first_row: int, num: int, args: EpisodeArgs) -> Iterator[bool]:
+    def _segments_of_episodes(
+        self, first_row: int, num: int, args: EpisodeArgs
+    ) -> Iterator[tuple[int, int, int]]:
         loop = self._loop
         for begin in range(0, num, loop.n_envs):
             n = min(loop.n_envs, num - begin)
             loop.start(n, args.rows(slice(begin, begin + n)))
             start = 0
             while (loop.running < n).any():
-                yield from self._fill_buffer(first_row + begin, start, n)
+                yield first_row + begin, start, n
                 start += self._plan.n_timesteps
 
-    def _play_chunk(self) -> Iterator[bool]:
-        if len(self._loop.running):
-            yield from self._fill_buffer(self._rows.start, 0, self._loop.n_envs)
+    def _update(self, weights: Weights) -> None:
+        if weights.version == self._version:
+            return
+        content = weights.sent
+        if content is None:
+            loaded = self._context.load(WEIGHTS, -1)
+            assert loaded is not None
+            _, content = loaded
+        with self._streams.in_place():
+            self._loop.agent.update(content)
+        # Set last, so that an update that was interrupted by Ctrl-C is repeated.
+        self._version = weights.version
 
-    def _fill_buffer(self, first_row: int, start: int, n_wanted: int) -> Iterator[bool]:
-        """Fill a buffer with steps of the running lanes; report only the first `n_wanted` lanes.
+    def collect(self, index: int) -> Part:
+        """Fill buffer `index` with steps of the running lanes.
 
-        Yield ``True`` while no buffer is free, and ``False`` after every step.
+        Raises
+        ------
+        ClosedError
+            An earlier call was stopped in the middle of a step.
         """
-        while not self._find_free():
-            yield True
-        index = self._free.pop()
+        if self._stopped_by is not None:
+            name = type(self._stopped_by).__name__
+            raise ClosedError(f"a {name} stopped the episodes in the middle of a step")
+        if self._segment is None:
+            return Part(0, 0, [], finished=True, n_running=len(self._loop.running))
+        first_row, start, n_wanted = self._segment
+        try:
+            with self._streams.in_place(), torch.no_grad():
+                lengths = self._fill(index, n_wanted)
+                self._segment = next(self._segments, None)
+        except BaseException as error:
+            self._stopped_by = error
+            raise
+        filled = slice(0, int(np.max(lengths)))
+        name = buffers_name(self._context.group)
+        self._context.send(name, index, lambda steps: take(steps, filled))
+        return Part(
+            first_row,
+            start,
+            lengths[:n_wanted].tolist(),
+            finished=self._segment is None,
+            n_running=len(self._loop.running),
+        )
+
+    def _fill(self, index: int, n_wanted: int) -> NDArray[np.int64]:
+        """Step until the buffer is full or none of the first `n_wanted` lanes is running.
+
+        Return the number of steps of each lane.
+        """
+        memory = self._context.buffer(buffers_name(self._context.group), index)
+        # Several indices may mean the same memory.
+        buffer = self._buffers.get(id(memory))
+        if buffer is None:
+            buffer = self._buffers[id(memory)] = TimeBuffer(memory)
         lengths = np.zeros(self._loop.n_envs, np.int64)
         for t in range(self._plan.n_timesteps):
             running = self._loop.running
             if not (running < n_wanted).any():
                 break
+            self._context.beat()
             lengths[running] += 1
-            self._loop.step(self._buffers[index], t)
-            yield False
-        self._parts.append(Part(index, first_row, start, lengths[:n_wanted].tolist()))
-        filled = slice(0, int(np.max(lengths)))
-        name = buffers_name(self._context.group)
-        self._context.publish(name, index, lambda steps: take(steps, filled))
-
-    def _find_free(self) -> bool:
-        """Return whether a buffer is free; request buffers if there are none yet."""
-        if not self._buffers:
-            memory = self._context.memory.get(buffers_name(self._context.group))
-            if memory is None:
-                if self._wanted is None:
-                    self._wanted = self._loop.layout()
-                return False
-            num_buffers = len(tree_leaves(memory)[0])
-            self._buffers = [TimeBuffer(take(memory, index)) for index in range(num_buffers)]
-            self._free, self._wanted = list(range(num_buffers)), None
-        return bool(self._free)
+            self._loop.step(buffer, t)
+        return lengths
 
     def close(self) -> None:
         """Close the agent and the environments."""
         self._loop.close()
 
 
-def _stopped_by(error: BaseException) -> Iterator[bool]:
-    """Return an iterator that always raises `ClosedError`, because `error` interrupted a step."""
-    message = f"a {type(error).__name__} stopped the episodes in the middle of a step"
-
-    def fail() -> bool:
-        raise ClosedError(message)
-
-    return iter(fail, None)
-
-
 def buffers_name(group: int) -> str:
-    """Return the name of a group's buffers in shared memory."""
+    """Return the name of a group's buffers."""
     return f"steps-{group}"
-
-
-def disjoint_seeds(seeds: Sequence[int], n_envs: int) -> list[int]:
-    """Return `seeds`, changed where two environments would have the same seed.
-
-    Environment i of group k has the seed ``seeds[k] + i``. A group that would repeat a seed of an
-    earlier group gets seeds greater than all others.
-
-    >>> disjoint_seeds([1, 2, 100], 4)
-    [1, 104, 100]
-    """
-    taken: list[int] = []
-    next_free = max(seeds) + n_envs
-    for seed in seeds:
-        if any(abs(seed - other) < n_envs for other in taken):
-            seed, next_free = next_free, next_free + n_envs
-        taken.append(seed)
-    return taken

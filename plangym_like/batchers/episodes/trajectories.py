@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Self
 
 import torch
-from tensordict import TensorDict
+from tensordict import TensorDict, pad
 
 from plangym_like.batchers.trees import as_transitions, merged
 from plangym_like.errors import InputError
@@ -100,14 +101,12 @@ def masked_dicttensor(
     >>> masked_dicttensor(old, new, torch.tensor([False, True, False]))["x"]
     tensor([0., 1., 0.])
     """
-    names = list(dicttensor0.keys(include_nested=True, leaves_only=True))
-    others = list(dicttensor1.keys(include_nested=True, leaves_only=True))
-    if set(names) != set(others):
+    names = set(dicttensor0.keys(include_nested=True, leaves_only=True))
+    others = set(dicttensor1.keys(include_nested=True, leaves_only=True))
+    if names != others:
         raise InputError(f"the fields differ: {names} and {others}")
-    result = dicttensor0.clone()
-    for name in names:
-        result[name] = masked_tensor(dicttensor0[name], dicttensor1[name], mask)
-    return result
+    result: Any = dicttensor0.apply(partial(masked_tensor, mask=mask), dicttensor1)
+    return result  # type: ignore[no-any-return]
 
 
 def has_tensors(fields: TensorDict) -> bool:
@@ -289,7 +288,9 @@ class Trajectories:
         if not parts:
             raise InputError("no trajectories to concatenate")
         longest = max(part.n_timesteps for part in parts)
-        steps: list[Any] = [_pad(part.steps, longest) for part in parts]
+        steps: list[Any] = [
+            pad(part.steps, [0, 0, 0, longest - part.n_timesteps]) for part in parts
+        ]
         return cls(
             torch.cat(steps),
             torch.cat([part.lengths for part in parts]),
@@ -307,15 +308,3 @@ def _cat_infos(name: str, infos: list[Any]) -> Any:
     if any(given) and not all(given):
         raise InputError(f"only some of the trajectories have an {name}: {given}")
     return torch.cat(infos) if given[0] else infos[0]
-
-
-def _pad(steps: TensorDict, length: int) -> TensorDict | None:
-    missing = length - int(steps.batch_size[1])
-    if not missing:
-        return steps
-
-    def pad(tensor: torch.Tensor) -> torch.Tensor:
-        zeros = tensor.new_zeros((tensor.shape[0], missing, *tensor.shape[2:]))
-        return torch.cat([tensor, zeros], 1)
-
-    return steps.apply(pad, batch_size=[int(steps.batch_size[0]), length])

@@ -87,9 +87,9 @@ class Fragment(NamedTuple):
     actor : dict of str to tree of Tensor ``(T, B, ...)``
         The actor's infos: it returned ``actor[key][t]`` together with ``state.act[t]``.
     env : dict of str to tree of Tensor ``(T, B, ...)``
-        The numbers in the environments' infos; 0 where a step's info lacks the key. If a number
-        does not fit the dtype of earlier ones, the dtype is wider from that fragment on. A new key
-        is present from the first fragment in which it occurs.
+        The numbers in the environments' infos; 0 where a step's info lacks the key. A key is
+        present from the first fragment in which it occurs. If numbers of several dtypes occur, the
+        dtype is NumPy's common one, from that fragment on.
     bootstrap : Tensor ``(1, B)``
         The critic's estimate at ``state.obs[T]``; float32 0 without a critic.
     hx : tree of Tensor
@@ -243,13 +243,12 @@ def fragment_layout(
     observation: Any,
     action: Any,
     actor: Any,
-    env: Any,
     hx: Any,
 ) -> Any:
     """Return the layout of one buffer, a tree of `Leaf`.
 
-    `observation`, `action`, `actor` and `env` are the layouts of one step of one lane. `hx` is the
-    layout of the recurrent state of all lanes, which are along the second dimension.
+    `observation`, `action` and `actor` are the layouts of one step of one lane. `hx` is the layout
+    of the recurrent state of all lanes, which are along the second dimension.
     """
 
     def rows(steps: int, layout: Any) -> Any:
@@ -270,7 +269,6 @@ def fragment_layout(
         **dict.fromkeys(_FLAGS, flag),
         "stepno": number,
         "actor": actor,
-        "env": env,
     }
     return {
         "obs": rows(n_steps + 1, observation),
@@ -332,8 +330,6 @@ class FragmentBuffer:
     Attributes
     ----------
     memory : tree of Tensor
-    env : tree of array ``(T, B, ...)``
-        The columns of the environments' infos.
     rows : list of Row
     last_obs : tree of Tensor ``(1, B, ...)``
         The observations after the last step.
@@ -343,7 +339,6 @@ class FragmentBuffer:
         self.memory = memory
         steps = TimeBuffer(memory["steps"])
         obs, tensors, arrays = TimeBuffer(memory["obs"]), steps.tensors, steps.arrays
-        self.env = arrays["env"]
 
         def row(t: int) -> Row:
             now = slice(t, t + 1)

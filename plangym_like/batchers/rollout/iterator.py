@@ -10,7 +10,7 @@ from typing import Any, Self
 import torch
 
 from plangym_like.batchers.rollout.fragment import Final, Fragment, FragmentOptions, Inputs, State
-from plangym_like.batchers.rollout.infos import EnvInfos, Extra
+from plangym_like.batchers.rollout.infos import Columns, FragmentInfos
 from plangym_like.batchers.workers.group import Closable
 from plangym_like.errors import InputError
 from plangym_like.vector.tree import take, tree_map
@@ -26,7 +26,7 @@ class Delivery:
     ----------
     options : FragmentOptions
     device : torch.device or str, optional
-    pinned, copy : bool
+    pinned : bool
         See `plangym_like.batchers.rollout.multi.rollout`.
 
     Raises
@@ -41,7 +41,6 @@ class Delivery:
         *,
         device: torch.device | str | None,
         pinned: bool = False,
-        copy: bool,
     ) -> None:
         self._device = torch.device("cpu" if device is None else device)
         self._pinned = pinned or self._device.type == "cuda"
@@ -49,31 +48,26 @@ class Delivery:
             raise InputError(
                 f"pinned={pinned} and device={device!r} need a GPU, but torch finds none"
             )
-        self._copy = copy
         self._options = options
-        self._infos = EnvInfos()
+        self._infos = FragmentInfos()
 
-    def deliver(self, memories: Sequence[Any], extras: Sequence[Sequence[Extra]]) -> Fragment:
-        """Return one fragment with the lanes of all buffers side by side.
+    def deliver(self, memories: Sequence[Any], infos: Sequence[Columns]) -> Fragment:
+        """Return one fragment, in new memory, with the lanes of all buffers side by side.
 
         Parameters
         ----------
         memories : sequence of tree of Tensor
             The memory of each `FragmentBuffer`.
-        extras : sequence of sequence of Extra
-            For each memory, the infos that its columns cannot hold.
+        infos : sequence of dict
+            The environments' infos that belong to each memory; see `InfoColumns`.
         """
         without_finals = [{**memory, "final": None} for memory in memories]
         whole = tree_map(lambda *parts: self._join(parts), *without_finals)
-        first, moved = 0, []
-        for memory, found in zip(memories, extras, strict=True):
-            moved += [extra._replace(lane=extra.lane + first) for extra in found]
-            first += memory["version"].shape[1]
         steps = whole["steps"]
         fragment = Fragment(
             state=State(whole["obs"], *(steps[name] for name in State._fields[1:])),
             actor=steps["actor"],
-            env=self._infos.complete(steps["env"], moved, tuple(steps["fin"].shape)),
+            env=self._infos.join(infos, *memories[0]["steps"]["fin"].shape),
             bootstrap=whole["bootstrap"],
             hx=whole["hx"],
             version=whole["version"][0],
@@ -87,8 +81,6 @@ class Delivery:
 
     def _join(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
         """Join tensors along dimension 1."""
-        if len(parts) == 1 and not self._copy and not self._pinned:
-            return parts[0]
         if not self._pinned:
             return torch.cat(tuple(parts), 1)
         first = parts[0]
@@ -120,9 +112,7 @@ class RolloutStats:
     steps : int
         Steps of all lanes in these fragments, including those of frozen lanes.
     version : int
-        The number of times that the actor's weights have changed. `same.rollout`, which always
-        uses the current weights, counts only the changes that PyTorch records; changes to a
-        weight's ``data`` are not recorded.
+        The number of times that the actor's weights have changed between two fragments.
     discarded : int
         Buffers discarded because they were filled with weights that were too old. A fragment of
         `multi.rollout` consists of `n_per_batch` buffers.

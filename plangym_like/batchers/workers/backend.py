@@ -1,7 +1,7 @@
-"""`Workers`: where objects are hosted; and `HostedObjects`, the objects that one worker hosts.
+"""`Workers`: how many workers a batcher has, and where; and what the three kinds have in common.
 
-The worker can be this process (`LocalWorkers`), a process (`workers.processes`) or an actor on a
-Ray cluster (`workers.ray`).
+A worker is this process (`LocalBackend`), a process (`workers.processes`) or an actor on a Ray
+cluster (`workers.ray`). It hosts objects, `HostedObjects`, and each of these has a `GroupContext`.
 """
 
 from __future__ import annotations
@@ -11,28 +11,141 @@ import concurrent.futures
 import os
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import torch
 
-from plangym_like.batchers.trees import tensor_over
+from plangym_like.batchers.trees import empty, tensor_over
+from plangym_like.batchers.weights import VersionedTree
+from plangym_like.cluster import ray_session
+from plangym_like.cluster.sites import check_resources
+from plangym_like.errors import InputError
 from plangym_like.execution.known_ids import know, known_ids
 from plangym_like.execution.short_episode import ShortEpisode
 from plangym_like.processes.external_process import ExternalProcess
+from plangym_like.processes.start_methods import check_start_method
 from plangym_like.results import Future
 from plangym_like.snapshots.trial import KnownTrials, trials_shared
+from plangym_like.support.arguments import as_count, check_seconds
 from plangym_like.vector.make_lanes import Sample, compare_sample, sample_episode
-from plangym_like.vector.memory import SharedArrays, attach_arrays
-from plangym_like.vector.tree import Leaf, take, tree_leaves, with_axes
+from plangym_like.vector.memory import attach_arrays
+from plangym_like.vector.tree import Leaf, take, tree_leaves
 
-# The name of the memory that holds heartbeats and the flag that stops all work.
-CONTROL = "control"
+# The future of a method call.
+Call = Future[Any] | concurrent.futures.Future[Any]
 # ``send(name, index, tree)`` sends `tree` to the owner: the content of buffer `index` of `name`.
 Send = Callable[[str, int, Any], None]
+
+# How long a copy of the caller may take to make and play environments.
+_COPY_SECONDS = 10.0
+_RAY_OPTIONS = ("address", "resources", "runtime_env")
+
+
+@dataclass(frozen=True)
+class Workers:
+    """How many workers a batcher has, where they run, and when one counts as hung.
+
+    Parameters
+    ----------
+    n : int, optional
+        The number of workers; ``None`` starts one per core of this machine or of the cluster. There
+        are never more than there are groups of environments. With 0, this process does the work.
+    start_method : {"forkserver", "spawn", "fork"}
+        How processes are started; see `plangym_like.ExternalProcess`.
+    timeout : float
+        Seconds without a step after which a worker counts as hung.
+    ray : bool or dict
+        ``True`` starts actors on a Ray cluster instead of processes. A dict does the same, with
+        the options ``address``, ``resources`` and ``runtime_env`` of `plangym_like.RayEnv`. By
+        default, each actor claims one core, or none if this program starts a local Ray.
+
+    Raises
+    ------
+    InputError
+        An argument is invalid.
+    MissingExtraError
+        `ray` is true, but Ray is not installed.
+
+    Examples
+    --------
+    >>> Workers(4, timeout=120.0)
+    Workers(n=4, start_method='forkserver', timeout=120.0, ray=False)
+    """
+
+    n: int | None = None
+    start_method: str = "forkserver"
+    timeout: float = 30.0
+    ray: bool | Mapping[str, Any] = False
+
+    def __post_init__(self) -> None:
+        if self.n is not None:
+            as_count("the number of workers", self.n, 0)
+        check_start_method(self.start_method)
+        check_seconds("timeout", self.timeout)
+        if unknown := self.ray_options.keys() - set(_RAY_OPTIONS):
+            raise InputError(f"ray takes {', '.join(_RAY_OPTIONS)}, got {sorted(unknown)}")
+        check_resources(self.ray_options.get("resources"))
+        if self.on_ray:
+            if self.n == 0:
+                raise InputError("actors on Ray need at least 1 worker, got 0")
+            ray_session.import_ray()
+
+    @classmethod
+    def of(cls, given: Self | int | None) -> Self:
+        """Return `given` if it is `Workers` already; a number or ``None`` is their number."""
+        return given if isinstance(given, cls) else cls(given)  # type: ignore[arg-type]
+
+    @property
+    def on_ray(self) -> bool:
+        """Whether workers are actors on a Ray cluster; an empty dict means so, too."""
+        return self.ray is not False
+
+    @property
+    def ray_options(self) -> Mapping[str, Any]:
+        """The options for Ray that were given."""
+        return self.ray if isinstance(self.ray, Mapping) else {}
+
+
+@dataclass(frozen=True)
+class Hosting:
+    """The objects that workers host.
+
+    Attributes
+    ----------
+    make_object : callable
+        Given a `GroupContext`, returns the object of its group.
+    num_groups : int
+    workers : Workers
+    name : str
+        What to call workers in error messages; the number of the worker is appended.
+    preload : sequence of str
+        Modules that all workers use; a fork server imports them once.
+    sample : Sample or None
+        Makes one environment like those of the objects; workers compare it with the caller's.
+    """
+
+    make_object: Callable[[GroupContext], Any]
+    num_groups: int
+    workers: Workers
+    name: str
+    preload: Sequence[str] = ()
+    sample: Sample | None = None
+
+    def count_workers(self, num_cores: int) -> int:
+        """Return how many workers to start on a machine or cluster with `num_cores` cores."""
+        wanted = num_cores if self.workers.n is None else self.workers.n
+        return min(wanted, self.num_groups)
+
+    def groups_of(self, worker: int, num_workers: int) -> list[int]:
+        """Return the groups that `worker` hosts if there are `num_workers` workers."""
+        return list(range(worker, self.num_groups, num_workers))
+
+
+# In the worker
 
 
 def control_layout(num_groups: int) -> Any:
@@ -44,6 +157,26 @@ class StoppedError(Exception):
     """Raised in a job to end it early, because the owner is closing its workers."""
 
 
+class WorkerMemory:
+    """What a worker shares with the owner, or holds as a copy.
+
+    Attributes
+    ----------
+    control : tree of Tensor or None
+        Memory of the layout `control_layout`; ``None`` if the worker is the owner's process.
+    published : dict of str to VersionedTree
+    buffers : dict of str to list of tree of Tensor
+        A list with a single item means that all buffers of this name are one, which is sent to the
+        owner whenever it has been filled.
+    """
+
+    def __init__(self, send: Send | None = None) -> None:
+        self.control: Any = None
+        self.published: dict[str, VersionedTree] = {}
+        self.buffers: dict[str, list[Any]] = {}
+        self.send = send
+
+
 class GroupContext:
     """Connects the object of one group to the owner of the workers.
 
@@ -51,19 +184,14 @@ class GroupContext:
     ----------
     group : int
         The group's number.
-    memory : dict of str to tree of torch.Tensor
-        The memory that `WorkerGroup.share` and `make_buffers` have shared so far, by name.
     own_process : bool
         Whether the worker has a separate process. If not, it runs in the owner's process.
     """
 
-    def __init__(
-        self, group: int, memory: dict[str, Any], *, own_process: bool, send: Send | None = None
-    ) -> None:
+    def __init__(self, group: int, memory: WorkerMemory, *, own_process: bool) -> None:
         self.group = group
-        self.memory = memory
         self.own_process = own_process
-        self._send = send
+        self._memory = memory
         self._beats: memoryview | None = None
         self._stop: memoryview | None = None
 
@@ -76,7 +204,7 @@ class GroupContext:
             The owner is closing its workers.
         """
         if self._beats is None or self._stop is None:
-            control = self.memory.get(CONTROL)
+            control = self._memory.control
             if control is None:
                 return
             self._beats = memoryview(control["beats"].numpy())
@@ -85,17 +213,22 @@ class GroupContext:
         if self._stop[0]:
             raise StoppedError("the workers are being closed")
 
-    def local_index(self, name: str, index: int) -> int:
-        """Return the index in ``memory[name]`` at which buffer `index` is stored.
+    def load(self, name: str, known: int) -> tuple[int, Any] | None:
+        """Return the version and a copy of what the owner has published as `name`.
 
-        Memory that is not shared with the owner may hold fewer buffers than the owner has.
+        Return ``None`` if the version is `known`.
         """
-        return index % len(tree_leaves(self.memory[name])[0])
+        return self._memory.published[name].read(known)
 
-    def publish(
+    def buffer(self, name: str, index: int) -> Any:
+        """Return the memory of buffer `index` of `name`, to be filled."""
+        buffers = self._memory.buffers[name]
+        return buffers[index % len(buffers)]
+
+    def send(
         self, name: str, index: int, trim: Callable[[Any], Any] = lambda content: content
     ) -> None:
-        """Let the owner read buffer `index` of the buffers called `name` once the job is done.
+        """Let the owner read buffer `index` of `name` once the job is done.
 
         Parameters
         ----------
@@ -104,9 +237,8 @@ class GroupContext:
         trim : callable
             Given the buffer's content, returns the part that the owner needs.
         """
-        if self._send is not None:
-            content = take(self.memory[name], self.local_index(name, index))
-            self._send(name, index, trim(content))
+        if self._memory.send is not None:
+            self._memory.send(name, index, trim(self.buffer(name, index)))
 
 
 class HostedObjects:
@@ -117,32 +249,28 @@ class HostedObjects:
     make_object : callable
         Given a `GroupContext`, returns the object of its group.
     groups : sequence of int
-    memory : dict, optional
-        Memory that is shared from the beginning, by name.
+    memory : WorkerMemory, optional
     own_process : bool
         Whether the process does nothing but host these objects. If so, torch uses one thread.
-    send : callable, optional
-        Sends buffers to the owner; needed if this worker shares no memory with the owner.
     """
 
     def __init__(
         self,
         make_object: Callable[[GroupContext], Any],
         groups: Sequence[int],
-        memory: dict[str, Any] | None = None,
+        memory: WorkerMemory | None = None,
         *,
         own_process: bool = True,
-        send: Send | None = None,
     ) -> None:
         if own_process:
             torch.set_num_threads(1)
         self._own_process = own_process
-        self.memory: dict[str, Any] = {} if memory is None else memory
+        self.memory = WorkerMemory() if memory is None else memory
         self._objects: dict[int, Any] = {}
         self._failure: BaseException | None = None
         trials = KnownTrials()
         for group in groups:
-            context = GroupContext(group, self.memory, own_process=own_process, send=send)
+            context = GroupContext(group, self.memory, own_process=own_process)
             try:
                 with trials_shared(trials):
                     self._objects[group] = self._guarded(make_object, context)
@@ -151,14 +279,29 @@ class HostedObjects:
                     self.close()
                 raise
 
-    def attach(self, name: str, layout: Any, *, fds: Sequence[int]) -> None:
-        """Map shared memory as ``memory[name]``. If this fails, every later `call` fails too."""
+    def attach(self, kind: str, name: str, layout: Any, *, fds: Sequence[int]) -> None:
+        """Map shared memory. If this fails, every later `call` fails too.
+
+        Parameters
+        ----------
+        kind : {"control", "published", "buffers"}
+            The attribute of `WorkerMemory` that it belongs to.
+        """
         (fd,) = fds
         try:
-            self.memory[name] = attach_arrays(fd, layout, tensor_over)
+            # Mapping the memory closes its descriptor, but locks need one.
+            lock = os.dup(fd) if kind == "published" else -1
+            tree = attach_arrays(fd, layout, tensor_over)
         except BaseException as error:
             self._failure = error
             raise
+        if kind == "control":
+            self.memory.control = tree
+        elif kind == "published":
+            self.memory.published[name] = VersionedTree(tree, lock)
+        else:
+            count = len(tree_leaves(tree)[0])
+            self.memory.buffers[name] = [take(tree, index) for index in range(count)]
 
     def call(self, group: int, method: str, *args: Any) -> Any:
         """Call `method` on the object of `group`, and return its result."""
@@ -194,60 +337,13 @@ class HostedObjects:
             raise failures[0]
 
 
-# The future of a method call.
-Call = Future[Any] | concurrent.futures.Future[Any]
-
-# How long a copy of the caller may take to make and play environments.
-_COPY_SECONDS = 10.0
+# In the owner's process
 
 
-@dataclass(frozen=True)
-class PoolOptions:
-    """The objects that workers host, and the number of workers to start.
-
-    Attributes
-    ----------
-    make_object : callable
-        Given a `GroupContext`, returns the object of its group.
-    num_groups : int
-    num_workers : int or None
-        ``None`` starts one per core. There are never more workers than groups.
-    timeout : float
-        Seconds without progress after which a worker counts as hung.
-    name : str
-        What to call workers in error messages; the number of the worker is appended.
-    preload : sequence of str
-        Modules that all workers use; a fork server imports them once.
-    sample : Sample or None
-        Makes one environment like those of the objects; workers compare it with the caller's.
-    """
-
-    make_object: Callable[[GroupContext], Any]
-    num_groups: int
-    num_workers: int | None
-    timeout: float
-    name: str
-    preload: Sequence[str]
-    sample: Sample | None = None
-
-    def count_workers(self, num_cores: int) -> int:
-        """Return how many workers to start on a machine or cluster with `num_cores` cores."""
-        wanted = num_cores if self.num_workers is None else self.num_workers
-        return min(wanted, self.num_groups)
-
-    def groups_of(self, worker: int, num_workers: int) -> list[int]:
-        """Return the groups that `worker` hosts if there are `num_workers` workers."""
-        return list(range(worker, self.num_groups, num_workers))
-
-
-class Workers(abc.ABC):
-    """The workers of a `WorkerGroup`, numbered from 0.
+class Backend(abc.ABC):
+    """The workers of a `WorkerGroup`, numbered from 0; one subclass for each place to run them.
 
     Worker ``g % num_workers`` hosts the object of group g.
-
-    Parameters
-    ----------
-    options : PoolOptions
 
     Attributes
     ----------
@@ -259,9 +355,8 @@ class Workers(abc.ABC):
     num_workers = 1
     start_seconds = 60.0
 
-    def __init__(self, options: PoolOptions) -> None:
-        self.options = options
-        self._shared_buffers: list[SharedArrays] = []
+    def __init__(self, hosting: Hosting) -> None:
+        self.hosting = hosting
 
     @property
     def pids(self) -> list[int]:
@@ -277,18 +372,12 @@ class Workers(abc.ABC):
         """Return whether the worker is known to have made its objects."""
 
     @abc.abstractmethod
-    def share(self, name: str, shared: Any) -> None:
-        """Make `shared` available to later jobs; see `WorkerGroup.share`."""
+    def publish(self, name: str, tree: Any, version: int) -> None:
+        """Let jobs load `tree` from now on; see `WorkerGroup.publish`."""
 
-    def mark_changed(self, name: str) -> None:
-        """Let later jobs see the new content of the memory shared as `name`."""
-
-    def make_buffers(self, name: str, layout: Any, count: int, group: int | None) -> Any:
+    @abc.abstractmethod
+    def make_buffers(self, name: str, layout: Any, count: int) -> Any:
         """Make buffers that hosted objects fill; see `WorkerGroup.make_buffers`."""
-        shared = SharedArrays(with_axes(layout, (count,)), tensor_over)
-        self._shared_buffers.append(shared)
-        self.share(name, shared)
-        return [take(shared.arrays, index) for index in range(count)]
 
     @abc.abstractmethod
     def call(self, group: int, method: str, args: tuple[Any, ...]) -> Call:
@@ -311,8 +400,73 @@ class Workers(abc.ABC):
 
         Nested tensors that were already read from the workers' memory stay valid.
         """
-        for shared in self._shared_buffers:
-            shared.close()
+
+
+class LocalBackend(Backend):
+    """A single worker: the caller's own process, in which `wait` executes the calls.
+
+    All objects are made when `wait` executes the first call.
+    """
+
+    def __init__(self, hosting: Hosting) -> None:
+        super().__init__(hosting)
+        self._memory = WorkerMemory()
+        self._hosted: HostedObjects | None = None
+        self._calls: list[tuple[int, str, tuple[Any, ...], concurrent.futures.Future[Any]]] = []
+
+    def describe(self, worker: int) -> str:
+        return "this process"
+
+    def is_ready(self, worker: int) -> bool:
+        return True
+
+    def publish(self, name: str, tree: Any, version: int) -> None:
+        self._memory.published[name] = VersionedTree.of(tree, version)
+
+    def make_buffers(self, name: str, layout: Any, count: int) -> Any:
+        self._memory.buffers[name] = [empty(layout, ()) for _ in range(count)]
+        return self._memory.buffers[name]
+
+    def call(self, group: int, method: str, args: tuple[Any, ...]) -> Call:
+        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        self._calls.append((group, method, args, future))
+        return future
+
+    def wait(self, seconds: float, group: int | None) -> None:
+        """Execute the next call; if `group` is given, the next call of that group."""
+        chosen = next((call for call in self._calls if group in (None, call[0])), None)
+        if chosen is None:
+            return
+        *call, future = chosen
+        # The call is done already if an interrupt came before it was removed from the list.
+        if not future.done():
+            self._make(call, future)
+        self._calls.remove(chosen)
+
+    def _make(self, call: list[Any], future: concurrent.futures.Future[Any]) -> None:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            if self._hosted is None:
+                groups = range(self.hosting.num_groups)
+                self._hosted = HostedObjects(
+                    self.hosting.make_object, groups, self._memory, own_process=False
+                )
+            group, method, args = call
+            future.set_result(self._hosted.call(group, method, *args))
+        except Exception as error:
+            future.set_exception(error)
+        finally:
+            torch.set_num_threads(threads)
+
+    def close(self, timeout: float) -> None:
+        self._calls.clear()
+        hosted, self._hosted = self._hosted, None
+        if hosted is not None:
+            hosted.close()
+
+
+# What workers do before they make objects
 
 
 class ObjectMaker:
@@ -325,17 +479,17 @@ class ObjectMaker:
 
     Parameters
     ----------
-    options : PoolOptions
+    hosting : Hosting
     compares : bool
         Whether to compare the short episodes.
     """
 
-    def __init__(self, options: PoolOptions, *, compares: bool = True) -> None:
-        self._make_object, self._sample = options.make_object, options.sample
+    def __init__(self, hosting: Hosting, *, compares: bool = True) -> None:
+        self._make_object, self._sample = hosting.make_object, hosting.sample
         self._ids, self._precision = known_ids(), torch.get_float32_matmul_precision()
         self._expected: ShortEpisode | None = None
-        if compares and options.sample is not None:
-            self._expected = _episode_of_copy(options.sample)
+        if compares and hosting.sample is not None:
+            self._expected = _episode_of_copy(hosting.sample)
         self._is_prepared = False
 
     def __call__(self, context: GroupContext) -> Any:
@@ -383,64 +537,3 @@ def _silent_episode(sample: Sample) -> ShortEpisode | None:
 
 def _itself(hosted: Any) -> Any:
     return hosted
-
-
-class LocalWorkers(Workers):
-    """A single worker: the caller's own process, in which `wait` executes the calls.
-
-    All objects are made when `wait` executes the first call.
-    """
-
-    def __init__(self, options: PoolOptions) -> None:
-        super().__init__(options)
-        self._memory: dict[str, Any] = {}
-        self._hosted: HostedObjects | None = None
-        self._calls: list[tuple[int, str, tuple[Any, ...], concurrent.futures.Future[Any]]] = []
-
-    def describe(self, worker: int) -> str:
-        return "this process"
-
-    def is_ready(self, worker: int) -> bool:
-        return True
-
-    def share(self, name: str, shared: Any) -> None:
-        self._memory[name] = shared.arrays
-
-    def call(self, group: int, method: str, args: tuple[Any, ...]) -> Call:
-        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
-        self._calls.append((group, method, args, future))
-        return future
-
-    def wait(self, seconds: float, group: int | None) -> None:
-        """Execute the next call; if `group` is given, the next call of that group."""
-        chosen = next((call for call in self._calls if group in (None, call[0])), None)
-        if chosen is None:
-            return
-        *call, future = chosen
-        # The call is done already if an interrupt came before it was removed from the list.
-        if not future.done():
-            self._make(call, future)
-        self._calls.remove(chosen)
-
-    def _make(self, call: list[Any], future: concurrent.futures.Future[Any]) -> None:
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            if self._hosted is None:
-                options, groups = self.options, range(self.options.num_groups)
-                self._hosted = HostedObjects(
-                    options.make_object, groups, self._memory, own_process=False
-                )
-            group, method, args = call
-            future.set_result(self._hosted.call(group, method, *args))
-        except Exception as error:
-            future.set_exception(error)
-        finally:
-            torch.set_num_threads(threads)
-
-    def close(self, timeout: float) -> None:
-        super().close(timeout)
-        self._calls.clear()
-        hosted, self._hosted = self._hosted, None
-        if hosted is not None:
-            hosted.close()

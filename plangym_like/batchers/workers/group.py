@@ -9,19 +9,20 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from plangym_like.batchers.workers.backend import (
+    Backend,
     Call,
     GroupContext,
-    LocalWorkers,
-    PoolOptions,
+    Hosting,
+    LocalBackend,
     Workers,
 )
-from plangym_like.batchers.workers.processes import ProcessWorkers
-from plangym_like.cluster import ray_session
-from plangym_like.cluster.sites import check_resources
-from plangym_like.errors import ClosedError, InputError, WorkerTimeoutError
-from plangym_like.processes.start_methods import check_start_method
-from plangym_like.support.arguments import as_count, check_seconds
+from plangym_like.batchers.workers.processes import ProcessBackend
+from plangym_like.errors import ClosedError, WorkerTimeoutError
+from plangym_like.support.arguments import as_count
 from plangym_like.vector.make_lanes import Sample
+
+# How often to check that workers make progress.
+_CHECK_SECONDS = 0.25
 
 
 class Closable(abc.ABC):
@@ -49,71 +50,6 @@ class Closable(abc.ABC):
         self.close()
 
 
-_NAMES = ("process", "ray")
-
-
-class Backend:
-    """Where workers run, as chosen by the user.
-
-    Parameters
-    ----------
-    name : {"process", "ray"}
-        Processes on this machine, or actors on a Ray cluster.
-    start_method : {"forkserver", "spawn", "fork"}
-        How processes are started; see `plangym_like.ExternalProcess`.
-    address, resources, runtime_env
-        Options for the Ray cluster and its actors; see `plangym_like.RayEnv`.
-
-    Raises
-    ------
-    InputError
-        `name` or `start_method` is unknown, `name` does not take an option that was given, or
-        `resources` is not a dict.
-    MissingExtraError
-        `name` is ``"ray"``, but Ray is not installed.
-    """
-
-    def __init__(
-        self,
-        name: str = "process",
-        *,
-        start_method: str = "forkserver",
-        address: str | None = None,
-        resources: dict[str, Any] | None = None,
-        runtime_env: dict[str, Any] | None = None,
-    ) -> None:
-        if name not in _NAMES:
-            raise InputError(f"backend must be one of {', '.join(map(repr, _NAMES))}, got {name!r}")
-        check_start_method(start_method)
-        cluster: dict[str, Any] = {
-            "address": address,
-            "resources": resources,
-            "runtime_env": runtime_env,
-        }
-        if name == "ray":
-            ray_session.import_ray()
-        elif given := [option for option, value in cluster.items() if value is not None]:
-            raise InputError(f"only backend='ray' takes {', '.join(given)}, got {name!r}")
-        check_resources(resources)
-        self._name = name
-        self._start_method = start_method
-        self._cluster = cluster
-
-    def workers(self, options: PoolOptions) -> Workers:
-        """Start workers and return them."""
-        if self._name == "ray":
-            from plangym_like.batchers.workers.ray import RayWorkers
-
-            return RayWorkers(options, **self._cluster)
-        if options.num_workers == 0:
-            return LocalWorkers(options)
-        return ProcessWorkers(options, self._start_method)
-
-
-# How often to check that workers make progress.
-_CHECK_SECONDS = 0.25
-
-
 @dataclass(slots=True, eq=False)
 class Job:
     """One method call on a hosted object; `WorkerGroup.wait` sets `result`."""
@@ -138,14 +74,9 @@ class WorkerGroup:
         Given a `GroupContext`, returns the object of its group. It is sent to the workers; lambdas
         and closures are fine.
     num_groups : int
-    num_workers : int, optional
-        The number of workers, reduced to `num_groups` if it is larger. ``None`` starts one per
-        core. Worker ``g % num_workers`` hosts group g. With 0, this process hosts all groups, and
-        `wait` runs the jobs.
-    backend : Backend, optional
-        Where workers run; by default, in processes on this machine.
-    timeout : float
-        Seconds without progress (see `GroupContext.beat`) after which a worker counts as hung.
+    workers : Workers, optional
+        With n workers, worker ``g % n`` hosts group g. With ``Workers(0)``, this process hosts all
+        groups, and `wait` runs the jobs.
     name : str
         What to call workers in error messages; the number of the worker is appended.
     preload : sequence of str
@@ -157,30 +88,27 @@ class WorkerGroup:
     Raises
     ------
     InputError
-        `num_groups` is less than 1, `num_workers` is negative, or `timeout` is not positive.
+        `num_groups` is less than 1.
     """
 
     def __init__(
         self,
         make_object: Callable[[GroupContext], Any],
         num_groups: int,
+        workers: Workers | None = None,
         *,
-        num_workers: int | None = None,
-        backend: Backend | None = None,
-        timeout: float = 30.0,
         name: str = "collector",
         preload: Sequence[str] = (),
         sample: Sample | None = None,
     ) -> None:
         num_groups = as_count("num_groups", num_groups)
-        if num_workers is not None:
-            num_workers = as_count("num_workers", num_workers, 0)
-        check_seconds("timeout", timeout)
-        self.timeout = timeout
-        options = PoolOptions(make_object, num_groups, num_workers, timeout, name, preload, sample)
+        workers = workers or Workers()
+        self.timeout = workers.timeout
         self._jobs: list[Job] = []
         self._end: str | None = None
-        self._workers: Workers = (backend or Backend()).workers(options)
+        self._versions: dict[str, int] = {}
+        hosting = Hosting(make_object, num_groups, workers, name, preload, sample)
+        self._workers: Backend = _start(hosting)
         # When each worker last made progress; whether it was ready then, and its heartbeat count.
         self._progress_at = [time.monotonic()] * self._workers.num_workers
         self._progress = [(False, -1)] * self._workers.num_workers
@@ -196,29 +124,26 @@ class WorkerGroup:
         """The number of jobs that `wait` has not returned yet."""
         return len(self._jobs)
 
-    def share(self, name: str, shared: Any) -> None:
-        """Make `shared` available in all workers as ``context.memory[name]``.
+    def publish(self, name: str, tree: Any) -> int:
+        """Let hosted objects load the tree of tensors `tree` by ``context.load(name)``.
 
-        Parameters
-        ----------
-        name : str
-        shared : SharedArrays
-            Shared memory with tensors as its `arrays`. The caller closes it.
+        A job that has begun already may still load the previous tree, but never a mixture.
+
+        Returns
+        -------
+        int
+            The version of the tree: 0 at first, and 1 more with each call for this name.
         """
         self._check_usable()
-        self._workers.share(name, shared)
+        self._versions[name] = version = self._versions.get(name, -1) + 1
+        self._workers.publish(name, tree, version)
+        return version
 
-    def mark_changed(self, name: str) -> None:
-        """Let later jobs see the new content of the memory shared as `name`.
+    def make_buffers(self, name: str, layout: Any, count: int) -> Any:
+        """Make `count` buffers, which are lent to hosted objects by number.
 
-        This call is needed for workers that hold a copy. Workers that share memory with this
-        process see every change even without it.
-        """
-        self._check_usable()
-        self._workers.mark_changed(name)
-
-    def make_buffers(self, name: str, layout: Any, count: int, group: int | None = None) -> Any:
-        """Make `count` buffers for hosted objects to fill, as their ``context.memory[name]``.
+        A job fills one buffer at most, ``context.buffer(name, index)``, and then calls
+        ``context.send(name, index)``. Nobody else uses the buffer until the owner has read it.
 
         Parameters
         ----------
@@ -226,9 +151,6 @@ class WorkerGroup:
         layout : tree of Leaf
             The layout of one buffer.
         count : int
-        group : int, optional
-            The only group that fills the buffers. By default, all groups do, and each job fills one
-            buffer.
 
         Returns
         -------
@@ -236,7 +158,7 @@ class WorkerGroup:
             Item i is the content that was last written to buffer i.
         """
         self._check_usable()
-        return self._workers.make_buffers(name, layout, count, group)
+        return self._workers.make_buffers(name, layout, count)
 
     def submit(self, group: int, method: str, *args: Any) -> Job:
         """Schedule a call of `method` on the object of `group`, and return the job."""
@@ -280,18 +202,25 @@ class WorkerGroup:
                     return None
             self._wait(left, job)
 
-    def wait_until_done(self, job: Job | None = None) -> None:
+    def wait_until_done(self, job: Job | None = None, timeout: float | None = None) -> bool:
         """Wait until `wait` would return immediately. If the call is interrupted, no job is lost.
+
+        Return False if `timeout` seconds have passed before.
 
         Raises
         ------
         WorkerTimeoutError, ClosedError
             As in `wait`.
         """
+        deadline = float("inf") if timeout is None else time.monotonic() + timeout
         self._check_usable()
         while self._jobs and self._next_done(job) is None:
-            self._wait(_CHECK_SECONDS, job)
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            self._wait(min(left, _CHECK_SECONDS), job)
             self._check_usable()
+        return True
 
     def run(self, group: int, method: str, *args: Any) -> Any:
         """Submit a job, wait for it, and return its result."""
@@ -353,11 +282,14 @@ class WorkerGroup:
         workers, worker = self._workers, self._worker_of(job)
         groups = f"group {job.group}"
         if not workers.is_ready(worker):
-            groups = f"groups {workers.options.groups_of(worker, workers.num_workers)}"
+            groups = f"groups {workers.hosting.groups_of(worker, workers.num_workers)}"
         where = workers.describe(worker)
         self._end = f"they were closed when {groups} in {where} failed: {error}"
-        self.close(timeout=1.0)
         error.add_note(f"in {where}, {groups}")
+        try:
+            self.close(timeout=1.0)
+        except Exception as second:
+            error.add_note(f"closing the environments failed, too: {second!r}")
         raise error
 
     def _worker_of(self, job: Job) -> int:
@@ -365,7 +297,7 @@ class WorkerGroup:
 
     def _check_usable(self) -> None:
         if self._end is not None:
-            name = self._workers.options.name
+            name = self._workers.hosting.name
             raise ClosedError(f"these {name}s cannot be used any more: {self._end}")
 
     def close(self, timeout: float = 3.0) -> None:
@@ -383,3 +315,14 @@ class WorkerGroup:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _start(hosting: Hosting) -> Backend:
+    """Start the workers and return them."""
+    if hosting.workers.on_ray:
+        from plangym_like.batchers.workers.ray import RayBackend
+
+        return RayBackend(hosting)
+    if hosting.workers.n == 0:
+        return LocalBackend(hosting)
+    return ProcessBackend(hosting)

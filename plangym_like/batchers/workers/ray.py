@@ -1,35 +1,38 @@
-"""`RayWorkers`: objects hosted in actors of a Ray cluster, each of them a `GroupActor`."""
+"""`RayBackend`: objects hosted in actors of a Ray cluster, each of them a `GroupActor`."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import torch
-
-from plangym_like.batchers.trees import PackedTree, copy_to, empty, pack, unpack
+from plangym_like.batchers.trees import PackedTree, empty, pack, unpack
+from plangym_like.batchers.weights import VersionedTree
 from plangym_like.batchers.workers.backend import (
-    CONTROL,
+    Backend,
     Call,
     HostedObjects,
+    Hosting,
     ObjectMaker,
-    PoolOptions,
-    Workers,
+    WorkerMemory,
     control_layout,
 )
 from plangym_like.cluster import ray_session
 from plangym_like.cluster.node_actor import enter_worker_context, worker_context
 from plangym_like.cluster.sites import actor_options
-from plangym_like.errors import InputError, WorkerDiedError
+from plangym_like.errors import WorkerDiedError
 from plangym_like.processes.remote_errors import pack_exception, unpack_exception
 from plangym_like.processes.wire import dumps, dumps_by_value, loads
 from plangym_like.states.rows import adopt_session_key, session_key
-from plangym_like.vector.tree import tree_map, with_axes
+
+# How long to wait for actors to close their objects. After that, Ray takes time to end the actors.
+_CLOSE_SECONDS = 1.0
+# The name of the actor's thread that answers while its other thread runs a job.
+_CONTROL_THREAD = "control"
 
 
 class Heartbeat(NamedTuple):
@@ -40,17 +43,18 @@ class Heartbeat(NamedTuple):
     beats: int
 
 
-class SharedUpdate(NamedTuple):
-    """New content of the memory shared as `name`; if `is_empty`, `packed` holds only a layout."""
+class Update(NamedTuple):
+    """What an actor lacks: a published tree with its version, or the layout of buffers."""
 
     name: str
-    packed: PackedTree
-    is_empty: bool = False
+    version: int
+    content: PackedTree | None = None
+    buffer_layout: Any = None
 
 
 @dataclass(slots=True)
 class JobResult:
-    """The pickled value or error of a job, and the buffers that the job has published."""
+    """The pickled value or error of a job, and the buffers that the job has filled."""
 
     heartbeat: Heartbeat
     value: bytes = b""
@@ -75,15 +79,13 @@ class GroupActor:
     """
 
     def __init__(self, recipe: bytes, groups: Sequence[int], num_groups: int) -> None:
-        self._recipe = recipe
+        self._recipe, self._groups = recipe, groups
         self._node: str = ray_session.import_ray().util.get_node_ip_address()
-        self._groups = groups
-        self._control = empty(control_layout(num_groups), ())
-        self._memory: dict[str, Any] = {CONTROL: self._control}
-        self._layouts: dict[str, Any] = {}
+        self._memory = WorkerMemory(self._send)
+        self._memory.control = empty(control_layout(num_groups), ())
         self._hosted: HostedObjects | None = None
         self._failure: bytes | None = None
-        self._published: list[tuple[str, int, PackedTree]] = []
+        self._filled: list[tuple[str, int, PackedTree]] = []
 
     def make(self) -> JobResult:
         """Make the hosted objects; if that fails, every later job fails with the same error."""
@@ -91,48 +93,40 @@ class GroupActor:
             context, key, make_object = loads(self._recipe)
             enter_worker_context(**context)
             adopt_session_key(key)
-            self._hosted = HostedObjects(
-                loads(make_object), self._groups, self._memory, send=self._send
-            )
+            self._hosted = HostedObjects(loads(make_object), self._groups, self._memory)
         except BaseException as error:
             self._failure = pack_exception(error, skip_frames=1)
         return JobResult(self.heartbeat(), dumps(None), self._failure)
 
-    def call(self, group: int, method: str, args: bytes, *updates: SharedUpdate) -> JobResult:
+    def call(self, group: int, method: str, args: bytes, *updates: Update) -> JobResult:
         """Apply `updates` to the actor's memory, then call `method` on the object of `group`."""
         hosted = self._hosted
         if hosted is None:
             return JobResult(self.heartbeat(), error=self._failure)
         try:
-            for update in updates:
-                self._apply(update)
+            for name, version, content, buffer_layout in updates:
+                if content is not None:
+                    tree = unpack(content)
+                    self._memory.published[name] = VersionedTree.of(tree, version)
+                else:
+                    # One buffer is enough, because each job fills one.
+                    self._memory.buffers[name] = [empty(buffer_layout, ())]
             value = dumps(hosted.call(group, method, *loads(args)))
-            published, self._published = self._published, []
-            return JobResult(self.heartbeat(), value, buffers=published)
+            filled, self._filled = self._filled, []
+            return JobResult(self.heartbeat(), value, buffers=filled)
         except BaseException as error:
             return JobResult(self.heartbeat(), error=pack_exception(error, skip_frames=1))
 
-    def _apply(self, update: SharedUpdate) -> None:
-        name, (layout, _), is_empty = update
-        if is_empty:
-            self._memory[name] = empty(layout, ())
-        elif self._layouts.get(name) == layout:
-            # Copied in place, because hosted objects may already hold these tensors.
-            copy_to(self._memory[name], unpack(update.packed))
-        else:
-            self._memory[name] = tree_map(torch.clone, unpack(update.packed))
-        self._layouts[name] = layout
-
     def _send(self, name: str, index: int, content: Any) -> None:
-        self._published.append((name, index, pack(content)))
+        self._filled.append((name, index, pack(content)))
 
     def heartbeat(self) -> Heartbeat:
         """Return the actor's process id, its node, and the progress of its objects."""
-        return Heartbeat(os.getpid(), self._node, int(self._control["beats"].sum()))
+        return Heartbeat(os.getpid(), self._node, int(self._memory.control["beats"].sum()))
 
     def stop(self) -> None:
         """End the current job at its next step."""
-        self._control["stop"].fill_(1)
+        self._memory.control["stop"].fill_(1)
 
     def close(self) -> None:
         """Close the objects, once the current job has ended."""
@@ -141,72 +135,30 @@ class GroupActor:
             hosted.close()
 
 
-# How long to wait for actors to close their objects. After that, Ray takes time to end the actors.
-_CLOSE_SECONDS = 1.0
-# The name of the actor's thread that answers while its other thread runs a job.
-_CONTROL_THREAD = "control"
-
-
-class _SharedContent:
-    """The content shared under one name. Workers that lack it get it with their next job."""
-
-    def __init__(self, version: int, update: Callable[[], SharedUpdate]) -> None:
-        self.version = version
-        self._update = update
-        self._ref: Any = None
-
-    def mark_changed(self) -> None:
-        self.version += 1
-        self._ref = None
-
-    def ref(self) -> Any:
-        """Return a Ray reference to the content, which is stored only once for all workers."""
-        if self._ref is None:
-            self._ref = ray_session.import_ray().put(self._update())
-        return self._ref
-
-
-class RayWorkers(Workers):
+class RayBackend(Backend):
     """Workers that are Ray actors, and share no memory with the owner.
 
-    Content that the owner shares is put into Ray's object store once after each change. Workers
-    get it with their next jobs. Buffers that hosted objects publish come with the result of the
-    job. Ray must never restart an actor or repeat a call, because the state of the hosted objects
-    would be lost or wrong.
-
-    Parameters
-    ----------
-    options : PoolOptions
-    address, resources, runtime_env
-        See `plangym_like.RayEnv`.
+    What is published is put into Ray's object store once, and workers get it with their next jobs.
+    Filled buffers come with the result of the job. Ray must never restart an actor or repeat a
+    call, because the state of the hosted objects would be lost or wrong.
     """
 
     # A cluster may have to start a node first, which takes minutes in a cloud.
     start_seconds = 600.0
 
-    def __init__(
-        self,
-        options: PoolOptions,
-        *,
-        address: str | None,
-        resources: dict[str, Any] | None,
-        runtime_env: dict[str, Any] | None,
-    ) -> None:
-        if options.num_workers == 0:
-            raise InputError(
-                "backend='ray' needs at least 1 worker, got 0; only backend='process' allows 0"
-            )
-        super().__init__(options)
+    def __init__(self, hosting: Hosting) -> None:
+        super().__init__(hosting)
+        options = hosting.workers.ray_options
         self._actors: list[Any] = []
         self._made: list[Future[Any]] = []
         # The worker and the future of each unfinished call.
         self._calls: dict[Any, tuple[int, Future[Any]]] = {}
-        self._shared: dict[str, _SharedContent] = {}
-        # The contents of buffers arrive with the results of jobs, and are read without a copy.
+        # For each name, the version and a Ray reference to its `Update`.
+        self._updates: dict[str, tuple[int, Any]] = {}
         self._buffers: dict[str, dict[int, Any]] = {}
-        self._session: ray_session.RaySession | None = ray_session.join(address)
+        self._session: ray_session.RaySession | None = ray_session.join(options.get("address"))
         try:
-            self._start_actors(resources, runtime_env)
+            self._start_actors(options.get("resources"), options.get("runtime_env"))
         except BaseException:
             self.close(0.0)
             raise
@@ -214,19 +166,19 @@ class RayWorkers(Workers):
     def _start_actors(
         self, resources: dict[str, Any] | None, runtime_env: dict[str, Any] | None
     ) -> None:
-        ray, options, session = ray_session.import_ray(), self.options, self._session
+        ray, hosting, session = ray_session.import_ray(), self.hosting, self._session
         assert session is not None
-        self.num_workers = options.count_workers(max(1, int(ray.cluster_resources().get("CPU", 0))))
+        self.num_workers = hosting.count_workers(max(1, int(ray.cluster_resources().get("CPU", 0))))
         # A cluster that was started for this program has no other users: reserve no cores there.
         claimed = actor_options(0 if session.started else 1, resources, runtime_env)
         actor = ray.remote(concurrency_groups={_CONTROL_THREAD: 1})(GroupActor)
         actor = actor.options(scheduling_strategy="SPREAD", **claimed)
-        make_object = dumps_by_value(ObjectMaker(options))
+        make_object = dumps_by_value(ObjectMaker(hosting))
         recipe = ray.put(dumps((worker_context(), session_key(), make_object)))
         for worker in range(self.num_workers):
-            groups = options.groups_of(worker, self.num_workers)
-            self._actors.append(actor.remote(recipe, groups, options.num_groups))
-        # For each worker, the version that it has of each shared content.
+            groups = hosting.groups_of(worker, self.num_workers)
+            self._actors.append(actor.remote(recipe, groups, hosting.num_groups))
+        # For each worker, the version that it has of each update.
         self._seen: list[dict[str, int]] = [{} for _ in self._actors]
         self._heartbeats: list[Heartbeat | None] = [None] * self.num_workers
         self._heartbeat_refs: dict[Any, int] = {}
@@ -249,38 +201,30 @@ class RayWorkers(Workers):
         about = "not started by the cluster yet"
         if heartbeat is not None:
             about = f"pid {heartbeat.pid} on node {heartbeat.node}"
-        return f"worker {self.options.name}-{worker} ({about})"
+        return f"worker {self.hosting.name}-{worker} ({about})"
 
     def is_ready(self, worker: int) -> bool:
         return self._made[worker].done()
 
-    def share(self, name: str, shared: Any) -> None:
-        self._update(name, lambda: SharedUpdate(name, pack(shared.arrays)))
+    def publish(self, name: str, tree: Any, version: int) -> None:
+        self._put(Update(name, version, content=pack(tree)))
 
-    def _update(self, name: str, update: Callable[[], SharedUpdate]) -> None:
-        before = self._shared.get(name)
-        version = 0 if before is None else before.version + 1
-        self._shared[name] = _SharedContent(version, update)
-
-    def mark_changed(self, name: str) -> None:
-        self._shared[name].mark_changed()
-
-    def make_buffers(self, name: str, layout: Any, count: int, group: int | None) -> Any:
-        # One buffer for each worker is enough if each job fills one.
-        lead = 1 if group is None else count
-        there = with_axes(layout, (lead,))
-        self._update(name, lambda: SharedUpdate(name, PackedTree(there, []), is_empty=True))
+    def make_buffers(self, name: str, layout: Any, count: int) -> Any:
+        self._put(Update(name, 0, buffer_layout=layout))
         self._buffers[name] = {}
         return self._buffers[name]
 
+    def _put(self, update: Update) -> None:
+        self._updates[update.name] = update.version, ray_session.import_ray().put(update)
+
     def call(self, group: int, method: str, args: tuple[Any, ...]) -> Call:
         worker = group % self.num_workers
-        seen, updates = self._seen[worker], []
-        for name, shared in self._shared.items():
-            if seen.get(name) != shared.version:
-                seen[name] = shared.version
-                updates.append(shared.ref())
-        ref = self._actors[worker].call.remote(group, method, dumps(args), *updates)
+        seen, lacking = self._seen[worker], []
+        for name, (version, ref) in self._updates.items():
+            if seen.get(name) != version:
+                seen[name] = version
+                lacking.append(ref)
+        ref = self._actors[worker].call.remote(group, method, dumps(args), *lacking)
         return self._track(worker, ref)
 
     def wait(self, seconds: float, group: int | None) -> None:
@@ -331,7 +275,7 @@ class RayWorkers(Workers):
         """Request a heartbeat from each actor, unless one was requested recently."""
         now = time.monotonic()
         for worker, actor in enumerate(self._actors):
-            due = now - self._asked_at[worker] >= self.options.timeout / 4
+            due = now - self._asked_at[worker] >= self.hosting.workers.timeout / 4
             if due and worker not in self._heartbeat_refs.values():
                 self._asked_at[worker] = now
                 ref = actor.heartbeat.options(concurrency_group=_CONTROL_THREAD).remote()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -95,9 +94,6 @@ class EpisodeRows:
     ----------
     last : Row or None
         The last row that was written; ``None`` if a step or reset was not finished.
-    last_number : int
-        The number that the user of this object gave to `last`; 0 if it has none. It is kept here
-        because setting attributes of torch modules is slow.
     keeps_last : bool
         Whether rows hold the last observations of episodes.
     done : array bool ``(B,)``
@@ -108,7 +104,6 @@ class EpisodeRows:
         self.lanes = lanes
         self.keeps_last = include_last_state or not autoreset
         self.last: Row | None = None
-        self.last_number = 0
         self._autoreset = autoreset
         self._episodes = EpisodeLanes(lanes)
         self.done = np.zeros(lanes.num_lanes, bool)
@@ -171,10 +166,6 @@ class EpisodeRows:
             episodes.restart(row.obs, ended)
             self._returns[ended] = 0.0
         self.last = row
-
-
-# Unique numbers for the rows that agents write.
-_numbers = itertools.count(1)
 
 
 class ParallelGymAgent(Agent):
@@ -283,6 +274,8 @@ class ParallelGymAgent(Agent):
         # The time of the first row in the buffer, and the workspace that the buffer belongs to.
         self._start = 0
         self._whose: Callable[[], Workspace | None] = lambda: None
+        # All workspaces in which this agent has written.
+        self._written: weakref.WeakSet[Workspace] = weakref.WeakSet()
         self._seeds: tuple[int, ...] | None = None
         # The device of this buffer is the device of the agent.
         self.register_buffer("_place", torch.empty(0), persistent=False)
@@ -297,7 +290,7 @@ class ParallelGymAgent(Agent):
         (group,) = seed_groups(seed, [self.num_envs])
         self._seeds = group.lanes
         self._rows.seed(group.words)
-        self._rows.last_number = 0
+        self._rows.last = None
         return self
 
     def forward(self, t: int, states: Any = None, **kwargs: Any) -> None:
@@ -321,16 +314,14 @@ class ParallelGymAgent(Agent):
         ended = rows.done.copy()
         if t == 0:
             self._rewind(workspace, t)
-            if not self._rows.last_number:
+            if rows.last is None:
                 # The buffer may hold a row that was not finished.
                 self._buffer = None
-            rows.last_number = 0
             rows.begin(self._seeds, StartStates.of(states), lambda: self._blank(workspace, t))
         else:
             self._check_last_row(workspace, t - 1)
             values = (self._action(t - 1, *expected) for expected in self._actions)
             actions = tree_unflatten(rows.lanes.action_layout, values)
-            rows.last_number = 0
             self._rewind(workspace, t)
             rows.step(actions, self._blank(workspace, t))
         assert self._buffer is not None
@@ -338,11 +329,8 @@ class ParallelGymAgent(Agent):
         workspace.extend(self._buffer, t, self._place.device)
         if self.reward_at_t:
             self._move_reward(workspace, t, ended)
-        number = next(_numbers)
-        workspace.sign(self.output + "timestep", t, number)
         if t == 0:
             self._seeds = None
-        rows.last_number = number
 
     def _rewind(self, workspace: Workspace, t: int) -> None:
         if workspace.has(self.output + "timestep", t):
@@ -351,16 +339,14 @@ class ParallelGymAgent(Agent):
     def _check_last_row(self, workspace: Workspace, t: int) -> None:
         """Raise an error unless the row of time `t` is the last row that the environments wrote."""
         last = self._rows.last
-        if not self._rows.last_number or last is None:
+        if last is None:
             raise InputError(
                 f"environments begin at time 0, and cannot step to time {t + 1} now: they have not "
                 "begun, or their last step was stopped halfway. Call this agent with t=0 first"
             )
         name = self.output + "timestep"
-        origin = workspace.origin(name, t)
-        if origin == self._rows.last_number or not workspace.has(name, t):
-            return
-        if origin is None and self._equals(last, workspace, t):
+        is_stale = self._whose() is not workspace and workspace in self._written
+        if not is_stale and (not workspace.has(name, t) or self._equals(last, workspace, t)):
             return
         told, now = workspace.get(name, t).tolist(), last.timestep.tolist()
         raise InputError(
@@ -370,8 +356,15 @@ class ParallelGymAgent(Agent):
         )
 
     def _equals(self, last: Row, workspace: Workspace, t: int) -> bool:
-        """Return whether the row of time `t` equals `last`; used only if the row has no number."""
-        for path, array in _named("", {"env_obs": last.obs, "timestep": last.timestep}):
+        """Return whether the row of time `t` equals `last`.
+
+        In the workspace in which `last` was written, only the numbers of steps are compared: its
+        observations may have been changed since.
+        """
+        measures = {"timestep": last.timestep}
+        if self._whose() is not workspace:
+            measures["env_obs"] = last.obs
+        for path, array in _named("", measures):
             name = self.output + path
             if not workspace.has(name, t):
                 continue
@@ -385,6 +378,7 @@ class ParallelGymAgent(Agent):
         if buffer is None or self._start + buffer.num_steps != t or self._whose() is not workspace:
             buffer = self._buffer = self._new_buffer(workspace, t)
             self._whose = weakref.ref(workspace)
+            self._written.add(workspace)
         if buffer.num_steps == buffer.capacity:
             buffer.make_room(2 * buffer.capacity)
         arrays = buffer.row(buffer.num_steps)

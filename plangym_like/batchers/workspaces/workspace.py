@@ -10,6 +10,7 @@ from torch import Tensor
 
 from plangym_like.batchers.buffers import TimeBuffer
 from plangym_like.errors import InputError
+from plangym_like.processes.child import interrupts_deferred
 
 
 class Variable:
@@ -20,14 +21,9 @@ class Variable:
     flow through single rows and through the whole tensor. A variable may also follow a
     `TimeBuffer`: it then reads the buffer's tensor of the same name, until something else is
     written to the variable.
-
-    Attributes
-    ----------
-    origins : dict of int to int
-        The identifying numbers of rows, by time; not every row has one.
     """
 
-    __slots__ = ("_buffer", "_full", "_like", "_name", "_rows", "origins")
+    __slots__ = ("_buffer", "_full", "_like", "_name", "_rows")
 
     def __init__(self, name: str, full: Tensor | None = None) -> None:
         self._name = name
@@ -35,7 +31,6 @@ class Variable:
         self._rows: list[Tensor | None] = []
         self._like: tuple[torch.Size, torch.dtype, torch.device] | None = None
         self._buffer: TimeBuffer | None = None
-        self.origins: dict[int, int] = {}
         if full is not None:
             if not full.ndim:
                 raise InputError(
@@ -48,7 +43,6 @@ class Variable:
         column = buffer.tensors[self._name]
         self._like = (column.shape[1:], column.dtype, column.device)
         self._rows, self._full, self._buffer = [], None, buffer
-        self.origins = {t: origin for t, origin in self.origins.items() if t < buffer.num_steps}
 
     def follows(self, buffer: TimeBuffer) -> bool:
         """Return whether this variable reads its rows from `buffer`."""
@@ -64,8 +58,6 @@ class Variable:
         """
         if (value.shape, value.dtype, value.device) != self._like:
             self._accept(value)
-        if self.origins:
-            self.origins.pop(t, None)
         rows = self._stop_following()
         if self._full is not None:
             rows = self._rows = list(self._full.unbind(0))
@@ -141,12 +133,10 @@ class Variable:
         kept = Variable(self._name)
         kept._like = self._like
         kept._rows = [self.get(start + t) for t in range(n)]
-        kept.origins = {t - start: origin for t, origin in self.origins.items() if t >= start}
         return kept
 
     def truncate(self, time_size: int) -> None:
         """Drop the rows from time `time_size` on."""
-        self.origins = {t: origin for t, origin in self.origins.items() if t < time_size}
         rows = self._stop_following()
         if self._full is not None:
             self._full = self._full[:time_size]
@@ -234,7 +224,6 @@ class Workspace:
         if workspace is not None:
             for name in workspace.variables:
                 self.set_full(name, workspace[name].clone())
-                self.variables[name].origins = dict(workspace.variables[name].origins)
 
     # One time
 
@@ -301,19 +290,6 @@ class Workspace:
                 self.set(name, t, column[buffer.num_steps - 1].to(device))
         if self._written is not None:
             self._written.update(buffer.tensors)
-
-    def sign(self, var_name: str, t: int, origin: int) -> None:
-        """Give the row at time `t` a number that identifies it.
-
-        Copies of the row, in this workspace or in a copy of the workspace, have the same number.
-        The number is removed when something else is written there.
-        """
-        self._variable(var_name).origins[t] = origin
-
-    def origin(self, var_name: str, t: int) -> int | None:
-        """Return the number that `sign` gave the row at time `t`, or ``None``."""
-        variable = self.variables.get(var_name)
-        return None if variable is None else variable.origins.get(t)
 
     def begin_step(self) -> None:
         """Begin a step of a `TemporalAgent`; see `rewind`."""
@@ -420,11 +396,8 @@ class Workspace:
         for name in list(self.variables) if var_names is None else var_names:
             variable = self._variable(name)
             times = range(from_time, from_time + n_steps)
-            rows = [(variable.get(t), variable.origins.get(t)) for t in times]
-            for step, (row, origin) in enumerate(rows):
+            for step, row in enumerate([variable.get(t) for t in times]):
                 self.set(name, to_time + step, row)
-                if origin is not None:
-                    variable.origins[to_time + step] = origin
 
     def subtime(self, from_t: int, to_t: int) -> Workspace:
         """Return the steps ``from_t:to_t`` as a workspace that shares memory with this one."""
@@ -468,7 +441,15 @@ class Workspace:
 
     @staticmethod
     def cat_batch(workspaces: Sequence[Workspace]) -> Workspace:
-        """Join workspaces, all with the same number of steps, along the batch dimension."""
+        """Join workspaces, all with the same number of steps, along the batch dimension.
+
+        Raises
+        ------
+        InputError
+            `workspaces` is empty, or they differ in their number of steps.
+        """
+        if not workspaces:
+            raise InputError("no workspaces to join")
         sizes = {f"workspace {i}": each.time_size() for i, each in enumerate(workspaces)}
         Workspace._shared("steps", sizes)
         whole = Workspace()
@@ -602,8 +583,6 @@ class ReplayBuffer:
         self.variables: dict[str, Tensor] = {}
         self.position = 0
         self.is_full = False
-        # The data that `put` is writing, so that the next call can finish it after an interrupt.
-        self._unwritten: tuple[Tensor, dict[str, Tensor]] | None = None
 
     def put(self, workspace: Workspace) -> None:
         """Add the columns of `workspace`, at most the last `max_size` of them.
@@ -614,7 +593,6 @@ class ReplayBuffer:
             The names, numbers of steps, shapes or dtypes of the variables are not the same as in
             the first `put`. Nothing was added.
         """
-        self._write()
         columns = workspace.batch_size()
         new = {name: workspace[name].detach() for name in workspace.variables}
         if not self.variables:
@@ -630,24 +608,14 @@ class ReplayBuffer:
         start = max(columns - self.max_size, 0)
         added = columns - start
         places = (torch.arange(added, device=self.device) + self.position) % self.max_size
-        self._unwritten = places, {name: value[:, start:] for name, value in new.items()}
-        self._write()
-
-    def _write(self) -> None:
-        """Write the new entries, or the entries that remain from an interrupted `put`."""
-        if self._unwritten is None:
-            return
-        places, new = self._unwritten
-        for name, value in new.items():
-            entries = value.to(self.device).transpose(0, 1)
-            self.variables[name].index_copy_(0, places.to(self.device), entries)
-        stop = self.position + len(places)
-        # In one assignment, so that no interrupt comes in between.
-        self.is_full, self.position, self._unwritten = (
-            self.is_full or stop >= self.max_size,
-            stop % self.max_size,
-            None,
-        )
+        stop = self.position + added
+        # A Ctrl-C must not leave entries that are written in some variables only.
+        with interrupts_deferred():
+            for name, value in new.items():
+                entries = value[:, start:].to(self.device).transpose(0, 1)
+                self.variables[name].index_copy_(0, places, entries)
+            self.is_full = self.is_full or stop >= self.max_size
+            self.position = stop % self.max_size
 
     def get_shuffled(self, n: int, generator: torch.Generator | None = None) -> Workspace:
         """Return `n` entries, drawn with replacement, as a workspace ``[T, n, ...]``.
@@ -657,7 +625,6 @@ class ReplayBuffer:
         InputError
             The buffer is empty.
         """
-        self._write()
         if not self.size():
             raise InputError("this buffer is empty: put a workspace into it first")
         drawn = torch.randint(self.size(), (n,), device=self.device, generator=generator)

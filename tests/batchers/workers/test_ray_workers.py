@@ -13,16 +13,14 @@ import pytest
 import torch
 from vanishing import assert_gone
 
-from plangym_like.batchers.trees import pack, tensor_over, unpack
-from plangym_like.batchers.workers.backend import GroupContext
-from plangym_like.batchers.workers.group import Backend, WorkerGroup
+from plangym_like.batchers.trees import pack, unpack
+from plangym_like.batchers.workers.backend import GroupContext, Workers
+from plangym_like.batchers.workers.group import WorkerGroup
 from plangym_like.errors import (
     ClosedError,
-    InputError,
     MissingExtraError,
     WorkerTimeoutError,
 )
-from plangym_like.vector.memory import SharedArrays
 from plangym_like.vector.tree import Leaf, take
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")
@@ -31,7 +29,6 @@ ray = pytest.importorskip("ray", reason="Ray is not installed")
 class Hosted:
     def __init__(self, context: GroupContext) -> None:
         self.context = context
-        self.seen: list[Any] = []
         self.thread = threading.get_ident()
 
     def where(self) -> tuple[int, int, int]:
@@ -39,15 +36,13 @@ class Hosted:
         assert threading.get_ident() == self.thread
         return self.context.group, os.getpid(), torch.get_num_threads()
 
-    def read(self) -> list[float]:
-        self.seen.append(self.context.memory["weights"])
-        assert all(memory is self.seen[0] for memory in self.seen)
-        return self.seen[0].tolist()
+    def read(self, known: int) -> Any:
+        loaded = self.context.load("weights", known)
+        return loaded if loaded is None else (loaded[0], loaded[1].tolist())
 
     def fill(self, name: str, index: int, value: float, length: int) -> None:
-        at = self.context.local_index(name, index)
-        take(self.context.memory[name], at)["rows"].fill_(value)
-        self.context.publish(name, index, lambda piece: take(piece, slice(0, length)))
+        self.context.buffer(name, index)["rows"].fill_(value)
+        self.context.send(name, index, lambda piece: take(piece, slice(0, length)))
 
     def hang(self) -> None:
         while True:
@@ -62,8 +57,8 @@ class Hosted:
 def workers_of(
     num_groups: int, num_workers: int, make: Any = Hosted, **options: Any
 ) -> WorkerGroup:
-    backend = Backend("ray", resources={"num_cpus": 0})
-    return WorkerGroup(make, num_groups, num_workers=num_workers, backend=backend, **options)
+    on_ray = Workers(num_workers, ray={"resources": {"num_cpus": 0}}, **options)
+    return WorkerGroup(make, num_groups, on_ray)
 
 
 @pytest.fixture(scope="module")
@@ -88,25 +83,21 @@ def test_groups_live_in_actors_all_over_the_cluster(workers: WorkerGroup) -> Non
     assert workers.wait() is None and workers.num_pending == 0
 
 
-def test_what_is_shared_travels_once_and_when_it_has_changed(
+def test_what_is_published_travels_once(
     workers: WorkerGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[Any] = []
     put = ray.put
     monkeypatch.setattr(ray, "put", lambda value: sent.append(value) or put(value))
-    weights = SharedArrays(Leaf((3,), torch.float32), tensor_over)
-    weights.arrays.fill_(1.0)
-    workers.share("weights", weights)
+    weights = torch.ones(3)
+    workers.publish("weights", weights)
     for _ in range(2):
-        assert [workers.run(group, "read") for group in range(3)] == [[1.0] * 3] * 3
+        assert [workers.run(group, "read", -1) for group in range(3)] == [(0, [1.0] * 3)] * 3
+    assert workers.run(0, "read", 0) is None
     assert len(sent) == 1
-    weights.arrays.fill_(2.0)
-    workers.mark_changed("weights")
-    late = workers.submit(0, "read")
-    weights.arrays.fill_(3.0)  # not marked as changed
-    assert [workers.run(group, "read") for group in range(3)] == [[2.0] * 3] * 3
-    workers.wait(job=late)
-    assert late.result == [2.0] * 3
+    weights.fill_(2.0)
+    workers.publish("weights", weights)
+    assert [workers.run(group, "read", 0) for group in range(3)] == [(1, [2.0] * 3)] * 3
     assert len(sent) == 2
 
 
@@ -122,14 +113,6 @@ def test_buffers_arrive_as_they_were_when_published(workers: WorkerGroup) -> Non
     # Too large for a message, so it lies in the object store; and is its reader's to write to.
     pool[5]["rows"].add_(1)
     assert (pool[5]["rows"] == 6).all()
-
-
-def test_buffers_of_one_group(workers: WorkerGroup) -> None:
-    pool = workers.make_buffers("slots", {"rows": Leaf((5, 2), torch.int64)}, 3, group=1)
-    workers.run(1, "fill", "slots", 0, 7, 2)
-    workers.run(1, "fill", "slots", 2, 8, 3)
-    assert pool[2]["rows"][:3].tolist() == [[8, 8]] * 3
-    assert pool[0]["rows"][:2].tolist() == [[7, 7]] * 2
 
 
 def test_a_resident_that_cannot_be_made(cluster: Any) -> None:
@@ -159,21 +142,10 @@ def test_who_works_is_heard_of_and_who_hangs_is_found_out(cluster: Any) -> None:
         assert_gone([pid])
 
 
-def test_backends_that_there_are_not() -> None:
-    with pytest.raises(InputError, match="'process', 'ray', got 'cloud'"):
-        Backend("cloud")
-    with pytest.raises(InputError, match="takes address"):
-        Backend("process", address="10.0.0.1:6379")
-    with pytest.raises(InputError, match="a dict such as"):
-        Backend("ray", resources=["num_gpus"])  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="at least 1 worker"):
-        WorkerGroup(Hosted, 1, num_workers=0, backend=Backend("ray"))
-
-
 def test_without_ray_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'plangym_like\[ray\]'"):
-        Backend("ray")
+        Workers(ray=True)
 
 
 def test_parcels_hold_whatever_a_nest_does() -> None:
@@ -191,4 +163,4 @@ def test_parcels_hold_whatever_a_nest_does() -> None:
     assert copy["nothing"][0].shape == (0, 4) and copy["nothing"][1] is None
     assert copy["complex"].tolist() == tree["complex"].tolist()  # type: ignore[attr-defined]
     copy["numbers"][0][0, 0] = 9
-    assert tree["numbers"][0][0, 0] == 9  # nothing was copied
+    assert tree["numbers"][0][0, 0] == 0  # read-only bytes were copied

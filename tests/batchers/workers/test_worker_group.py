@@ -12,10 +12,9 @@ import psutil
 import pytest
 import torch
 
-from plangym_like.batchers.trees import tensor_over
 from plangym_like.batchers.workers import group as worker_group
-from plangym_like.batchers.workers.backend import GroupContext, LocalWorkers
-from plangym_like.batchers.workers.group import Backend, WorkerGroup
+from plangym_like.batchers.workers.backend import GroupContext, LocalBackend, Workers
+from plangym_like.batchers.workers.group import WorkerGroup
 from plangym_like.errors import (
     ClosedError,
     InputError,
@@ -23,7 +22,6 @@ from plangym_like.errors import (
     WorkerDiedError,
     WorkerTimeoutError,
 )
-from plangym_like.vector.memory import SharedArrays
 from plangym_like.vector.tree import Leaf
 
 
@@ -34,8 +32,13 @@ class Hosted:
     def where(self) -> tuple[int, int, int]:
         return self.context.group, os.getpid(), torch.get_num_threads()
 
-    def write(self, value: int) -> None:
-        self.context.memory["board"][self.context.group] = value
+    def write(self, index: int, value: int) -> None:
+        self.context.buffer("board", index).fill_(value)
+        self.context.send("board", index)
+
+    def read(self, known: int) -> Any:
+        loaded = self.context.load("weights", known)
+        return loaded if loaded is None else (loaded[0], loaded[1]["x"].tolist())
 
     def fail(self) -> None:
         raise ZeroDivisionError("no rows")
@@ -80,7 +83,7 @@ def test_objects_are_made_with_the_settings_of_the_caller(
     torch.set_default_dtype(torch.float64)
     torch.set_float32_matmul_precision("high")
     try:
-        with WorkerGroup(Settings, 2, num_workers=num_workers) as workers:
+        with WorkerGroup(Settings, 2, Workers(num_workers)) as workers:
             for group in range(2):
                 assert workers.run(group, "read") == (2, torch.float64, "high")
     finally:
@@ -90,7 +93,7 @@ def test_objects_are_made_with_the_settings_of_the_caller(
 
 @WORKERS
 def test_every_group_is_hosted_somewhere(num_workers: int) -> None:
-    with WorkerGroup(Hosted, 4, num_workers=num_workers) as workers:
+    with WorkerGroup(Hosted, 4, Workers(num_workers)) as workers:
         places = [workers.run(group, "where") for group in range(4)]
     assert [group for group, _, _ in places] == [0, 1, 2, 3]
     assert len({pid for _, pid, _ in places}) == max(num_workers, 1)
@@ -99,34 +102,59 @@ def test_every_group_is_hosted_somewhere(num_workers: int) -> None:
 
 
 @WORKERS
-def test_memory_is_shared_with_all(num_workers: int) -> None:
-    board = SharedArrays(Leaf((3,), torch.int64), tensor_over)
-    with WorkerGroup(Hosted, 3, num_workers=num_workers) as workers:
-        workers.share("board", board)
+def test_buffers_are_read_by_the_owner(num_workers: int) -> None:
+    with WorkerGroup(Hosted, 3, Workers(num_workers)) as workers:
+        board = workers.make_buffers("board", Leaf((2,), torch.int64), 3)
         for group in range(3):
-            workers.submit(group, "write", group + 7)
+            workers.submit(group, "write", group, group + 7)
         done = [workers.wait() for _ in range(3)]
         assert sorted(job.group for job in done if job) == [0, 1, 2]
         assert workers.wait() is None
         assert workers.num_pending == 0
-    assert board.arrays.tolist() == [7, 8, 9]
+        assert [board[index].tolist() for index in range(3)] == [[7, 7], [8, 8], [9, 9]]
+
+
+@WORKERS
+def test_published_weights_are_loaded_by_their_version(num_workers: int) -> None:
+    with WorkerGroup(Hosted, 2, Workers(num_workers)) as workers:
+        tree = {"x": torch.ones(2)}
+        assert workers.publish("weights", tree) == 0
+        assert [workers.run(group, "read", -1) for group in (0, 1)] == [(0, [1.0, 1.0])] * 2
+        assert workers.run(1, "read", 0) is None
+        tree["x"] += 1
+        assert workers.publish("weights", tree) == 1
+        assert workers.run(1, "read", 0) == (1, [2.0, 2.0])
+        assert workers.publish("weights", {"x": torch.zeros(3)}) == 2
+        assert [workers.run(group, "read", 1) for group in (0, 1)] == [(2, [0.0] * 3)] * 2
 
 
 @WORKERS
 def test_jobs_of_a_group_keep_their_order(num_workers: int) -> None:
-    board = SharedArrays(Leaf((2,), torch.int64), tensor_over)
-    with WorkerGroup(Hosted, 2, num_workers=num_workers) as workers:
-        workers.share("board", board)
-        workers.submit(1, "write", 1)
-        workers.submit(0, "write", 2)
+    with WorkerGroup(Hosted, 2, Workers(num_workers)) as workers:
+        board = workers.make_buffers("board", Leaf((1,), torch.int64), 2)
+        workers.submit(1, "write", 1, 1)
+        workers.submit(0, "write", 0, 2)
         assert workers.run(1, "where")[0] == 1
-        assert board.arrays[1] == 1
-        assert [workers.wait().args for _ in range(2)] == [(1,), (2,)]  # type: ignore[union-attr]
+        assert board[1].tolist() == [1]
+        done = [workers.wait() for _ in range(2)]
+        assert [job.args for job in done if job] == [(1, 1), (0, 2)]
+
+
+def test_the_first_error_is_raised_even_if_closing_fails_too() -> None:
+    class Stubborn(Hosted):
+        def close(self) -> None:
+            raise ValueError("cannot be closed")
+
+    with WorkerGroup(Stubborn, 1, Workers(0)) as workers:
+        workers.submit(0, "fail")
+        with pytest.raises(ZeroDivisionError, match="no rows") as caught:
+            workers.wait()
+    assert any("cannot be closed" in note for note in caught.value.__notes__)
 
 
 @WORKERS
 def test_an_error_keeps_its_type_and_says_where(num_workers: int) -> None:
-    with WorkerGroup(Hosted, 2, num_workers=num_workers, name="tester") as workers:
+    with WorkerGroup(Hosted, 2, Workers(num_workers), name="tester") as workers:
         pids = workers.pids
         workers.submit(1, "fail")
         with pytest.raises(ZeroDivisionError, match="no rows") as caught:
@@ -150,7 +178,7 @@ def test_a_resident_that_cannot_be_made(num_workers: int) -> None:
             raise LookupError("no game of that name")
         return Hosted(context)
 
-    with WorkerGroup(make, 2, num_workers=num_workers) as workers:
+    with WorkerGroup(make, 2, Workers(num_workers)) as workers:
         pids = workers.pids
         workers.submit(0, "where")
         workers.submit(1, "where")
@@ -175,7 +203,7 @@ def test_a_worker_that_dies_or_hangs(
     happens: Callable[[WorkerGroup], None], error: type[Exception]
 ) -> None:
     patience = 600.0 if error is WorkerDiedError else 4.0
-    with WorkerGroup(Hosted, 2, num_workers=2, timeout=patience) as workers:
+    with WorkerGroup(Hosted, 2, Workers(2, timeout=patience)) as workers:
         pids = workers.pids
         workers.run(0, "where"), workers.run(1, "where")
         workers.submit(0, "work", 600.0)
@@ -190,14 +218,14 @@ def test_a_worker_that_dies_or_hangs(
 
 
 def test_slow_is_not_hung() -> None:
-    with WorkerGroup(Hosted, 1, num_workers=1, timeout=3.0) as workers:
+    with WorkerGroup(Hosted, 1, Workers(1, timeout=3.0)) as workers:
         assert workers.run(0, "work", 7.0) == "done"
         job = workers.submit(0, "work", 4.0)
         assert workers.wait(0.05) is None
         assert workers.wait() is job
 
 
-class StartsSlowly(LocalWorkers):
+class StartsSlowly(LocalBackend):
     """Is ready after 40 s of a clock that each `wait` moves by a second, and done 5 s later."""
 
     now = 0.0
@@ -220,15 +248,15 @@ def test_time_to_start_does_not_count_for_the_first_job(monkeypatch: pytest.Monk
 
     clock = SimpleNamespace(monotonic=lambda: started[0].now if started else 0.0)
     monkeypatch.setattr(worker_group, "time", clock)
-    backend: Any = SimpleNamespace(workers=start)
-    with WorkerGroup(Hosted, 1, timeout=30.0, backend=backend) as workers:
+    monkeypatch.setattr(worker_group, "_start", start)
+    with WorkerGroup(Hosted, 1) as workers:
         assert workers.run(0, "where")[0] == 0
     assert started[0].now == 45
 
 
 @pytest.mark.parametrize("method", ["hang", "work"])
 def test_closing_is_quick_in_the_middle_of_anything(method: str) -> None:
-    workers = WorkerGroup(Hosted, 2, num_workers=2)
+    workers = WorkerGroup(Hosted, 2, Workers(2))
     pids = workers.pids
     for group in range(2):
         workers.submit(group, method, *([600.0] if method == "work" else []))
@@ -242,8 +270,17 @@ def test_closing_is_quick_in_the_middle_of_anything(method: str) -> None:
 
 
 def test_numbers_that_make_no_sense() -> None:
-    for wrong in ({"num_groups": 0}, {"num_workers": -1}, {"timeout": 0.0}):
-        with pytest.raises(InputError):
-            WorkerGroup(Hosted, **{"num_groups": 1, **wrong})  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="start_method must be one of 'forkserver'"):
-        Backend(start_method="thread")
+    with pytest.raises(InputError):
+        WorkerGroup(Hosted, 0)
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"n": -1}, "number of workers"),
+        ({"n": 1.0}, "number of workers"),
+        ({"timeout": 0.0}, "timeout"),
+        ({"start_method": "thread"}, "start_method must be one of 'forkserver'"),
+        ({"ray": {"adress": "10.0.0.1:6379"}}, "ray takes address, .*'adress'"),
+        ({"ray": {"resources": ["num_gpus"]}}, "a dict such as"),
+        ({"n": 0, "ray": True}, "at least 1 worker"),
+    ]
+    for options, message in wrong:
+        with pytest.raises(InputError, match=message):
+            Workers(**options)
