@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
@@ -64,10 +64,9 @@ class PooledRollout(RolloutIterator):
         self._free: deque[int] = deque()
         # Parts of the next fragment; a Ctrl-C while waiting for the rest loses nothing.
         self._gathered: list[Job] = []
+        # Jobs that fill buffers, in the order of submission.
+        self._pending: deque[Job] = deque()
         self._num_dispatched = [0] * self._n_actors
-        self._num_busy = [0] * self._n_actors
-        self._turn = 0
-        self._ready: dict[tuple[int, int], Job] = {}
 
     @property
     def pids(self) -> list[int]:
@@ -89,10 +88,8 @@ class PooledRollout(RolloutIterator):
         jobs = self._gathered
         while len(jobs) < self._n_per_batch:
             with interrupts_deferred():
-                is_there = self._take_ready()
                 self._dispatch(wanted=self._n_per_batch - len(jobs))
-            if not is_there:
-                self._gather()
+            self._gather()
         self.stats.waited += time.perf_counter() - start
         buffers = [job.args[0] for job in jobs]
         records = [self._buffers[buffer] for buffer in buffers]
@@ -118,49 +115,32 @@ class PooledRollout(RolloutIterator):
         most = self._n_buffers
         if self._max_lag is not None:
             most = min(most, wanted + self._max_lag * self._n_per_batch)
-        while self._free and sum(self._num_busy) + len(self._ready) < most:
+        while self._free and len(self._pending) < most:
             if self._ordered:
                 group = sum(self._num_dispatched) % self._n_actors
             else:
+                busy = Counter(job.group for job in self._pending)
                 group = min(
                     range(self._n_actors),
-                    key=lambda group: (self._num_busy[group], self._num_dispatched[group]),
+                    key=lambda group: (busy[group], self._num_dispatched[group]),
                 )
-            self._workers.submit(group, "collect", self._free.popleft())
+            self._pending.append(self._workers.submit(group, "collect", self._free.popleft()))
             self._num_dispatched[group] += 1
-            self._num_busy[group] += 1
 
     def _gather(self) -> None:
-        """Wait until a job is done; if it has filled a buffer, note that the buffer is ready."""
-        self._workers.wait_until_done()
+        """Wait for the next buffer; discard it if it was filled with weights that are too old."""
+        wanted = self._pending[0] if self._ordered else None
+        self._workers.wait_until_done(wanted)
         with interrupts_deferred():
-            job = self._workers.wait(0.0)
+            job = self._workers.wait(0.0, wanted)
             if job is None or job.method != "collect":
                 return
-            self._num_busy[job.group] -= 1
-            done = self._num_dispatched[job.group] - self._num_busy[job.group] - 1
-            self._ready[done, job.group] = job
-
-    def _take_ready(self) -> bool:
-        """Take the next filled buffer if one is ready, and return whether one was.
-
-        A buffer that was filled with weights that are too old is discarded instead.
-        """
-        if not self._ready:
-            return False
-        turn = next(iter(self._ready))
-        if self._ordered:
-            turn = divmod(self._turn, self._n_actors)
-            if turn not in self._ready:
-                return False
-            self._turn += 1
-        job = self._ready.pop(turn)
-        if self._is_too_old(job):
-            self.stats.discarded += 1
-            self._free.append(job.args[0])
-        else:
-            self._gathered.append(job)
-        return True
+            self._pending.remove(job)
+            if self._is_too_old(job):
+                self.stats.discarded += 1
+                self._free.append(job.args[0])
+            else:
+                self._gathered.append(job)
 
     def _is_too_old(self, job: Job) -> bool:
         if self._max_lag is None:

@@ -12,7 +12,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
@@ -325,16 +325,11 @@ class HostedObjects:
             raise RuntimeError(f"an environment, actor or factory raised {error!r}") from error
 
     def close(self) -> None:
-        """Close all objects that have a ``close`` method, then raise the first error, if any."""
-        failures: list[Exception] = []
-        for hosted in self._objects.values():
-            try:
-                getattr(hosted, "close", bool)()
-            except Exception as error:
-                failures.append(error)
-        self._objects.clear()
-        if failures:
-            raise failures[0]
+        """Close all objects that have a ``close`` method, even if one raises an error."""
+        with ExitStack() as stack:
+            for hosted in reversed(self._objects.values()):
+                stack.callback(getattr(hosted, "close", bool))
+            self._objects = {}
 
 
 # In the owner's process

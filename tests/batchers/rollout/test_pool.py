@@ -218,6 +218,27 @@ def test_environments_are_closed_if_that_is_wanted(
         assert (closed.stat().st_size if closed.exists() else 0) == expected
 
 
+def test_all_environments_are_closed_even_if_one_refuses() -> None:
+    closed: list[int] = []
+    numbers = iter(range(3))
+
+    class Refusing(Count):
+        def __init__(self) -> None:
+            super().__init__()
+            self.number = next(numbers)
+
+        def close(self) -> None:
+            closed.append(self.number)
+            if self.number == 0:
+                raise ValueError("not now")
+
+    it = single.rollout(Refusing, Follower(), 5, 3, workers=0)
+    next(it)
+    with pytest.raises(ValueError, match="not now"):
+        it.close()
+    assert closed == [0, 1, 2]
+
+
 class Turtle(Count):
     """As slow as its lane's file says."""
 
