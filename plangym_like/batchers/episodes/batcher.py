@@ -9,11 +9,10 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-from tensordict import TensorDict
 
 from plangym_like.batchers.episodes.envs import VecEnv
 from plangym_like.batchers.episodes.loop import (
@@ -27,7 +26,13 @@ from plangym_like.batchers.episodes.loop import (
     buffers_name,
     first_env,
 )
-from plangym_like.batchers.episodes.trajectories import DictTensor, Trajectories, has_tensors
+from plangym_like.batchers.episodes.trajectories import (
+    DictTensor,
+    Steps,
+    Trajectories,
+    assemble,
+    has_tensors,
+)
 from plangym_like.batchers.stepping import StartStates
 from plangym_like.batchers.trees import clone_tree
 from plangym_like.batchers.workers.backend import Workers
@@ -42,15 +47,6 @@ from plangym_like.vector.tree import tree_map, with_axes
 _GLANCE_SECONDS = 1e-4
 
 
-class Steps(NamedTuple):
-    """Steps for n rows of the result, from time `start` on: `tensors` are ``(T, n, ...)``."""
-
-    rows: torch.Tensor
-    lengths: torch.Tensor
-    start: int
-    tensors: Any
-
-
 def read_part(part: Part, buffer: Any) -> Steps:
     """Return a copy of the steps that `part` describes; `buffer` is the content of its buffer."""
     lengths = torch.tensor(part.lengths)
@@ -58,40 +54,6 @@ def read_part(part: Part, buffer: Any) -> Steps:
     longest = int(lengths.max())
     tensors = tree_map(lambda steps: steps[:longest, lanes], buffer)
     return Steps(part.first_row + lanes, lengths[lanes], part.start, tensors)
-
-
-def assemble(parts: Sequence[Steps], rows: Sequence[int], args: EpisodeArgs) -> Trajectories:
-    """Return the trajectories of `rows`, in this order, padded with zeros.
-
-    Parameters
-    ----------
-    parts : sequence of Steps
-    rows : sequence of int
-        The rows to return, in ascending order.
-    args : EpisodeArgs
-        The arguments of the episodes, with one row for each of `rows`.
-    """
-    place = torch.full((max(rows) + 1,), -1)
-    place[torch.tensor(rows)] = torch.arange(len(rows))
-    lengths = torch.zeros(len(rows), dtype=torch.int64)
-    for part in parts:
-        lengths[place[part.rows]] += part.lengths
-    longest = int(lengths.max())
-    padding = torch.arange(longest) >= lengths[:, None]
-    is_padded = bool(padding.any())
-
-    def join(*tensors: torch.Tensor) -> torch.Tensor:
-        first = tensors[0]
-        whole = torch.zeros((len(rows), longest, *first.shape[2:]), dtype=first.dtype)
-        for part, steps in zip(parts, tensors, strict=True):
-            whole[place[part.rows], part.start : part.start + len(steps)] = steps.transpose(0, 1)
-        if is_padded:
-            whole.masked_fill_(padding.view(*padding.shape, *(1,) * (whole.ndim - 2)), 0)
-        return whole
-
-    steps = tree_map(join, *(part.tensors for part in parts))
-    record = TensorDict(steps, batch_size=[len(rows), longest])
-    return Trajectories(record, lengths, args.agent_info, args.env_info)
 
 
 @dataclass(slots=True)
@@ -461,7 +423,7 @@ class EpisodeBatcher(BackgroundBatcher):
     def _assembled(self, steps: list[Steps]) -> Trajectories:
         assert self._order is not None
         n_episodes, args = self._order
-        return assemble(steps, range(n_episodes), args)
+        return assemble(steps, range(n_episodes), args.agent_info, args.env_info)
 
 
 class Batcher(BackgroundBatcher):
@@ -582,7 +544,10 @@ class Batcher(BackgroundBatcher):
     def _assembled(self, steps: list[Steps]) -> Trajectories | None:
         assert self._args is not None
         rows = sorted({row for part in steps for row in part.rows.tolist()})
-        return assemble(steps, rows, self._args.rows(torch.tensor(rows))) if rows else None
+        if not rows:
+            return None
+        args = self._args.rows(torch.tensor(rows))
+        return assemble(steps, rows, args.agent_info, args.env_info)
 
 
 def checked_args(agent_info: Any, env_info: Any, states: Any) -> EpisodeArgs:

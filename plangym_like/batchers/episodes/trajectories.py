@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from tensordict import TensorDict, pad
 
 from plangym_like.batchers.trees import as_transitions, merged
 from plangym_like.errors import InputError
+from plangym_like.vector.tree import tree_map
 
 
 class DictTensor(TensorDict):  # type: ignore[no-untyped-call]
@@ -308,3 +309,51 @@ def _cat_infos(name: str, infos: list[Any]) -> Any:
     if any(given) and not all(given):
         raise InputError(f"only some of the trajectories have an {name}: {given}")
     return torch.cat(infos) if given[0] else infos[0]
+
+
+class Steps(NamedTuple):
+    """Steps for n rows of the result, from time `start` on: `tensors` are ``(T, n, ...)``."""
+
+    rows: torch.Tensor
+    lengths: torch.Tensor
+    start: int
+    tensors: Any
+
+
+def assemble(
+    parts: Sequence[Steps],
+    rows: Sequence[int],
+    agent_info: DictTensor | None,
+    env_info: DictTensor | None,
+) -> Trajectories:
+    """Return the trajectories of `rows`, in this order, padded with zeros.
+
+    Parameters
+    ----------
+    parts : sequence of Steps
+    rows : sequence of int
+        The rows to return, in ascending order.
+    agent_info, env_info : DictTensor, optional
+        With one row for each of `rows`.
+    """
+    place = torch.full((max(rows) + 1,), -1)
+    place[torch.tensor(rows)] = torch.arange(len(rows))
+    lengths = torch.zeros(len(rows), dtype=torch.int64)
+    for part in parts:
+        lengths[place[part.rows]] += part.lengths
+    longest = int(lengths.max())
+    padding = torch.arange(longest) >= lengths[:, None]
+    is_padded = bool(padding.any())
+
+    def join(*tensors: torch.Tensor) -> torch.Tensor:
+        first = tensors[0]
+        whole = torch.zeros((len(rows), longest, *first.shape[2:]), dtype=first.dtype)
+        for part, steps in zip(parts, tensors, strict=True):
+            whole[place[part.rows], part.start : part.start + len(steps)] = steps.transpose(0, 1)
+        if is_padded:
+            whole.masked_fill_(padding.view(*padding.shape, *(1,) * (whole.ndim - 2)), 0)
+        return whole
+
+    steps = tree_map(join, *(part.tensors for part in parts))
+    record = TensorDict(steps, batch_size=[len(rows), longest])
+    return Trajectories(record, lengths, agent_info, env_info)

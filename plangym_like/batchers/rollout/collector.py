@@ -15,12 +15,13 @@ from plangym_like.batchers.buffers import copy_actions, copy_fitting
 from plangym_like.batchers.randomness import GroupSeed, RandomStreams, without_trace
 from plangym_like.batchers.rollout.actor import BaseActorModule
 from plangym_like.batchers.rollout.fragment import (
+    Columns,
     FragmentBuffer,
     FragmentOptions,
+    InfoColumns,
     fragment_layout,
     without_empty_rows,
 )
-from plangym_like.batchers.rollout.infos import Columns, InfoColumns
 from plangym_like.batchers.stepping import EpisodeLanes, StartStates
 from plangym_like.batchers.trees import (
     as_tensors,
@@ -197,7 +198,7 @@ class Collector:
             The actor has changed its inputs.
         """
         before = _versions(inputs)
-        answer = method(*self._there(inputs), hx=hx)
+        answer = method(*self._on_device(inputs), hx=hx)
         if _versions(inputs) != before:
             raise InputError(
                 f"{type(self._actor).__name__} changed its inputs in place, and with them the "
@@ -205,7 +206,7 @@ class Collector:
             )
         return answer
 
-    def _there(self, tree: Any) -> Any:
+    def _on_device(self, tree: Any) -> Any:
         return tree if self._device is None else to_device(tree, self._device)
 
     def collect(self, buffer: FragmentBuffer, version: int) -> Columns:
@@ -317,7 +318,7 @@ class Collector:
         inputs = obs, row.act, row.rew, torch.zeros_like(row.fin)
         with without_trace():
             value = self._ask(self._actor.value, inputs, hx)[0].cpu()
-        return torch.where(_like(torch.from_numpy(cut), value), value, torch.zeros_like(value))
+        return torch.where(_aligned(torch.from_numpy(cut), value), value, torch.zeros_like(value))
 
     def _note_infos(self, columns: InfoColumns, t: int) -> None:
         infos, running = self.lanes.infos, self._episodes.running
@@ -348,7 +349,7 @@ def _copy(rows: Any, value: Any, name: str) -> None:
         ) from error
 
 
-def _like(flags: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+def _aligned(flags: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     return flags.reshape(*flags.shape, *(1,) * (value.ndim - flags.ndim))
 
 

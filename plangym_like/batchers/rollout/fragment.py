@@ -1,7 +1,8 @@
-"""`Fragment`: T steps of B lanes; and `FragmentBuffer`, the memory that one group fills."""
+"""`Fragment`: T steps of B lanes; the memory that each group fills, and environments' infos."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
@@ -10,9 +11,16 @@ from numpy.typing import NDArray
 
 from plangym_like.batchers.buffers import TimeBuffer
 from plangym_like.batchers.stepping import Outcome
-from plangym_like.batchers.trees import as_arrays, as_observation, as_transitions, merged, to_device
+from plangym_like.batchers.trees import (
+    as_arrays,
+    as_observation,
+    as_torch_dtype,
+    as_transitions,
+    merged,
+    to_device,
+)
 from plangym_like.errors import InputError
-from plangym_like.vector.tree import Leaf, take, tree_map, with_axes
+from plangym_like.vector.tree import Leaf, as_numbers, take, tree_map, with_axes
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -295,7 +303,7 @@ def without_empty_rows(memory: Any) -> Any:
     return {**memory, "final": {"count": count, **take(final, slice(0, int(count)))}}
 
 
-class Row(NamedTuple):
+class StepViews(NamedTuple):
     """The inputs and outputs of one step.
 
     Attributes
@@ -330,7 +338,7 @@ class FragmentBuffer:
     Attributes
     ----------
     memory : tree of Tensor
-    rows : list of Row
+    rows : list of StepViews
     last_obs : tree of Tensor ``(1, B, ...)``
         The observations after the last step.
     """
@@ -340,9 +348,9 @@ class FragmentBuffer:
         steps = TimeBuffer(memory["steps"])
         obs, tensors, arrays = TimeBuffer(memory["obs"]), steps.tensors, steps.arrays
 
-        def row(t: int) -> Row:
+        def row(t: int) -> StepViews:
             now = slice(t, t + 1)
-            return Row(
+            return StepViews(
                 obs=take(obs.tensors, now),
                 **take({name: tensors[name] for name in ("act", "rew", "fin", "actor")}, now),
                 actions=take(arrays["act"], t),
@@ -393,3 +401,138 @@ class FragmentBuffer:
 
         tree_map(keep_state, self.memory["final"]["hx"], hx)
         final["count"][0] = stop
+
+
+# Infos of environments
+
+# The keys that lead to a value in nested infos.
+Path = tuple[Any, ...]
+Columns = dict[Path, NDArray[Any]]
+
+_DTYPES = {
+    kind: np.dtype(kind)
+    for kind in (int, float, bool, np.float64, np.float32, np.int64, np.int32, np.bool_)
+}
+
+
+class InfoColumns:
+    """The numbers in the infos of T steps of B lanes.
+
+    Attributes
+    ----------
+    columns : dict of Path to array ``(T, B, ...)``
+        0 where a step's info lacks the key. The dtype holds all values by NumPy's rules of
+        promotion: 0.5 among integers makes a column of float64.
+    """
+
+    def __init__(self, num_steps: int, num_lanes: int) -> None:
+        self._size = num_steps, num_lanes
+        self.columns: Columns = {}
+
+    def note(self, infos: Mapping[Any, Any], t: int, lane: int, path: Path = ()) -> None:
+        """Write the numbers in the info of one lane at step `t`; leave out everything else.
+
+        Raises
+        ------
+        InputError
+            The shape of an array differs from an earlier one.
+        """
+        for key, value in infos.items():
+            place = (*path, key)
+            column = self.columns.get(place)
+            # The usual case, in less time than the general one.
+            if column is not None and _DTYPES.get(type(value)) is column.dtype:
+                try:
+                    column[t, lane] = value
+                    continue
+                except OverflowError:
+                    pass
+            if isinstance(value, Mapping):
+                self.note(value, t, lane, place)
+            else:
+                self._note(place, column, value, t, lane)
+
+    def _note(self, path: Path, column: NDArray[Any] | None, value: Any, t: int, lane: int) -> None:
+        array = as_numbers(value)
+        if array is None:
+            return
+        try:
+            as_torch_dtype(array.dtype)
+        except InputError:
+            return
+        if column is None:
+            column = np.zeros((*self._size, *array.shape), array.dtype)
+        elif column.shape[2:] != array.shape:
+            raise _other_shape(path, column.shape[2:], array.shape, lane)
+        column = column.astype(np.result_type(column.dtype, array.dtype), copy=False)
+        column[t, lane] = array
+        self.columns[path] = column
+
+
+class FragmentInfos:
+    """Joins the columns of groups, in the owner's process.
+
+    A key is present from the first fragment in which it occurs, and dtypes never become narrower.
+    """
+
+    def __init__(self) -> None:
+        # For each key, zeros in the form of one value.
+        self._known: Columns = {}
+
+    def join(self, groups: Sequence[Columns], num_steps: int, num_lanes: int) -> dict[Any, Any]:
+        """Return the infos of all groups as a tree of tensors ``(T, B, ...)``.
+
+        Parameters
+        ----------
+        groups : sequence of dict
+            The `InfoColumns.columns` of each group.
+        num_steps, num_lanes : int
+            T, and the number of lanes of each group.
+
+        Raises
+        ------
+        InputError
+            The shapes of two groups or fragments differ, or a key leads to a number here and to
+            more keys there.
+        """
+        for columns in groups:
+            for path, column in columns.items():
+                known = self._known.get(path, np.zeros(column.shape[2:], column.dtype))
+                if known.shape != column.shape[2:]:
+                    raise _other_shape(path, known.shape, column.shape[2:])
+                self._known[path] = known.astype(np.result_type(known.dtype, column.dtype))
+        tree: dict[Any, Any] = {}
+        for path, known in self._known.items():
+            parts = [
+                columns[path]
+                if path in columns
+                else np.zeros((num_steps, num_lanes, *known.shape), known.dtype)
+                for columns in groups
+            ]
+            whole = np.concatenate(parts, 1).astype(known.dtype, copy=False)
+            _put(tree, path, torch.from_numpy(whole))
+        return tree
+
+
+def _put(tree: Any, path: Path, value: torch.Tensor) -> None:
+    for key in path[:-1]:
+        if isinstance(tree, dict):
+            tree = tree.setdefault(key, {})
+    if not isinstance(tree, dict) or isinstance(tree.get(path[-1]), dict):
+        raise InputError(
+            f"the info {_named(path)} is a number in one step and a dict in another: keep one "
+            "kind, or give infos=False"
+        )
+    tree[path[-1]] = value
+
+
+def _other_shape(path: Path, first: Any, now: Any, lane: int | None = None) -> InputError:
+    owner = "the" if lane is None else f"lane {lane}'s"
+    return InputError(
+        f"{owner} info {_named(path)} had the shape {tuple(first)} before, and {tuple(now)} now. A "
+        "fragment holds arrays of one shape: keep the shape, or give infos=False"
+    )
+
+
+def _named(path: Path) -> str:
+    return repr(path[0]) + "".join(f"[{key!r}]" for key in path[1:])

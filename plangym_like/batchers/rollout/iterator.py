@@ -1,4 +1,4 @@
-"""`RolloutIterator`: an endless iterator of fragments; `Delivery` makes them from buffers."""
+"""`RolloutIterator`: an endless iterator of fragments; `FragmentAssembler` makes the fragments."""
 
 from __future__ import annotations
 
@@ -9,14 +9,21 @@ from typing import Any, Self
 
 import torch
 
-from plangym_like.batchers.rollout.fragment import Final, Fragment, FragmentOptions, Inputs, State
-from plangym_like.batchers.rollout.infos import Columns, FragmentInfos
+from plangym_like.batchers.rollout.fragment import (
+    Columns,
+    Final,
+    Fragment,
+    FragmentInfos,
+    FragmentOptions,
+    Inputs,
+    State,
+)
 from plangym_like.batchers.workers.group import Closable
 from plangym_like.errors import InputError
 from plangym_like.vector.tree import take, tree_map
 
 
-class Delivery:
+class FragmentAssembler:
     """Joins buffers and copies them to a device.
 
     For a GPU, buffers are joined in page-locked memory and copied from there asynchronously. Torch
@@ -51,7 +58,7 @@ class Delivery:
         self._options = options
         self._infos = FragmentInfos()
 
-    def deliver(self, memories: Sequence[Any], infos: Sequence[Columns]) -> Fragment:
+    def assemble(self, memories: Sequence[Any], infos: Sequence[Columns]) -> Fragment:
         """Return one fragment, in new memory, with the lanes of all buffers side by side.
 
         Parameters

@@ -16,7 +16,7 @@ from plangym_like.batchers.randomness import seed_groups
 from plangym_like.batchers.rollout.actor import BaseActorModule, check_actor
 from plangym_like.batchers.rollout.collector import ACTOR, BUFFERS, RolloutPlan, RolloutWorker
 from plangym_like.batchers.rollout.fragment import Fragment, FragmentOptions
-from plangym_like.batchers.rollout.iterator import Delivery, RolloutIterator
+from plangym_like.batchers.rollout.iterator import FragmentAssembler, RolloutIterator
 from plangym_like.batchers.stepping import StartStates
 from plangym_like.batchers.weights import ActorWeights
 from plangym_like.batchers.workers.backend import Workers
@@ -34,7 +34,7 @@ class PooledRollout(RolloutIterator):
         self,
         actor: BaseActorModule,
         plan: RolloutPlan,
-        delivery: Delivery,
+        assembler: FragmentAssembler,
         workers: Workers,
         *,
         n_buffers: int,
@@ -46,7 +46,7 @@ class PooledRollout(RolloutIterator):
         self._n_actors, self._n_per_batch = len(plan.seeds), n_per_batch
         self._n_buffers = n_buffers
         self._ordered, self._max_lag = ordered, max_lag
-        self._delivery = delivery
+        self._assembler = assembler
         self._weights = ActorWeights(actor)
         self._workers = WorkerGroup(
             partial(RolloutWorker, plan),
@@ -93,7 +93,7 @@ class PooledRollout(RolloutIterator):
         self.stats.waited += time.perf_counter() - start
         buffers = [job.args[0] for job in jobs]
         records = [self._buffers[buffer] for buffer in buffers]
-        fragment = self._delivery.deliver(records, [job.result for job in jobs])
+        fragment = self._assembler.assemble(records, [job.result for job in jobs])
         with interrupts_deferred():
             self._free.extend(buffers)
             self._gathered = []
@@ -279,7 +279,7 @@ def rollout(
         RolloutPlan(
             factory, deepcopy(actor).cpu(), options, n_per_actor, seeds, starts, close=close
         ),
-        Delivery(options, device=device, pinned=pinned),
+        FragmentAssembler(options, device=device, pinned=pinned),
         where,
         n_buffers=n_buffers,
         n_per_batch=n_per_batch,

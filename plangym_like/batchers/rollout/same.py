@@ -13,7 +13,7 @@ from plangym_like.batchers.randomness import GroupSeed, RandomStreams, seed_grou
 from plangym_like.batchers.rollout.actor import BaseActorModule, check_actor
 from plangym_like.batchers.rollout.collector import Collector
 from plangym_like.batchers.rollout.fragment import Fragment, FragmentBuffer, FragmentOptions
-from plangym_like.batchers.rollout.iterator import Delivery, RolloutIterator
+from plangym_like.batchers.rollout.iterator import FragmentAssembler, RolloutIterator
 from plangym_like.batchers.stepping import StartStates
 from plangym_like.batchers.trees import empty
 from plangym_like.batchers.weights import ActorWeights
@@ -95,16 +95,18 @@ def rollout(
         states=starts,
         device=None if place.type == "cpu" else place,
     )
-    return SameRollout(actor, collector, Delivery(options, device=place))
+    return SameRollout(actor, collector, FragmentAssembler(options, device=place))
 
 
 class SameRollout(RolloutIterator):
     """The iterator that `rollout` returns."""
 
-    def __init__(self, actor: BaseActorModule, collector: Collector, delivery: Delivery) -> None:
+    def __init__(
+        self, actor: BaseActorModule, collector: Collector, assembler: FragmentAssembler
+    ) -> None:
         super().__init__()
         self._collector = collector
-        self._delivery = delivery
+        self._assembler = assembler
         self._buffer: FragmentBuffer | None = None
         self._weights = ActorWeights(actor)
 
@@ -114,7 +116,7 @@ class SameRollout(RolloutIterator):
         self._weights.update()
         self.stats.version = self._weights.version
         infos = self._collector.collect(self._buffer, self.stats.version)
-        return self._delivery.deliver([self._buffer.memory], [infos])
+        return self._assembler.assemble([self._buffer.memory], [infos])
 
     def _close(self) -> None:
         self._buffer = None

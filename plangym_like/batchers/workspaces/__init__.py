@@ -12,7 +12,8 @@ from plangym_like.batchers.workspaces.agents import (
     TemporalAgent,
 )
 from plangym_like.batchers.workspaces.gym_agent import ParallelGymAgent, make_env
-from plangym_like.batchers.workspaces.workspace import ReplayBuffer, Workspace
+from plangym_like.batchers.workspaces.replay import ReplayBuffer
+from plangym_like.batchers.workspaces.workspace import Workspace
 
 __all__ = [
     "Agent",

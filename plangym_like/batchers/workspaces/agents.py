@@ -48,19 +48,19 @@ class Agent(nn.Module):
     def get(self, index: str | tuple[str, int]) -> Tensor:
         """Return a variable ``[T, B, ...]``; for ``(name, t)``, return its row t, ``[B, ...]``."""
         if isinstance(index, str):
-            return self._board().get_full(index)
-        return self._board().get(*index)
+            return self._current_workspace().get_full(index)
+        return self._current_workspace().get(*index)
 
     def set(self, index: str | tuple[str, int], value: Tensor) -> None:
         """Write a variable ``[T, B, ...]``; for ``(name, t)``, write its row t, ``[B, ...]``."""
         if isinstance(index, str):
-            self._board().set_full(index, value)
+            self._current_workspace().set_full(index, value)
         else:
-            self._board().set(*index, value)
+            self._current_workspace().set(*index, value)
 
     def get_time_truncated(self, var_name: str, from_time: int, to_time: int) -> Tensor:
         """Return the rows ``from_time:to_time`` of one variable."""
-        return self._board().get_time_truncated(var_name, from_time, to_time)
+        return self._current_workspace().get_time_truncated(var_name, from_time, to_time)
 
     def seed(self, seed: int) -> Self:
         """Seed the agent's random generators; by default, this does nothing."""
@@ -90,7 +90,7 @@ class Agent(nn.Module):
         """Return each agent called `name` among this agent and the agents inside it."""
         return [each for each in self.modules() if isinstance(each, Agent) and each.name == name]
 
-    def _board(self) -> Workspace:
+    def _current_workspace(self) -> Workspace:
         if self.workspace is None:
             raise InputError(
                 f"{type(self).__name__} has no workspace now: get and set work only while the "

@@ -65,7 +65,7 @@ MEASURES = {
 }
 
 
-class Row(NamedTuple):
+class EpisodeRow(NamedTuple):
     """One row for all lanes: `obs`, a tree of arrays ``(B, ...)``, and the fields in `MEASURES`."""
 
     obs: Any
@@ -78,7 +78,7 @@ class Row(NamedTuple):
 
 
 class EpisodeRows:
-    """Steps lanes, and writes each step into a `Row`, whose arrays must hold zeros beforehand.
+    """Steps lanes, and writes each step into an `EpisodeRow`, whose arrays must hold zeros before.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ class EpisodeRows:
 
     Attributes
     ----------
-    last : Row or None
+    last : EpisodeRow or None
         The last row that was written; ``None`` if a step or reset was not finished.
     keeps_last : bool
         Whether rows hold the last observations of episodes.
@@ -103,7 +103,7 @@ class EpisodeRows:
     def __init__(self, lanes: Lanes, *, autoreset: bool, include_last_state: bool) -> None:
         self.lanes = lanes
         self.keeps_last = include_last_state or not autoreset
-        self.last: Row | None = None
+        self.last: EpisodeRow | None = None
         self._autoreset = autoreset
         self._episodes = EpisodeLanes(lanes)
         self.done = np.zeros(lanes.num_lanes, bool)
@@ -121,7 +121,7 @@ class EpisodeRows:
         self,
         seeds: Sequence[int] | None,
         states: StartStates | None,
-        blank: Callable[[], Row],
+        blank: Callable[[], EpisodeRow],
     ) -> None:
         """Begin an episode in every lane; see `EpisodeLanes.begin`.
 
@@ -138,7 +138,7 @@ class EpisodeRows:
         self._returns.fill(0.0)
         self.last = row
 
-    def step(self, actions: Any, row: Row) -> None:
+    def step(self, actions: Any, row: EpisodeRow) -> None:
         """Step the lanes whose episodes have not ended; the others begin an episode or wait."""
         # `last` stays None if a lane raises, since some of the others have been stepped already.
         last, self.last = self.last, None
@@ -310,7 +310,7 @@ class ParallelGymAgent(Agent):
         ActionError
             The actions at t - 1 do not have the shape or dtype that the environments take.
         """
-        workspace, rows = self._board(), self._rows
+        workspace, rows = self._current_workspace(), self._rows
         ended = rows.done.copy()
         if t == 0:
             self._rewind(workspace, t)
@@ -355,7 +355,7 @@ class ParallelGymAgent(Agent):
             "Continue where they are, or begin at time 0"
         )
 
-    def _equals(self, last: Row, workspace: Workspace, t: int) -> bool:
+    def _equals(self, last: EpisodeRow, workspace: Workspace, t: int) -> bool:
         """Return whether the row of time `t` equals `last`.
 
         In the workspace in which `last` was written, only the numbers of steps are compared: its
@@ -372,8 +372,8 @@ class ParallelGymAgent(Agent):
                 return False
         return True
 
-    def _blank(self, workspace: Workspace, t: int) -> Row:
-        """Return the `Row` into which the results of time `t` are to be written."""
+    def _blank(self, workspace: Workspace, t: int) -> EpisodeRow:
+        """Return the `EpisodeRow` into which the results of time `t` are to be written."""
         buffer = self._buffer
         if buffer is None or self._start + buffer.num_steps != t or self._whose() is not workspace:
             buffer = self._buffer = self._new_buffer(workspace, t)
@@ -384,9 +384,9 @@ class ParallelGymAgent(Agent):
         arrays = buffer.row(buffer.num_steps)
         observation = self._rows.lanes.observation_layout
         if is_leaf(observation):
-            return Row(*arrays)
+            return EpisodeRow(*arrays)
         parts = iter(arrays)
-        return Row(tree_unflatten(observation, parts), *parts)
+        return EpisodeRow(tree_unflatten(observation, parts), *parts)
 
     def _new_buffer(self, workspace: Workspace, t: int) -> TimeBuffer:
         """Return a buffer for the rows from `t` on, with the earlier rows if they fit into it."""
