@@ -362,6 +362,17 @@ def test_an_actor_may_assign_its_buffers(n_workers: int) -> None:
                 actor.weight += 1.0
 
 
+def test_weights_may_be_inference_tensors() -> None:
+    """They do not count their changes, so weights are compared."""
+    with torch.inference_mode():
+        actor = Follower()
+    with same.rollout([Count()], actor, 5) as it:
+        assert next(it).version.tolist() == [0]
+        with torch.inference_mode():
+            actor.weight.add_(1)
+        assert next(it).version.tolist() == [1]
+
+
 def test_a_lag_is_never_exceeded() -> None:
     actor = Follower()
     for max_lag in (0, 1, 3):
