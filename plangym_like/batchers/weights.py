@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -60,6 +61,12 @@ class VersionedTree:
         with self._locked(is_writer=False):
             version = int(self._version)
             return None if version == known else (version, clone_tree(self.tree))
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = -1
 
     @contextmanager
     def _locked(self, *, is_writer: bool, timeout: float | None = None) -> Iterator[None]:

@@ -298,6 +298,8 @@ class HostedObjects:
         if kind == "control":
             self.memory.control = tree
         elif kind == "published":
+            if name in self.memory.published:
+                self.memory.published[name].close()
             self.memory.published[name] = VersionedTree(tree, lock)
         else:
             count = len(tree_leaves(tree)[0])

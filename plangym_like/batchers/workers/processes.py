@@ -43,7 +43,7 @@ class ProcessBackend(Backend):
         start_method = hosting.workers.start_method
         self.num_workers = hosting.count_workers(len(os.sched_getaffinity(0)))
         self._memories: list[SharedArrays] = []
-        self._published: dict[str, VersionedTree] = {}
+        self._published: dict[str, tuple[SharedArrays, VersionedTree]] = {}
         self._workers: list[WorkerHandle] = []
         self._pool = WorkerPool(self._workers, counts=Stats())
         try:
@@ -88,12 +88,16 @@ class ProcessBackend(Backend):
         return self._workers[worker].ready
 
     def publish(self, name: str, tree: Any, version: int) -> None:
-        layout = layout_of_tensors(tree)
-        target = self._published.get(name)
-        if target is None or layout_of_tensors(target.tree) != layout:
-            memory = {"version": Leaf((1,), torch.int64), "tree": layout}
-            shared = self._share("published", name, memory)
-            target = self._published[name] = VersionedTree(shared.arrays, shared.fd)
+        layout = {"version": Leaf((1,), torch.int64), "tree": layout_of_tensors(tree)}
+        shared, target = self._published.get(name, (None, None))
+        if shared is not None and shared.layout != layout:
+            self._memories.remove(shared)
+            shared.close()
+            target = None
+        if target is None:
+            shared = self._share("published", name, layout)
+            target = VersionedTree(shared.arrays, shared.fd)
+            self._published[name] = shared, target
         target.write(tree, version, self.hosting.workers.timeout)
 
     def make_buffers(self, name: str, layout: Any, count: int) -> Any:

@@ -140,6 +140,16 @@ def test_jobs_of_a_group_keep_their_order(num_workers: int) -> None:
         assert [job.args for job in done if job] == [(1, 1), (0, 2)]
 
 
+def test_weights_of_changing_shapes_leave_no_descriptors() -> None:
+    with WorkerGroup(Hosted, 1, Workers(1)) as workers:
+        counts = []
+        for size in range(1, 6):
+            version = workers.publish("weights", {"x": torch.ones(size)})
+            assert workers.run(0, "read", -1) == (version, [1.0] * size)
+            counts.append([psutil.Process(pid).num_fds() for pid in (os.getpid(), *workers.pids)])
+    assert counts[1:] == counts[1:2] * 4
+
+
 def test_the_first_error_is_raised_even_if_closing_fails_too() -> None:
     class Stubborn(Hosted):
         def close(self) -> None:
