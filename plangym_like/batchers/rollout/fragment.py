@@ -441,7 +441,7 @@ class InfoColumns:
             place = (*path, key)
             column = self.columns.get(place)
             # The usual case, in less time than the general one.
-            if column is not None and _DTYPES.get(type(value)) is column.dtype:
+            if column is not None and column.ndim == 2 and _DTYPES.get(type(value)) is column.dtype:
                 try:
                     column[t, lane] = value
                     continue

@@ -311,6 +311,14 @@ def test_an_info_of_another_shape_is_an_error(make: Make) -> None:
         _infos(make, says, {"seen": np.zeros(3)})
 
 
+def test_a_number_is_never_spread_over_an_array() -> None:
+    def says(index: int) -> dict[str, Any]:
+        return {"seen": 1.0 if index > 3 else np.zeros(3)}
+
+    with pytest.raises(InputError, match=r"info 'seen' had the shape \(3,\).*\(\) now"):
+        _infos(_same, says, {})
+
+
 def test_a_key_is_a_number_or_a_dict() -> None:
     def says(index: int) -> dict[str, Any]:
         return {"x": 1 if index < 4 else {"y": 2}}
