@@ -119,11 +119,6 @@ class WorkerGroup:
         """The process ids of the workers, each valid on the machine where the worker runs."""
         return self._workers.pids
 
-    @property
-    def num_pending(self) -> int:
-        """The number of jobs that `wait` has not returned yet."""
-        return len(self._jobs)
-
     def publish(self, name: str, tree: Any) -> int:
         """Let hosted objects load the tree of tensors `tree` by ``context.load(name)``.
 
