@@ -159,7 +159,7 @@ def test_the_import_is_light() -> None:
 
 def test_workers_of_rollouts_start_without_tensordict() -> None:
     # Its import takes over a second, in every worker.
-    code = "import plangym_like.batchers.rollout.rollout_worker, sys; print(*sys.modules)"
+    code = "import plangym_like.batchers.rollout.collector, sys; print(*sys.modules)"
     answer = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )

@@ -23,7 +23,7 @@ def open_job(job: Job, *, workers: int, critic: bool = False) -> Work:
         n_per_actor=job.count // workers,
         n_buffers=2 * workers,
         n_per_batch=workers,
-        n_workers=workers,
+        workers=workers,
         seed=0,
     )
 

@@ -4,9 +4,8 @@
 ``batchers.episodes``     whole episodes on demand
 ``batchers.workspaces``   agents that read and write the tensors of one workspace
 
-They share `EpisodeLanes`, `TimeBuffer`, `StartStates`, `Closable` and `batchers.engine`, and do not
-import each other. Outside this folder, only the torchrl adapters in `plangym_like.vector` import
-torch.
+They share lanes (`stepping`), memory (`buffers`), weights and workers, and do not import each
+other. Outside this folder, only the torchrl adapters in `plangym_like.vector` import torch.
 """
 
 from __future__ import annotations
@@ -15,5 +14,9 @@ from plangym_like.support.lazy_imports import needs_extra
 
 with needs_extra("plangym_like.batchers needs torch", "torch", "torch"):
     import torch
+
+from plangym_like.batchers.workers.backend import Workers
+
+__all__ = ["Workers"]
 
 del torch

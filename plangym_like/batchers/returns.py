@@ -36,7 +36,7 @@ import torch
 from numpy.typing import NDArray
 from torch import as_tensor
 
-from plangym_like.batchers.sampling import multinomial
+from plangym_like.batchers.randomness import multinomial
 from plangym_like.errors import InputError
 
 Array = NDArray[Any]
@@ -137,7 +137,7 @@ def pyt_gae(
     tensor([1.5000, 1.0000, 6.0000])
     """
     deltas = pyt_deltas(rew, fin, val, gamma=gamma, bootstrap=bootstrap)
-    return _accumulate(deltas, _carry(torch.full_like(deltas, gamma * C), fin), _nothing(deltas))
+    return _accumulate(deltas, _carry(torch.full_like(deltas, gamma * C), fin), _zero_step(deltas))
 
 
 @torch.no_grad()
@@ -167,7 +167,7 @@ def pyt_vtrace(
     """
     deltas = pyt_deltas(rew, fin, val, gamma=gamma, bootstrap=bootstrap, omega=omega, r_bar=r_bar)
     rew, val, _, see = _operands(rew, val, bootstrap, omega, c_bar)
-    return val + _accumulate(deltas, _carry(see * gamma, fin), _nothing(deltas))
+    return val + _accumulate(deltas, _carry(see * gamma, fin), _zero_step(deltas))
 
 
 @torch.no_grad()
@@ -259,25 +259,25 @@ def _operands(
         dtype = torch.get_default_dtype()
     widest = max(given, key=lambda steps: steps.ndim)
     first, second = (
-        _like(steps, widest, name).to(dtype).expand(widest.shape)
+        _aligned(steps, widest, name).to(dtype).expand(widest.shape)
         for steps, name in zip(given, ("rew", "val"), strict=True)
     )
     weights = torch.ones_like(first)
     if omega is not None:
         ratio = omega.to(dtype).exp()
-        weights = _like(ratio if limit is None else ratio.clamp(max=limit), first, "omega")
+        weights = _aligned(ratio if limit is None else ratio.clamp(max=limit), first, "omega")
         weights = weights.expand(first.shape)
     step = first.shape[1:]
     after = after.to(first.device, dtype)
     if after.ndim and after.shape != step[: after.ndim] and len(after) == 1:
         after = after[0]
-    return first, second, _like(after, first.new_empty(step), "bootstrap").expand(step), weights
+    return first, second, _aligned(after, first.new_empty(step), "bootstrap").expand(step), weights
 
 
 def _carry(weights: torch.Tensor, fin: torch.Tensor) -> torch.Tensor:
     """Return `weights`, with 0 at the steps that ended an episode."""
     ended = torch.as_tensor(fin, device=weights.device).bool()
-    return weights.masked_fill(_like(ended, weights, "fin"), 0.0)
+    return weights.masked_fill(_aligned(ended, weights, "fin"), 0.0)
 
 
 def _carried(carry: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
@@ -285,11 +285,11 @@ def _carried(carry: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
     return carry * following.masked_fill(carry == 0, 0.0)
 
 
-def _nothing(steps: torch.Tensor) -> torch.Tensor:
+def _zero_step(steps: torch.Tensor) -> torch.Tensor:
     return steps.new_zeros(steps.shape[1:])
 
 
-def _like(steps: torch.Tensor, other: torch.Tensor, name: str) -> torch.Tensor:
+def _aligned(steps: torch.Tensor, other: torch.Tensor, name: str) -> torch.Tensor:
     """Return `steps` with axes of length 1 appended, so that it broadcasts with `other`.
 
     Raises

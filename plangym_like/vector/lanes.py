@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import operator
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeGuard
@@ -441,9 +442,10 @@ class Lanes(abc.ABC):
         return range(self.num_lanes) if lanes is None else [int(lane) for lane in lanes]
 
     def close(self) -> None:
-        """Close the environments."""
-        for env in self.envs:
-            env.close()
+        """Close all environments, even if one raises an error."""
+        with ExitStack() as stack:
+            for env in reversed(self.envs):
+                stack.callback(env.close)
 
 
 def last_user(env: Any) -> Lanes | None:

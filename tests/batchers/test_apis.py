@@ -1,4 +1,4 @@
-"""Each of the three APIs uses the engine and no other API: it works without the other two."""
+"""Each of the three APIs uses the workers and no other API: it works without the other two."""
 
 import ast
 import os
@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 BATCHERS = ROOT / "plangym_like" / "batchers"
 APIS = sorted(
-    path.parent.name for path in BATCHERS.glob("*/__init__.py") if path.parent.name != "engine"
+    path.parent.name for path in BATCHERS.glob("*/__init__.py") if path.parent.name != "workers"
 )
 TESTED = [api for api in APIS if (ROOT / "tests" / "batchers" / api).is_dir()]
 
@@ -28,8 +28,8 @@ def _imports(path: Path) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("folder", [*APIS, "engine"])
-def test_neither_apis_nor_engine_import_another_api(folder: str) -> None:
+@pytest.mark.parametrize("folder", [*APIS, "workers"])
+def test_neither_apis_nor_workers_import_another_api(folder: str) -> None:
     others = tuple(f"plangym_like.batchers.{api}" for api in APIS if api != folder)
     files = [
         *(BATCHERS / folder).rglob("*.py"),

@@ -58,7 +58,7 @@ def patched(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("n_workers", [0, 2])
 def test_rollouts(patched: bool, source: Any, n_workers: int) -> None:
     sizes = {"n_actors": 2, "n_per_actor": 1, "n_buffers": 2, "n_per_batch": 1}
-    with multi.rollout(source, Still(), 3, **sizes, n_workers=n_workers) as fragments:
+    with multi.rollout(source, Still(), 3, **sizes, workers=n_workers) as fragments:
         if patched and n_workers:
             with pytest.raises(DifferentWorkerError, match="changed an imported module") as caught:
                 next(fragments)
@@ -71,7 +71,7 @@ def test_rollouts(patched: bool, source: Any, n_workers: int) -> None:
 
 def test_forked_workers_have_the_changes(patched: bool) -> None:
     sizes = {"n_actors": 2, "n_per_actor": 1, "n_buffers": 2, "n_per_batch": 1}
-    with multi.rollout(hopper, Still(), 3, **sizes, n_workers=2, start_method="fork") as fragments:
+    with multi.rollout(hopper, Still(), 3, **sizes, workers=2, start_method="fork") as fragments:
         assert ((next(fragments).state.rew > 1.5) == patched).all()
 
 

@@ -10,7 +10,7 @@ import torch
 from counting import Follower
 from gymnasium import spaces
 
-from plangym_like.batchers.engine.tensor_fitting import as_actions
+from plangym_like.batchers.buffers import as_actions
 from plangym_like.batchers.rollout import evaluate, multi, same
 from plangym_like.batchers.workspaces import ParallelGymAgent, Workspace
 from plangym_like.errors import (
@@ -122,7 +122,7 @@ def test_it_is_so_wherever_lanes_are_stepped(at: int) -> None:
 
     ways: list[Callable[[], Any]] = [
         lambda: next(same.rollout([factory()], Follower(), 5)),
-        lambda: next(multi.rollout(factory, Follower(), 5, 1, 2, 2, 1, n_workers=0)),
+        lambda: next(multi.rollout(factory, Follower(), 5, 1, 2, 2, 1, workers=0)),
         lambda: evaluate([factory()], Follower(), n_steps=5),
         in_a_workspace,
     ]

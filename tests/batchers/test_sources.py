@@ -41,8 +41,8 @@ def _rollouts(source: Any) -> list[Any]:
     played = []
     for rollout in (
         same.rollout([_new(source) for _ in range(2)], Ones(), 30, seed=3),
-        single.rollout(source, Ones(), 30, 2, n_workers=0, seed=3),
-        multi.rollout(source, Ones(), 30, 1, 2, 2, 1, n_workers=1, seed=3),
+        single.rollout(source, Ones(), 30, 2, workers=0, seed=3),
+        multi.rollout(source, Ones(), 30, 1, 2, 2, 1, workers=1, seed=3),
     ):
         with rollout:
             for _ in range(2):
@@ -109,7 +109,7 @@ def test_infos_are_those_of_the_environment() -> None:
     columns = []
     for source in ("Hopper-v5", lambda: gymnasium.make("Hopper-v5")):
         actor = _Still()
-        with single.rollout(source, actor, 5, 2, n_workers=0, seed=3) as rollout:
+        with single.rollout(source, actor, 5, 2, workers=0, seed=3) as rollout:
             columns.append(next(rollout).env)
     first, second = columns
     assert first.keys() == second.keys() and "n_step" not in first

@@ -13,7 +13,7 @@ import plangym_like
 from plangym_like.batchers import episodes, workspaces
 from plangym_like.batchers.episodes import DictTensor
 from plangym_like.batchers.rollout import BaseActorModule, evaluate, multi, same, single
-from plangym_like.batchers.start_states import StartStates
+from plangym_like.batchers.stepping import StartStates
 from plangym_like.errors import InputError, SnapshotError, StateMismatchError
 
 IDS = pytest.mark.parametrize("env_id", ["CartPole-v1", TAXI, "Pendulum-v1"])
@@ -71,7 +71,7 @@ def test_rollouts(env_id: str, n_workers: int) -> None:
     options: dict[str, Any] = {"seed": 0, "states": states, "ordered": True}
     sizes = {"n_actors": 2, "n_per_actor": 2, "n_buffers": 2, "n_per_batch": 2}
     actor = idle(env_id)
-    with multi.rollout(maker(env_id), actor, 3, **sizes, n_workers=n_workers, **options) as it:
+    with multi.rollout(maker(env_id), actor, 3, **sizes, workers=n_workers, **options) as it:
         fragment = next(it)
     assert np.array_equal(fragment.state.obs[0], states[1])
     assert np.array_equal(fragment.state.obs[1], after.obs)
@@ -83,7 +83,7 @@ def test_the_other_rollouts_and_evaluate() -> None:
     states, after = branch("CartPole-v1")
     actor = idle("CartPole-v1")
     make = maker("CartPole-v1")
-    with single.rollout(make, actor, 3, COUNT, seed=0, states=states, n_workers=0) as it:
+    with single.rollout(make, actor, 3, COUNT, seed=0, states=states, workers=0) as it:
         one = next(it)
     with same.rollout([make() for _ in range(COUNT)], actor, 3, seed=0, states=states) as it:
         other = next(it)
@@ -162,7 +162,7 @@ def test_workspaces(env_id: str) -> None:
 def test_lanes_that_begin_in_one_state_go_on_with_different_episodes(seed: int | None) -> None:
     (rows, obs), _ = branch("CartPole-v1")
     states = rows[:1].repeat(COUNT, 0), obs[:1].repeat(COUNT, 0)
-    options: dict[str, Any] = {"seed": seed, "states": states, "n_workers": 0}
+    options: dict[str, Any] = {"seed": seed, "states": states, "workers": 0}
 
     def beginnings() -> Any:
         with multi.rollout(

@@ -9,6 +9,7 @@ import torch
 from small_envs import Nested
 
 from plangym_like.batchers.episodes import Agent, DictTensor, EpisodeBatcher, GymEnv, Trajectories
+from plangym_like.batchers.randomness import seed_groups
 from plangym_like.batchers.rollout import BaseActorModule, same
 from plangym_like.errors import InputError
 
@@ -122,6 +123,7 @@ def test_episodes_hold_the_transitions() -> None:
     steps = trajectories.to_tensordict()
     assert steps.batch_size == (2, trajectories.n_timesteps)
     assert torch.equal(steps["mask"], trajectories.mask())
+    ((_, seeds),) = seed_groups(7, [2])
     for row, length in enumerate(trajectories.lengths.tolist()):
-        _check_against_gymnasium(steps[row, :length], 7 + row)
+        _check_against_gymnasium(steps[row, :length], seeds[row])
         assert np.count_nonzero(steps["next", "reward"][row, length:]) == 0

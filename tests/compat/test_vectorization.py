@@ -228,3 +228,22 @@ def test_there_is_one_state_for_each_action() -> None:
         assert len(env.step_batch([0, 1], [state, state])[0]) == 2
     finally:
         env.close()
+
+
+def test_frameskip_and_autoreset_may_be_changed_in_workers_too() -> None:
+    env: Any = plangym.make("CartPole-v1", n_workers=2)
+    single: Any = ClassicControl("CartPole-v1", frameskip=4)
+    try:
+        state, *_ = env.reset()
+        env.step_batch([0, 1])  # in workers, which begin in the same state
+        env.set_state(state)
+        env.frameskip, env.autoreset = 4, False
+        assert (env.frameskip, env.plan_env.frameskip, env.plan_env.autoreset) == (4, 4, False)
+        expected = single.step_batch([0, 1], [state] * 2)
+        for found in (env.step_batch([0, 1], [state] * 2), env.step_batch([0, 1])):
+            assert found[-4] == expected[-4] == [4.0, 4.0]
+        clone = env.clone(delay_setup=True)
+        assert (clone.frameskip, clone.autoreset) == (4, False)
+    finally:
+        env.close()
+        single.close()

@@ -8,14 +8,15 @@
 - `replay_agent`: computes an agent's outputs again, with gradients
 """
 
-from plangym_like.batchers.episodes.agent import Agent
-from plangym_like.batchers.episodes.batcher import Batcher
-from plangym_like.batchers.episodes.dict_tensor import DictTensor, masked_dicttensor, masked_tensor
-from plangym_like.batchers.episodes.episode_batcher import EpisodeBatcher
-from plangym_like.batchers.episodes.gym_env import GymEnv, GymInfEnv
-from plangym_like.batchers.episodes.replay_agent import replay_agent
-from plangym_like.batchers.episodes.trajectories import Trajectories
-from plangym_like.batchers.episodes.vec_env import VecEnv
+from plangym_like.batchers.episodes.agent import Agent, replay_agent
+from plangym_like.batchers.episodes.batcher import Batcher, EpisodeBatcher
+from plangym_like.batchers.episodes.envs import GymEnv, GymInfEnv, VecEnv
+from plangym_like.batchers.episodes.trajectories import (
+    DictTensor,
+    Trajectories,
+    masked_dicttensor,
+    masked_tensor,
+)
 
 __all__ = [
     "Agent",

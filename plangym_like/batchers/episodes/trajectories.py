@@ -1,16 +1,142 @@
-"""`Trajectories`: the episodes, or parts of episodes, that batchers return."""
+"""`Trajectories`: the episodes that batchers return; `DictTensor`: the arguments of agents."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Self
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, Self
 
 import torch
-from tensordict import TensorDict
+from tensordict import TensorDict, pad
 
-from plangym_like.batchers.episodes.dict_tensor import DictTensor, has_tensors
-from plangym_like.batchers.tensordicts import as_transitions, merged
+from plangym_like.batchers.trees import as_transitions, merged
 from plangym_like.errors import InputError
+from plangym_like.vector.tree import tree_map
+
+
+class DictTensor(TensorDict):  # type: ignore[no-untyped-call]
+    """A tensordict that takes its batch size from its tensors.
+
+    The length of the first dimension of every tensor is the number of rows, ``B``. All methods of a
+    `tensordict.TensorDict` are available. Without tensors, the batch size is ``[]``.
+
+    Parameters
+    ----------
+    source : mapping of str to tensor, array or mapping, optional
+        Tensors ``[B, ...]``; a mapping becomes another `DictTensor`.
+    batch_size : sequence of int, optional
+        The default is ``[B]``.
+
+    Raises
+    ------
+    InputError
+        A tensor has no dimensions, or tensors differ in their number of rows.
+
+    Examples
+    --------
+    >>> observation = DictTensor({"frame": torch.zeros(4, 3), "reward": torch.zeros(4)})
+    >>> observation.n_elems(), observation[1:3]["frame"].shape
+    (4, torch.Size([2, 3]))
+    """
+
+    def __init__(
+        self,
+        source: Mapping[str, Any] | None = None,
+        batch_size: Any = None,
+        **options: Any,
+    ) -> None:
+        fields = {} if source is None else source
+        if batch_size is None:
+            fields = {key: _field(value) for key, value in fields.items()}
+            batch_size = _rows(fields)
+        super().__init__(fields, batch_size=batch_size, **options)
+
+    def n_elems(self) -> int:
+        """Return the number of rows, or 0 without tensors."""
+        return int(self.batch_size[0]) if self.batch_size else 0
+
+
+def masked_tensor(tensor0: torch.Tensor, tensor1: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Return the rows of `tensor1` where `mask` is true, and the rows of `tensor0` elsewhere.
+
+    Parameters
+    ----------
+    tensor0, tensor1 : tensor
+        ``[B, ...]``, of the same shape. The result has the dtype of `tensor0`.
+    mask : tensor
+        ``[B]``, bool or with the values 0 and 1.
+
+    Raises
+    ------
+    InputError
+        The shapes do not fit together.
+
+    Examples
+    --------
+    >>> masked_tensor(torch.zeros(2, 3), torch.ones(2, 3), torch.tensor([False, True]))
+    tensor([[0., 0., 0.],
+            [1., 1., 1.]])
+    """
+    if tensor0.shape != tensor1.shape or mask.shape != tensor0.shape[:1]:
+        raise InputError(
+            "tensors [B, ...] and a mask [B] are needed, got the shapes "
+            f"{tuple(tensor0.shape)}, {tuple(tensor1.shape)} and {tuple(mask.shape)}"
+        )
+    rows = mask.bool().reshape(-1, *(1,) * (tensor0.ndim - 1))
+    return torch.where(rows, tensor1.to(tensor0.dtype), tensor0)
+
+
+def masked_dicttensor(
+    dicttensor0: DictTensor, dicttensor1: DictTensor, mask: torch.Tensor
+) -> DictTensor:
+    """Apply `masked_tensor` to each field of two DictTensors with the same fields.
+
+    Raises
+    ------
+    InputError
+        The fields or shapes differ.
+
+    Examples
+    --------
+    >>> old, new = DictTensor({"x": torch.zeros(3)}), DictTensor({"x": torch.ones(3)})
+    >>> masked_dicttensor(old, new, torch.tensor([False, True, False]))["x"]
+    tensor([0., 1., 0.])
+    """
+    names = set(dicttensor0.keys(include_nested=True, leaves_only=True))
+    others = set(dicttensor1.keys(include_nested=True, leaves_only=True))
+    if names != others:
+        raise InputError(f"the fields differ: {names} and {others}")
+    result: Any = dicttensor0.apply(partial(masked_tensor, mask=mask), dicttensor1)
+    return result  # type: ignore[no-any-return]
+
+
+def has_tensors(fields: TensorDict) -> bool:
+    """Return whether `fields` contains any tensors; tensors with 0 rows count too."""
+    return not fields.is_empty()  # type: ignore[no-untyped-call]
+
+
+def _field(value: Any) -> Any:
+    if isinstance(value, torch.Tensor | TensorDict):
+        return value
+    return DictTensor(value) if isinstance(value, Mapping) else torch.as_tensor(value)
+
+
+def _rows(fields: Mapping[str, Any]) -> list[int]:
+    """Return the batch size of `fields`: ``[B]``, or ``[]`` if they hold no tensors."""
+    counts = {key: field.shape[0] if field.ndim else None for key, field in fields.items()}
+    # A part without tensors has no number of rows.
+    for key, field in fields.items():
+        if isinstance(field, TensorDict) and not has_tensors(field):
+            del counts[key]
+    for key, count in counts.items():
+        if count is None:
+            raise InputError(
+                f"{key!r} has no dimensions, so it has no rows; the first dimension of every "
+                "tensor is the number of environments"
+            )
+    if len(set(counts.values())) > 1:
+        raise InputError(f"the tensors have different numbers of rows: {counts}")
+    return list(set(counts.values()))  # type: ignore[arg-type]
 
 
 class Trajectories:
@@ -163,7 +289,9 @@ class Trajectories:
         if not parts:
             raise InputError("no trajectories to concatenate")
         longest = max(part.n_timesteps for part in parts)
-        steps: list[Any] = [_pad(part.steps, longest) for part in parts]
+        steps: list[Any] = [
+            pad(part.steps, [0, 0, 0, longest - part.n_timesteps]) for part in parts
+        ]
         return cls(
             torch.cat(steps),
             torch.cat([part.lengths for part in parts]),
@@ -183,13 +311,49 @@ def _cat_infos(name: str, infos: list[Any]) -> Any:
     return torch.cat(infos) if given[0] else infos[0]
 
 
-def _pad(steps: TensorDict, length: int) -> TensorDict | None:
-    missing = length - int(steps.batch_size[1])
-    if not missing:
-        return steps
+class Steps(NamedTuple):
+    """Steps for n rows of the result, from time `start` on: `tensors` are ``(T, n, ...)``."""
 
-    def pad(tensor: torch.Tensor) -> torch.Tensor:
-        zeros = tensor.new_zeros((tensor.shape[0], missing, *tensor.shape[2:]))
-        return torch.cat([tensor, zeros], 1)
+    rows: torch.Tensor
+    lengths: torch.Tensor
+    start: int
+    tensors: Any
 
-    return steps.apply(pad, batch_size=[int(steps.batch_size[0]), length])
+
+def assemble(
+    parts: Sequence[Steps],
+    rows: Sequence[int],
+    agent_info: DictTensor | None,
+    env_info: DictTensor | None,
+) -> Trajectories:
+    """Return the trajectories of `rows`, in this order, padded with zeros.
+
+    Parameters
+    ----------
+    parts : sequence of Steps
+    rows : sequence of int
+        The rows to return, in ascending order.
+    agent_info, env_info : DictTensor, optional
+        With one row for each of `rows`.
+    """
+    place = torch.full((max(rows) + 1,), -1)
+    place[torch.tensor(rows)] = torch.arange(len(rows))
+    lengths = torch.zeros(len(rows), dtype=torch.int64)
+    for part in parts:
+        lengths[place[part.rows]] += part.lengths
+    longest = int(lengths.max())
+    padding = torch.arange(longest) >= lengths[:, None]
+    is_padded = bool(padding.any())
+
+    def join(*tensors: torch.Tensor) -> torch.Tensor:
+        first = tensors[0]
+        whole = torch.zeros((len(rows), longest, *first.shape[2:]), dtype=first.dtype)
+        for part, steps in zip(parts, tensors, strict=True):
+            whole[place[part.rows], part.start : part.start + len(steps)] = steps.transpose(0, 1)
+        if is_padded:
+            whole.masked_fill_(padding.view(*padding.shape, *(1,) * (whole.ndim - 2)), 0)
+        return whole
+
+    steps = tree_map(join, *(part.tensors for part in parts))
+    record = TensorDict(steps, batch_size=[len(rows), longest])
+    return Trajectories(record, lengths, agent_info, env_info)

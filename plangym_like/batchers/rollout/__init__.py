@@ -8,10 +8,9 @@ Each returns an iterator of `Fragment` that is also a context manager. Actors ar
 `BaseActorModule`; `evaluate` plays episodes with an actor.
 """
 
-from plangym_like.batchers.rollout.actor_module import BaseActorModule
-from plangym_like.batchers.rollout.evaluation import evaluate
+from plangym_like.batchers.randomness import multinomial
+from plangym_like.batchers.rollout.actor import BaseActorModule, evaluate
 from plangym_like.batchers.rollout.fragment import Final, Fragment, Inputs, State
-from plangym_like.batchers.sampling import multinomial
 
 __all__ = [
     "BaseActorModule",

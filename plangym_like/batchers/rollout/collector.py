@@ -1,34 +1,41 @@
-"""`Collector`: steps lanes with an actor, and fills buffers with fragments."""
+"""`Collector`: steps lanes with an actor, and fills buffers; `RolloutWorker`: one in a worker."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from plangym_like.batchers.engine.random_streams import GroupSeed, RandomStreams, without_trace
-from plangym_like.batchers.engine.tensor_fitting import copy_actions, copy_fitting
-from plangym_like.batchers.engine.tensor_tree import (
+from plangym_like.batchers.buffers import copy_actions, copy_fitting
+from plangym_like.batchers.randomness import GroupSeed, RandomStreams, without_trace
+from plangym_like.batchers.rollout.actor import BaseActorModule
+from plangym_like.batchers.rollout.fragment import (
+    Columns,
+    FragmentBuffer,
+    FragmentOptions,
+    InfoColumns,
+    fragment_layout,
+    without_empty_rows,
+)
+from plangym_like.batchers.stepping import EpisodeLanes, StartStates
+from plangym_like.batchers.trees import (
     as_tensors,
+    clone_tree,
     copy_to,
     empty,
     tensor_layout,
     to_device,
 )
-from plangym_like.batchers.episode_lanes import EpisodeLanes
-from plangym_like.batchers.rollout.actor_module import BaseActorModule
-from plangym_like.batchers.rollout.env_infos import Extra, Unplaced, layout_of_infos, note_infos
-from plangym_like.batchers.rollout.fragment_buffer import (
-    FragmentBuffer,
-    FragmentOptions,
-    fragment_layout,
-)
-from plangym_like.batchers.start_states import StartStates
+from plangym_like.batchers.weights import load_weights
+from plangym_like.batchers.workers.backend import GroupContext
 from plangym_like.errors import InputError
 from plangym_like.vector.lanes import Lanes
+from plangym_like.vector.make_lanes import EnvSource, lanes_from
 from plangym_like.vector.tree import Leaf, take, tree_leaves, tree_map
 
 
@@ -81,7 +88,6 @@ class Collector:
         self._without_gradients: Any = torch.inference_mode if own_process else torch.no_grad
         self._layout: Any = None
         self._is_halfway = False
-        self._unplaced = Unplaced((options.n_steps, lanes.num_lanes))
 
     def describe(self) -> Any:
         """Begin the first episodes, and return the layout of a buffer.
@@ -98,7 +104,6 @@ class Collector:
             return self._layout
         with self._streams.in_place():
             obs = self._episodes.begin(self._lane_seeds, states=self._states)
-        env = layout_of_infos(self.lanes.infos[0]) if self._options.infos else {}
         self._place_at_beginnings(obs)
         with self._streams.in_place(keep=False):
             inputs = self._obs, self._act, self._rew, self._fin
@@ -116,7 +121,6 @@ class Collector:
             observation=tensor_layout(self.lanes.observation_layout),
             action=tensor_layout(self.lanes.action_layout),
             actor=actor,
-            env=env,
             hx=tree_map(lambda state: Leaf(tuple(state.shape), state.dtype), self._hx),
         )
         return self._layout
@@ -158,7 +162,7 @@ class Collector:
             ) from error
         self._recurrent = bool(tree_leaves(self._hx))
         if self._recurrent:
-            self._check_hx(self._there(inputs))
+            self._check_hx()
             self._hx = self._reset_hx(slice(None), self._hx)
 
         def row(value: torch.Tensor) -> Leaf:
@@ -174,20 +178,9 @@ class Collector:
             raise InputError(f"the actor's value must be one tensor (T, B), got {layout['value']}")
         return layout
 
-    def _check_hx(self, inputs: Any) -> None:
-        """Raise an error unless the lanes are the second dimension of the recurrent state.
-
-        If the first dimension has the same length as the second, the actor is called again with
-        one lane fewer, to tell them apart.
-        """
+    def _check_hx(self) -> None:
+        """Raise an error unless the second dimension of the state has the number of lanes."""
         count, states = self.lanes.num_lanes, tree_leaves(self._hx)
-        if count > 1 and any(state.shape[:2] == (count, count) for state in states):
-            try:
-                fewer = self._actor.step(*take(inputs, (slice(None), slice(count - 1))), hx=None)
-            except Exception:  # the actor takes only this number of lanes
-                fewer = None
-            if fewer is not None:
-                count, states = count - 1, tree_leaves(fewer[1])
         wrong = [state.shape for state in states if state.ndim < 2 or state.shape[1] != count]
         if wrong:
             raise InputError(
@@ -205,7 +198,7 @@ class Collector:
             The actor has changed its inputs.
         """
         before = _versions(inputs)
-        answer = method(*self._there(inputs), hx=hx)
+        answer = method(*self._on_device(inputs), hx=hx)
         if _versions(inputs) != before:
             raise InputError(
                 f"{type(self._actor).__name__} changed its inputs in place, and with them the "
@@ -213,10 +206,10 @@ class Collector:
             )
         return answer
 
-    def _there(self, tree: Any) -> Any:
+    def _on_device(self, tree: Any) -> Any:
         return tree if self._device is None else to_device(tree, self._device)
 
-    def collect(self, buffer: FragmentBuffer, version: int) -> Sequence[Extra]:
+    def collect(self, buffer: FragmentBuffer, version: int) -> Columns:
         """Fill `buffer` with the next steps of all lanes.
 
         `version` is the version of the actor's weights.
@@ -226,8 +219,8 @@ class Collector:
 
         Returns
         -------
-        sequence of Extra
-            The values in the environments' infos that do not fit into the columns of `buffer`.
+        dict of path to array ``(T, B, ...)``
+            The numbers in the environments' infos; see `InfoColumns`.
 
         Raises
         ------
@@ -244,12 +237,12 @@ class Collector:
                 if self._recurrent:
                     self._hx = self._reset_hx(slice(None), self._hx)
             self._is_halfway = True
-            self._unplaced = Unplaced((self._options.n_steps, self.lanes.num_lanes))
-            self._collect(buffer, version)
+            infos = InfoColumns(self._options.n_steps, self.lanes.num_lanes)
+            self._collect(buffer, version, infos)
             self._is_halfway = False
-        return self._unplaced.extras()
+        return infos.columns
 
-    def _collect(self, buffer: FragmentBuffer, version: int) -> None:
+    def _collect(self, buffer: FragmentBuffer, version: int, infos: InfoColumns) -> None:
         actor, episodes, memory = self._actor, self._episodes, buffer.memory
         notes_infos = self._options.infos
         self._write_beginning(buffer, version)
@@ -271,14 +264,13 @@ class Collector:
             row.stepno[...] = episodes.timestep
             ended = episodes.step(row.actions, row.outcome, previous)
             if notes_infos:
-                self._note_infos(buffer.env, t)
+                self._note_infos(infos, t)
             if len(ended) or episodes.running is not None:
                 hx = self._end_episodes(buffer, t, ended, hx)
             previous = row.outcome
         # Cloned, since the actor may have returned views of its inputs.
-        self._hx = _clone(hx)
-        self._obs = _clone(buffer.last_obs)
-        self._act, self._rew, self._fin = _clone(act), rew.clone(), fin.clone()
+        self._hx, self._obs = clone_tree(hx), clone_tree(buffer.last_obs)
+        self._act, self._rew, self._fin = clone_tree(act), rew.clone(), fin.clone()
         if "value" in memory["steps"]["actor"]:
             value = self._ask(actor.value, (buffer.last_obs, act, rew, fin), hx)
             _copy(memory["bootstrap"], value, "value")
@@ -290,8 +282,6 @@ class Collector:
         _copy(memory["hx"], self._hx, "recurrent state")
         memory["version"].fill_(version)
         buffer.begin()
-        # Infos that a step lacks are 0, even if the previous fragment had them.
-        tree_map(torch.Tensor.zero_, memory["steps"]["env"])
 
     def _end_episodes(
         self, buffer: FragmentBuffer, t: int, ended: NDArray[np.intp], hx: Any
@@ -328,14 +318,13 @@ class Collector:
         inputs = obs, row.act, row.rew, torch.zeros_like(row.fin)
         with without_trace():
             value = self._ask(self._actor.value, inputs, hx)[0].cpu()
-        return torch.where(_like(torch.from_numpy(cut), value), value, torch.zeros_like(value))
+        return torch.where(_aligned(torch.from_numpy(cut), value), value, torch.zeros_like(value))
 
-    def _note_infos(self, env: Any, t: int) -> None:
+    def _note_infos(self, columns: InfoColumns, t: int) -> None:
         infos, running = self.lanes.infos, self._episodes.running
         for lane in range(self.lanes.num_lanes) if running is None else running:
-            info = infos[lane]
-            if info:
-                note_infos(env, info, t, int(lane), self._unplaced)
+            if infos[lane]:
+                columns.note(infos[lane], t, int(lane))
 
     def _reset_hx(self, lanes: Any, hx: Any) -> Any:
         fresh = self._actor.reset(lanes, hx)
@@ -360,7 +349,7 @@ def _copy(rows: Any, value: Any, name: str) -> None:
         ) from error
 
 
-def _like(flags: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+def _aligned(flags: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     return flags.reshape(*flags.shape, *(1,) * (value.ndim - flags.ndim))
 
 
@@ -372,10 +361,80 @@ def _versions(tree: Any) -> list[int]:
     return [leaf._version for leaf in tree_leaves(tree) if not leaf.is_inference()]
 
 
-def _clone(tree: Any) -> Any:
-    return tree_map(lambda tensor: tensor.clone(), tree)
-
-
 def _brief(value: Any) -> str:
     text = repr(value)
     return text if len(text) < 200 else f"{text[:200]}..."
+
+
+# Names in the memory that all groups share.
+ACTOR, BUFFERS = "actor", "buffers"
+
+
+@dataclass(frozen=True)
+class RolloutPlan:
+    """The options that all groups of a rollout share, and the seeds for each group."""
+
+    factory: EnvSource
+    actor: BaseActorModule
+    options: FragmentOptions
+    n_per_actor: int
+    seeds: list[GroupSeed]
+    states: StartStates | None
+    close: bool
+
+
+class RolloutWorker:
+    """Fills buffers with fragments, on request.
+
+    A request contains only the index of a buffer. Steps and weights are in shared memory.
+    """
+
+    def __init__(self, plan: RolloutPlan, context: GroupContext) -> None:
+        seed, states, count = plan.seeds[context.group], plan.states, plan.n_per_actor
+        streams = RandomStreams(seed.words, own_process=context.own_process)
+        with streams.in_place():
+            self._lanes = lanes_from(plan.factory, count)
+        self._plan = plan
+        self._context = context
+        self._buffers: dict[int, FragmentBuffer] = {}
+        # A copy, since one process may host several groups and the owner's actor.
+        self._actor = copy.deepcopy(plan.actor)
+        self._version = -1
+        if states is not None:
+            states = states[context.group * count : (context.group + 1) * count]
+        self._collector = Collector(
+            self._lanes,
+            self._actor,
+            plan.options,
+            seed=seed,
+            streams=streams,
+            states=states,
+            beat=context.beat,
+            own_process=context.own_process,
+        )
+
+    def describe(self) -> Any:
+        """Return the layout of a buffer."""
+        return self._collector.describe()
+
+    def collect(self, index: int) -> Columns:
+        """Collect the next fragment with the newest weights, and write it into buffer `index`.
+
+        Return the numbers in the environments' infos.
+        """
+        if (newer := self._context.load(ACTOR, self._version)) is not None:
+            self._version, weights = newer
+            load_weights(self._actor, weights)
+        memory = self._context.buffer(BUFFERS, index)
+        # Several indices may mean the same memory.
+        buffer = self._buffers.get(id(memory))
+        if buffer is None:
+            buffer = self._buffers[id(memory)] = FragmentBuffer(memory)
+        infos = self._collector.collect(buffer, self._version)
+        self._context.send(BUFFERS, index, without_empty_rows)
+        return infos
+
+    def close(self) -> None:
+        """Close the environments, unless the user gave ``close=False``."""
+        if self._plan.close:
+            self._lanes.close()

@@ -2,23 +2,154 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter, deque
 from collections.abc import Sequence
 from copy import deepcopy
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 
-from plangym_like.batchers.engine.backend import Backend
-from plangym_like.batchers.engine.random_streams import seed_groups
-from plangym_like.batchers.rollout.actor_module import BaseActorModule, check_actor
-from plangym_like.batchers.rollout.delivery import Delivery
-from plangym_like.batchers.rollout.fragment_buffer import FragmentOptions
-from plangym_like.batchers.rollout.pooled_rollout import PooledRollout
-from plangym_like.batchers.rollout.rollout_worker import RolloutPlan
-from plangym_like.batchers.start_states import StartStates
+from plangym_like.batchers.randomness import seed_groups
+from plangym_like.batchers.rollout.actor import BaseActorModule, check_actor
+from plangym_like.batchers.rollout.collector import ACTOR, BUFFERS, RolloutPlan, RolloutWorker
+from plangym_like.batchers.rollout.fragment import Fragment, FragmentOptions
+from plangym_like.batchers.rollout.iterator import FragmentAssembler, RolloutIterator
+from plangym_like.batchers.stepping import StartStates
+from plangym_like.batchers.weights import ActorWeights
+from plangym_like.batchers.workers.backend import Workers
+from plangym_like.batchers.workers.group import Job, WorkerGroup
 from plangym_like.errors import InputError
+from plangym_like.processes.child import interrupts_deferred
 from plangym_like.support.arguments import as_count
-from plangym_like.vector.make_lanes import EnvSource
+from plangym_like.vector.make_lanes import EnvSource, sample_of
+
+
+class PooledRollout(RolloutIterator):
+    """Yields fragments from workers; see `plangym_like.batchers.rollout.multi.rollout`."""
+
+    def __init__(
+        self,
+        actor: BaseActorModule,
+        plan: RolloutPlan,
+        assembler: FragmentAssembler,
+        workers: Workers,
+        *,
+        n_buffers: int,
+        n_per_batch: int,
+        ordered: bool,
+        max_lag: int | None,
+    ) -> None:
+        super().__init__()
+        self._n_actors, self._n_per_batch = len(plan.seeds), n_per_batch
+        self._n_buffers = n_buffers
+        self._ordered, self._max_lag = ordered, max_lag
+        self._assembler = assembler
+        self._weights = ActorWeights(actor)
+        self._workers = WorkerGroup(
+            partial(RolloutWorker, plan),
+            self._n_actors,
+            workers,
+            name="rollout",
+            preload=("plangym_like.batchers.rollout.collector",),
+            sample=sample_of(plan.factory),
+        )
+        self._workers.publish(ACTOR, self._weights.tree)
+        self._begun = self._workers.submit(0, "describe")
+        for group in range(1, self._n_actors):
+            self._workers.submit(group, "describe")
+        self._buffers: Any = None
+        self._free: deque[int] = deque()
+        # Parts of the next fragment; a Ctrl-C while waiting for the rest loses nothing.
+        self._gathered: list[Job] = []
+        # Jobs that fill buffers, in the order of submission.
+        self._pending: deque[Job] = deque()
+        self._num_dispatched = [0] * self._n_actors
+
+    @property
+    def pids(self) -> list[int]:
+        """The process ids of the workers."""
+        return self._workers.pids
+
+    def _next(self) -> Fragment:
+        # Otherwise, weights that are known to have changed might never be published.
+        with interrupts_deferred():
+            if self._weights.update():
+                self._workers.publish(ACTOR, self._weights.tree)
+        self.stats.version = self._weights.version
+        start = time.perf_counter()
+        if self._buffers is None:
+            self._begin()
+        # A Ctrl-C may interrupt the wait for jobs or the copying of a fragment; the next call does
+        # this work again. Elsewhere, a Ctrl-C is deferred, because it could lose a buffer or give
+        # one buffer to two actors.
+        jobs = self._gathered
+        while len(jobs) < self._n_per_batch:
+            with interrupts_deferred():
+                self._dispatch(wanted=self._n_per_batch - len(jobs))
+            self._gather()
+        self.stats.waited += time.perf_counter() - start
+        buffers = [job.args[0] for job in jobs]
+        records = [self._buffers[buffer] for buffer in buffers]
+        fragment = self._assembler.assemble(records, [job.result for job in jobs])
+        with interrupts_deferred():
+            self._free.extend(buffers)
+            self._gathered = []
+        return fragment
+
+    def _begin(self) -> None:
+        """Wait until the layout of a fragment is known, and make the buffers."""
+        self._workers.wait_until_done(self._begun)
+        with interrupts_deferred():
+            self._workers.wait(0.0, self._begun)
+            self._free = deque(range(self._n_buffers))
+            self._buffers = self._workers.make_buffers(BUFFERS, self._begun.result, self._n_buffers)
+
+    def _dispatch(self, wanted: int) -> None:
+        """Let actors fill the free buffers, as far ahead as `max_lag` allows.
+
+        `wanted` is the number of buffers that the next fragment still needs.
+        """
+        most = self._n_buffers
+        if self._max_lag is not None:
+            most = min(most, wanted + self._max_lag * self._n_per_batch)
+        while self._free and len(self._pending) < most:
+            if self._ordered:
+                group = sum(self._num_dispatched) % self._n_actors
+            else:
+                busy = Counter(job.group for job in self._pending)
+                group = min(
+                    range(self._n_actors),
+                    key=lambda group: (busy[group], self._num_dispatched[group]),
+                )
+            self._pending.append(self._workers.submit(group, "collect", self._free.popleft()))
+            self._num_dispatched[group] += 1
+
+    def _gather(self) -> None:
+        """Wait for the next buffer; discard it if it was filled with weights that are too old."""
+        wanted = self._pending[0] if self._ordered else None
+        self._workers.wait_until_done(wanted)
+        with interrupts_deferred():
+            job = self._workers.wait(0.0, wanted)
+            if job is None or job.method != "collect":
+                return
+            self._pending.remove(job)
+            if self._is_too_old(job):
+                self.stats.discarded += 1
+                self._free.append(job.args[0])
+            else:
+                self._gathered.append(job)
+
+    def _is_too_old(self, job: Job) -> bool:
+        if self._max_lag is None:
+            return False
+        version = int(self._buffers[job.args[0]]["version"][0, 0])
+        return self.stats.version - version > self._max_lag
+
+    def _close(self) -> None:
+        self._workers.close()
 
 
 def rollout(
@@ -33,27 +164,20 @@ def rollout(
     sticky: bool = False,
     pinned: bool = False,
     close: bool = True,
-    start_method: str = "forkserver",
     device: torch.device | str | None = None,
-    timeout: float = 30.0,
-    n_workers: int | None = None,
+    start_method: str | None = None,
+    workers: Workers | int | None = None,
     seed: int | Sequence[int] | None = None,
     states: Any = None,
     ordered: bool = False,
     max_lag: int | None = None,
-    copy: bool = True,
     keep_final: bool = True,
     infos: bool = True,
-    vectorise: bool = True,
-    backend: str = "process",
-    address: str | None = None,
-    resources: dict[str, Any] | None = None,
-    runtime_env: dict[str, Any] | None = None,
 ) -> PooledRollout:
     """Collect fragments in worker processes while the caller learns from earlier ones.
 
-    There are `n_actors` copies of the actor, each with `n_per_actor` lanes; `n_workers` processes
-    host them. The copies fill `n_buffers` buffers in shared memory. Each fragment consists of the
+    There are `n_actors` copies of the actor, each with `n_per_actor` lanes, hosted by
+    `workers`. The copies fill `n_buffers` buffers in shared memory. Each fragment consists of the
     `n_per_batch` buffers that were ready first, with their lanes side by side. Before a copy fills
     a buffer, it loads the weights that the actor had at the latest call of ``next``.
 
@@ -81,18 +205,18 @@ def rollout(
         Deliver fragments in page-locked memory. Fragments for a GPU are always copied through it.
     close : bool
         Whether to close the environments at the end; some environments raise errors on closing.
-    start_method : {"forkserver", "spawn", "fork"}
-        See `plangym_like.processes.start_methods`.
     device : torch.device, optional
         Where fragments are delivered. The actors act on the CPU.
-    timeout : float
-        Seconds without a step after which a worker counts as hung.
-    n_workers : int, optional
-        The number of processes; by default one per core, and at most one per actor. 0 collects in
-        this process, inside ``next``.
+    start_method : str, optional
+        Another way to give ``Workers(start_method=...)``.
+    workers : Workers or int, optional
+        What hosts the copies of the actor, or the number of processes; by default one per core, and
+        at most one per actor. 0 collects in this process, inside ``next``. Equal seeds give equal
+        fragments with all of them.
     seed : int or sequence of int, optional
-        Seeds the environments and the actors. Equal seeds give equal fragments for any `n_workers`
-        if `ordered` is true and either the weights do not change or `max_lag` is 0.
+        Seeds the environments and the actors. Equal seeds give equal fragments, for any
+        number of workers, if `ordered` is true and either the weights do not change or `max_lag`
+        is 0.
     states : tuple, optional
         The states that the first episodes begin in, as a tuple ``(rows, obs)`` of state rows, uint8
         ``(n_actors * n_per_actor, state_nbytes)``, and their observations. Later episodes begin
@@ -102,22 +226,10 @@ def rollout(
     max_lag : int, optional
         How many times the actor's weights may change between the collection of a fragment and the
         ``next`` that returns it. 0 collects only while the caller waits.
-    copy : bool
-        Return fragments in new memory. Otherwise, if ``n_per_batch=1``, a fragment is a view of the
-        workers' memory, valid until the next call of ``next``.
     keep_final : bool
         Keep the final observations of episodes; this takes as much memory as the observations.
     infos : bool
         Keep the numbers in the environments' infos.
-    vectorise : bool
-        Step environments with their vectorised form, if they have one.
-    backend : {"process", "ray"}
-        Whether workers are processes on this machine or actors on a Ray cluster. Equal seeds give
-        equal fragments with both. On a cluster, fragments and weights travel through Ray's object
-        store; with ``copy=False``, a fragment stays there as long as the caller holds it.
-    address, resources, runtime_env
-        Options for Ray, as in `plangym_like.RayEnv`. By default, each worker claims one core, or
-        none if this program starts a local Ray.
 
     Returns
     -------
@@ -130,8 +242,6 @@ def rollout(
     ------
     InputError
         An argument is invalid, or two arguments contradict each other.
-    MissingExtraError
-        `backend` is ``"ray"``, but Ray is not installed.
 
     Examples
     --------
@@ -139,55 +249,40 @@ def rollout(
     ...     def forward(self, obs, act=None, rew=None, fin=None, *, hx=None):
     ...         return torch.zeros(obs.shape[:2], dtype=torch.int64), (), {}
     >>> sizes = {"n_actors": 4, "n_per_actor": 3, "n_buffers": 4, "n_per_batch": 2}
-    >>> with rollout("CartPole-v1", Left(), n_steps=5, **sizes, n_workers=0) as fragments:
+    >>> with rollout("CartPole-v1", Left(), n_steps=5, **sizes, workers=0) as fragments:
     ...     next(fragments).state.rew.shape  # two of the actors, with three lanes each
     torch.Size([5, 6])
     """
     check_actor(actor)
-    numbers = {
-        "n_steps": n_steps,
-        "n_actors": n_actors,
-        "n_per_actor": n_per_actor,
-        "n_per_batch": n_per_batch,
-    }
-    for name, number in numbers.items():
-        as_count(name, number)
+    as_count("n_steps", n_steps)
+    as_count("n_actors", n_actors)
+    as_count("n_per_actor", n_per_actor)
+    as_count("n_per_batch", n_per_batch)
+    as_count("n_buffers", n_buffers)
     if n_buffers < n_per_batch:
         raise InputError(
             f"a batch is made of n_per_batch={n_per_batch} buffers, but there are only "
             f"n_buffers={n_buffers}"
         )
-    if max_lag is not None and max_lag < 0:
-        raise InputError(f"max_lag must be at least 0, got {max_lag}")
+    if max_lag is not None:
+        as_count("max_lag", max_lag, 0)
     starts = StartStates.of(states)
     if starts is not None:
         starts.check(n_actors * n_per_actor)
+    where = Workers.of(workers)
+    if start_method is not None:
+        where = replace(where, start_method=start_method)
     options = FragmentOptions(n_steps, sticky=sticky, keep_final=keep_final, infos=infos)
-    plan = RolloutPlan(
-        factory,
-        deepcopy(actor).cpu(),
-        options,
-        n_per_actor,
-        seed_groups(seed, [n_per_actor] * n_actors),
-        starts,
-        vectorise=vectorise,
-        close=close,
-    )
+    seeds = seed_groups(seed, [n_per_actor] * n_actors)
     return PooledRollout(
         actor,
-        plan,
-        Delivery(options, device=device, pinned=pinned, copy=copy),
-        Backend(
-            backend,
-            start_method=start_method,
-            address=address,
-            resources=resources,
-            runtime_env=runtime_env,
+        RolloutPlan(
+            factory, deepcopy(actor).cpu(), options, n_per_actor, seeds, starts, close=close
         ),
+        FragmentAssembler(options, device=device, pinned=pinned),
+        where,
         n_buffers=n_buffers,
         n_per_batch=n_per_batch,
-        timeout=timeout,
-        n_workers=n_workers,
         ordered=ordered,
         max_lag=max_lag,
     )

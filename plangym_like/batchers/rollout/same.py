@@ -9,15 +9,14 @@ import gymnasium
 import numpy as np
 import torch
 
-from plangym_like.batchers.engine.random_streams import GroupSeed, RandomStreams, seed_groups
-from plangym_like.batchers.engine.tensor_tree import empty
-from plangym_like.batchers.rollout.actor_module import BaseActorModule, check_actor
+from plangym_like.batchers.randomness import GroupSeed, RandomStreams, seed_groups
+from plangym_like.batchers.rollout.actor import BaseActorModule, check_actor
 from plangym_like.batchers.rollout.collector import Collector
-from plangym_like.batchers.rollout.delivery import Delivery
-from plangym_like.batchers.rollout.fragment import Fragment
-from plangym_like.batchers.rollout.fragment_buffer import FragmentBuffer, FragmentOptions
-from plangym_like.batchers.rollout.rollout_iterator import RolloutIterator
-from plangym_like.batchers.start_states import StartStates
+from plangym_like.batchers.rollout.fragment import Fragment, FragmentBuffer, FragmentOptions
+from plangym_like.batchers.rollout.iterator import FragmentAssembler, RolloutIterator
+from plangym_like.batchers.stepping import StartStates
+from plangym_like.batchers.trees import empty
+from plangym_like.batchers.weights import ActorWeights
 from plangym_like.errors import InputError
 from plangym_like.support.arguments import as_count
 from plangym_like.vector.lanes import whole_seeds
@@ -33,10 +32,8 @@ def rollout(
     device: torch.device | str | None = None,
     seed: int | Sequence[int] | None = None,
     states: Any = None,
-    copy: bool = True,
     keep_final: bool = True,
     infos: bool = True,
-    vectorise: bool = True,
 ) -> SameRollout:
     """Collect fragments from `envs` in this process, with `actor` itself instead of copies.
 
@@ -58,14 +55,10 @@ def rollout(
     states : tuple, optional
         The states that the first episodes begin in, as a tuple ``(rows, obs)`` of state rows, uint8
         ``(B, state_nbytes)``, and their observations.
-    copy : bool
-        Return fragments in new memory. Otherwise the next fragment overwrites this one.
     keep_final : bool
         Keep the final observations of episodes.
     infos : bool
         Keep the numbers in the environments' infos.
-    vectorise : bool
-        Step environments with their vectorised form, if they have one.
 
     Returns
     -------
@@ -86,7 +79,7 @@ def rollout(
     """
     n_steps = as_count("n_steps", n_steps)
     check_actor(actor)
-    lanes = make_lanes(envs, vectorise=vectorise)
+    lanes = make_lanes(envs)
     group = _group_seed(seed, lanes.num_lanes)
     starts = StartStates.of(states)
     if starts is not None:
@@ -102,29 +95,28 @@ def rollout(
         states=starts,
         device=None if place.type == "cpu" else place,
     )
-    return SameRollout(actor, collector, Delivery(options, device=place, copy=copy))
+    return SameRollout(actor, collector, FragmentAssembler(options, device=place))
 
 
 class SameRollout(RolloutIterator):
     """The iterator that `rollout` returns."""
 
-    def __init__(self, actor: BaseActorModule, collector: Collector, delivery: Delivery) -> None:
+    def __init__(
+        self, actor: BaseActorModule, collector: Collector, assembler: FragmentAssembler
+    ) -> None:
         super().__init__()
-        self._actor = actor
         self._collector = collector
-        self._delivery = delivery
+        self._assembler = assembler
         self._buffer: FragmentBuffer | None = None
-        self._weights = _fingerprint(actor)
+        self._weights = ActorWeights(actor)
 
     def _next(self) -> Fragment:
         if self._buffer is None:
             self._buffer = FragmentBuffer(empty(self._collector.describe(), ()))
-        weights = _fingerprint(self._actor)
-        if weights != self._weights:
-            self._weights = weights
-            self.stats.version += 1
-        extras = self._collector.collect(self._buffer, self.stats.version)
-        return self._delivery.deliver([self._buffer.memory], [extras])
+        self._weights.update()
+        self.stats.version = self._weights.version
+        infos = self._collector.collect(self._buffer, self.stats.version)
+        return self._assembler.assemble([self._buffer.memory], [infos])
 
     def _close(self) -> None:
         self._buffer = None
@@ -141,9 +133,3 @@ def _group_seed(seed: int | Sequence[int] | None, num_lanes: int) -> GroupSeed |
     if len(lanes) != num_lanes:
         raise InputError(f"{len(lanes)} seeds were given for {num_lanes} environments")
     return GroupSeed(group.words, tuple(lanes))  # type: ignore[arg-type]
-
-
-def _fingerprint(actor: torch.nn.Module) -> list[tuple[int, int]]:
-    """Return a value that changes when the weights change."""
-    weights = [*actor.parameters(), *actor.buffers()]
-    return [(weight.data_ptr(), weight._version) for weight in weights]

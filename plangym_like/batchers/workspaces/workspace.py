@@ -1,4 +1,4 @@
-"""`Workspace`: the time-by-batch tensors that agents read and write."""
+"""`Workspace`: the time-by-batch tensors that agents read and write; each is a `Variable`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,188 @@ from typing import overload
 import torch
 from torch import Tensor
 
-from plangym_like.batchers.time_buffer import TimeBuffer
-from plangym_like.batchers.workspaces.variable import Variable
+from plangym_like.batchers.buffers import TimeBuffer
 from plangym_like.errors import InputError
+
+
+class Variable:
+    """The rows ``[B, ...]`` of times 0, 1, 2, ..., kept as they were given.
+
+    Rows written one by one become one ``[T, B, ...]`` tensor when the whole variable is first read,
+    and are views of it from then on. Reading therefore copies the rows only once, and gradients
+    flow through single rows and through the whole tensor. A variable may also follow a
+    `TimeBuffer`: it then reads the buffer's tensor of the same name, until something else is
+    written to the variable.
+    """
+
+    __slots__ = ("_buffer", "_full", "_like", "_name", "_rows")
+
+    def __init__(self, name: str, full: Tensor | None = None) -> None:
+        self._name = name
+        self._full = full
+        self._rows: list[Tensor | None] = []
+        self._like: tuple[torch.Size, torch.dtype, torch.device] | None = None
+        self._buffer: TimeBuffer | None = None
+        if full is not None:
+            if not full.ndim:
+                raise InputError(
+                    f"variable {name!r} must be [time, batch, ...], got a tensor without axes"
+                )
+            self._like = (full.shape[1:], full.dtype, full.device)
+
+    def follow(self, buffer: TimeBuffer) -> None:
+        """Read the rows of this variable from `buffer` from now on; the buffer may still grow."""
+        column = buffer.tensors[self._name]
+        self._like = (column.shape[1:], column.dtype, column.device)
+        self._rows, self._full, self._buffer = [], None, buffer
+
+    def follows(self, buffer: TimeBuffer) -> bool:
+        """Return whether this variable reads its rows from `buffer`."""
+        return self._buffer is buffer
+
+    def set(self, t: int, value: Tensor) -> None:
+        """Write the row of time `t`, ``[B, ...]``.
+
+        Raises
+        ------
+        InputError
+            The row has no batch dimension, or its shape, dtype or device differs from earlier rows.
+        """
+        if (value.shape, value.dtype, value.device) != self._like:
+            self._accept(value)
+        rows = self._stop_following()
+        if self._full is not None:
+            rows = self._rows = list(self._full.unbind(0))
+            self._full = None
+        if t == len(rows):
+            rows.append(value)
+            return
+        if t < 0:
+            raise InputError(f"time {t} of {self._name!r} is negative; times begin at 0")
+        rows.extend([None] * (t + 1 - len(rows)))
+        rows[t] = value
+
+    def has(self, t: int) -> bool:
+        """Return whether a row was written at time `t`."""
+        if not 0 <= t < self.time_size():
+            return False
+        return not self._rows or self._rows[t] is not None
+
+    def get(self, t: int) -> Tensor:
+        """Return the row of time `t`, ``[B, ...]``.
+
+        Raises
+        ------
+        InputError
+            Nothing was written at time `t`.
+        """
+        if 0 <= t < self.time_size():
+            if self._buffer is not None:
+                row: Tensor = self._buffer.tensors[self._name][t]
+                return row
+            if self._full is not None:
+                return self._full[t]
+            given = self._rows[t]
+            if given is not None:
+                return given
+        raise InputError(
+            f"nothing was written to {self._name!r} at time {t}; it holds {self.time_size()} steps"
+        )
+
+    def full(self) -> Tensor:
+        """Return all rows as one tensor ``[T, B, ...]``.
+
+        Raises
+        ------
+        InputError
+            A row is missing: it was not written, but later rows were.
+        """
+        if self._buffer is not None:
+            column: Tensor = self._buffer.tensors[self._name]
+            return column[: self._buffer.num_steps]
+        if self._full is None:
+            # `get` raises an error for a row that was never written.
+            rows = [self.get(t) if row is None else row for t, row in enumerate(self._rows)]
+            if rows:
+                self._full = torch.stack(rows)
+            else:
+                assert self._like is not None
+                shape, dtype, device = self._like
+                self._full = torch.empty((0, *shape), dtype=dtype, device=device)
+            self._rows = []
+        return self._full
+
+    def part(self, start: int, stop: int) -> Tensor:
+        """Return the rows ``start:stop`` as one tensor; other rows may be missing."""
+        if self._full is not None or self._buffer is not None:
+            return self.full()[start:stop]
+        rows = [self.get(t) for t in range(start, min(stop, self.time_size()))]
+        return torch.stack(rows) if rows else self.full()[:0]
+
+    def last(self, n: int) -> Variable:
+        """Return a new variable with the last `n` rows, moved to times 0, 1, ..."""
+        start = self.time_size() - n
+        kept = Variable(self._name)
+        kept._like = self._like
+        kept._rows = [self.get(start + t) for t in range(n)]
+        return kept
+
+    def truncate(self, time_size: int) -> None:
+        """Drop the rows from time `time_size` on."""
+        rows = self._stop_following()
+        if self._full is not None:
+            self._full = self._full[:time_size]
+        else:
+            del rows[time_size:]
+
+    def detach(self) -> None:
+        """Detach the rows from the autograd graph."""
+        if self._full is not None:
+            self._full = self._full.detach()
+        self._rows = [row if row is None else row.detach() for row in self._rows]
+
+    def time_size(self) -> int:
+        """Return the number of rows, T."""
+        if self._buffer is not None:
+            return self._buffer.num_steps
+        return len(self._rows) if self._full is None else len(self._full)
+
+    def batch_size(self) -> int:
+        """Return the size of the batch dimension, B.
+
+        Raises
+        ------
+        InputError
+            The variable was set to a tensor ``[T]``, which has no batch dimension.
+        """
+        if not self.has_batch():
+            raise InputError(
+                f"{self._name!r} was set to a tensor [time], without a batch dimension; set it to "
+                "a tensor [time, batch, ...]"
+            )
+        assert self._like is not None
+        return self._like[0][0]
+
+    def has_batch(self) -> bool:
+        """Return whether rows have a batch dimension."""
+        return self._like is None or bool(self._like[0])
+
+    def _stop_following(self) -> list[Tensor | None]:
+        """Stop reading from a buffer, but keep its rows; return the list of separate rows."""
+        if self._buffer is not None:
+            self._full, self._buffer = self.full(), None
+        return self._rows
+
+    def _accept(self, value: Tensor) -> None:
+        if not value.ndim:
+            raise InputError(f"a row of {self._name!r} is [batch, ...], got a tensor without axes")
+        if self._like is not None:
+            shape, dtype, device = self._like
+            raise InputError(
+                f"rows of {self._name!r} are {tuple(shape)} {dtype} on {device}, "
+                f"got {tuple(value.shape)} {value.dtype} on {value.device}"
+            )
+        self._like = (value.shape, value.dtype, value.device)
 
 
 class Workspace:
@@ -44,7 +223,6 @@ class Workspace:
         if workspace is not None:
             for name in workspace.variables:
                 self.set_full(name, workspace[name].clone())
-                self.variables[name].origins = dict(workspace.variables[name].origins)
 
     # One time
 
@@ -111,19 +289,6 @@ class Workspace:
                 self.set(name, t, column[buffer.num_steps - 1].to(device))
         if self._written is not None:
             self._written.update(buffer.tensors)
-
-    def sign(self, var_name: str, t: int, origin: int) -> None:
-        """Give the row at time `t` a number that identifies it.
-
-        Copies of the row, in this workspace or in a copy of the workspace, have the same number.
-        The number is removed when something else is written there.
-        """
-        self._variable(var_name).origins[t] = origin
-
-    def origin(self, var_name: str, t: int) -> int | None:
-        """Return the number that `sign` gave the row at time `t`, or ``None``."""
-        variable = self.variables.get(var_name)
-        return None if variable is None else variable.origins.get(t)
 
     def begin_step(self) -> None:
         """Begin a step of a `TemporalAgent`; see `rewind`."""
@@ -230,11 +395,8 @@ class Workspace:
         for name in list(self.variables) if var_names is None else var_names:
             variable = self._variable(name)
             times = range(from_time, from_time + n_steps)
-            rows = [(variable.get(t), variable.origins.get(t)) for t in times]
-            for step, (row, origin) in enumerate(rows):
+            for step, row in enumerate([variable.get(t) for t in times]):
                 self.set(name, to_time + step, row)
-                if origin is not None:
-                    variable.origins[to_time + step] = origin
 
     def subtime(self, from_t: int, to_t: int) -> Workspace:
         """Return the steps ``from_t:to_t`` as a workspace that shares memory with this one."""
@@ -278,7 +440,15 @@ class Workspace:
 
     @staticmethod
     def cat_batch(workspaces: Sequence[Workspace]) -> Workspace:
-        """Join workspaces, all with the same number of steps, along the batch dimension."""
+        """Join workspaces, all with the same number of steps, along the batch dimension.
+
+        Raises
+        ------
+        InputError
+            `workspaces` is empty, or they differ in their number of steps.
+        """
+        if not workspaces:
+            raise InputError("no workspaces to join")
         sizes = {f"workspace {i}": each.time_size() for i, each in enumerate(workspaces)}
         Workspace._shared("steps", sizes)
         whole = Workspace()

@@ -110,11 +110,14 @@ def test_get_need_not_wait() -> None:
 
 
 def test_infos_need_a_row_for_each_environment() -> None:
+    wrong = DictTensor({"answer": torch.arange(3)})
     with make() as batcher:
-        batcher.reset(DictTensor({"answer": torch.arange(3)}))
-        batcher.execute()
-        with pytest.raises(InputError, match="agent_info has 3 rows for 8 environments"):
-            batcher.get()
+        for call in (batcher.reset, lambda info: batcher.execute(agent_info=info)):
+            with pytest.raises(InputError, match="agent_info has 3 rows for 8 environments"):
+                call(wrong)
+        with pytest.raises(InputError, match="env_info has 3 rows for 8 environments"):
+            batcher.reset(env_info=wrong)
+        assert chunk(batcher).lengths.tolist() == [5] * 8, "the batcher can still be used"
 
 
 def test_execute_may_be_told_everything_at_once() -> None:
@@ -129,9 +132,8 @@ def test_execute_may_be_told_everything_at_once() -> None:
         part = batcher.get()
         assert part is not None and part.lengths.tolist() == [1, 2, 3]
         assert part["action"][:, 0].tolist() == [5, 6, 7]
-        batcher.execute(3)
         with pytest.raises(InputError, match="plays all of its 8 environments, not 3"):
-            batcher.get()
+            batcher.execute(3)
 
 
 def test_calls_out_of_order() -> None:

@@ -28,6 +28,7 @@ from gymnasium.wrappers import TimeLimit
 from small_envs import Nested
 
 from plangym_like.batchers.episodes import Agent, DictTensor, EpisodeBatcher, GymEnv, Trajectories
+from plangym_like.batchers.randomness import seed_groups
 from plangym_like.errors import ClosedError, InputError, WorkerTimeoutError
 
 
@@ -304,7 +305,8 @@ def test_nests_keep_their_parts_and_dtypes() -> None:
     with EpisodeBatcher(4, 4, 1, [3], _Mover, {}, create_env, {}) as batcher:
         trajectories = gathered(batcher, 3)
     single = TimeLimit(Nested(), 6)
-    obs, _ = single.reset(seed=4)
+    ((_, seeds),) = seed_groups(3, [2])
+    obs, _ = single.reset(seed=seeds[1])
     for t in range(6):
         assert torch.equal(trajectories["place"][1, t], torch.from_numpy(obs["place"]))
         assert trajectories["cargo", "0"][1, t] == obs["cargo"][0]
@@ -321,14 +323,9 @@ def test_what_was_got_is_the_users_to_keep(shared: EpisodeBatcher) -> None:
     assert (kept.steps == copy).all()
 
 
-def test_seeds_that_would_repeat_episodes_are_moved_with_a_warning() -> None:
-    with pytest.warns(UserWarning, match=r"the seeds \[1, 2, 50\] would repeat .* \[1, 53, 50\]"):
-        batcher = make(2, seeds=[1, 2, 50], create_env=chance_env)
-    with batcher:
-        moved = gathered(batcher, 9)["frame"][:, 0, 0]
-    with make(0, seeds=[1, 53, 50], create_env=chance_env) as batcher:
-        assert torch.equal(gathered(batcher, 9)["frame"][:, 0, 0], moved)
-    assert len(moved.unique()) == 9
+def test_seeds_of_groups_may_follow_each_other() -> None:
+    with make(0, seeds=[1, 2, 3], create_env=chance_env) as batcher:
+        assert len(gathered(batcher, 9)["frame"][:, 0, 0].unique()) == 9
 
 
 @pytest.mark.parametrize("seeds", [None, 5])
@@ -367,6 +364,7 @@ def test_what_cannot_be_executed_is_refused_and_changes_nothing() -> None:
         ({"seeds": [-1]}, "seeds must be whole numbers"),
         ({"seeds": [0.5, 100]}, "seeds must be whole numbers"),
         ({"seeds": 1.5}, "seeds must be whole numbers"),
+        ({"seeds": [3, 4, 3]}, "groups with equal seeds would play equal episodes"),
         ({"create_env": None}, "create_env must be callable"),
     ],
 )

@@ -12,11 +12,12 @@ import torch
 from episode_envs import Counter, Weighted, chance_env, count_env
 from vanishing import assert_gone
 
+from plangym_like.batchers import Workers
 from plangym_like.batchers.episodes import Batcher, DictTensor, EpisodeBatcher, Trajectories
-from plangym_like.errors import ClosedError, InputError, WorkerDiedError
+from plangym_like.errors import ClosedError, WorkerDiedError
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")
-ON_RAY: dict[str, Any] = {"backend": "ray", "resources": {"num_cpus": 0}}
+ON_RAY = Workers(1, ray={"resources": {"num_cpus": 0}})
 
 
 def _assert_same(ours: list[Trajectories], theirs: list[Trajectories]) -> None:
@@ -26,9 +27,9 @@ def _assert_same(ours: list[Trajectories], theirs: list[Trajectories]) -> None:
         assert all(torch.equal(value, its[key]) for key, value in mine.items())
 
 
-def _batcher(n_threads: int, **options: Any) -> EpisodeBatcher:
+def _batcher(n_threads: int | Workers) -> EpisodeBatcher:
     """Few slots, each shorter than an episode."""
-    return EpisodeBatcher(3, 6, n_threads, [0, 10_000], Weighted, {}, chance_env, {}, **options)
+    return EpisodeBatcher(3, 6, n_threads, [0, 1], Weighted, {}, chance_env, {})
 
 
 def _play(batcher: EpisodeBatcher) -> list[Trajectories]:
@@ -42,7 +43,7 @@ def _play(batcher: EpisodeBatcher) -> list[Trajectories]:
 
 
 def test_episodes_are_those_of_processes_until_an_actor_dies(cluster: Any) -> None:
-    with _batcher(1, **ON_RAY) as batcher, _batcher(0) as same:
+    with _batcher(ON_RAY) as batcher, _batcher(0) as same:
         ours, theirs = _play(batcher), _play(same)
         _assert_same(ours, theirs)
         assert [int(played["action"][0, 0]) for played in ours[1:]] == [3, 5]
@@ -61,8 +62,8 @@ def test_episodes_are_those_of_processes_until_an_actor_dies(cluster: Any) -> No
 def test_chunks_and_close_in_the_middle(cluster: Any) -> None:
     long = DictTensor({"end": torch.full((4,), 1_000_000)})
     found = []
-    for n_threads, options in ((1, ON_RAY), (0, {})):
-        batcher = Batcher(200, 8, n_threads, [0], Counter, {}, count_env, {}, **options)
+    for n_threads in (ON_RAY, 0):
+        batcher = Batcher(200, 8, n_threads, [0], Counter, {}, count_env, {})
         batcher.execute(env_info=long)
         chunks = [batcher.get()]
         batcher.reexecute()
@@ -76,11 +77,3 @@ def test_chunks_and_close_in_the_middle(cluster: Any) -> None:
         found.append(chunks)
         assert_gone(pids)
     _assert_same(*found)
-
-
-def test_other_backends_are_refused() -> None:
-    for kind in (EpisodeBatcher, Batcher):
-        with pytest.raises(InputError, match="'process', 'ray'"):
-            kind(5, 8, 1, [0], Counter, {}, count_env, {}, backend="threads")
-    with pytest.raises(InputError, match="at least 1 worker"):
-        EpisodeBatcher(5, 8, 0, [0], Counter, {}, count_env, {}, **ON_RAY)

@@ -13,6 +13,7 @@ from gymnasium import spaces
 from small_envs import Nested
 
 from plangym_like.batchers.episodes import DictTensor, GymEnv, GymInfEnv
+from plangym_like.batchers.randomness import seed_groups
 from plangym_like.errors import ActionError, InputError
 
 
@@ -59,7 +60,7 @@ def test_terminated_and_truncated_are_kept_apart() -> None:
 
 @pytest.mark.parametrize("id", ["CartPole-v1", "Pendulum-v1"])
 @pytest.mark.parametrize("wrapped", [False, True], ids=["vectorised", "one by one"])
-def test_environment_i_is_seeded_with_seed_plus_i(id: str, wrapped: bool) -> None:
+def test_every_environment_has_a_seed_of_its_own(id: str, wrapped: bool) -> None:
     def make() -> Any:
         env = gymnasium.make(id, max_episode_steps=30)
         return gymnasium.wrappers.TransformReward(env, float) if wrapped else env
@@ -67,7 +68,8 @@ def test_environment_i_is_seeded_with_seed_plus_i(id: str, wrapped: bool) -> Non
     env, own = GymEnv([make() for _ in range(3)], 10), [make() for _ in range(3)]
     rng = np.random.default_rng(0)
     space = own[0].action_space
-    for seeds in ([10, 11, 12], [None] * 3):
+    ((_, drawn),) = seed_groups(10, [3])
+    for seeds in (drawn, [None] * 3):
         obs, running = env.reset()
         frames = [single.reset(seed=seed)[0] for single, seed in zip(own, seeds, strict=True)]
         assert obs["frame"].numpy().tobytes() == np.stack(frames).tobytes()
@@ -94,7 +96,8 @@ def test_dtypes_are_kept() -> None:
 def test_nests_go_in_and_out_by_name() -> None:
     env = GymEnv([Nested(), Nested()], 3)
     single = Nested()
-    first, _ = single.reset(seed=4)
+    ((_, seeds),) = seed_groups(3, [2])
+    first, _ = single.reset(seed=seeds[1])
     obs, _ = env.reset()
     assert obs["place"][1].tolist() == first["place"].tolist()
     assert obs["cargo", "0"].dtype is torch.int64 and obs["cargo", "1"].shape == (2, 3)
@@ -125,7 +128,8 @@ def test_environments_that_start_again() -> None:
 def test_autoreset_goes_on_drawing_as_the_environment_would() -> None:
     env, single = GymInfEnv([gymnasium.make("CartPole-v1")], 5), gymnasium.make("CartPole-v1")
     obs, _ = env.reset()
-    frame, _ = single.reset(seed=5)
+    ((_, seeds),) = seed_groups(5, [1])
+    frame, _ = single.reset(seed=seeds[0])
     for _ in range(40):
         assert obs["frame"][0].numpy().tobytes() == frame.tobytes()
         _, (obs, _) = env.step(_act([1]))

@@ -36,15 +36,12 @@ MODES: dict[str, tuple[Callable[..., Any], dict[str, Any], int]] = {
     # how, options, every how many-th fragment goes on where the last one ended
     "same": (_same, {}, 1),
     "same seeded": (_same, {"seed": 3}, 1),
-    "same without copies": (_same, {"copy": False}, 1),
     "single": (_single, {}, 1),
-    "single here": (_single, {"n_workers": 0}, 1),
-    "single without copies": (_single, {"copy": False}, 1),
-    "multi": (_multi, {"n_workers": 2}, 2),
-    "multi in one worker": (_multi, {"n_workers": 1}, 2),
-    "multi without copies": (_multi, {"copy": False, "n_workers": 1}, 2),
-    "multi here": (_multi, {"n_workers": 0}, 2),
-    "joined": (_joined, {"n_workers": 2}, 1),
+    "single here": (_single, {"workers": 0}, 1),
+    "multi": (_multi, {"workers": 2}, 2),
+    "multi in one worker": (_multi, {"workers": 1}, 2),
+    "multi here": (_multi, {"workers": 0}, 2),
+    "joined": (_joined, {"workers": 2}, 1),
 }
 
 
@@ -57,22 +54,10 @@ def mode(request: pytest.FixtureRequest) -> Iterator[Callable[..., list[Fragment
         factory: Callable[[], Any], actor: BaseActorModule, count: int, **options: Any
     ) -> list[Fragment]:
         with make(factory, actor, **fixed, **options) as it:
-            found = list(islice(map(_own, it), 0, count * every, every))
+            found = list(islice(it, 0, count * every, every))
         return found
 
     yield collect
-
-
-def _own(fragment: Fragment) -> Fragment:
-    """Copy what may be overwritten by the next one."""
-    moved = [_clone(part) for part in fragment[:-1]]
-    return Fragment(*moved, fragment.sticky)
-
-
-def _clone(tree: Any) -> Any:
-    from plangym_like.vector.tree import tree_map
-
-    return tree_map(lambda tensor: tensor.clone(), tree)
 
 
 @pytest.mark.parametrize("limit", [None, 6])
@@ -225,24 +210,6 @@ def test_the_row_of_a_known_seed() -> None:
     assert fragment.state.act[:, 0].tolist() == actions
 
 
-@pytest.mark.parametrize("vectorise", [True, False])
-def test_the_vectorised_form_changes_nothing(vectorise: bool) -> None:
-    torch.manual_seed(1)
-    actor = Policy().eval()
-    envs = [gymnasium.make("CartPole-v1") for _ in range(4)]
-    with same.rollout(envs, actor, 200, seed=1, vectorise=vectorise) as it:
-        ours = next(it)
-    twins = [gymnasium.make("CartPole-v1") for _ in range(4)]
-    with same.rollout(twins, actor, 200, seed=1, vectorise=not vectorise) as it:
-        theirs = next(it)
-    assert ours.state.fin.any()
-    for mine, its in zip(ours.state, theirs.state, strict=True):
-        assert torch.equal(mine, its)
-    assert ours.final is not None
-    assert theirs.final is not None
-    assert torch.equal(ours.final.obs, theirs.final.obs)
-
-
 def test_seeded_before_goes_on_without_a_seed() -> None:
     env = gymnasium.make("CartPole-v1")
     twin = gymnasium.make("CartPole-v1")
@@ -254,7 +221,7 @@ def test_seeded_before_goes_on_without_a_seed() -> None:
 def test_training_and_weights_are_those_of_the_moment() -> None:
     torch.manual_seed(0)
     actor = Recurrent().eval()
-    options = {"seed": 1, "max_lag": 0, "n_workers": 2, "ordered": True}
+    options = {"seed": 1, "max_lag": 0, "workers": 2, "ordered": True}
     with multi.rollout(Count, actor, 30, 2, 2, 4, 2, **options) as it:  # type: ignore[arg-type]
         greedy = next(it)
         actor.train()

@@ -54,7 +54,7 @@ def test_losses_that_were_written_for_rlplay(loss_fn: Any, recurrent: bool) -> N
     actor: Any = Recurrent(4, 2) if recurrent else Policy()
     optimizer = torch.optim.Adam(actor.parameters(), lr=1e-3)
     with multi.rollout(
-        lambda: gymnasium.make("CartPole-v1"), actor, 21, 2, 4, 4, 2, n_workers=1, seed=0
+        lambda: gymnasium.make("CartPole-v1"), actor, 21, 2, 4, 4, 2, workers=1, seed=0
     ) as it:
         for _, batch in zip(range(3), it, strict=False):
             optimizer.zero_grad()
@@ -71,7 +71,7 @@ def test_importance_weights_are_exactly_one_while_nothing_was_learnt(n_workers: 
     torch.manual_seed(0)
     actor = Recurrent(4, 2)
     with multi.rollout(
-        lambda: gymnasium.make("CartPole-v1"), actor, 30, 2, 4, 4, 1, n_workers=n_workers, seed=0
+        lambda: gymnasium.make("CartPole-v1"), actor, 30, 2, 4, 4, 1, workers=n_workers, seed=0
     ) as it:
         for _, batch in zip(range(4), it, strict=False):
             with torch.no_grad():
@@ -168,7 +168,7 @@ class _Climber(Follower):
 
 @pytest.mark.parametrize("n_workers", [0, 1])
 def test_an_actor_may_follow_gradients_itself(n_workers: int) -> None:
-    with single.rollout(Count, _Climber(), 7, 2, n_workers=n_workers) as it:
+    with single.rollout(Count, _Climber(), 7, 2, workers=n_workers) as it:
         assert next(it).state.act[:, 0].tolist() == [0, 1, 2, 3, 0, 1, 2]
 
 

@@ -15,8 +15,9 @@ import pytest
 import torch
 from counting import Count, Follower
 
-from plangym_like.batchers.engine.worker_group import WorkerGroup
+from plangym_like.batchers import Workers
 from plangym_like.batchers.rollout import BaseActorModule, multi, same, single
+from plangym_like.batchers.workers.group import WorkerGroup
 from plangym_like.errors import (
     ActionError,
     ClosedError,
@@ -47,8 +48,8 @@ class Trap(Count):
 
 def _start(mode: str, factory: Callable[[], Any], **options: Any) -> Any:
     if mode == "single":
-        return single.rollout(factory, Follower(), 5, 2, **options)
-    return multi.rollout(factory, Follower(), 5, 4, 2, 8, 2, n_workers=2, **options)
+        return single.rollout(factory, Follower(), 5, 2, workers=Workers(1, **options))
+    return multi.rollout(factory, Follower(), 5, 4, 2, 8, 2, workers=Workers(2, **options))
 
 
 ENDS = {
@@ -92,9 +93,9 @@ def test_a_factory_that_fails(mode: str, n_workers: int) -> None:
         raise FileNotFoundError("no such game")
 
     if mode == "single":
-        it: Any = single.rollout(factory, Follower(), 5, 2, n_workers=n_workers)
+        it: Any = single.rollout(factory, Follower(), 5, 2, workers=n_workers)
     else:
-        it = multi.rollout(factory, Follower(), 5, n_workers=n_workers)
+        it = multi.rollout(factory, Follower(), 5, workers=n_workers)
     pids = it.pids
     with it, pytest.raises(FileNotFoundError, match="no such game"):
         next(it)
@@ -169,7 +170,7 @@ def test_nothing_piles_up() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("pinned", [False, True])
 def test_fragments_arrive_on_the_gpu(pinned: bool) -> None:
-    options: dict[str, Any] = {"n_workers": 2, "ordered": True, "seed": 0}
+    options: dict[str, Any] = {"workers": 2, "ordered": True, "seed": 0}
     with multi.rollout(Count, Follower(), 5, 4, 2, 8, 2, **options) as it:
         expected = [next(it) for _ in range(6)]
     with multi.rollout(
@@ -189,7 +190,7 @@ def test_workers_start_at_the_call(tmp_path: Path) -> None:
         (tmp_path / "made").touch()
         return Count()
 
-    with multi.rollout(factory, Follower(), 5, n_workers=1) as it:
+    with multi.rollout(factory, Follower(), 5, workers=1) as it:
         deadline = time.monotonic() + 60
         while not (tmp_path / "made").exists() and time.monotonic() < deadline:
             threading.Event().wait(0.01)
@@ -209,12 +210,33 @@ def test_environments_are_closed_if_that_is_wanted(
                 file.write("x")
 
     # Forked workers are not compared with environments that this process makes and closes.
-    options: dict[str, Any] = {"n_workers": 2, "start_method": "fork"}
+    options: dict[str, Any] = {"workers": 2, "start_method": "fork"}
     for close, expected in ((False, 0), (True, 6)):
         with multi.rollout(Closing, Follower(), 5, 3, 2, 6, 1, close=close, **options) as it:
             next(it)
         closed = tmp_path / "closed"
         assert (closed.stat().st_size if closed.exists() else 0) == expected
+
+
+def test_all_environments_are_closed_even_if_one_refuses() -> None:
+    closed: list[int] = []
+    numbers = iter(range(3))
+
+    class Refusing(Count):
+        def __init__(self) -> None:
+            super().__init__()
+            self.number = next(numbers)
+
+        def close(self) -> None:
+            closed.append(self.number)
+            if self.number == 0:
+                raise ValueError("not now")
+
+    it = single.rollout(Refusing, Follower(), 5, 3, workers=0)
+    next(it)
+    with pytest.raises(ValueError, match="not now"):
+        it.close()
+    assert closed == [0, 1, 2]
 
 
 class Turtle(Count):
@@ -243,7 +265,7 @@ def test_the_first_ready_is_the_first_served(tmp_path: Path) -> None:
         return Turtle(str(gate))
 
     actor = Follower()
-    options: dict[str, Any] = {"n_workers": 2, "start_method": "fork", "infos": False}
+    options: dict[str, Any] = {"workers": 2, "start_method": "fork", "infos": False}
     with multi.rollout(factory, actor, 5, 2, 1, 4, 1, **options) as it:
         gate.touch()
         fragments = [next(it) for _ in range(6)]
@@ -260,7 +282,7 @@ def test_the_first_ready_is_the_first_served(tmp_path: Path) -> None:
 @pytest.mark.parametrize("n_workers", [0, 2])
 def test_an_interrupt_loses_nothing(n_workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     with multi.rollout(
-        Count, Follower(), 5, 2, 1, 4, 2, n_workers=n_workers, ordered=True, seed=0
+        Count, Follower(), 5, 2, 1, 4, 2, workers=n_workers, ordered=True, seed=0
     ) as it:
         next(it)
         wait, calls = it._workers.wait, []
@@ -285,18 +307,18 @@ def test_a_fragment_whose_copy_was_interrupted_comes_next(
     n_workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with multi.rollout(
-        Count, Follower(), 5, 2, 1, 4, 2, n_workers=n_workers, ordered=True, seed=0
+        Count, Follower(), 5, 2, 1, 4, 2, workers=n_workers, ordered=True, seed=0
     ) as it:
         next(it)
-        deliver, broken = it._delivery.deliver, [1, 1]
+        assemble, broken = it._assembler.assemble, [1, 1]
 
         def interrupted(*args: Any) -> Any:
             if broken:
                 broken.pop()
                 raise KeyboardInterrupt
-            return deliver(*args)
+            return assemble(*args)
 
-        monkeypatch.setattr(it._delivery, "deliver", interrupted)
+        monkeypatch.setattr(it._assembler, "assemble", interrupted)
         for _ in range(2):
             with pytest.raises(KeyboardInterrupt):
                 next(it)
@@ -333,18 +355,29 @@ def test_actions_that_are_no_tensor_later_on_are_named(answer: Any) -> None:
 @pytest.mark.parametrize("n_workers", [0, 1])
 def test_an_actor_may_assign_its_buffers(n_workers: int) -> None:
     actor = _Normalised()
-    with single.rollout(Count, actor, 5, 2, n_workers=n_workers, max_lag=0) as it:
+    with single.rollout(Count, actor, 5, 2, workers=n_workers, max_lag=0) as it:
         for version in range(3):
             assert next(it).version.tolist() == [version] * 2
             with torch.no_grad():
                 actor.weight += 1.0
 
 
+def test_weights_may_be_inference_tensors() -> None:
+    """They do not count their changes, so weights are compared."""
+    with torch.inference_mode():
+        actor = Follower()
+    with same.rollout([Count()], actor, 5) as it:
+        assert next(it).version.tolist() == [0]
+        with torch.inference_mode():
+            actor.weight.add_(1)
+        assert next(it).version.tolist() == [1]
+
+
 def test_a_lag_is_never_exceeded() -> None:
     actor = Follower()
     for max_lag in (0, 1, 3):
         lags = []
-        with multi.rollout(Count, actor, 5, 3, 1, 12, 2, n_workers=2, max_lag=max_lag) as it:
+        with multi.rollout(Count, actor, 5, 3, 1, 12, 2, workers=2, max_lag=max_lag) as it:
             for _ in range(12):
                 fragment = next(it)
                 lags.append(it.stats.version - int(fragment.version.min()))
@@ -362,9 +395,11 @@ def test_numbers_that_do_not_fit_together() -> None:
         {"n_per_batch": 0},
         {"n_buffers": 3, "n_per_batch": 4},
         {"max_lag": -1},
-        {"n_workers": -1},
-        {"timeout": 0},
+        {"workers": -1},
+        {"n_buffers": 8.0},
+        {"max_lag": 0.5},
         {"seed": -3},
+        {"start_method": "thread"},
     ):
         with pytest.raises(InputError):
             multi.rollout(Count, Follower(), **{"n_steps": 5, **wrong})  # type: ignore[arg-type]

@@ -33,7 +33,7 @@ def test_the_number_of_workers_changes_nothing(training: bool, learning: bool) -
         options = {"max_lag": 0} if learning else {}
         fragments = []
         with multi.rollout(
-            _cart_pole, actor, 40, 3, 2, 6, 2, seed=7, ordered=True, n_workers=n_workers, **options
+            _cart_pole, actor, 40, 3, 2, 6, 2, seed=7, ordered=True, workers=n_workers, **options
         ) as it:
             for fragment in islice(it, 6):
                 fragments.append(fragment)
@@ -53,7 +53,7 @@ def test_single_equals_itself_here_and_same() -> None:
     actor = Recurrent(4, 2)
     found = []
     for n_workers in (0, 1):
-        with single.rollout(_cart_pole, actor, 30, 4, seed=3, n_workers=n_workers) as it:
+        with single.rollout(_cart_pole, actor, 30, 4, seed=3, workers=n_workers) as it:
             found.append(list(islice(it, 3)))
     with same.rollout([_cart_pole() for _ in range(4)], actor, 30, seed=3) as it:
         found.append(list(islice(it, 3)))
@@ -67,7 +67,7 @@ def test_the_process_own_generators_are_left_alone() -> None:
     torch.manual_seed(5)
     with same.rollout([_cart_pole()], Policy(), 10, seed=1) as it:
         next(it)
-    with single.rollout(_cart_pole, Policy(), 10, 2, seed=1, n_workers=0) as it:
+    with single.rollout(_cart_pole, Policy(), 10, 2, seed=1, workers=0) as it:
         next(it)
     torch.manual_seed(5)
     with same.rollout([_cart_pole()], actor := Policy(), 10, seed=1) as it:
@@ -82,10 +82,10 @@ def test_no_two_lanes_act_in_step() -> None:
     actor = Recurrent()
     with torch.no_grad():
         actor.policy.weight.zero_(), actor.policy.bias.zero_()
-    with multi.rollout(lambda: Count(200), actor, 40, 4, 4, 8, 4, n_workers=2, seed=0) as it:
+    with multi.rollout(lambda: Count(200), actor, 40, 4, 4, 8, 4, workers=2, seed=0) as it:
         actions = torch.cat([next(it).state.act, next(it).state.act]).T
     assert len({tuple(lane.tolist()) for lane in actions}) == 16
-    with multi.rollout(_cart_pole, Policy().eval(), 5, 4, 4, 8, 4, n_workers=2, seed=0) as it:
+    with multi.rollout(_cart_pole, Policy().eval(), 5, 4, 4, 8, 4, workers=2, seed=0) as it:
         starts = next(it).state.obs[0]
     assert len({tuple(lane.tolist()) for lane in starts}) == 16
 
@@ -93,6 +93,6 @@ def test_no_two_lanes_act_in_step() -> None:
 def test_unseeded_rollouts_differ() -> None:
     starts = []
     for _ in range(2):
-        with single.rollout(_cart_pole, Policy(), 5, 2, n_workers=0) as it:
+        with single.rollout(_cart_pole, Policy(), 5, 2, workers=0) as it:
             starts.append(next(it).state.obs[0])
     assert not torch.equal(*starts)

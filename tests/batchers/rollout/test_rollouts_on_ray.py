@@ -15,12 +15,13 @@ import torch
 from counting import Count, Follower, Policy
 from vanishing import assert_gone
 
+from plangym_like.batchers import Workers
 from plangym_like.batchers.rollout import Fragment, multi
-from plangym_like.errors import ClosedError, InputError, RemoteTraceback, WorkerDiedError
+from plangym_like.errors import ClosedError, RemoteTraceback, WorkerDiedError
 from plangym_like.vector.tree import tree_leaves
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")
-ON_RAY: dict[str, Any] = {"backend": "ray", "resources": {"num_cpus": 0}}
+ON_RAY = Workers(2, ray={"resources": {"num_cpus": 0}})
 
 
 def _cart_pole() -> Any:
@@ -47,8 +48,8 @@ def _learn(it: Any, actor: Policy) -> list[Fragment]:
 
 def test_fragments_are_those_of_processes_until_an_actor_dies(cluster: Any) -> None:
     """Though the policy samples, and its weights change in step."""
-    it, actor = _learner(n_workers=2, **ON_RAY)
-    same, copy = _learner(n_workers=0)
+    it, actor = _learner(workers=ON_RAY)
+    same, copy = _learner(workers=0)
     with it, same:
         ours, theirs = _learn(it, actor), _learn(same, copy)
         for mine, its in zip(ours, theirs, strict=True):
@@ -87,9 +88,7 @@ class Trap(Count):
 
 def test_what_goes_wrong_in_an_actor_comes_out(cluster: Any, tmp_path: Path) -> None:
     flag = tmp_path / "armed"
-    with multi.rollout(
-        lambda: Trap(str(flag)), Follower(), 5, 1, 2, 4, 1, copy=False, **ON_RAY
-    ) as it:
+    with multi.rollout(lambda: Trap(str(flag)), Follower(), 5, 1, 2, 4, 1, workers=ON_RAY) as it:
         first, second = next(it), next(it)
         (pid,) = it.pids
         assert first.state.obs[0, :, 0].tolist() == [0, 0]
@@ -104,10 +103,3 @@ def test_what_goes_wrong_in_an_actor_comes_out(cluster: Any, tmp_path: Path) -> 
         with pytest.raises(ClosedError, match="FloatingPointError"):
             next(it)
         assert_gone([pid])
-
-
-def test_other_backends_are_refused() -> None:
-    with pytest.raises(InputError, match="'process', 'ray'"):
-        multi.rollout(Count, Follower(), 5, backend="threads")
-    with pytest.raises(ValueError, match="resources"):
-        multi.rollout(Count, Follower(), 5, resources={"num_gpus": 1})

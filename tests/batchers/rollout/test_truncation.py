@@ -20,10 +20,10 @@ MODES: dict[str, Callable[..., Any]] = {
     "same": lambda env, actor, **o: same.rollout([env() for _ in range(LANES)], actor, T, **o),
     "single": lambda env, actor, **o: single.rollout(env, actor, T, LANES, **o),
     "here": lambda env, actor, **o: multi.rollout(
-        env, actor, T, 2, LANES, 4, 2, n_workers=0, ordered=True, **o
+        env, actor, T, 2, LANES, 4, 2, workers=0, ordered=True, **o
     ),
     "joined": lambda env, actor, **o: multi.rollout(
-        env, actor, T, 2, LANES, 4, 2, n_workers=2, ordered=True, **o
+        env, actor, T, 2, LANES, 4, 2, workers=2, ordered=True, **o
     ),
 }
 EVERYWHERE = pytest.mark.parametrize("make", list(MODES.values()), ids=list(MODES))

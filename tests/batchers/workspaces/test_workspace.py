@@ -253,3 +253,8 @@ def test_a_variable_without_a_batch_dimension() -> None:
             use()
     with pytest.raises(InputError, match="without axes"):
         workspace.set_full("loss", torch.tensor(1.0))
+
+
+def test_nothing_cannot_be_joined() -> None:
+    with pytest.raises(InputError, match="no workspaces to join"):
+        Workspace.cat_batch([])

@@ -234,5 +234,14 @@ def _forwarded(name: str) -> property:
     )
 
 
+def _changed(env: VectorizedEnv, value: Any, *, name: str) -> None:
+    """Change the attribute here and in workers, which are made anew when they are next needed."""
+    setattr(env._plan_env, name, value)
+    env._env_kwargs[name] = value
+    env._end_workers()
+
+
 for _name in _FORWARDED:
     setattr(VectorizedEnv, _name, _forwarded(_name))
+for _name in ("frameskip", "autoreset"):
+    setattr(VectorizedEnv, _name, _forwarded(_name).setter(partial(_changed, name=_name)))

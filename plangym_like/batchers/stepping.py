@@ -1,0 +1,254 @@
+"""`EpisodeLanes`: lanes that are stepped together; `StartStates`: where their episodes begin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from plangym_like.errors import InputError
+from plangym_like.vector.batching import checked_observations
+from plangym_like.vector.lanes import Lanes, Options, Seeds
+from plangym_like.vector.step_arrays import StepArrays
+from plangym_like.vector.tree import has_objects, layout_of_space, take, tree_map, write_rows
+
+
+@dataclass(frozen=True)
+class StartStates:
+    """States that episodes begin in, and the observations of these states.
+
+    An observation cannot be computed from a state alone (a stack of frames needs earlier frames),
+    so both are kept together, as returned by `PlanEnv.step_batch` and `PlanEnv.reset`.
+
+    Attributes
+    ----------
+    rows : array uint8 ``(n, state_nbytes)``
+    obs : tree of array ``(n, ...)``
+    """
+
+    rows: NDArray[np.uint8]
+    obs: Any
+
+    @classmethod
+    def of(cls, given: Any) -> Self | None:
+        """Check and copy the user's ``states=(rows, obs)``; ``None`` stays ``None``.
+
+        Raises
+        ------
+        InputError
+            `given` is not a pair of state rows and observations, with one observation for each row.
+        """
+        if given is None:
+            return None
+        if not isinstance(given, tuple) or len(given) != 2:
+            raise InputError(
+                "states must be a pair (rows, obs) of state rows and the observations that came "
+                f"with them, got {type(given).__name__}"
+            )
+        rows, obs = _copied(given[0]), tree_map(_copied, given[1])
+        if rows.dtype != np.uint8 or rows.ndim != 2:
+            raise InputError(
+                "state rows must be uint8 of shape (n, state_nbytes), got "
+                f"{rows.dtype} of shape {rows.shape}"
+            )
+
+        def check(array: NDArray[Any]) -> None:
+            if array.shape[:1] != rows.shape[:1]:
+                raise InputError(
+                    f"{len(rows)} state rows came with observations of shape {array.shape}"
+                )
+
+        tree_map(check, obs)
+        return cls(rows, obs)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: Any) -> Self:
+        if isinstance(index, torch.Tensor):
+            index = index.numpy()
+        return type(self)(self.rows[index], take(self.obs, index))
+
+    def check(self, num_lanes: int) -> None:
+        """Raise an `InputError` unless there is one state for each of `num_lanes` lanes."""
+        if len(self) != num_lanes:
+            raise InputError(f"{len(self)} states were given for {num_lanes} environments")
+
+    def place(self, lanes: Lanes, obs: Any) -> None:
+        """Set the states of all `lanes`; write the observations into `obs`.
+
+        Raises
+        ------
+        InputError
+            An observation does not fit the lanes' observation space.
+        SnapshotError, StateError
+            As in `Lanes.set_states`.
+        """
+        lanes.set_states(self.rows)
+        space = lanes.observation_space
+        observations = checked_observations(self.obs, space, lanes.num_lanes)
+        write_rows(obs, ..., observations)
+
+
+def _copied(value: Any) -> NDArray[Any]:
+    return np.array(value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else value)
+
+
+_NONE: NDArray[np.intp] = np.empty(0, np.intp)
+
+
+class Outcome(NamedTuple):
+    """The results of one step of B lanes: arrays ``(B, ...)``; `obs` is a tree of such arrays."""
+
+    obs: Any
+    reward: NDArray[Any]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    done: NDArray[np.bool_]
+
+    @property
+    def arrays(self) -> StepArrays:
+        """The arrays that lanes write to, which are all except `done`."""
+        return StepArrays(*self[:4])
+
+
+class EpisodeLanes:
+    """Steps the lanes of a batcher, and reports which episodes ended.
+
+    `step` never restarts a lane. For a restart, the batcher calls `restart` or `step_or_restart`.
+
+    Parameters
+    ----------
+    lanes : Lanes
+    seed : sequence of int, optional
+        Used if episodes begin in given states: it determines the seeds of the resets that follow
+        these episodes. By default, fresh entropy is used.
+
+    Attributes
+    ----------
+    lanes : Lanes
+    timestep : array int64 ``(B,)``
+        The number of steps so far in each lane's episode.
+    running : array of int or None
+        The lanes that `step` steps, in ascending order; ``None`` for all. The others wait.
+
+    Raises
+    ------
+    InputError
+        Observations or actions are not arrays of one shape, so they cannot become tensors.
+    """
+
+    def __init__(self, lanes: Lanes, seed: Sequence[int] | None = None) -> None:
+        for space in (lanes.observation_space, lanes.action_space):
+            if has_objects(layout_of_space(space)):
+                raise InputError(
+                    f"the elements of {space} are not arrays of one shape, so they cannot become "
+                    "tensors"
+                )
+        self.lanes = lanes
+        self.timestep = np.zeros(lanes.num_lanes, np.int64)
+        self.running: NDArray[np.intp] | None = None
+        self._generator = np.random.default_rng(seed)
+        self._next_seeds: dict[int, int] = {}
+
+    def begin(
+        self, seeds: Seeds = None, *, options: Options = None, states: StartStates | None = None
+    ) -> Any:
+        """Begin an episode in every lane; return the first observations in new arrays ``(B, ...)``.
+
+        Parameters
+        ----------
+        seeds, options : sequence, optional
+            One item for each lane, passed to the lane's reset.
+        states : StartStates, optional
+            The states that the episodes begin in, one for each lane. The next reset of each lane is
+            then seeded, since lanes that begin in equal states would otherwise draw equal numbers.
+        """
+        self.running = None
+        self.timestep.fill(0)
+        count = self.lanes.num_lanes
+        if seeds is None and self._next_seeds:
+            seeds = [self._next_seeds.get(lane) for lane in range(count)]
+        obs = self.lanes.start(seeds, options)
+        self._next_seeds.clear()
+        if states is not None:
+            states.check(count)
+            drawn = self._generator.choice(2**31, count, replace=False)
+            self._next_seeds = dict(enumerate(drawn.tolist()))
+            states.place(self.lanes, obs)
+        return obs
+
+    def restart(self, obs: Any, lanes: NDArray[np.intp], options: Options = None) -> None:
+        """Begin an episode in each of `lanes`; write the first observations into `obs`."""
+        seeds = None
+        if self._next_seeds:
+            seeds = [self._next_seeds.pop(int(lane), None) for lane in lanes]
+        self.lanes.reset(obs, lanes, seeds=seeds, options=options)
+        self.timestep[lanes] = 0
+
+    def step(
+        self, actions: Any, outcome: Outcome, previous: Outcome | None = None
+    ) -> NDArray[np.intp]:
+        """Step the running lanes, and return the lanes whose episodes ended with this step.
+
+        Parameters
+        ----------
+        actions : tree of array ``(B, ...)``
+        outcome : Outcome
+            The arrays that receive the results.
+        previous : Outcome, optional
+            The previous step's outcome, which is repeated for waiting lanes with a reward of 0.
+            Without it, nothing is written for waiting lanes.
+        """
+        running = self.running
+        if running is None:
+            self.lanes.step(actions, outcome.arrays)
+            self.timestep += 1
+        else:
+            if len(running):
+                self.lanes.step(actions, outcome.arrays, running)
+                self.timestep[running] += 1
+            if previous is not None:
+                self._repeat(outcome, previous, running)
+        done = np.logical_or(outcome.terminated, outcome.truncated, out=outcome.done)
+        if not np.count_nonzero(done):
+            return _NONE
+        (ended,) = done.nonzero()
+        return ended if running is None else np.intersect1d(ended, running, assume_unique=True)
+
+    def step_or_restart(self, actions: Any, outcome: Outcome, ended: NDArray[np.intp]) -> None:
+        """Begin an episode in each of the lanes `ended`, and step the others.
+
+        The lanes `ended` get a reward of 0, and no flags.
+        """
+        count = self.lanes.num_lanes
+        if not self._next_seeds:
+            is_reset = np.zeros(count, bool)
+            is_reset[ended] = True
+            self.lanes.step_next(actions, outcome.arrays, is_reset)
+            self.timestep += 1
+            self.timestep[ended] = 0
+        else:
+            others = np.delete(np.arange(count), ended)
+            if len(others):
+                self.lanes.step(actions, outcome.arrays, others)
+            outcome.reward[ended] = 0.0
+            outcome.terminated[ended] = outcome.truncated[ended] = False
+            self.timestep += 1
+            self.restart(outcome.obs, ended)
+        np.logical_or(outcome.terminated, outcome.truncated, out=outcome.done)
+
+    def _repeat(self, outcome: Outcome, previous: Outcome, running: NDArray[np.intp]) -> None:
+        waiting = np.delete(np.arange(self.lanes.num_lanes), running)
+
+        def repeat(now: Any, before: Any) -> None:
+            now[waiting] = before[waiting]
+
+        tree_map(repeat, outcome.obs, previous.obs)
+        repeat(outcome.terminated, previous.terminated)
+        repeat(outcome.truncated, previous.truncated)
+        outcome.reward[waiting] = 0.0

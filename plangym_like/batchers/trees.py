@@ -1,0 +1,207 @@
+"""Make, convert, move and pack trees of tensors; see `plangym_like.vector.tree`.
+
+>>> from plangym_like.vector.tree import layout_of, take
+>>> layout = tensor_layout(layout_of({"image": np.zeros((2, 2), np.uint8), "speed": 0.5}))
+>>> layout["image"]
+Leaf(shape=(2, 2), dtype=torch.uint8)
+>>> rows = empty(layout, (3,))
+>>> take(rows, 1)["image"].tolist()
+[[0, 0], [0, 0]]
+
+The last functions convert steps to tensordicts in the layout that torchrl's losses and replay
+buffers take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from plangym_like.errors import InputError
+from plangym_like.vector.tree import Leaf, named_parts, tree_leaves, tree_map, tree_unflatten
+
+if TYPE_CHECKING:
+    from tensordict import TensorDict
+
+
+def tensor_layout(layout: Any) -> Any:
+    """Convert a layout of arrays to a layout of tensors with the same shapes and number types.
+
+    Raises
+    ------
+    InputError
+        Torch has no dtype for the numbers in one of the arrays.
+    """
+    return tree_map(lambda leaf: leaf._replace(dtype=as_torch_dtype(leaf.dtype)), layout)
+
+
+def as_torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
+    """Return the torch dtype that corresponds to a NumPy dtype.
+
+    Raises
+    ------
+    InputError
+        Torch has no corresponding dtype; it has none for text, objects and long doubles.
+    """
+    try:
+        return torch.from_numpy(np.empty(0, dtype)).dtype
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"torch has no dtype for NumPy's {dtype}: convert such values, or leave them out"
+        ) from error
+
+
+def tensor_over(content: NDArray[np.uint8], leaf: Leaf) -> torch.Tensor:
+    """Return a tensor, as described by `leaf`, that shares memory with the bytes in `content`."""
+    if not len(content):
+        return torch.empty(leaf.shape, dtype=leaf.dtype)
+    return torch.from_numpy(content).view(leaf.dtype).view(leaf.shape)
+
+
+def empty(layout: Any, lead: Sequence[int]) -> Any:
+    """Return a tree of tensors ``(*lead, *leaf.shape)`` filled with zeros."""
+    return tree_map(lambda leaf: torch.zeros((*lead, *leaf.shape), dtype=leaf.dtype), layout)
+
+
+def as_arrays(tree: Any) -> Any:
+    """Return a tree of arrays that share memory with a tree of CPU tensors.
+
+    A tensor whose dtype NumPy does not have, such as ``bfloat16``, stays a tensor.
+    """
+    return tree_map(_as_array, tree)
+
+
+def _as_array(tensor: torch.Tensor) -> Any:
+    try:
+        return tensor.numpy()
+    except TypeError:
+        return tensor
+
+
+def as_tensors(tree: Any) -> Any:
+    """Return a tree of tensors that share memory with a tree of arrays; numbers become tensors."""
+    return tree_map(torch.as_tensor, tree)
+
+
+def layout_of_tensors(tree: Any) -> Any:
+    """Return the layout of a tree of tensors, with all their axes."""
+    return tree_map(lambda tensor: Leaf(tuple(tensor.shape), tensor.dtype), tree)
+
+
+def clone_tree(tree: Any) -> Any:
+    """Return the tree with a copy of each tensor."""
+    return tree_map(torch.clone, tree)
+
+
+def copy_to(target: Any, source: Any) -> None:
+    """Copy the tensors of `source` into `target`; both may be on any device."""
+    tree_map(lambda leaf, value: leaf.copy_(value), target, source)
+
+
+def to_device(tree: Any, device: Any, *, non_blocking: bool = False) -> Any:
+    """Return the tree with its tensors on `device`."""
+    return tree_map(lambda tensor: tensor.to(device, non_blocking=non_blocking), tree)
+
+
+class PackedTree(NamedTuple):
+    """The `layout` of a tree of tensors, and each tensor's bytes, which are pickled without a copy.
+
+    >>> tree = {"weight": torch.ones(2, 3, dtype=torch.bfloat16), "steps": torch.tensor(3)}
+    >>> copy = unpack(pack(tree))
+    >>> copy["weight"].dtype, copy["weight"].shape, int(copy["steps"])
+    (torch.bfloat16, torch.Size([2, 3]), 3)
+    """
+
+    layout: Any
+    contents: list[NDArray[np.uint8]]
+
+
+def pack(tree: Any) -> PackedTree:
+    """Pack a tree of tensors; those that are contiguous and on the CPU are not copied."""
+    contents = [
+        tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
+        for tensor in tree_leaves(tree)
+    ]
+    return PackedTree(layout_of_tensors(tree), contents)
+
+
+def unpack(packed: PackedTree) -> Any:
+    """Return the tree that was packed; read-only bytes, as Ray delivers them, are copied."""
+    contents = (
+        content if content.flags.writeable else content.copy() for content in packed.contents
+    )
+    leaves = zip(contents, tree_leaves(packed.layout), strict=True)
+    return tree_unflatten(packed.layout, (tensor_over(content, leaf) for content, leaf in leaves))
+
+
+# Single numbers, which have a last axis of length 1 in torchrl.
+_NUMBERS = {"reward", "done", "terminated", "truncated"}
+_RESERVED = {"next", "mask"}
+
+
+def as_transitions(
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+    batch_size: Sequence[int],
+    mask: torch.Tensor | None = None,
+) -> TensorDict:
+    """Return a tensordict of steps, with the results of each step under ``"next"``.
+
+    Parameters
+    ----------
+    before : mapping of str to tree of Tensor ``(*batch_size, ...)``
+        The observation before each step, the step's action, and what the actor returned with it.
+    after : mapping of str to tree of Tensor ``(*batch_size, ...)``
+        The results of each step: the entries of ``"next"``.
+    batch_size : sequence of int
+        The numbers of environments and of steps, ``[B, T]``.
+    mask : Tensor bool ``(*batch_size)``, optional
+        Which steps took place. It becomes the entry ``"mask"``.
+    """
+
+    def entries(fields: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            name: tree[..., None] if name in _NUMBERS and tree.ndim == 2 else _named(tree)
+            for name, tree in fields.items()
+        }
+
+    # Imported here: the import takes more than a second, and rollout workers do not need it.
+    from tensordict import TensorDict
+
+    fields = {**entries(before), "next": entries(after)}
+    if mask is not None:
+        fields["mask"] = mask
+    return TensorDict(fields, batch_size=batch_size)
+
+
+def merged(*parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries of all `parts` in one dict.
+
+    Raises
+    ------
+    InputError
+        Two entries have the same name, or one is called ``"next"`` or ``"mask"``.
+    """
+    entries: dict[str, Any] = {}
+    for part in parts:
+        if taken := part.keys() & (entries.keys() | _RESERVED):
+            raise InputError(
+                f"several entries of a tensordict would be called {sorted(taken)}, or these names "
+                "are reserved: rename parts of the observation, the infos or the actor's output"
+            )
+        entries |= part
+    return entries
+
+
+def as_observation(tree: Any) -> dict[str, Any]:
+    """Return an observation as a dict; any other `tree` becomes ``{"observation": tree}``."""
+    return dict(tree) if isinstance(tree, Mapping) else {"observation": tree}
+
+
+def _named(tree: Any) -> Any:
+    parts = named_parts(tree)
+    return tree if parts is None else {name: _named(part) for name, part in parts.items()}

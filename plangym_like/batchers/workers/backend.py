@@ -1,0 +1,536 @@
+"""`Workers`: how many workers a batcher has, and where; and what the three kinds have in common.
+
+A worker is this process (`LocalBackend`), a process (`workers.processes`) or an actor on a Ray
+cluster (`workers.ray`). It hosts objects, `HostedObjects`, and each of these has a `GroupContext`.
+"""
+
+from __future__ import annotations
+
+import abc
+import concurrent.futures
+import os
+import sys
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Self
+
+import torch
+
+from plangym_like.batchers.trees import empty, tensor_over
+from plangym_like.batchers.weights import VersionedTree
+from plangym_like.cluster import ray_session
+from plangym_like.cluster.sites import check_resources
+from plangym_like.errors import InputError
+from plangym_like.execution.known_ids import know, known_ids
+from plangym_like.execution.short_episode import ShortEpisode
+from plangym_like.processes.external_process import ExternalProcess
+from plangym_like.processes.start_methods import check_start_method
+from plangym_like.results import Future
+from plangym_like.snapshots.trial import KnownTrials, trials_shared
+from plangym_like.support.arguments import as_count, check_seconds
+from plangym_like.vector.make_lanes import Sample, compare_sample, sample_episode
+from plangym_like.vector.memory import attach_arrays
+from plangym_like.vector.tree import Leaf, take, tree_leaves
+
+# The future of a method call.
+Call = Future[Any] | concurrent.futures.Future[Any]
+# ``send(name, index, tree)`` sends `tree` to the owner: the content of buffer `index` of `name`.
+Send = Callable[[str, int, Any], None]
+
+# How long a copy of the caller may take to make and play environments.
+_COPY_SECONDS = 10.0
+_RAY_OPTIONS = ("address", "resources", "runtime_env")
+
+
+@dataclass(frozen=True)
+class Workers:
+    """How many workers a batcher has, where they run, and when one counts as hung.
+
+    Parameters
+    ----------
+    n : int, optional
+        The number of workers; ``None`` starts one per core of this machine or of the cluster. There
+        are never more than there are groups of environments. With 0, this process does the work.
+    start_method : {"forkserver", "spawn", "fork"}
+        How processes are started; see `plangym_like.ExternalProcess`.
+    timeout : float
+        Seconds without a step after which a worker counts as hung.
+    ray : bool or dict
+        ``True`` starts actors on a Ray cluster instead of processes. A dict does the same, with
+        the options ``address``, ``resources`` and ``runtime_env`` of `plangym_like.RayEnv`. By
+        default, each actor claims one core, or none if this program starts a local Ray.
+
+    Raises
+    ------
+    InputError
+        An argument is invalid.
+    MissingExtraError
+        `ray` is true, but Ray is not installed.
+
+    Examples
+    --------
+    >>> Workers(4, timeout=120.0)
+    Workers(n=4, start_method='forkserver', timeout=120.0, ray=False)
+    """
+
+    n: int | None = None
+    start_method: str = "forkserver"
+    timeout: float = 30.0
+    ray: bool | Mapping[str, Any] = False
+
+    def __post_init__(self) -> None:
+        if self.n is not None:
+            as_count("the number of workers", self.n, 0)
+        check_start_method(self.start_method)
+        check_seconds("timeout", self.timeout)
+        if unknown := self.ray_options.keys() - set(_RAY_OPTIONS):
+            raise InputError(f"ray takes {', '.join(_RAY_OPTIONS)}, got {sorted(unknown)}")
+        check_resources(self.ray_options.get("resources"))
+        if self.on_ray:
+            if self.n == 0:
+                raise InputError("actors on Ray need at least 1 worker, got 0")
+            ray_session.import_ray()
+
+    @classmethod
+    def of(cls, given: Self | int | None) -> Self:
+        """Return `given` if it is `Workers` already; a number or ``None`` is their number."""
+        return given if isinstance(given, cls) else cls(given)  # type: ignore[arg-type]
+
+    @property
+    def on_ray(self) -> bool:
+        """Whether workers are actors on a Ray cluster; an empty dict means so, too."""
+        return self.ray is not False
+
+    @property
+    def ray_options(self) -> Mapping[str, Any]:
+        """The options for Ray that were given."""
+        return self.ray if isinstance(self.ray, Mapping) else {}
+
+
+@dataclass(frozen=True)
+class Hosting:
+    """The objects that workers host.
+
+    Attributes
+    ----------
+    make_object : callable
+        Given a `GroupContext`, returns the object of its group.
+    num_groups : int
+    workers : Workers
+    name : str
+        What to call workers in error messages; the number of the worker is appended.
+    preload : sequence of str
+        Modules that all workers use; a fork server imports them once.
+    sample : Sample or None
+        Makes one environment like those of the objects; workers compare it with the caller's.
+    """
+
+    make_object: Callable[[GroupContext], Any]
+    num_groups: int
+    workers: Workers
+    name: str
+    preload: Sequence[str] = ()
+    sample: Sample | None = None
+
+    def count_workers(self, num_cores: int) -> int:
+        """Return how many workers to start on a machine or cluster with `num_cores` cores."""
+        wanted = num_cores if self.workers.n is None else self.workers.n
+        return min(wanted, self.num_groups)
+
+    def groups_of(self, worker: int, num_workers: int) -> list[int]:
+        """Return the groups that `worker` hosts if there are `num_workers` workers."""
+        return list(range(worker, self.num_groups, num_workers))
+
+
+# In the worker
+
+
+def control_layout(num_groups: int) -> Any:
+    """Return the layout of the control memory: a heartbeat for each group, and the stop flag."""
+    return {"beats": Leaf((num_groups,), torch.int64), "stop": Leaf((1,), torch.int64)}
+
+
+class StoppedError(Exception):
+    """Raised in a job to end it early, because the owner is closing its workers."""
+
+
+class WorkerMemory:
+    """What a worker shares with the owner, or holds as a copy.
+
+    Attributes
+    ----------
+    control : tree of Tensor or None
+        Memory of the layout `control_layout`; ``None`` if the worker is the owner's process.
+    published : dict of str to VersionedTree
+    buffers : dict of str to list of tree of Tensor
+        A list with a single item means that all buffers of this name are one, which is sent to the
+        owner whenever it has been filled.
+    """
+
+    def __init__(self, send: Send | None = None) -> None:
+        self.control: Any = None
+        self.published: dict[str, VersionedTree] = {}
+        self.buffers: dict[str, list[Any]] = {}
+        self.send = send
+
+
+class GroupContext:
+    """Connects the object of one group to the owner of the workers.
+
+    Attributes
+    ----------
+    group : int
+        The group's number.
+    own_process : bool
+        Whether the worker has a separate process. If not, it runs in the owner's process.
+    """
+
+    def __init__(self, group: int, memory: WorkerMemory, *, own_process: bool) -> None:
+        self.group = group
+        self.own_process = own_process
+        self._memory = memory
+        self._beats: memoryview | None = None
+        self._stop: memoryview | None = None
+
+    def beat(self) -> None:
+        """Report progress to the owner; a hosted object calls this at least once per step.
+
+        Raises
+        ------
+        StoppedError
+            The owner is closing its workers.
+        """
+        if self._beats is None or self._stop is None:
+            control = self._memory.control
+            if control is None:
+                return
+            self._beats = memoryview(control["beats"].numpy())
+            self._stop = memoryview(control["stop"].numpy())
+        self._beats[self.group] += 1
+        if self._stop[0]:
+            raise StoppedError("the workers are being closed")
+
+    def load(self, name: str, known: int) -> tuple[int, Any] | None:
+        """Return the version and a copy of what the owner has published as `name`.
+
+        Return ``None`` if the version is `known`.
+        """
+        return self._memory.published[name].read(known)
+
+    def buffer(self, name: str, index: int) -> Any:
+        """Return the memory of buffer `index` of `name`, to be filled."""
+        buffers = self._memory.buffers[name]
+        return buffers[index % len(buffers)]
+
+    def send(
+        self, name: str, index: int, trim: Callable[[Any], Any] = lambda content: content
+    ) -> None:
+        """Let the owner read buffer `index` of `name` once the job is done.
+
+        Parameters
+        ----------
+        name : str
+        index : int
+        trim : callable
+            Given the buffer's content, returns the part that the owner needs.
+        """
+        if self._memory.send is not None:
+            self._memory.send(name, index, trim(self.buffer(name, index)))
+
+
+class HostedObjects:
+    """One object for each of `groups`. The objects are made in the order of `groups`.
+
+    Parameters
+    ----------
+    make_object : callable
+        Given a `GroupContext`, returns the object of its group.
+    groups : sequence of int
+    memory : WorkerMemory, optional
+    own_process : bool
+        Whether the process does nothing but host these objects. If so, torch uses one thread.
+    """
+
+    def __init__(
+        self,
+        make_object: Callable[[GroupContext], Any],
+        groups: Sequence[int],
+        memory: WorkerMemory | None = None,
+        *,
+        own_process: bool = True,
+    ) -> None:
+        if own_process:
+            torch.set_num_threads(1)
+        self._own_process = own_process
+        self.memory = WorkerMemory() if memory is None else memory
+        self._objects: dict[int, Any] = {}
+        self._failure: BaseException | None = None
+        trials = KnownTrials()
+        for group in groups:
+            context = GroupContext(group, self.memory, own_process=own_process)
+            try:
+                with trials_shared(trials):
+                    self._objects[group] = self._guarded(make_object, context)
+            except BaseException:
+                with suppress(Exception):
+                    self.close()
+                raise
+
+    def attach(self, kind: str, name: str, layout: Any, *, fds: Sequence[int]) -> None:
+        """Map shared memory. If this fails, every later `call` fails too.
+
+        Parameters
+        ----------
+        kind : {"control", "published", "buffers"}
+            The attribute of `WorkerMemory` that it belongs to.
+        """
+        (fd,) = fds
+        try:
+            # Mapping the memory closes its descriptor, but locks need one.
+            lock = os.dup(fd) if kind == "published" else -1
+            tree = attach_arrays(fd, layout, tensor_over)
+        except BaseException as error:
+            self._failure = error
+            raise
+        if kind == "control":
+            self.memory.control = tree
+        elif kind == "published":
+            if name in self.memory.published:
+                self.memory.published[name].close()
+            self.memory.published[name] = VersionedTree(tree, lock)
+        else:
+            count = len(tree_leaves(tree)[0])
+            self.memory.buffers[name] = [take(tree, index) for index in range(count)]
+
+    def call(self, group: int, method: str, *args: Any) -> Any:
+        """Call `method` on the object of `group`, and return its result."""
+        if self._failure is not None:
+            raise self._failure
+        return self._guarded(getattr(self._objects[group], method), *args)
+
+    def _guarded(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call `function`; turn exceptions that would end a loop or process into `RuntimeError`.
+
+        They are `StopIteration`, `SystemExit`, `KeyboardInterrupt` and `GeneratorExit`. In the
+        owner's process, all but `StopIteration` are raised unchanged.
+        """
+        try:
+            return function(*args)
+        except StopIteration as error:
+            raise RuntimeError("an environment, actor or factory raised StopIteration") from error
+        except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
+            if not self._own_process:
+                raise
+            raise RuntimeError(f"an environment, actor or factory raised {error!r}") from error
+
+    def close(self) -> None:
+        """Close all objects that have a ``close`` method, even if one raises an error."""
+        with ExitStack() as stack:
+            for hosted in reversed(self._objects.values()):
+                stack.callback(getattr(hosted, "close", bool))
+            self._objects = {}
+
+
+# In the owner's process
+
+
+class Backend(abc.ABC):
+    """The workers of a `WorkerGroup`, numbered from 0; one subclass for each place to run them.
+
+    Worker ``g % num_workers`` hosts the object of group g.
+
+    Attributes
+    ----------
+    num_workers : int
+    start_seconds : float
+        How many seconds a worker may take to make its objects, unless `timeout` is longer.
+    """
+
+    num_workers = 1
+    start_seconds = 60.0
+
+    def __init__(self, hosting: Hosting) -> None:
+        self.hosting = hosting
+
+    @property
+    def pids(self) -> list[int]:
+        """The process ids of the workers; empty if the worker is this process."""
+        return []
+
+    @abc.abstractmethod
+    def describe(self, worker: int) -> str:
+        """Return the name of a worker for error messages."""
+
+    @abc.abstractmethod
+    def is_ready(self, worker: int) -> bool:
+        """Return whether the worker is known to have made its objects."""
+
+    @abc.abstractmethod
+    def publish(self, name: str, tree: Any, version: int) -> None:
+        """Let jobs load `tree` from now on; see `WorkerGroup.publish`."""
+
+    @abc.abstractmethod
+    def make_buffers(self, name: str, layout: Any, count: int) -> Any:
+        """Make buffers that hosted objects fill; see `WorkerGroup.make_buffers`."""
+
+    @abc.abstractmethod
+    def call(self, group: int, method: str, args: tuple[Any, ...]) -> Call:
+        """Call `method` on the object of `group`, after all earlier calls for that group."""
+
+    @abc.abstractmethod
+    def wait(self, seconds: float, group: int | None) -> None:
+        """Wait at most `seconds` for a call to finish.
+
+        If this process is the worker, run a call instead: a call of `group`, if `group` is given.
+        """
+
+    def beats(self, worker: int) -> int:
+        """Return how many times the worker has reported progress, as far as is known."""
+        return 0
+
+    @abc.abstractmethod
+    def close(self, timeout: float) -> None:
+        """Close the hosted objects; kill workers still running after about `timeout` seconds.
+
+        Nested tensors that were already read from the workers' memory stay valid.
+        """
+
+
+class LocalBackend(Backend):
+    """A single worker: the caller's own process, in which `wait` executes the calls.
+
+    All objects are made when `wait` executes the first call.
+    """
+
+    def __init__(self, hosting: Hosting) -> None:
+        super().__init__(hosting)
+        self._memory = WorkerMemory()
+        self._hosted: HostedObjects | None = None
+        self._calls: list[tuple[int, str, tuple[Any, ...], concurrent.futures.Future[Any]]] = []
+
+    def describe(self, worker: int) -> str:
+        return "this process"
+
+    def is_ready(self, worker: int) -> bool:
+        return True
+
+    def publish(self, name: str, tree: Any, version: int) -> None:
+        self._memory.published[name] = VersionedTree.of(tree, version)
+
+    def make_buffers(self, name: str, layout: Any, count: int) -> Any:
+        self._memory.buffers[name] = [empty(layout, ()) for _ in range(count)]
+        return self._memory.buffers[name]
+
+    def call(self, group: int, method: str, args: tuple[Any, ...]) -> Call:
+        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        self._calls.append((group, method, args, future))
+        return future
+
+    def wait(self, seconds: float, group: int | None) -> None:
+        """Execute the next call; if `group` is given, the next call of that group."""
+        chosen = next((call for call in self._calls if group in (None, call[0])), None)
+        if chosen is None:
+            return
+        *call, future = chosen
+        # The call is done already if an interrupt came before it was removed from the list.
+        if not future.done():
+            self._make(call, future)
+        self._calls.remove(chosen)
+
+    def _make(self, call: list[Any], future: concurrent.futures.Future[Any]) -> None:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            if self._hosted is None:
+                groups = range(self.hosting.num_groups)
+                self._hosted = HostedObjects(
+                    self.hosting.make_object, groups, self._memory, own_process=False
+                )
+            group, method, args = call
+            future.set_result(self._hosted.call(group, method, *args))
+        except Exception as error:
+            future.set_exception(error)
+        finally:
+            torch.set_num_threads(threads)
+
+    def close(self, timeout: float) -> None:
+        self._calls.clear()
+        hosted, self._hosted = self._hosted, None
+        if hosted is not None:
+            hosted.close()
+
+
+# What workers do before they make objects
+
+
+class ObjectMaker:
+    """Makes the objects of a worker, with the settings of the process that started the worker.
+
+    The settings are the registered ids, which decide what environments a factory makes, and torch's
+    default dtype (one of `KnownIds`) and precision, which decide how an actor computes. Before the
+    first object is made, a short episode of a new environment is compared with one of the caller,
+    which a copy of the caller's process has played. So the caller makes no environment itself.
+
+    Parameters
+    ----------
+    hosting : Hosting
+    compares : bool
+        Whether to compare the short episodes.
+    """
+
+    def __init__(self, hosting: Hosting, *, compares: bool = True) -> None:
+        self._make_object, self._sample = hosting.make_object, hosting.sample
+        self._ids, self._precision = known_ids(), torch.get_float32_matmul_precision()
+        self._expected: ShortEpisode | None = None
+        if compares and hosting.sample is not None:
+            self._expected = _episode_of_copy(hosting.sample)
+        self._is_prepared = False
+
+    def __call__(self, context: GroupContext) -> Any:
+        """Return the object of a group; runs in the worker."""
+        if not self._is_prepared:
+            know(self._ids)
+            torch.set_float32_matmul_precision(self._precision)
+            if self._sample is not None and self._expected is not None:
+                compare_sample(self._sample, self._expected)
+            self._is_prepared = True
+        return self._make_object(context)
+
+
+def _episode_of_copy(sample: Sample) -> ShortEpisode | None:
+    """Return `sample_episode`, played in a copy of this process, or ``None`` if this fails.
+
+    It is not tried once JAX is imported, because JAX's threads make such copies hang.
+    """
+    if "jax" in sys.modules:
+        return None
+    try:
+        with warnings.catch_warnings():
+            # Python warns that a copy of a process with threads may hang.
+            warnings.simplefilter("ignore")
+            copy = ExternalProcess(partial(_silent_episode, sample), start_method="fork")
+        try:
+            episode: ShortEpisode | None = copy.apply(_itself).result(_COPY_SECONDS)
+            return episode
+        finally:
+            copy.close(0.0)
+    except Exception:
+        return None
+
+
+def _silent_episode(sample: Sample) -> ShortEpisode | None:
+    # What an environment prints is printed by the workers, too.
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (1, 2):
+        os.dup2(null, descriptor)
+    try:
+        return sample_episode(sample)
+    except BaseException:  # also `SystemExit`, which would end the caller
+        return None
+
+
+def _itself(hosted: Any) -> Any:
+    return hosted

@@ -1,0 +1,166 @@
+"""Workers that are actors of a real cluster: the same guarantees, though no memory is shared."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from vanishing import assert_gone
+
+from plangym_like.batchers.trees import pack, unpack
+from plangym_like.batchers.workers.backend import GroupContext, Workers
+from plangym_like.batchers.workers.group import WorkerGroup
+from plangym_like.errors import (
+    ClosedError,
+    MissingExtraError,
+    WorkerTimeoutError,
+)
+from plangym_like.vector.tree import Leaf, take
+
+ray = pytest.importorskip("ray", reason="Ray is not installed")
+
+
+class Hosted:
+    def __init__(self, context: GroupContext) -> None:
+        self.context = context
+        self.thread = threading.get_ident()
+
+    def where(self) -> tuple[int, int, int]:
+        # Some simulators belong to the thread that made them.
+        assert threading.get_ident() == self.thread
+        return self.context.group, os.getpid(), torch.get_num_threads()
+
+    def read(self, known: int) -> Any:
+        loaded = self.context.load("weights", known)
+        return loaded if loaded is None else (loaded[0], loaded[1].tolist())
+
+    def fill(self, name: str, index: int, value: float, length: int) -> None:
+        self.context.buffer(name, index)["rows"].fill_(value)
+        self.context.send(name, index, lambda piece: take(piece, slice(0, length)))
+
+    def hang(self) -> None:
+        while True:
+            time.sleep(0.01)
+
+    def work(self, steps: int) -> None:
+        for _ in range(steps):
+            self.context.beat()
+            time.sleep(0.04)
+
+
+def workers_of(
+    num_groups: int, num_workers: int, make: Any = Hosted, **options: Any
+) -> WorkerGroup:
+    on_ray = Workers(num_workers, ray={"resources": {"num_cpus": 0}}, **options)
+    return WorkerGroup(make, num_groups, on_ray)
+
+
+@pytest.fixture(scope="module")
+def workers(cluster: Any) -> Iterator[WorkerGroup]:
+    """Three groups on two nodes, to which nothing happens."""
+    with workers_of(3, 2) as workers:
+        yield workers
+        pids = workers.pids
+    assert_gone(pids)
+    assert len([node for node in ray.nodes() if node["Alive"]]) == 2
+
+
+def test_groups_live_in_actors_all_over_the_cluster(workers: WorkerGroup) -> None:
+    jobs = [workers.submit(group, "where") for group in (0, 1, 2, 1)]
+    done = [workers.wait() for _ in jobs]
+    assert {job.group for job in done if job} == {0, 1, 2}
+    (first, second, third, again) = [job.result for job in jobs]
+    assert [place[0] for place in (first, second, third, again)] == [0, 1, 2, 1]
+    assert first[1] == third[1] != second[1] == again[1]
+    assert {first[1], second[1]} == set(workers.pids)
+    assert {place[2] for place in (first, second, third)} == {1}
+    assert workers.wait() is None
+
+
+def test_what_is_published_travels_once(
+    workers: WorkerGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[Any] = []
+    put = ray.put
+    monkeypatch.setattr(ray, "put", lambda value: sent.append(value) or put(value))
+    weights = torch.ones(3)
+    workers.publish("weights", weights)
+    for _ in range(2):
+        assert [workers.run(group, "read", -1) for group in range(3)] == [(0, [1.0] * 3)] * 3
+    assert workers.run(0, "read", 0) is None
+    assert len(sent) == 1
+    weights.fill_(2.0)
+    workers.publish("weights", weights)
+    assert [workers.run(group, "read", 0) for group in range(3)] == [(1, [2.0] * 3)] * 3
+    assert len(sent) == 2
+
+
+def test_buffers_arrive_as_they_were_when_published(workers: WorkerGroup) -> None:
+    pool = workers.make_buffers("board", {"rows": Leaf((4, 30_000), torch.bfloat16)}, 6)
+    for index in range(6):
+        workers.submit(index % 3, "fill", "board", index, float(index), 4)
+    while workers.wait():
+        pass
+    for index in range(6):
+        rows = pool[index]["rows"]
+        assert rows.shape == (4, 30_000) and (rows == index).all()
+    # Too large for a message, so it lies in the object store; and is its reader's to write to.
+    pool[5]["rows"].add_(1)
+    assert (pool[5]["rows"] == 6).all()
+
+
+def test_a_resident_that_cannot_be_made(cluster: Any) -> None:
+    def make(context: GroupContext) -> Any:
+        raise LookupError(f"no game for {context.group}")
+
+    with workers_of(2, 1, make) as workers:
+        workers.submit(1, "where")
+        with pytest.raises(LookupError, match="no game for 0"):
+            workers.wait()
+        assert_gone(workers.pids)
+
+
+def test_who_works_is_heard_of_and_who_hangs_is_found_out(cluster: Any) -> None:
+    with workers_of(1, 1, timeout=6.0) as workers:
+        pid = workers.run(0, "where")[1]
+        workers.submit(0, "work", 40)
+        workers.submit(0, "hang")
+        heard = set()
+        with pytest.raises(WorkerTimeoutError, match=rf"worker collector-0 \(pid {pid} on node"):
+            while True:
+                workers.wait(0.05)
+                heard.add(workers._workers.beats(0))
+        assert 40 in heard and heard & set(range(1, 40))
+        with pytest.raises(ClosedError, match="no progress"):
+            workers.wait()
+        assert_gone([pid])
+
+
+def test_without_ray_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'plangym_like\[ray\]'"):
+        Workers(ray=True)
+
+
+def test_parcels_hold_whatever_a_nest_does() -> None:
+    tree = {
+        "numbers": (torch.arange(6).view(2, 3), torch.tensor(True)),
+        "nothing": [torch.empty(0, 4, dtype=torch.int16), None],
+        "complex": torch.tensor([1 + 2j, 3]),
+    }
+    packed = pack(tree)
+    for content in packed.contents:
+        content.flags.writeable = False
+    copy = unpack(packed)
+    assert torch.equal(copy["numbers"][0], tree["numbers"][0])
+    assert copy["numbers"][1].item() is True
+    assert copy["nothing"][0].shape == (0, 4) and copy["nothing"][1] is None
+    assert copy["complex"].tolist() == tree["complex"].tolist()  # type: ignore[attr-defined]
+    copy["numbers"][0][0, 0] = 9
+    assert tree["numbers"][0][0, 0] == 0  # read-only bytes were copied

@@ -1,0 +1,295 @@
+"""Workers for a batcher: who hosts what, and every way in which it can go wrong."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import gymnasium
+import psutil
+import pytest
+import torch
+
+from plangym_like.batchers.workers import group as worker_group
+from plangym_like.batchers.workers.backend import GroupContext, LocalBackend, Workers
+from plangym_like.batchers.workers.group import WorkerGroup
+from plangym_like.errors import (
+    ClosedError,
+    InputError,
+    RemoteTraceback,
+    WorkerDiedError,
+    WorkerTimeoutError,
+)
+from plangym_like.vector.tree import Leaf
+
+
+class Hosted:
+    def __init__(self, context: GroupContext) -> None:
+        self.context = context
+
+    def where(self) -> tuple[int, int, int]:
+        return self.context.group, os.getpid(), torch.get_num_threads()
+
+    def write(self, index: int, value: int) -> None:
+        self.context.buffer("board", index).fill_(value)
+        self.context.send("board", index)
+
+    def read(self, known: int) -> Any:
+        loaded = self.context.load("weights", known)
+        return loaded if loaded is None else (loaded[0], loaded[1]["x"].tolist())
+
+    def fail(self) -> None:
+        raise ZeroDivisionError("no rows")
+
+    def hang(self) -> None:
+        while True:
+            time.sleep(0.01)
+
+    def work(self, seconds: float) -> str:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self.context.beat()
+            time.sleep(0.01)
+        return "done"
+
+
+WORKERS = pytest.mark.parametrize("num_workers", [0, 1, 2])
+
+
+class Settings:
+    """What decides which environments a factory makes, and how an actor computes."""
+
+    def __init__(self, context: GroupContext) -> None:
+        self.made = gymnasium.make("CartPole-v1")
+
+    def read(self) -> tuple[Any, ...]:
+        spec = self.made.spec
+        assert spec is not None
+        return spec.max_episode_steps, torch.ones(1).dtype, torch.get_float32_matmul_precision()
+
+
+@WORKERS
+@pytest.mark.filterwarnings("ignore:.*Overriding environment")
+def test_objects_are_made_with_the_settings_of_the_caller(
+    num_workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gymnasium.envs.registration, "registry", {**gymnasium.registry})
+    monkeypatch.setattr(gymnasium, "registry", gymnasium.envs.registration.registry)
+    entry_point = gymnasium.registry["CartPole-v1"].entry_point
+    gymnasium.register("CartPole-v1", entry_point, max_episode_steps=2)
+    precision = torch.get_float32_matmul_precision()
+    torch.set_default_dtype(torch.float64)
+    torch.set_float32_matmul_precision("high")
+    try:
+        with WorkerGroup(Settings, 2, Workers(num_workers)) as workers:
+            for group in range(2):
+                assert workers.run(group, "read") == (2, torch.float64, "high")
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_float32_matmul_precision(precision)
+
+
+@WORKERS
+def test_every_group_is_hosted_somewhere(num_workers: int) -> None:
+    with WorkerGroup(Hosted, 4, Workers(num_workers)) as workers:
+        places = [workers.run(group, "where") for group in range(4)]
+    assert [group for group, _, _ in places] == [0, 1, 2, 3]
+    assert len({pid for _, pid, _ in places}) == max(num_workers, 1)
+    assert ({pid for _, pid, _ in places} == {os.getpid()}) == (num_workers == 0)
+    assert {threads for _, _, threads in places} == {1}
+
+
+@WORKERS
+def test_buffers_are_read_by_the_owner(num_workers: int) -> None:
+    with WorkerGroup(Hosted, 3, Workers(num_workers)) as workers:
+        board = workers.make_buffers("board", Leaf((2,), torch.int64), 3)
+        for group in range(3):
+            workers.submit(group, "write", group, group + 7)
+        done = [workers.wait() for _ in range(3)]
+        assert sorted(job.group for job in done if job) == [0, 1, 2]
+        assert workers.wait() is None
+        assert [board[index].tolist() for index in range(3)] == [[7, 7], [8, 8], [9, 9]]
+
+
+@WORKERS
+def test_published_weights_are_loaded_by_their_version(num_workers: int) -> None:
+    with WorkerGroup(Hosted, 2, Workers(num_workers)) as workers:
+        tree = {"x": torch.ones(2)}
+        assert workers.publish("weights", tree) == 0
+        assert [workers.run(group, "read", -1) for group in (0, 1)] == [(0, [1.0, 1.0])] * 2
+        assert workers.run(1, "read", 0) is None
+        tree["x"] += 1
+        assert workers.publish("weights", tree) == 1
+        assert workers.run(1, "read", 0) == (1, [2.0, 2.0])
+        assert workers.publish("weights", {"x": torch.zeros(3)}) == 2
+        assert [workers.run(group, "read", 1) for group in (0, 1)] == [(2, [0.0] * 3)] * 2
+
+
+@WORKERS
+def test_jobs_of_a_group_keep_their_order(num_workers: int) -> None:
+    with WorkerGroup(Hosted, 2, Workers(num_workers)) as workers:
+        board = workers.make_buffers("board", Leaf((1,), torch.int64), 2)
+        workers.submit(1, "write", 1, 1)
+        workers.submit(0, "write", 0, 2)
+        assert workers.run(1, "where")[0] == 1
+        assert board[1].tolist() == [1]
+        done = [workers.wait() for _ in range(2)]
+        assert [job.args for job in done if job] == [(1, 1), (0, 2)]
+
+
+def test_weights_of_changing_shapes_leave_no_descriptors() -> None:
+    with WorkerGroup(Hosted, 1, Workers(1)) as workers:
+        counts = []
+        for size in range(1, 6):
+            version = workers.publish("weights", {"x": torch.ones(size)})
+            assert workers.run(0, "read", -1) == (version, [1.0] * size)
+            counts.append([psutil.Process(pid).num_fds() for pid in (os.getpid(), *workers.pids)])
+    assert counts[1:] == counts[1:2] * 4
+
+
+def test_the_first_error_is_raised_even_if_closing_fails_too() -> None:
+    class Stubborn(Hosted):
+        def close(self) -> None:
+            raise ValueError("cannot be closed")
+
+    with WorkerGroup(Stubborn, 1, Workers(0)) as workers:
+        workers.submit(0, "fail")
+        with pytest.raises(ZeroDivisionError, match="no rows") as caught:
+            workers.wait()
+    assert any("cannot be closed" in note for note in caught.value.__notes__)
+
+
+@WORKERS
+def test_an_error_keeps_its_type_and_says_where(num_workers: int) -> None:
+    with WorkerGroup(Hosted, 2, Workers(num_workers), name="tester") as workers:
+        pids = workers.pids
+        workers.submit(1, "fail")
+        with pytest.raises(ZeroDivisionError, match="no rows") as caught:
+            while workers.wait():
+                pass
+        (note,) = caught.value.__notes__
+        assert "group 1" in note
+        if num_workers:
+            assert isinstance(caught.value.__cause__, RemoteTraceback)
+            assert "in fail" in str(caught.value.__cause__)
+            assert f"tester-{1 % num_workers} (pid {pids[1 % num_workers]})" in note
+        with pytest.raises(ClosedError, match="no rows"):
+            workers.wait()
+    assert not any(map(psutil.pid_exists, pids))
+
+
+@WORKERS
+def test_a_resident_that_cannot_be_made(num_workers: int) -> None:
+    def make(context: GroupContext) -> Any:
+        if context.group == 1:
+            raise LookupError("no game of that name")
+        return Hosted(context)
+
+    with WorkerGroup(make, 2, Workers(num_workers)) as workers:
+        pids = workers.pids
+        workers.submit(0, "where")
+        workers.submit(1, "where")
+        with pytest.raises(LookupError, match="no game"):
+            while workers.wait():
+                pass
+    assert not any(map(psutil.pid_exists, pids))
+
+
+def _kill(workers: WorkerGroup) -> None:
+    os.kill(workers.pids[1], signal.SIGKILL)
+
+
+def _nothing(workers: WorkerGroup) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("happens", "error"), [(_kill, WorkerDiedError), (_nothing, WorkerTimeoutError)]
+)
+def test_a_worker_that_dies_or_hangs(
+    happens: Callable[[WorkerGroup], None], error: type[Exception]
+) -> None:
+    patience = 600.0 if error is WorkerDiedError else 4.0
+    with WorkerGroup(Hosted, 2, Workers(2, timeout=patience)) as workers:
+        pids = workers.pids
+        workers.run(0, "where"), workers.run(1, "where")
+        workers.submit(0, "work", 600.0)
+        workers.submit(1, "hang")
+        happens(workers)
+        start = time.monotonic()
+        with pytest.raises(error, match="collector-1") as caught:
+            workers.wait()
+        assert time.monotonic() - start < 100
+        assert f"pid {pids[1]}" in caught.value.__notes__[0]
+    assert not any(map(psutil.pid_exists, pids))
+
+
+def test_slow_is_not_hung() -> None:
+    with WorkerGroup(Hosted, 1, Workers(1, timeout=3.0)) as workers:
+        assert workers.run(0, "work", 7.0) == "done"
+        job = workers.submit(0, "work", 4.0)
+        assert workers.wait(0.05) is None
+        assert workers.wait() is job
+
+
+class StartsSlowly(LocalBackend):
+    """Is ready after 40 s of a clock that each `wait` moves by a second, and done 5 s later."""
+
+    now = 0.0
+
+    def is_ready(self, worker: int) -> bool:
+        return self.now >= 40
+
+    def wait(self, seconds: float, group: int | None) -> None:
+        self.now += 1
+        if self.now >= 45:
+            super().wait(seconds, group)
+
+
+def test_time_to_start_does_not_count_for_the_first_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[StartsSlowly] = []
+
+    def start(options: Any) -> StartsSlowly:
+        started.append(StartsSlowly(options))
+        return started[0]
+
+    clock = SimpleNamespace(monotonic=lambda: started[0].now if started else 0.0)
+    monkeypatch.setattr(worker_group, "time", clock)
+    monkeypatch.setattr(worker_group, "_start", start)
+    with WorkerGroup(Hosted, 1) as workers:
+        assert workers.run(0, "where")[0] == 0
+    assert started[0].now == 45
+
+
+@pytest.mark.parametrize("method", ["hang", "work"])
+def test_closing_is_quick_in_the_middle_of_anything(method: str) -> None:
+    workers = WorkerGroup(Hosted, 2, Workers(2))
+    pids = workers.pids
+    for group in range(2):
+        workers.submit(group, method, *([600.0] if method == "work" else []))
+    start = time.monotonic()
+    workers.close()
+    workers.close()
+    assert time.monotonic() - start < 100
+    assert not any(map(psutil.pid_exists, pids))
+    with pytest.raises(ClosedError):
+        workers.submit(0, "where")
+
+
+def test_numbers_that_make_no_sense() -> None:
+    with pytest.raises(InputError):
+        WorkerGroup(Hosted, 0)
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"n": -1}, "number of workers"),
+        ({"n": 1.0}, "number of workers"),
+        ({"timeout": 0.0}, "timeout"),
+        ({"start_method": "thread"}, "start_method must be one of 'forkserver'"),
+        ({"ray": {"adress": "10.0.0.1:6379"}}, "ray takes address, .*'adress'"),
+        ({"ray": {"resources": ["num_gpus"]}}, "a dict such as"),
+        ({"n": 0, "ray": True}, "at least 1 worker"),
+    ]
+    for options, message in wrong:
+        with pytest.raises(InputError, match=message):
+            Workers(**options)
