@@ -277,8 +277,7 @@ class BatchRun:
         if pool.dealing is not self._batch:
             if pool.dealing is not None and len(pool.tokens):
                 return
-            pool.dealing = self._batch
-            pool.keep_serving()  # workers need the batch's blocks before its tokens
+            pool.deal(self._batch)  # workers need the batch's blocks before its tokens
         self._waiting = pool.tokens.put(self._batch.key, self._waiting)
 
     def _put_back(self, rows: Any) -> None:

@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from plangym_like.errors import WorkerDiedError
 from plangym_like.execution.row_server import (
     BATCH,
@@ -141,7 +143,6 @@ class RowWorker(WorkerHandle):
         self._pid = process.pid
         self.progress_at = 0.0
         self._progress: tuple[int, ...] = ()
-        self._counted = (0, 0)
         self.task_of = 0
         self.task_rows = (0, 0)
         self.abandoned_at: float | None = None
@@ -199,13 +200,6 @@ class RowWorker(WorkerHandle):
         if progress != self._progress:
             self._progress, self.progress_at = progress, now
         return now - self.progress_at
-
-    def counts(self) -> tuple[int, float]:
-        """Return how many rows it has stepped since the last call, and their seconds."""
-        slot = self.slot
-        now = int(slot[STEPPED]), int(slot[NANOSECONDS])
-        before, self._counted = self._counted, now
-        return now[0] - before[0], (now[1] - before[1]) * 1e-9
 
     # Orders
 
@@ -366,32 +360,47 @@ class RowPool(WorkerPool[RowWorker]):
             event_fd=self._done_fd,
         )
         self.slowest_row = 0.0
+        # The nanoseconds and rows of each worker so far, now and at the last `count_rows`.
+        table = self._slots.array().view(np.int64)[: SLOT_WORDS * len(envs)]
+        self._counters = table.reshape(-1, SLOT_WORDS)[:, NANOSECONDS : STEPPED + 1]
+        self._counted = self._counters.copy()
+        # Blocks that all workers that are ready have received.
+        self._common: set[int] = set()
         self.outcomes: list[Outcome] = []
         self._leftover: list[tuple[Any, int]] = []
 
-    def keep_serving(self) -> None:
-        """Let all workers that are ready serve, with the blocks of the batch that is dealt."""
-        for worker in self.workers:
-            worker.keep_serving(self.dealing)
+    def deal(self, batch: SharedBatch) -> None:
+        """Let the tokens of `batch` be the next ones; all workers that are ready get its blocks."""
+        self.dealing = batch
+        if not batch.block_numbers <= self._common:
+            for worker in self.workers:
+                worker.keep_serving(batch)
+            self._common |= batch.block_numbers
 
     def count_rows(self) -> tuple[int, float]:
         """Return how many rows the workers have stepped since the last call, and their seconds."""
-        rows, seconds = 0, 0.0
-        for worker in self.workers:
-            more, took = worker.counts()
-            if more:
-                rows, seconds = rows + more, seconds + took
-                self.slowest_row = max(self.slowest_row * 0.9, took / more)
-        if rows:
+        counts = self._counters.copy()
+        more, self._counted = counts - self._counted, counts
+        nanoseconds, rows = more.sum(axis=0).tolist()
+        if not rows:
+            return 0, 0.0
+        found = more[more[:, 1] > 0]
+        slowest = float((found[:, 0] / found[:, 1]).max())
+        self.slowest_row = max(self.slowest_row * 0.9, slowest * 1e-9)
+        if self.policy.deaths_without_progress:
             self.policy.note_progress()
-            self.tally.seconds_on_workers += seconds
-            self.tally.rows_sent += rows
-        return rows, seconds
+        self.tally.seconds_on_workers += nanoseconds * 1e-9
+        self.tally.rows_sent += rows
+        return rows, nanoseconds * 1e-9
 
-    def tend(self) -> None:
-        """Collect outcomes, replace workers as `WorkerPool.tend` does, and let all others serve."""
-        super().tend()
-        self.keep_serving()
+    def _tend(self, worker: RowWorker) -> None:
+        """Collect an outcome, or do what `WorkerPool._tend` does; let the worker serve."""
+        self._common.clear()
+        super()._tend(worker)
+        worker.keep_serving(self.dealing)
+
+    def _is_settled(self, worker: RowWorker) -> bool:
+        return super()._is_settled(worker) and worker.abandoned_at is None
 
     def replace(self, worker: RowWorker) -> None:
         """Replace a worker's process; the batch that it was stepping gets an `Outcome`."""
@@ -404,6 +413,7 @@ class RowPool(WorkerPool[RowWorker]):
         outcome = worker.outcome()
         if outcome is not None:
             self.outcomes.append(outcome)
+            self._changed.add(worker.index)  # there may be another one
             if outcome.died:
                 self.replace_dead(worker)
         elif worker.abandoned_at is not None:
@@ -438,6 +448,7 @@ class RowPool(WorkerPool[RowWorker]):
                 worker.cancel(batch)
             if worker.batch == batch and worker.abandoned_at is None:
                 worker.abandon()
+                self._changed.add(worker.index)
 
     def release_unused(self) -> None:
         """Release memory of abandoned batches that no worker writes to any more."""
