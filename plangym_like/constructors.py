@@ -209,7 +209,7 @@ class BatchEnv(PlanEnv):
             states[index] = result.state
         infos = [result.info for result in results]
         if results:
-            self._set(states[0], given=False)
+            self.set_state(states[0])
         return (states, obs, infos) if return_states else (obs, infos)
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import threading
 from collections.abc import Callable
 from functools import partial
 from os import PathLike
-from typing import Any, Generic, Literal, Self, TypedDict, TypeVar, Unpack, cast, overload
+from typing import Any, Generic, Literal, Self, TypedDict, TypeVar, Unpack, overload
 
 import gymnasium
 import numpy as np
@@ -22,16 +21,14 @@ from plangym_like.batch.layout import Layout, check_on_error, check_one_dt
 from plangym_like.batch.row_stepper import RowStepper, closed, layout_of
 from plangym_like.batch.simulator import Simulator
 from plangym_like.batch.spaces import check_out_of_bounds
-from plangym_like.errors import InputError, WorkerError
+from plangym_like.errors import InputError
 from plangym_like.execution.executor import (
     Executor,
     ExecutorOptions,
     SerialExecutor,
     SerialOptions,
     SubmitOptions,
-    try_states,
 )
-from plangym_like.execution.process_executor import ProcessExecutor
 from plangym_like.gym_view import GymView
 from plangym_like.results import (
     BatchStep,
@@ -48,8 +45,6 @@ from plangym_like.states import state_files
 from plangym_like.states.rows import HEADER_NBYTES, Row, States
 from plangym_like.support.arguments import as_count, name_of
 
-# How long to wait for a worker that looks for the cause of a difference.
-_ASK_SECONDS = 60.0
 # How audits step rows one by one.
 _WHOLE = SubmitOptions()
 _Blocking = TypeVar("_Blocking")
@@ -174,12 +169,10 @@ class PlanEnv(_Repeatable):
                 stepper.close()
             raise
         (stepper,) = made
-        # Whether states that callers give are stepped in workers before this process loads them.
-        self._tries = executor.isolated and stepper.layout.format.checksum
         self._auditor = Auditor(
             stepper.layout,
             self.name,
-            partial(_state_difference, executor, stepper),
+            stepper.simulator.state_difference,
             stepper.declare_approximate,
             mode=self._audit,
             every=self._audit_every,
@@ -418,10 +411,11 @@ class PlanEnv(_Repeatable):
         ------
         StateError
             The row is malformed or of another environment; the current state does not change.
-        PoisonInputError, StepTimeoutError
-            Batches are isolated, and the workers that tried the row died or hung.
         """
-        self._set(state, given=True)
+        stepper = self.row_stepper
+        row = self._layout.format.check_row(state)
+        with stepper.lock:
+            stepper.current.set(row)
 
     @overload
     def step(self, action: Any, state: None = None, dt: int = 1) -> Step: ...
@@ -487,8 +481,6 @@ class PlanEnv(_Repeatable):
         row = None if state is None else layout.format.check_row(state)
         if row is None:
             self._start(stepper)
-        if self._tries:
-            self._try_step(stepper, chosen, row, steps)
         if row is not None and not self._auditor.off and self._auditor.is_due(1):
             # This thread holds the stepper's lock. An executor that steps rows here may hold its
             # own lock while it waits for the stepper's, so using it here could deadlock.
@@ -505,14 +497,6 @@ class PlanEnv(_Repeatable):
             return result
         sample.audited(result)
         return result if return_state else Step(*result[1:])
-
-    def _try_step(self, stepper: RowStepper, action: Any, row: Row | None, dt: int) -> None:
-        """Let isolated workers take a step from a given state first; see `try_states`.
-
-        The step is from `row`, or from the current state if that was reached from a given state.
-        """
-        if row is not None or stepper.current.follows_given:
-            self._try(self.get_state() if row is None else row, [action], dt)
 
     def as_gym(self) -> GymView:
         """Return this env as a `gymnasium.Env`, for Gymnasium's wrappers and other libraries.
@@ -712,9 +696,8 @@ class PlanEnv(_Repeatable):
         return executor.submit(inputs, options)
 
     def _outside_cause(self, inputs: Inputs) -> str:
-        told = map(str, _answers(self.executor, self.row_stepper, RowStepper.outside_cause, inputs))
-        # One worker may only suspect what another one has found out.
-        return max(told, key=lambda text: ("depends on it" in text, text), default="")
+        # The rows of isolated batches are not stepped in this process.
+        return "" if self.executor.isolated else self.row_stepper.outside_cause(inputs)
 
     # States
 
@@ -728,7 +711,6 @@ class PlanEnv(_Repeatable):
     def view_state(self, states: States) -> dict[str, NDArray[Any]]:
         """Return the named fields of a state row as read-only arrays; ``(N, ...)`` for N rows."""
         stepper = self.row_stepper
-        self._try(states)
         rows = self._layout.format.check(states)
         return stepper.view(rows, single=np.ndim(states) == 1)
 
@@ -822,57 +804,14 @@ class PlanEnv(_Repeatable):
             return other
         try:
             if mine.current.started and mine.usable:
-                other._set(self.get_state(), given=mine.current.given)
+                other.set_state(self.get_state())
         except BaseException:
             other.close()
             raise
         return other
-
-    def _set(self, state: Row, *, given: bool) -> None:
-        """Make `state` the current state; `given` says whether it comes from a caller."""
-        stepper = self.row_stepper
-        row = self._layout.format.check_row(state)
-        if given:
-            self._try(row)
-        with stepper.lock:
-            stepper.current.set(row, given=given)
-
-    def _try(self, states: States, actions: Any = None, dt: Any = 1) -> None:
-        """Let isolated workers step `states` before this process loads them; see `try_states`."""
-        if self._tries:
-            try_states(self.executor, self._layout, states, actions, dt)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _answers(
-    executor: Executor, stepper: RowStepper, ask: Callable[..., Any], *args: Any
-) -> list[Any]:
-    """Return ``[ask(stepper, *args)]`` or, if isolated, what each worker that is ready returns."""
-    if not executor.isolated:
-        return [ask(stepper, *args)]
-    workers = executor.workers if isinstance(executor, ProcessExecutor) else ()
-    asked = [worker.process.apply(_answer, ask, *args) for worker in workers if worker.ready]
-    return [each.result(_ASK_SECONDS) for each in asked]
-
-
-def _answer(env: PlanEnv, ask: Callable[..., Any], *args: Any) -> Any:
-    return ask(env.row_stepper, *args)
-
-
-def _state_difference(
-    executor: Executor, stepper: RowStepper, one: Row, other: Row
-) -> tuple[str, str] | None:
-    """Return `Simulator.state_difference` of two payloads; if isolated, workers compare them."""
-    with contextlib.suppress(WorkerError, OSError):
-        for found in _answers(executor, stepper, _compare, one, other):
-            return cast(tuple[str, str] | None, found)
-    return Simulator.state_difference(stepper.simulator, one, other)  # of the bytes
-
-
-def _compare(stepper: RowStepper, one: Row, other: Row) -> tuple[str, str] | None:
-    return stepper.simulator.state_difference(one, other)

@@ -388,8 +388,7 @@ def make(
         use, and ``env.snapshot_note`` the reason for it.
     isolate : bool
         Step batches in workers only (`n_workers` of them), so that a row that crashes or hangs its
-        simulator cannot affect this process. If damaged states could crash the simulator, a worker
-        first takes each single step from a given state.
+        simulator cannot affect this process. Single steps are taken in this process.
     step_timeout : float, optional
         Limit in seconds for one row. A worker that exceeds it is replaced, and the row is tried
         once more, for at most 0.2 s, or ten times the usual time of a row if that is longer. If the
