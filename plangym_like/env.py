@@ -667,7 +667,10 @@ class PlanEnv(_Repeatable):
         return self._submit(executor, inputs, options)
 
     def _submit(self, executor: Executor, inputs: Inputs, options: SubmitOptions) -> Any:
-        auditor = self._auditor
+        auditor, stats = self._auditor, self._stats
+        if stats is not None:  # otherwise another thread has closed the environment
+            stats.batches += 1
+            stats.rows += inputs.count
         if auditor.off or not inputs.count:
             return executor.submit(inputs, options)
         due = auditor.is_due(single_steps(inputs, 0, inputs.count))

@@ -361,7 +361,8 @@ class RowStepper:
         with self.lock:
             self.ensure_usable()
             with not_in_use(self.current.in_use):
-                self.current.set_aside()
+                if self.current.row is None:
+                    self.current.set_aside()
                 if start < stop and audit:
                     with self._as_made():
                         self._run_range(rows, start, stop)

@@ -24,7 +24,7 @@ from plangym_like.states.rows import Row, adopt_session_key, session_key
 # another chunk, and one closes.
 CONCURRENCY = 3
 # Counters that the driver updates itself.
-_COUNTED_BY_DRIVER = {"batches", "rows", "rows_sent"}
+_COUNTED_BY_DRIVER = {"rows_sent"}
 
 
 @dataclass(slots=True)

@@ -578,7 +578,7 @@ class BatchRun:
         """End the batch with an error; keep its memory until no worker steps its rows any more."""
         if not self.done:
             self.error = error
-            self._pool.abandon(self.number, self._batch.memory)
+            self._pool.abandon(self._batch)
             self._waiting, self._elsewhere = [], []
             self._leave_pipe()
         return True

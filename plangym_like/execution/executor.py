@@ -112,8 +112,6 @@ class SerialExecutor:
         layout.verify(inputs)
         if not options.blocking:
             return Future.of(partial(self.submit, inputs, options._replace(blocking=True)))
-        if not options.audit:
-            self.stats.begin(inputs.count)
         stepper = self._stepper.for_audits() if options.audit else self._stepper
         begun = time.perf_counter()
         rows = layout.allocate(inputs, states=options.states, observations=options.observations)

@@ -147,8 +147,6 @@ class ProcessExecutor:
                 future = None if blocking else run.future(self)
                 self._runs.append(run)
                 over = run.attempt(partial(run.launch, here=blocking))
-                if not over and not options.audit:
-                    self.tally.begin(inputs.count)
                 if future is not None:
                     return future
                 if not over:
@@ -227,7 +225,6 @@ class ProcessExecutor:
 
     def _run_here(self, inputs: Inputs, options: SubmitOptions) -> Any:
         if self._here is None:  # the batch is empty
-            self.tally.begin(0)
             empty = self.layout.allocate(
                 inputs, states=options.states, observations=options.observations
             )

@@ -34,7 +34,7 @@ from plangym_like.execution.shared_batch import SharedBatch
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.pool import WorkerHandle, WorkerPool
 from plangym_like.processes.remote_errors import is_remote, portable_result
-from plangym_like.processes.shared_memory import SharedBlock, alive
+from plangym_like.processes.shared_memory import SharedBlock, alive, as_bytes
 from plangym_like.results import Future, Stats
 
 logger = logging.getLogger("plangym_like")
@@ -134,7 +134,7 @@ class RowWorker(WorkerHandle):
         super().__init__(process, index, greet)
         self._slots, self._tokens, self._done_fd = slots, tokens, done_fd
         self._signature = signature
-        self.slot = progress_slot(slots.array(), index)
+        self.slot = progress_slot(as_bytes(slots.memory), index)
         self.alone: int | None = None
         self.known: set[int] = set()
         self._attached: Sequence[int] = ()
@@ -361,13 +361,13 @@ class RowPool(WorkerPool[RowWorker]):
         )
         self.slowest_row = 0.0
         # The nanoseconds and rows of each worker so far, now and at the last `count_rows`.
-        table = self._slots.array().view(np.int64)[: SLOT_WORDS * len(envs)]
+        table = as_bytes(self._slots.memory).view(np.int64)[: SLOT_WORDS * len(envs)]
         self._counters = table.reshape(-1, SLOT_WORDS)[:, NANOSECONDS : STEPPED + 1]
         self._counted = self._counters.copy()
         # Blocks that all workers that are ready have received.
         self._common: set[int] = set()
         self.outcomes: list[Outcome] = []
-        self._leftover: list[tuple[Any, int]] = []
+        self._leftover: list[SharedBatch] = []
 
     def deal(self, batch: SharedBatch) -> None:
         """Let the tokens of `batch` be the next ones; all workers that are ready get its blocks."""
@@ -440,23 +440,23 @@ class RowPool(WorkerPool[RowWorker]):
         self.outcomes = [outcome for outcome in self.outcomes if outcome.batch != batch]
         return mine
 
-    def abandon(self, batch: int, memory: Any) -> None:
+    def abandon(self, batch: SharedBatch) -> None:
         """Let workers stop stepping a batch; keep its memory until none of them writes to it."""
-        self._leftover.append((memory, batch))
+        self._leftover.append(batch)
         for worker in self.workers:
-            if worker.may_write(batch):
-                worker.cancel(batch)
-            if worker.batch == batch and worker.abandoned_at is None:
+            if worker.may_write(batch.number):
+                worker.cancel(batch.number)
+            if worker.batch == batch.number and worker.abandoned_at is None:
                 worker.abandon()
                 self._changed.add(worker.index)
 
     def release_unused(self) -> None:
         """Release memory of abandoned batches that no worker writes to any more."""
         for left in tuple(self._leftover):
-            if not any(worker.may_write(left[1]) for worker in self.workers):
+            if not any(worker.may_write(left.number) for worker in self.workers):
                 self._leftover.remove(left)
-                self.outcomes_of(left[1])
-                left[0].release()
+                self.outcomes_of(left.number)
+                left.release()
 
     def close(self, seconds: float) -> None:
         """Ask all workers to exit, and kill them if they are still running after `seconds`."""
@@ -465,7 +465,7 @@ class RowPool(WorkerPool[RowWorker]):
             worker.cancel(worker.batch)
         super().close(seconds)
         while self._leftover:
-            self._leftover.pop()[0].release()
+            self._leftover.pop().release()
         self._slots.close()
         self.tokens.close()
         self._finalizer()

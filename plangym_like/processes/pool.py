@@ -291,7 +291,7 @@ class WorkerPool(Generic[Handle]):
         self._spin_seconds = spin_seconds
         self._event_fd = event_fd
         self._poller = select.poll()
-        self._watched: dict[int, Handle] = {}
+        self._watched: dict[int, tuple[int, Handle]] = {}
         # The indexes of workers to look at: something has been sent to them or received from them,
         # or they are starting. Most batches are stepped without that.
         self._changed: set[int] = set()
@@ -324,18 +324,22 @@ class WorkerPool(Generic[Handle]):
                     os.eventfd_read(descriptor)
             else:
                 self._is_stale = True
-                self._watched[descriptor].process.drain()
+                self._watched[descriptor][1].process.drain()
         return waited
 
     def _watch_all(self) -> None:
-        poller, watched = select.poll(), {}
-        if self._event_fd >= 0:
-            poller.register(self._event_fd, select.POLLIN)
+        watched: dict[int, tuple[int, Handle]] = {}
         for worker in self.workers:
             for descriptor, mask in worker.process.awaited().items():
+                watched[descriptor] = mask, worker
+        if watched != self._watched:
+            poller = select.poll()
+            if self._event_fd >= 0:
+                poller.register(self._event_fd, select.POLLIN)
+            for descriptor, (mask, _) in watched.items():
                 poller.register(descriptor, mask)
-                watched[descriptor] = worker
-        self._poller, self._watched, self._is_stale = poller, watched, False
+            self._poller, self._watched = poller, watched
+        self._is_stale = False
 
     def wait_ready(self) -> None:
         """Wait until all workers are ready; raise the error of one that fails, as in `tend`."""
