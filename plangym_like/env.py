@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import threading
 from collections.abc import Callable
 from functools import partial
 from os import PathLike
-from typing import Any, Generic, Literal, Self, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Generic, Literal, Self, TypedDict, TypeVar, Unpack, cast, overload
 
 import gymnasium
 import numpy as np
@@ -21,7 +22,7 @@ from plangym_like.batch.layout import Layout, check_on_error, check_one_dt
 from plangym_like.batch.row_stepper import RowStepper, closed, layout_of
 from plangym_like.batch.simulator import Simulator
 from plangym_like.batch.spaces import check_out_of_bounds
-from plangym_like.errors import InputError
+from plangym_like.errors import InputError, WorkerError
 from plangym_like.execution.executor import (
     Executor,
     ExecutorOptions,
@@ -29,6 +30,7 @@ from plangym_like.execution.executor import (
     SerialOptions,
     SubmitOptions,
 )
+from plangym_like.execution.process_executor import ProcessExecutor
 from plangym_like.gym_view import GymView
 from plangym_like.results import (
     BatchStep,
@@ -45,6 +47,8 @@ from plangym_like.states import state_files
 from plangym_like.states.rows import HEADER_NBYTES, Row, States
 from plangym_like.support.arguments import as_count, name_of
 
+# How long to wait for a worker that compares two states.
+_ASK_SECONDS = 60.0
 # How audits step rows one by one.
 _WHOLE = SubmitOptions()
 _Blocking = TypeVar("_Blocking")
@@ -172,7 +176,7 @@ class PlanEnv(_Repeatable):
         self._auditor = Auditor(
             stepper.layout,
             self.name,
-            stepper.simulator.state_difference,
+            partial(_state_difference, executor, stepper.simulator),
             stepper.declare_approximate,
             mode=self._audit,
             every=self._audit_every,
@@ -818,3 +822,25 @@ class PlanEnv(_Repeatable):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _state_difference(
+    executor: Executor, simulator: Simulator, one: Row, other: Row
+) -> tuple[str, str] | None:
+    """Return `Simulator.state_difference` of two payloads.
+
+    If batches are isolated, a worker compares them: this process loads no row of a batch.
+    """
+    if not executor.isolated:
+        return simulator.state_difference(one, other)
+    workers = executor.workers if isinstance(executor, ProcessExecutor) else ()
+    with contextlib.suppress(WorkerError, OSError):
+        for worker in workers:
+            if worker.ready:
+                found = worker.process.apply(_compare, one, other).result(_ASK_SECONDS)
+                return cast(tuple[str, str] | None, found)
+    return Simulator.state_difference(simulator, one, other)  # of the bytes
+
+
+def _compare(env: PlanEnv, one: Row, other: Row) -> tuple[str, str] | None:
+    return env.row_stepper.simulator.state_difference(one, other)

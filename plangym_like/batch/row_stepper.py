@@ -361,8 +361,6 @@ class RowStepper:
         with self.lock:
             self.ensure_usable()
             with not_in_use(self.current.in_use):
-                if self.current.row is None:
-                    self.current.set_aside()
                 if start < stop and audit:
                     with self._as_made():
                         self._run_range(rows, start, stop)
@@ -403,6 +401,8 @@ class RowStepper:
         # A separate method keeps `run_rows` short. Without free memory, CPython before 3.14 hangs
         # when it leaves a `with` block late in a long function; the lock would stay locked.
         sim, state_format = self.simulator, self.layout.format
+        if self.current.row is None:
+            self.current.set_aside()
         fresh = None if rows.next_states is None else rows.next_states[start:stop]
         rows.cursor[0] = start
         try:
