@@ -16,7 +16,6 @@ from plangym_like.errors import WorkerDiedError
 from plangym_like.execution.row_server import (
     BATCH,
     BUSY,
-    CANCELLED,
     CURSOR,
     NANOSECONDS,
     SLOT_WORDS,
@@ -116,8 +115,8 @@ class RowWorker(WorkerHandle):
         The range of its last task.
     task_of : int
         The number of the batch of its last task.
-    abandoned_at : float or None
-        When it was told to stop stepping its batch, if it still has to stop.
+    abandoned : (int, float) or None
+        The number of an abandoned batch whose rows it still steps, and when this was noticed.
     left_at : ((int, int), int, int)
         The range and the row at which its last process was when it ended, and their batch.
     """
@@ -145,7 +144,7 @@ class RowWorker(WorkerHandle):
         self._progress: tuple[int, ...] = ()
         self.task_of = 0
         self.task_rows = (0, 0)
-        self.abandoned_at: float | None = None
+        self.abandoned: tuple[int, float] | None = None
         self.left_at: tuple[Range, int, int] = (0, 0), -1, 0
 
     # What it is doing
@@ -251,7 +250,7 @@ class RowWorker(WorkerHandle):
                 return found
         if self.task is not None and self.task.settled:
             alone, self.alone = self.alone, None
-            self.abandoned_at = None
+            self.abandoned = None
             return self._outcome_of(self.take_task(), self.task_of, alone)
         return None
 
@@ -275,21 +274,6 @@ class RowWorker(WorkerHandle):
             return None
         return Outcome(self.index, report.batch or batch, alone, report)
 
-    def cancel(self, batch: int) -> None:
-        """Let the worker step no more rows of `batch`.
-
-        Nothing happens if it has been told to stop another batch: its slot holds one number.
-        """
-        other = self.abandoned_at is not None and self.slot[CANCELLED] != batch
-        if other or not self.process.awaited():  # ended, or the worker of another process
-            return
-        self.slot[CANCELLED] = batch
-
-    def abandon(self) -> None:
-        """Tell the worker to stop stepping its batch, because its rows are not needed any more."""
-        self.cancel(self.batch)
-        self.abandoned_at = time.monotonic()
-
     def restart(self) -> None:
         """Replace a dead or hung process with a new one, which has no rows."""
         super().restart()
@@ -300,7 +284,7 @@ class RowWorker(WorkerHandle):
     def _lose_process(self) -> None:
         self.known.clear()
         self._servings.clear()
-        self.alone = self.abandoned_at = None
+        self.alone = self.abandoned = None
         slot = self.slot
         slot[CURSOR], slot[START], slot[STOP], slot[BUSY], slot[BATCH] = -1, 0, 0, 0, 0
 
@@ -400,7 +384,7 @@ class RowPool(WorkerPool[RowWorker]):
         worker.keep_serving(self.dealing)
 
     def _is_settled(self, worker: RowWorker) -> bool:
-        return super()._is_settled(worker) and worker.abandoned_at is None
+        return super()._is_settled(worker) and worker.abandoned is None
 
     def replace(self, worker: RowWorker) -> None:
         """Replace a worker's process; the batch that it was stepping gets an `Outcome`."""
@@ -416,19 +400,19 @@ class RowPool(WorkerPool[RowWorker]):
             self._changed.add(worker.index)  # there may be another one
             if outcome.died:
                 self.replace_dead(worker)
-        elif worker.abandoned_at is not None:
-            self._tend_stopping(worker, worker.abandoned_at)
+        elif worker.abandoned is not None:
+            self._tend_stopping(worker, *worker.abandoned)
         else:
             super()._tend_ready(worker)
 
-    def _tend_stopping(self, worker: RowWorker, abandoned_at: float) -> None:
-        """Replace a worker that does not stop stepping an abandoned batch."""
-        if worker.batch != worker.slot[CANCELLED]:
-            worker.abandoned_at = None
-        elif time.monotonic() - abandoned_at > _GRACE_SECONDS:
+    def _tend_stopping(self, worker: RowWorker, batch: int, since: float) -> None:
+        """Replace a worker that does not finish its range of an abandoned batch."""
+        if worker.batch != batch:
+            worker.abandoned = None
+        elif time.monotonic() - since > _GRACE_SECONDS:
             logger.warning(
-                "the worker with pid %d did not stop an abandoned task within %g seconds; "
-                "it is replaced",
+                "the worker with pid %d did not finish its rows of an abandoned batch within %g "
+                "seconds; it is replaced",
                 worker.process.pid,
                 _GRACE_SECONDS,
             )
@@ -441,13 +425,14 @@ class RowPool(WorkerPool[RowWorker]):
         return mine
 
     def abandon(self, batch: SharedBatch) -> None:
-        """Let workers stop stepping a batch; keep its memory until none of them writes to it."""
+        """Keep the memory of a batch that has ended until no worker writes to it.
+
+        The workers take no further rows of it, but finish the ranges that they have taken.
+        """
         self._leftover.append(batch)
         for worker in self.workers:
-            if worker.may_write(batch.number):
-                worker.cancel(batch.number)
-            if worker.batch == batch.number and worker.abandoned_at is None:
-                worker.abandon()
+            if worker.batch == batch.number and worker.abandoned is None:
+                worker.abandoned = batch.number, time.monotonic()
                 self._changed.add(worker.index)
 
     def release_unused(self) -> None:
@@ -461,8 +446,6 @@ class RowPool(WorkerPool[RowWorker]):
     def close(self, seconds: float) -> None:
         """Ask all workers to exit, and kill them if they are still running after `seconds`."""
         self.tokens.drain(None)
-        for worker in self.workers:
-            worker.cancel(worker.batch)
         super().close(seconds)
         while self._leftover:
             self._leftover.pop().release()
