@@ -428,8 +428,8 @@ def make(
         - ``disable_env_checker=False``: use Gymnasium's checker of environments.
         - ``start_method`` (with workers): how they are started, ``"forkserver"`` (the default),
           ``"spawn"`` or ``"fork"``.
-        - ``address``, ``resources``, ``placement``, ``runtime_env``, ``cores_per_actor`` and
-          ``object_store_memory`` (``ray=True``): the cluster, and how it is used; see `RayEnv`.
+        - ``address``, ``resources``, ``placement``, ``runtime_env`` and ``object_store_memory``
+          (``ray=True``): the cluster, and how it is used; see `RayEnv`.
 
         A family may have further options, such as ``repeat_action_probability``; they are those of
         its simulator, such as `AtariSimulator`.

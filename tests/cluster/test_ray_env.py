@@ -467,7 +467,7 @@ def test_another_environment_on_an_actor_is_refused(cluster: Any) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"n_workers": 0}, {"cores_per_actor": 1.5}, {"placement": "near"}, {"resources": 3}],
+    [{"n_workers": 0}, {"placement": "near"}, {"resources": 3}],
     ids=str,
 )
 def test_options_that_cannot_be_meant(wrong: dict[str, Any]) -> None:
