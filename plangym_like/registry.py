@@ -391,8 +391,7 @@ def make(
         simulator cannot affect this process. Single steps are taken in this process.
     step_timeout : float, optional
         Limit in seconds for one row. A worker that exceeds it is replaced, and the row is tried
-        once more, for at most 0.2 s, or ten times the usual time of a row if that is longer. If the
-        second try fails too, `StepTimeoutError` is raised. Implies `isolate`.
+        once more. If the second try fails too, `StepTimeoutError` is raised. Implies `isolate`.
     start_timeout : float, optional
         Limit in seconds for a worker to make its environment. A worker that exceeds it is replaced;
         if that happens three times for each worker, `WorkerStartError` is raised. The default is no

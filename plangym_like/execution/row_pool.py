@@ -313,8 +313,6 @@ class RowPool(WorkerPool[RowWorker]):
         Counters of what has happened so far.
     outcomes : list of Outcome
         The outcomes that no batch has taken in.
-    slowest_row : float
-        The longest recent time per row in a worker, in seconds; 0 if not known.
     """
 
     def __init__(
@@ -343,7 +341,6 @@ class RowPool(WorkerPool[RowWorker]):
             counts=self.tally,
             event_fd=self._done_fd,
         )
-        self.slowest_row = 0.0
         # The nanoseconds and rows of each worker so far, now and at the last `count_rows`.
         table = as_bytes(self._slots.memory).view(np.int64)[: SLOT_WORDS * len(envs)]
         self._counters = table.reshape(-1, SLOT_WORDS)[:, NANOSECONDS : STEPPED + 1]
@@ -368,9 +365,6 @@ class RowPool(WorkerPool[RowWorker]):
         nanoseconds, rows = more.sum(axis=0).tolist()
         if not rows:
             return 0, 0.0
-        found = more[more[:, 1] > 0]
-        slowest = float((found[:, 0] / found[:, 1]).max())
-        self.slowest_row = max(self.slowest_row * 0.9, slowest * 1e-9)
         if self.policy.deaths_without_progress:
             self.policy.note_progress()
         self.tally.seconds_on_workers += nanoseconds * 1e-9
