@@ -209,7 +209,7 @@ class BatchEnv(PlanEnv):
             states[index] = result.state
         infos = [result.info for result in results]
         if results:
-            self._set(states[0], given=False)
+            self.set_state(states[0])
         return (states, obs, infos) if return_states else (obs, infos)
 
 
@@ -241,14 +241,11 @@ class RayEnv(PlanEnv):
         The resources that each actor claims, instead of a core for each process: ``num_cpus``,
         ``num_gpus``, ``memory`` and the cluster's own resources. A node without these resources is
         not used, even if it is this machine.
-    placement : {"spread", "pack"} or PlacementGroup
-        Use nodes evenly, or fill one after another. With a placement group, there is exactly one
-        process for each CPU of each bundle.
+    placement : PlacementGroup, optional
+        With a placement group, there is exactly one process for each CPU of each bundle. By
+        default, nodes are used evenly.
     runtime_env : dict, optional
         The runtime environment of the actors, as a Ray ``runtime_env``.
-    cores_per_actor : int, optional
-        The number of processes of one actor. By default, each node gets as few actors as possible,
-        with at most 16 processes each.
     object_store_memory : int, optional
         Size of the object store in bytes, if a local Ray is started.
     frameskip, autoreset, delay_setup, step_timeout, start_timeout, start_method
@@ -278,9 +275,8 @@ class RayEnv(PlanEnv):
         start_method: str = "forkserver",
         address: str | None = None,
         resources: dict[str, Any] | None = None,
-        placement: Any = "spread",
+        placement: Any = None,
         runtime_env: dict[str, Any] | None = None,
-        cores_per_actor: int | None = None,
         object_store_memory: int | None = None,
         **kwargs: Any,
     ) -> None:
@@ -305,7 +301,6 @@ class RayEnv(PlanEnv):
             resources=resources,
             placement=placement,
             runtime_env=runtime_env,
-            cores_per_actor=cores_per_actor,
             object_store_memory=object_store_memory,
         )
         make = partial(env_class, name, **env_kwargs)

@@ -29,7 +29,6 @@ from plangym_like.execution.executor import (
     SerialExecutor,
     SerialOptions,
     SubmitOptions,
-    try_states,
 )
 from plangym_like.execution.process_executor import ProcessExecutor
 from plangym_like.gym_view import GymView
@@ -48,7 +47,7 @@ from plangym_like.states import state_files
 from plangym_like.states.rows import HEADER_NBYTES, Row, States
 from plangym_like.support.arguments import as_count, name_of
 
-# How long to wait for a worker that looks for the cause of a difference.
+# How long to wait for a worker that compares two states.
 _ASK_SECONDS = 60.0
 # How audits step rows one by one.
 _WHOLE = SubmitOptions()
@@ -174,12 +173,10 @@ class PlanEnv(_Repeatable):
                 stepper.close()
             raise
         (stepper,) = made
-        # Whether states that callers give are stepped in workers before this process loads them.
-        self._tries = executor.isolated and stepper.layout.format.checksum
         self._auditor = Auditor(
             stepper.layout,
             self.name,
-            partial(_state_difference, executor, stepper),
+            partial(_state_difference, executor, stepper.simulator),
             stepper.declare_approximate,
             mode=self._audit,
             every=self._audit_every,
@@ -418,10 +415,11 @@ class PlanEnv(_Repeatable):
         ------
         StateError
             The row is malformed or of another environment; the current state does not change.
-        PoisonInputError, StepTimeoutError
-            Batches are isolated, and the workers that tried the row died or hung.
         """
-        self._set(state, given=True)
+        stepper = self.row_stepper
+        row = self._layout.format.check_row(state)
+        with stepper.lock:
+            stepper.current.set(row)
 
     @overload
     def step(self, action: Any, state: None = None, dt: int = 1) -> Step: ...
@@ -487,8 +485,6 @@ class PlanEnv(_Repeatable):
         row = None if state is None else layout.format.check_row(state)
         if row is None:
             self._start(stepper)
-        if self._tries:
-            self._try_step(stepper, chosen, row, steps)
         if row is not None and not self._auditor.off and self._auditor.is_due(1):
             # This thread holds the stepper's lock. An executor that steps rows here may hold its
             # own lock while it waits for the stepper's, so using it here could deadlock.
@@ -505,14 +501,6 @@ class PlanEnv(_Repeatable):
             return result
         sample.audited(result)
         return result if return_state else Step(*result[1:])
-
-    def _try_step(self, stepper: RowStepper, action: Any, row: Row | None, dt: int) -> None:
-        """Let isolated workers take a step from a given state first; see `try_states`.
-
-        The step is from `row`, or from the current state if that was reached from a given state.
-        """
-        if row is not None or stepper.current.follows_given:
-            self._try(self.get_state() if row is None else row, [action], dt)
 
     def as_gym(self) -> GymView:
         """Return this env as a `gymnasium.Env`, for Gymnasium's wrappers and other libraries.
@@ -683,7 +671,10 @@ class PlanEnv(_Repeatable):
         return self._submit(executor, inputs, options)
 
     def _submit(self, executor: Executor, inputs: Inputs, options: SubmitOptions) -> Any:
-        auditor = self._auditor
+        auditor, stats = self._auditor, self._stats
+        if stats is not None:  # otherwise another thread has closed the environment
+            stats.batches += 1
+            stats.rows += inputs.count
         if auditor.off or not inputs.count:
             return executor.submit(inputs, options)
         due = auditor.is_due(single_steps(inputs, 0, inputs.count))
@@ -712,9 +703,8 @@ class PlanEnv(_Repeatable):
         return executor.submit(inputs, options)
 
     def _outside_cause(self, inputs: Inputs) -> str:
-        told = map(str, _answers(self.executor, self.row_stepper, RowStepper.outside_cause, inputs))
-        # One worker may only suspect what another one has found out.
-        return max(told, key=lambda text: ("depends on it" in text, text), default="")
+        # The rows of isolated batches are not stepped in this process.
+        return "" if self.executor.isolated else self.row_stepper.outside_cause(inputs)
 
     # States
 
@@ -728,7 +718,6 @@ class PlanEnv(_Repeatable):
     def view_state(self, states: States) -> dict[str, NDArray[Any]]:
         """Return the named fields of a state row as read-only arrays; ``(N, ...)`` for N rows."""
         stepper = self.row_stepper
-        self._try(states)
         rows = self._layout.format.check(states)
         return stepper.view(rows, single=np.ndim(states) == 1)
 
@@ -822,25 +811,11 @@ class PlanEnv(_Repeatable):
             return other
         try:
             if mine.current.started and mine.usable:
-                other._set(self.get_state(), given=mine.current.given)
+                other.set_state(self.get_state())
         except BaseException:
             other.close()
             raise
         return other
-
-    def _set(self, state: Row, *, given: bool) -> None:
-        """Make `state` the current state; `given` says whether it comes from a caller."""
-        stepper = self.row_stepper
-        row = self._layout.format.check_row(state)
-        if given:
-            self._try(row)
-        with stepper.lock:
-            stepper.current.set(row, given=given)
-
-    def _try(self, states: States, actions: Any = None, dt: Any = 1) -> None:
-        """Let isolated workers step `states` before this process loads them; see `try_states`."""
-        if self._tries:
-            try_states(self.executor, self._layout, states, actions, dt)
 
     def __enter__(self) -> Self:
         return self
@@ -849,30 +824,23 @@ class PlanEnv(_Repeatable):
         self.close()
 
 
-def _answers(
-    executor: Executor, stepper: RowStepper, ask: Callable[..., Any], *args: Any
-) -> list[Any]:
-    """Return ``[ask(stepper, *args)]`` or, if isolated, what each worker that is ready returns."""
-    if not executor.isolated:
-        return [ask(stepper, *args)]
-    workers = executor.workers if isinstance(executor, ProcessExecutor) else ()
-    asked = [worker.process.apply(_answer, ask, *args) for worker in workers if worker.ready]
-    return [each.result(_ASK_SECONDS) for each in asked]
-
-
-def _answer(env: PlanEnv, ask: Callable[..., Any], *args: Any) -> Any:
-    return ask(env.row_stepper, *args)
-
-
 def _state_difference(
-    executor: Executor, stepper: RowStepper, one: Row, other: Row
+    executor: Executor, simulator: Simulator, one: Row, other: Row
 ) -> tuple[str, str] | None:
-    """Return `Simulator.state_difference` of two payloads; if isolated, workers compare them."""
+    """Return `Simulator.state_difference` of two payloads.
+
+    If batches are isolated, a worker compares them: this process loads no row of a batch.
+    """
+    if not executor.isolated:
+        return simulator.state_difference(one, other)
+    workers = executor.workers if isinstance(executor, ProcessExecutor) else ()
     with contextlib.suppress(WorkerError, OSError):
-        for found in _answers(executor, stepper, _compare, one, other):
-            return cast(tuple[str, str] | None, found)
-    return Simulator.state_difference(stepper.simulator, one, other)  # of the bytes
+        for worker in workers:
+            if worker.ready:
+                found = worker.process.apply(_compare, one, other).result(_ASK_SECONDS)
+                return cast(tuple[str, str] | None, found)
+    return Simulator.state_difference(simulator, one, other)  # of the bytes
 
 
-def _compare(stepper: RowStepper, one: Row, other: Row) -> tuple[str, str] | None:
-    return stepper.simulator.state_difference(one, other)
+def _compare(env: PlanEnv, one: Row, other: Row) -> tuple[str, str] | None:
+    return env.row_stepper.simulator.state_difference(one, other)

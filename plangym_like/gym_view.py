@@ -105,8 +105,6 @@ class GymView(gymnasium.Env[Any, Any]):
             if not current.started or current.lost:
                 self._refuse(current)
             chosen = stepper.layout.check_action(action)
-            if env._tries:
-                env._try_step(stepper, chosen, None, 1)
             result: EnvStep = current.step_env(chosen)
             if env.return_image:
                 result[4]["rgb"] = current.image()

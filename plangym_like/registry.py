@@ -388,12 +388,10 @@ def make(
         use, and ``env.snapshot_note`` the reason for it.
     isolate : bool
         Step batches in workers only (`n_workers` of them), so that a row that crashes or hangs its
-        simulator cannot affect this process. If damaged states could crash the simulator, a worker
-        first takes each single step from a given state.
+        simulator cannot affect this process. Single steps are taken in this process.
     step_timeout : float, optional
         Limit in seconds for one row. A worker that exceeds it is replaced, and the row is tried
-        once more, for at most 0.2 s, or ten times the usual time of a row if that is longer. If the
-        second try fails too, `StepTimeoutError` is raised. Implies `isolate`.
+        once more. If the second try fails too, `StepTimeoutError` is raised. Implies `isolate`.
     start_timeout : float, optional
         Limit in seconds for a worker to make its environment. A worker that exceeds it is replaced;
         if that happens three times for each worker, `WorkerStartError` is raised. The default is no
@@ -429,8 +427,8 @@ def make(
         - ``disable_env_checker=False``: use Gymnasium's checker of environments.
         - ``start_method`` (with workers): how they are started, ``"forkserver"`` (the default),
           ``"spawn"`` or ``"fork"``.
-        - ``address``, ``resources``, ``placement``, ``runtime_env``, ``cores_per_actor`` and
-          ``object_store_memory`` (``ray=True``): the cluster, and how it is used; see `RayEnv`.
+        - ``address``, ``resources``, ``placement``, ``runtime_env`` and ``object_store_memory``
+          (``ray=True``): the cluster, and how it is used; see `RayEnv`.
 
         A family may have further options, such as ``repeat_action_probability``; they are those of
         its simulator, such as `AtariSimulator`.

@@ -349,11 +349,6 @@ class Stats:
     seconds_on_workers: float = 0.0
     seconds_waiting: float = 0.0
 
-    def begin(self, rows: int) -> None:
-        """Count one more batch of `rows` rows."""
-        self.batches += 1
-        self.rows += rows
-
 
 @dataclass(slots=True)
 class RayStats(Stats):

@@ -42,8 +42,6 @@ class CurrentState:
     lost : bool
         Whether the current state is lost, because a call that should have replaced it raised an
         error.
-    given : bool
-        Whether the episode began with a state given by a caller, rather than with a reset.
     in_use : threading.Lock
         Held while the simulator is used; see `not_in_use`.
     is_quick : bool
@@ -53,7 +51,6 @@ class CurrentState:
     __slots__ = (
         "_format",
         "_simulator",
-        "given",
         "in_use",
         "is_quick",
         "kept_image",
@@ -69,14 +66,8 @@ class CurrentState:
         self.row: Row | None = None
         self.started = False
         self.lost = False
-        self.given = True
         self.kept_image: Any = None
         self.is_quick = type(simulator).step_row is not Simulator.step_row
-
-    @property
-    def follows_given(self) -> bool:
-        """Whether the current state was reached from a state that a caller gave."""
-        return self.started and self.given and not self.lost
 
     def check(self, name: str) -> None:
         """Raise `StateLostError` if the current state of the environment `name` is lost."""
@@ -136,7 +127,7 @@ class CurrentState:
 
     # Replacing the current state
 
-    def set(self, row: Row, *, given: bool = True) -> None:
+    def set(self, row: Row) -> None:
         """Make `row` the current state.
 
         If the simulator rejects `row`, the current state is lost.
@@ -144,7 +135,7 @@ class CurrentState:
         with not_in_use(self.in_use):
             self._drop()
             self._simulator.write(row[HEADER_NBYTES:])
-            self._begin(given=given)
+            self._begin()
 
     def step_env(self, action: Any) -> EnvStep:
         """Step from the current state as ``env.step`` does; the next state becomes current.
@@ -204,7 +195,7 @@ class CurrentState:
                 self._drop()
                 sim.write(row[HEADER_NBYTES:])
                 obs, reward, terminated, truncated, info, frames = sim.step(action, dt)
-                self._begin(given=True)
+                self._begin()
             # Copied now, because the next use of the simulator may change these objects.
             obs, info = owned(obs), owned_info(info)
             info["n_step"], info["dt"] = frames, dt
@@ -230,7 +221,7 @@ class CurrentState:
         if self._format.checksum:
             self._format.seal_row(fresh)
         info["n_step"], info["dt"] = frames, dt
-        self._begin(given=True)
+        self._begin()
         if not simulator.step_row_moves:
             self.row = fresh.copy()
         if autoreset and (terminated or truncated):
@@ -261,7 +252,7 @@ class CurrentState:
             except BaseException:
                 self.fail()
                 raise
-            self._begin(given=False)
+            self._begin()
             return row, obs, info
 
     def restart(
@@ -273,7 +264,7 @@ class CurrentState:
         """
         self._drop()
         result = self._simulator.reset(seed, options)
-        self._begin(given=False)
+        self._begin()
         return result
 
     def fail(self) -> None:
@@ -285,9 +276,9 @@ class CurrentState:
         self.row = self.kept_image = None
         self.lost = self.started
 
-    def _begin(self, *, given: bool) -> None:
+    def _begin(self) -> None:
         self.row = self.kept_image = None
-        self.started, self.lost, self.given = True, False, given
+        self.started, self.lost = True, False
 
     def _prepare_reset(self) -> None:
         if self.started and not self.lost:
@@ -370,7 +361,6 @@ class RowStepper:
         with self.lock:
             self.ensure_usable()
             with not_in_use(self.current.in_use):
-                self.current.set_aside()
                 if start < stop and audit:
                     with self._as_made():
                         self._run_range(rows, start, stop)
@@ -411,6 +401,8 @@ class RowStepper:
         # A separate method keeps `run_rows` short. Without free memory, CPython before 3.14 hangs
         # when it leaves a `with` block late in a long function; the lock would stay locked.
         sim, state_format = self.simulator, self.layout.format
+        if self.current.row is None:
+            self.current.set_aside()
         fresh = None if rows.next_states is None else rows.next_states[start:stop]
         rows.cursor[0] = start
         try:

@@ -139,7 +139,7 @@ class ActorPool:
         self.handles: list[ActorHandle] = []
         self._recipe, self._where, self._private = recipe, where, private
         self._resources = where.resources or {}
-        self._group: Any = None if isinstance(where.placement, str) else where.placement
+        self._group: Any = where.placement
         # By node: its cores, the starts that failed there, and until when it is not used.
         self._nodes: dict[str, int] = {}
         self._policies: dict[str, RetryPolicy] = {}
@@ -216,11 +216,10 @@ class ActorPool:
         for site in taken:
             free[site.node] = free.get(site.node, 0) - site.workers
         free |= dict.fromkeys(self._shunned, 0)
-        size, spread = self._where.cores_per_actor, self._where.placement == "spread"
         wanted = self._where.n_workers
         if wanted is not None:
             wanted = max(0, wanted - sum(site.workers for site in taken))
-        return choose_sites(free, wanted, cores_per_actor=size, spread=spread)
+        return choose_sites(free, wanted)
 
     def _sites_of_group(self) -> list[Site]:
         """Return a site for each bundle of the placement group."""

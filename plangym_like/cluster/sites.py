@@ -20,21 +20,17 @@ class ClusterOptions(NamedTuple):
     """Which processes a user of the cluster wants, and where; see `RayEnv` for the fields."""
 
     n_workers: int | None
-    cores_per_actor: int | None
     resources: dict[str, Any] | None
     placement: Any
     runtime_env: dict[str, Any] | None
 
     def check(self) -> None:
         """Raise `InputError` if an option is invalid."""
-        for name in ("n_workers", "cores_per_actor"):
-            if (number := getattr(self, name)) is not None:
-                as_count(name, number)
+        if self.n_workers is not None:
+            as_count("n_workers", self.n_workers)
         check_resources(self.resources)
-        if isinstance(self.placement, str) and self.placement not in ("spread", "pack"):
-            raise InputError(
-                f"placement must be 'spread', 'pack' or a placement group, got {self.placement!r}"
-            )
+        if isinstance(self.placement, str):
+            raise InputError(f"placement must be a Ray placement group, got {self.placement!r}")
 
 
 class Site(NamedTuple):
@@ -49,68 +45,37 @@ class Site(NamedTuple):
     bundle: int = -1
 
 
-def choose_sites(
-    cores: Mapping[str, int],
-    wanted: int | None,
-    *,
-    cores_per_actor: int | None = None,
-    spread: bool = True,
-) -> list[Site]:
+def choose_sites(cores: Mapping[str, int], wanted: int | None) -> list[Site]:
     """Return sites for `wanted` workers (``None``: one per core) on nodes with free `cores`.
+
+    Each worker goes to the node with the most free cores left. Each node gets the fewest actors
+    with at most 16 workers each. There are fewer workers than wanted if there are not enough cores.
 
     Parameters
     ----------
     cores : mapping of str to int
         Free cores by node.
     wanted : int or None
-        The maximum number of workers; there are fewer if there are not enough cores.
-    cores_per_actor : int, optional
-        How many workers one actor has. By default, each node gets the fewest actors with at most 16
-        workers each.
-    spread : bool
-        Whether to use all nodes evenly; otherwise, nodes are filled one by one, the largest first.
+        The maximum number of workers.
 
     Examples
     --------
     >>> choose_sites({"a": 4, "b": 2}, 4)
     [Site(node='a', workers=3, bundle=-1), Site(node='b', workers=1, bundle=-1)]
-    >>> filled = choose_sites({"a": 4, "b": 2}, 5, cores_per_actor=2, spread=False)
-    >>> [(site.node, site.workers) for site in filled]
-    [('a', 2), ('a', 2), ('b', 1)]
     """
-    free = {node: count for node, count in cores.items() if count > 0}
-    total = sum(free.values())
-    wanted = total if wanted is None else min(wanted, total)
+    free = [(-count, index, node) for index, (node, count) in enumerate(cores.items()) if count > 0]
+    heapq.heapify(free)
+    counts: dict[str, int] = {}
+    while free and (wanted is None or sum(counts.values()) < wanted):
+        left, index, node = heapq.heappop(free)
+        counts[node] = counts.get(node, 0) + 1
+        if left < -1:
+            heapq.heappush(free, (left + 1, index, node))
     found = []
-    for node, count in (_spread if spread else _pack)(free, wanted).items():
-        actors = -(-count // (cores_per_actor or _MOST_WORKERS))
-        size = cores_per_actor or -(-count // actors)
+    for node, count in counts.items():
+        size = -(-count // -(-count // _MOST_WORKERS))
         found += [Site(node, min(size, count - first)) for first in range(0, count, size)]
     return found
-
-
-def _spread(free: Mapping[str, int], wanted: int) -> dict[str, int]:
-    """Assign each worker to the node with the most free cores left; return the counts by node."""
-    counts: dict[str, int] = {}
-    heap = [(-count, index, node) for index, (node, count) in enumerate(free.items())]
-    heapq.heapify(heap)
-    for _ in range(wanted):
-        left, index, node = heap[0]
-        counts[node] = counts.get(node, 0) + 1
-        if left == -1:
-            heapq.heappop(heap)
-        else:
-            heapq.heapreplace(heap, (left + 1, index, node))
-    return counts
-
-
-def _pack(free: Mapping[str, int], wanted: int) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for node in sorted(free, key=lambda node: -free[node]):
-        if count := min(free[node], wanted):
-            counts[node] = count
-            wanted -= count
-    return counts
 
 
 def actor_options(

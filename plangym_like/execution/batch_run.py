@@ -34,9 +34,6 @@ from plangym_like.results import Future
 _LOOK_SECONDS = 6e-3
 # If the rest of a batch takes less time, this process polls for its end instead of sleeping.
 _SOON_SECONDS = 1e-3
-# The time limit for the second try of a row that hung. It is short, because the caller has already
-# waited. If rows are slow, the limit is the time of `_SECOND_TRY_ROWS` rows.
-_SECOND_TRY_SECONDS, _SECOND_TRY_ROWS = 0.2, 10
 # How long a worker may take to begin its rows, in addition to the step timeout. A worker that takes
 # longer was stopped or has no core; replacing it costs the start of a process.
 _BEGIN_SECONDS = 3.0
@@ -277,8 +274,7 @@ class BatchRun:
         if pool.dealing is not self._batch:
             if pool.dealing is not None and len(pool.tokens):
                 return
-            pool.dealing = self._batch
-            pool.keep_serving()  # workers need the batch's blocks before its tokens
+            pool.deal(self._batch)  # workers need the batch's blocks before its tokens
         self._waiting = pool.tokens.put(self._batch.key, self._waiting)
 
     def _put_back(self, rows: Any) -> None:
@@ -488,7 +484,7 @@ class BatchRun:
         self._retry(outcome.range, row if outcome.in_row else None, alone)
 
     def _check_progress(self, limit: float) -> None:
-        """Replace workers that hang; their rows are tried once more, with a short time limit."""
+        """Replace workers that hang; their rows are tried once more."""
         busy = False
         for worker in self._pool.workers:
             if worker.batch == self.number or worker.may_have_taken:
@@ -506,14 +502,8 @@ class BatchRun:
 
     def _check_worker(self, worker: RowWorker, limit: float) -> None:
         (start, stop), row, alone = worker.range, worker.cursor, worker.alone
-        begun, again = start <= row < stop, self._faults.is_slow(row)
-        patience = limit
-        if not begun:
-            patience += _BEGIN_SECONDS
-        elif again:
-            short = max(_SECOND_TRY_SECONDS, _SECOND_TRY_ROWS * self._pool.slowest_row)
-            patience = min(limit, short)
-        if worker.idle_seconds() <= patience:
+        begun = start <= row < stop
+        if worker.idle_seconds() <= limit + (not begun) * _BEGIN_SECONDS:
             return
         self._pool.tally.timeouts += 1
         self._pool.replace(worker)
@@ -579,7 +569,7 @@ class BatchRun:
         """End the batch with an error; keep its memory until no worker steps its rows any more."""
         if not self.done:
             self.error = error
-            self._pool.abandon(self.number, self._batch.memory)
+            self._pool.abandon(self._batch)
             self._waiting, self._elsewhere = [], []
             self._leave_pipe()
         return True

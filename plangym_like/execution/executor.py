@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Callable
 from functools import partial
@@ -12,10 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.batch.arrays import Inputs
-from plangym_like.batch.layout import Layout
 from plangym_like.batch.row_stepper import RowStepper
-from plangym_like.errors import WorkerError
-from plangym_like.processes.remote_errors import is_remote
 from plangym_like.results import Future, Stats
 
 
@@ -92,33 +88,6 @@ class ExecutorOptions(Protocol):
         """
 
 
-def try_states(
-    executor: Executor, layout: Layout, states: Any, actions: Any = None, dt: Any = 1
-) -> None:
-    """Step `states` with an isolated executor, before the caller's process loads them.
-
-    A checksum detects accidental damage, but a forged state may crash or hang a simulator. By
-    default, the states are stepped with a random action.
-
-    Raises
-    ------
-    WorkerError
-        A state killed its workers or hung in them. Other errors are ignored here, because the
-        caller's next operation raises them too.
-    """
-    try:
-        if actions is None:
-            actions = [copy.deepcopy(layout.action_space).sample()]
-        # An audit is not counted in `stats`.
-        executor.submit(layout.check(actions, states, dt, None), SubmitOptions(audit=True))
-    except WorkerError as error:
-        # The environment may raise errors of this type about its own workers.
-        if not is_remote(error):
-            raise
-    except Exception:
-        return
-
-
 class SerialExecutor:
     """Steps all rows in this process, before `submit` returns.
 
@@ -143,8 +112,6 @@ class SerialExecutor:
         layout.verify(inputs)
         if not options.blocking:
             return Future.of(partial(self.submit, inputs, options._replace(blocking=True)))
-        if not options.audit:
-            self.stats.begin(inputs.count)
         stepper = self._stepper.for_audits() if options.audit else self._stepper
         begun = time.perf_counter()
         rows = layout.allocate(inputs, states=options.states, observations=options.observations)

@@ -100,10 +100,6 @@ class RowFaults:
         else:
             self._suspect(row, tried)
 
-    def is_slow(self, row: int) -> bool:
-        """Return whether `row` has exceeded the step timeout once."""
-        return row in self._slow
-
     def note_timeout(self, row: int, *, tried: Collection[int]) -> None:
         """Record that `row` exceeded the step timeout: try it again alone, or mark it as failed.
 

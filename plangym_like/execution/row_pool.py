@@ -8,14 +8,14 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from plangym_like.errors import WorkerDiedError
 from plangym_like.execution.row_server import (
     BATCH,
     BUSY,
-    CANCELLED,
     CURSOR,
     NANOSECONDS,
     SLOT_WORDS,
@@ -30,11 +30,10 @@ from plangym_like.execution.row_server import (
 )
 from plangym_like.execution.schedule import Range, Tokens
 from plangym_like.execution.shared_batch import SharedBatch
-from plangym_like.execution.short_episode import ShortEpisode
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.pool import WorkerHandle, WorkerPool
 from plangym_like.processes.remote_errors import is_remote, portable_result
-from plangym_like.processes.shared_memory import SharedBlock, alive
+from plangym_like.processes.shared_memory import SharedBlock, alive, as_bytes
 from plangym_like.results import Future, Stats
 
 logger = logging.getLogger("plangym_like")
@@ -104,8 +103,6 @@ class RowWorker(WorkerHandle):
         The descriptor of the event that tells the owner that a batch is done.
     signature : int
         The signature of the layout of batches.
-    expected : ShortEpisode, optional
-        A short episode of the caller, which each new process has to repeat.
 
     Attributes
     ----------
@@ -118,8 +115,8 @@ class RowWorker(WorkerHandle):
         The range of its last task.
     task_of : int
         The number of the batch of its last task.
-    abandoned_at : float or None
-        When it was told to stop stepping its batch, if it still has to stop.
+    abandoned : (int, float) or None
+        The number of an abandoned batch whose rows it still steps, and when this was noticed.
     left_at : ((int, int), int, int)
         The range and the row at which its last process was when it ended, and their batch.
     """
@@ -132,12 +129,11 @@ class RowWorker(WorkerHandle):
         tokens: Tokens,
         done_fd: int,
         signature: int,
-        expected: ShortEpisode | None = None,
     ) -> None:
-        super().__init__(process, index, partial(greet, expected=expected))
+        super().__init__(process, index, greet)
         self._slots, self._tokens, self._done_fd = slots, tokens, done_fd
         self._signature = signature
-        self.slot = progress_slot(slots.array(), index)
+        self.slot = progress_slot(as_bytes(slots.memory), index)
         self.alone: int | None = None
         self.known: set[int] = set()
         self._attached: Sequence[int] = ()
@@ -146,10 +142,9 @@ class RowWorker(WorkerHandle):
         self._pid = process.pid
         self.progress_at = 0.0
         self._progress: tuple[int, ...] = ()
-        self._counted = (0, 0)
         self.task_of = 0
         self.task_rows = (0, 0)
-        self.abandoned_at: float | None = None
+        self.abandoned: tuple[int, float] | None = None
         self.left_at: tuple[Range, int, int] = (0, 0), -1, 0
 
     # What it is doing
@@ -205,13 +200,6 @@ class RowWorker(WorkerHandle):
             self._progress, self.progress_at = progress, now
         return now - self.progress_at
 
-    def counts(self) -> tuple[int, float]:
-        """Return how many rows it has stepped since the last call, and their seconds."""
-        slot = self.slot
-        now = int(slot[STEPPED]), int(slot[NANOSECONDS])
-        before, self._counted = self._counted, now
-        return now[0] - before[0], (now[1] - before[1]) * 1e-9
-
     # Orders
 
     def keep_serving(self, batch: SharedBatch | None) -> None:
@@ -262,7 +250,7 @@ class RowWorker(WorkerHandle):
                 return found
         if self.task is not None and self.task.settled:
             alone, self.alone = self.alone, None
-            self.abandoned_at = None
+            self.abandoned = None
             return self._outcome_of(self.take_task(), self.task_of, alone)
         return None
 
@@ -286,21 +274,6 @@ class RowWorker(WorkerHandle):
             return None
         return Outcome(self.index, report.batch or batch, alone, report)
 
-    def cancel(self, batch: int) -> None:
-        """Let the worker step no more rows of `batch`.
-
-        Nothing happens if it has been told to stop another batch: its slot holds one number.
-        """
-        other = self.abandoned_at is not None and self.slot[CANCELLED] != batch
-        if other or not self.process.awaited():  # ended, or the worker of another process
-            return
-        self.slot[CANCELLED] = batch
-
-    def abandon(self) -> None:
-        """Tell the worker to stop stepping its batch, because its rows are not needed any more."""
-        self.cancel(self.batch)
-        self.abandoned_at = time.monotonic()
-
     def restart(self) -> None:
         """Replace a dead or hung process with a new one, which has no rows."""
         super().restart()
@@ -311,7 +284,7 @@ class RowWorker(WorkerHandle):
     def _lose_process(self) -> None:
         self.known.clear()
         self._servings.clear()
-        self.alone = self.abandoned_at = None
+        self.alone = self.abandoned = None
         slot = self.slot
         slot[CURSOR], slot[START], slot[STOP], slot[BUSY], slot[BATCH] = -1, 0, 0, 0, 0
 
@@ -329,8 +302,6 @@ class RowPool(WorkerPool[RowWorker]):
         As in `ProcessExecutor`.
     stats : Stats, optional
         The counters to update.
-    expected : ShortEpisode, optional
-        As in `RowWorker`.
 
     Attributes
     ----------
@@ -342,8 +313,6 @@ class RowPool(WorkerPool[RowWorker]):
         Counters of what has happened so far.
     outcomes : list of Outcome
         The outcomes that no batch has taken in.
-    slowest_row : float
-        The longest recent time per row in a worker, in seconds; 0 if not known.
     """
 
     def __init__(
@@ -353,7 +322,6 @@ class RowPool(WorkerPool[RowWorker]):
         step_timeout: float | None,
         start_timeout: float | None,
         stats: Stats | None = None,
-        expected: ShortEpisode | None = None,
     ) -> None:
         self.step_timeout = step_timeout
         self._slots = SharedBlock(8 * SLOT_WORDS * max(1, len(envs)))
@@ -365,9 +333,7 @@ class RowPool(WorkerPool[RowWorker]):
         self._finalizer.atexit = False
         super().__init__(
             [
-                RowWorker(
-                    process, index, self._slots, self.tokens, self._done_fd, signature, expected
-                )
+                RowWorker(process, index, self._slots, self.tokens, self._done_fd, signature)
                 for index, process in enumerate(envs)
             ],
             start_timeout=start_timeout,
@@ -375,33 +341,44 @@ class RowPool(WorkerPool[RowWorker]):
             counts=self.tally,
             event_fd=self._done_fd,
         )
-        self.slowest_row = 0.0
+        # The nanoseconds and rows of each worker so far, now and at the last `count_rows`.
+        table = as_bytes(self._slots.memory).view(np.int64)[: SLOT_WORDS * len(envs)]
+        self._counters = table.reshape(-1, SLOT_WORDS)[:, NANOSECONDS : STEPPED + 1]
+        self._counted = self._counters.copy()
+        # Blocks that all workers that are ready have received.
+        self._common: set[int] = set()
         self.outcomes: list[Outcome] = []
-        self._leftover: list[tuple[Any, int]] = []
+        self._leftover: list[SharedBatch] = []
 
-    def keep_serving(self) -> None:
-        """Let all workers that are ready serve, with the blocks of the batch that is dealt."""
-        for worker in self.workers:
-            worker.keep_serving(self.dealing)
+    def deal(self, batch: SharedBatch) -> None:
+        """Let the tokens of `batch` be the next ones; all workers that are ready get its blocks."""
+        self.dealing = batch
+        if not batch.block_numbers <= self._common:
+            for worker in self.workers:
+                worker.keep_serving(batch)
+            self._common |= batch.block_numbers
 
     def count_rows(self) -> tuple[int, float]:
         """Return how many rows the workers have stepped since the last call, and their seconds."""
-        rows, seconds = 0, 0.0
-        for worker in self.workers:
-            more, took = worker.counts()
-            if more:
-                rows, seconds = rows + more, seconds + took
-                self.slowest_row = max(self.slowest_row * 0.9, took / more)
-        if rows:
+        counts = self._counters.copy()
+        more, self._counted = counts - self._counted, counts
+        nanoseconds, rows = more.sum(axis=0).tolist()
+        if not rows:
+            return 0, 0.0
+        if self.policy.deaths_without_progress:
             self.policy.note_progress()
-            self.tally.seconds_on_workers += seconds
-            self.tally.rows_sent += rows
-        return rows, seconds
+        self.tally.seconds_on_workers += nanoseconds * 1e-9
+        self.tally.rows_sent += rows
+        return rows, nanoseconds * 1e-9
 
-    def tend(self) -> None:
-        """Collect outcomes, replace workers as `WorkerPool.tend` does, and let all others serve."""
-        super().tend()
-        self.keep_serving()
+    def _tend(self, worker: RowWorker) -> None:
+        """Collect an outcome, or do what `WorkerPool._tend` does; let the worker serve."""
+        self._common.clear()
+        super()._tend(worker)
+        worker.keep_serving(self.dealing)
+
+    def _is_settled(self, worker: RowWorker) -> bool:
+        return super()._is_settled(worker) and worker.abandoned is None
 
     def replace(self, worker: RowWorker) -> None:
         """Replace a worker's process; the batch that it was stepping gets an `Outcome`."""
@@ -414,21 +391,22 @@ class RowPool(WorkerPool[RowWorker]):
         outcome = worker.outcome()
         if outcome is not None:
             self.outcomes.append(outcome)
+            self._changed.add(worker.index)  # there may be another one
             if outcome.died:
                 self.replace_dead(worker)
-        elif worker.abandoned_at is not None:
-            self._tend_stopping(worker, worker.abandoned_at)
+        elif worker.abandoned is not None:
+            self._tend_stopping(worker, *worker.abandoned)
         else:
             super()._tend_ready(worker)
 
-    def _tend_stopping(self, worker: RowWorker, abandoned_at: float) -> None:
-        """Replace a worker that does not stop stepping an abandoned batch."""
-        if worker.batch != worker.slot[CANCELLED]:
-            worker.abandoned_at = None
-        elif time.monotonic() - abandoned_at > _GRACE_SECONDS:
+    def _tend_stopping(self, worker: RowWorker, batch: int, since: float) -> None:
+        """Replace a worker that does not finish its range of an abandoned batch."""
+        if worker.batch != batch:
+            worker.abandoned = None
+        elif time.monotonic() - since > _GRACE_SECONDS:
             logger.warning(
-                "the worker with pid %d did not stop an abandoned task within %g seconds; "
-                "it is replaced",
+                "the worker with pid %d did not finish its rows of an abandoned batch within %g "
+                "seconds; it is replaced",
                 worker.process.pid,
                 _GRACE_SECONDS,
             )
@@ -440,31 +418,31 @@ class RowPool(WorkerPool[RowWorker]):
         self.outcomes = [outcome for outcome in self.outcomes if outcome.batch != batch]
         return mine
 
-    def abandon(self, batch: int, memory: Any) -> None:
-        """Let workers stop stepping a batch; keep its memory until none of them writes to it."""
-        self._leftover.append((memory, batch))
+    def abandon(self, batch: SharedBatch) -> None:
+        """Keep the memory of a batch that has ended until no worker writes to it.
+
+        The workers take no further rows of it, but finish the ranges that they have taken.
+        """
+        self._leftover.append(batch)
         for worker in self.workers:
-            if worker.may_write(batch):
-                worker.cancel(batch)
-            if worker.batch == batch and worker.abandoned_at is None:
-                worker.abandon()
+            if worker.batch == batch.number and worker.abandoned is None:
+                worker.abandoned = batch.number, time.monotonic()
+                self._changed.add(worker.index)
 
     def release_unused(self) -> None:
         """Release memory of abandoned batches that no worker writes to any more."""
         for left in tuple(self._leftover):
-            if not any(worker.may_write(left[1]) for worker in self.workers):
+            if not any(worker.may_write(left.number) for worker in self.workers):
                 self._leftover.remove(left)
-                self.outcomes_of(left[1])
-                left[0].release()
+                self.outcomes_of(left.number)
+                left.release()
 
     def close(self, seconds: float) -> None:
         """Ask all workers to exit, and kill them if they are still running after `seconds`."""
         self.tokens.drain(None)
-        for worker in self.workers:
-            worker.cancel(worker.batch)
         super().close(seconds)
         while self._leftover:
-            self._leftover.pop()[0].release()
+            self._leftover.pop().release()
         self._slots.close()
         self.tokens.close()
         self._finalizer()

@@ -18,13 +18,12 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.batch.arrays import Rows, steps_of
+from plangym_like.batch.arrays import Rows
 from plangym_like.batch.layout import Layout
 from plangym_like.batch.row_stepper import RowStepper, row_exit
 from plangym_like.errors import StateMismatchError
-from plangym_like.execution.schedule import CostModel, Key, Range, Tokens
+from plangym_like.execution.schedule import Key, Range, Tokens
 from plangym_like.execution.shared_batch import HEADER_NBYTES, RESULTS, Description, read_header
-from plangym_like.execution.short_episode import ShortEpisode, check, play_rows
 from plangym_like.processes.remote_errors import pack_exception
 from plangym_like.processes.shared_memory import WRITES_IN_ORDER, attach
 from plangym_like.processes.wire import dumps, loads
@@ -33,14 +32,11 @@ from plangym_like.states.rows import Row
 
 # The indexes of the fields of a progress slot, and its size in words of 64 bits: the row that the
 # worker is stepping; the range that it has taken; whether it may have taken a token; the number of
-# its batch; the number of a batch that it should stop stepping; how long it has stepped rows so
-# far, and how many.
-CURSOR, START, STOP, BUSY, BATCH, CANCELLED, NANOSECONDS, STEPPED = range(8)
+# its batch; how long it has stepped rows so far, and how many.
+CURSOR, START, STOP, BUSY, BATCH, NANOSECONDS, STEPPED = range(7)
 SLOT_WORDS = 16
 # The frames of this module that are left out of tracebacks.
 _OWN_FRAMES = 2
-# How long a worker steps rows before it looks whether the batch was cancelled.
-_PORTION_SECONDS = 12e-3
 # The longest time that a worker waits for a token or a request.
 _WAIT_SECONDS = 60.0
 
@@ -133,7 +129,6 @@ class _Batch:
     key: Key
     description: Description
     rows: Rows
-    steps: float
 
     def is_done(self) -> bool:
         """Return whether all rows are marked."""
@@ -149,10 +144,9 @@ class _RowServer:
 
     def __init__(self) -> None:
         self._blocks: dict[int, Row] = {}
-        self._placed: dict[tuple[Any, ...], tuple[Description, Rows, float]] = {}
+        self._placed: dict[tuple[Any, ...], tuple[Description, Rows]] = {}
         self._tokens: Tokens
         self._done_fd = -1
-        self._costs = CostModel()
         self._batch: _Batch | None = None
         self._errors: dict[int, Exception] = {}
         self._stepped: list[Range] = []
@@ -257,19 +251,17 @@ class _RowServer:
         cached = self._placed.get((block, *results, packed))
         if cached is None:
             cached = self._place(block, results, packed)
-        description, rows, steps = cached
+        description, rows = cached
         if rows.infos is not None:
             rows = replace(rows, infos={})
         slot = self._slot
         slot[CURSOR], slot[START], slot[STOP], slot[BATCH] = -1, 0, 0, number
         rows.cursor = slot[CURSOR : CURSOR + 1]
-        self._batch = _Batch(key, description, rows, steps)
+        self._batch = _Batch(key, description, rows)
         return True
 
-    def _place(
-        self, block: int, results: Sequence[int], packed: bytes
-    ) -> tuple[Description, Rows, float]:
-        """Return a batch's description, its arrays, and the average number of its steps.
+    def _place(self, block: int, results: Sequence[int], packed: bytes) -> tuple[Description, Rows]:
+        """Return a batch's description and its arrays.
 
         Batches whose inputs are arrays are cached by their shape and blocks. Without the cache,
         finding the arrays in their blocks would take most of the time before the first row.
@@ -284,7 +276,7 @@ class _RowServer:
         layout, actions = self._stepper.layout, description.actions
         rows = layout.place(description.shape, regions, actions)
         rows.inputs.verified = description.verified
-        found = description, rows, steps_of(rows.inputs)
+        found = description, rows
         if actions is None and isinstance(rows.inputs.dt, int) and not rows.objects:
             if len(self._placed) >= _KEPT_PLACES:
                 self._placed.clear()
@@ -299,39 +291,23 @@ class _RowServer:
         """
         batch = self._batch
         assert batch is not None and batch.rows.marks is not None
-        slot, rows, masked = self._slot, batch.rows, batch.description.masked
-        marks = batch.rows.marks
+        slot, rows, description = self._slot, batch.rows, batch.description
         slot[START], slot[STOP] = start, stop
-        while start < stop and slot[CANCELLED] != slot[BATCH]:
-            middle = start + self._portion(stop - start, batch.steps)
-            begun = time.perf_counter_ns()
-            rows.cursor[0] = start
-            self._stepper.layout.verify(rows.inputs, start, middle)
-            errors = self._stepper.run_rows(
-                rows, start, middle, masked=masked, audit=batch.description.audit
-            )
-            self._errors |= errors or {}
-            nanoseconds = time.perf_counter_ns() - begun
-            self._costs.note(
-                (middle - start) * batch.steps, batch.steps, seconds=nanoseconds * 1e-9
-            )
-            slot[NANOSECONDS] += nanoseconds
-            slot[STEPPED] += middle - start
-            if not WRITES_IN_ORDER or self._errors or _holds_objects(rows):
-                self._reports = True
-                self._stepped.append((start, middle))
-            marks[start:middle] = unreported(self._worker) if self._reports else self._worker + 1
-            slot[START] = start = middle
-        slot[START] = slot[STOP]
-
-    def _portion(self, count: int, steps: float) -> int:
-        """Return how many of `count` rows to step before looking whether they are cancelled."""
-        seconds = self._costs.seconds_per_row(steps)
-        if not seconds:
-            return 1
-        if seconds * count <= 2 * _PORTION_SECONDS:
-            return count
-        return max(1, int(_PORTION_SECONDS / seconds))
+        begun = time.perf_counter_ns()
+        rows.cursor[0] = start
+        self._stepper.layout.verify(rows.inputs, start, stop)
+        errors = self._stepper.run_rows(
+            rows, start, stop, masked=description.masked, audit=description.audit
+        )
+        self._errors |= errors or {}
+        slot[NANOSECONDS] += time.perf_counter_ns() - begun
+        slot[STEPPED] += stop - start
+        if not WRITES_IN_ORDER or self._errors or _holds_objects(rows):
+            self._reports = True
+            self._stepped.append((start, stop))
+        mark = unreported(self._worker) if self._reports else self._worker + 1
+        batch.rows.marks[start:stop] = mark
+        slot[START] = stop
 
     def report(self, failure: BaseException | None = None) -> Report:
         """Return the report on the rows that have been stepped since the last one.
@@ -445,25 +421,7 @@ def progress_slot(slots: Row, worker: int) -> NDArray[np.int64]:
     return slots[worker * nbytes : (worker + 1) * nbytes].view(np.int64)
 
 
-def compare_with_caller(env: HostedEnv, expected: ShortEpisode) -> None:
-    """Repeat the steps of the caller's environment, unless rows have another layout here.
-
-    In that case, batches raise `StateMismatchError`.
-
-    Raises
-    ------
-    DifferentWorkerError
-        The results differ.
-    """
-    simulator, layout = env.row_stepper.simulator, env.row_stepper.layout
-    if expected.start is not None and expected.signature == layout.signature:
-        check(expected, play_rows(simulator, layout, expected.start))
-
-
-def greet(env: HostedEnv, expected: ShortEpisode | None = None) -> bool:
-    """Make the environment, unless it exists already; see `compare_with_caller`."""
+def greet(env: HostedEnv) -> None:
+    """Make the environment, unless it exists already."""
     env.setup()
-    if expected is not None:
-        compare_with_caller(env, expected)
     env.row_stepper.hosted = True
-    return True

@@ -32,6 +32,8 @@ _FULL = 1000
 # Rows are stepped in ranges that take `_COARSE_SECONDS`, and less toward the end of a batch, down
 # to `_FINE_SECONDS` (`benchmarks/never_slower.py`, 16 to 256 rows).
 _FINE_SECONDS, _COARSE_SECONDS = 2.5e-4, 12e-3
+# Added to a number of rows before it is rounded down: it may be a whole number, but for rounding.
+_ROUNDING = 1e-6
 
 Range = tuple[int, int]
 # The number of the block that describes a batch, and the number of the batch.
@@ -223,18 +225,27 @@ def cut(
     >>> list(cut(0, 100, 1, 1e-4, 2))
     [(0, 25), (25, 43), (43, 57), (57, 67), (67, 75), (75, 81), (81, 85), (85, 88), ...
     """
+    count, second = stop - start, step_seconds or 1.0
+    # When the rows end, in seconds; with one number of steps for all rows, nothing is searched.
+    ends, each = None, 0.0
     if isinstance(steps, int):
-        counts = np.arange(1, stop - start + 1) * float(steps)
+        each = steps * second
+        total = count * each
     else:
-        counts = np.cumsum(steps[start:stop], dtype=np.float64)
-    ends = counts * (step_seconds or 1.0)
-    total = (float(ends[-1]) if len(ends) else 0.0) + later * (step_seconds or 1.0)
+        ends = np.cumsum(steps[start:stop], dtype=np.float64) * second
+        total = float(ends[-1]) if count else 0.0
+    total += later * second
     fine, coarse = (min(_FINE_SECONDS, total / processes), _COARSE_SECONDS)
     if not step_seconds:
         fine, coarse = 0.0, total
     at, taken = 0, 0.0
-    while at < len(ends):
-        seconds = max(fine, min(coarse, (total - taken) / (2 * processes)))
-        end = max(at + 1, int(ends.searchsorted(taken + seconds, side="right")))
+    while at < count:
+        until = taken + max(fine, min(coarse, (total - taken) / (2 * processes)))
+        if ends is None:
+            end = min(count, max(at + 1, int(until / each + _ROUNDING)))
+            taken = end * each
+        else:
+            end = max(at + 1, int(ends.searchsorted(until, side="right")))
+            taken = float(ends[end - 1])
         yield start + at, start + end
-        at, taken = end, float(ends[end - 1])
+        at = end

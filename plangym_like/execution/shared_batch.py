@@ -16,7 +16,7 @@ from plangym_like.batch.layout import REGIONS, Layout, Shape, shape_of
 from plangym_like.errors import WorkerError
 from plangym_like.execution.executor import SubmitOptions
 from plangym_like.execution.schedule import Key
-from plangym_like.processes.shared_memory import BlockPool, SharedBlock
+from plangym_like.processes.shared_memory import BlockPool, SharedBlock, as_bytes
 from plangym_like.processes.wire import dumps
 from plangym_like.states.rows import Row
 
@@ -54,14 +54,9 @@ class Description(NamedTuple):
     verified: bool
     actions: Sequence[Any] | None
 
-    def packed(self) -> bytes:
-        """Return the description as bytes."""
-        return _packed(self) if self.actions is None else dumps(self)
 
-
-@lru_cache(maxsize=64)
-def _packed(description: Description) -> bytes:
-    return dumps(description)
+# The descriptions of most batches are equal to one of the last ones.
+_packed = lru_cache(maxsize=64)(dumps)
 
 
 def write_header(
@@ -115,6 +110,11 @@ class SharedBatch:
         The blocks that workers need.
     block_numbers : set of int
         Their numbers.
+
+    Raises
+    ------
+    MemoryError, WorkerError
+        There is not enough memory, or no file descriptor is left.
     """
 
     def __init__(
@@ -136,16 +136,24 @@ class SharedBatch:
         self._verifies_late = kept and len(inputs.states) > 1 and not inputs.verified
         description = Description(
             self._shape, self.masked, self.audit, not self._verifies_late, actions
-        ).packed()
+        )
+        packed = _packed(description) if actions is None else dumps(description)
         place = HEADER_NBYTES + sizes["inputs"]
-        sizes["inputs"] = place + len(description)
-        self.memory = BatchMemory(pools, sizes)
-        self.blocks = tuple(self.memory.blocks.values())
-        self.block_numbers = set(self.memory.numbers.values())
-        self.key: Key = self.memory.numbers["inputs"], self.number
-        header = self.memory.arrays["inputs"]
-        write_header(header, self.number, self.memory.numbers, place, description)
-        regions = {**self.memory.arrays, "inputs": header[HEADER_NBYTES:]}
+        sizes["inputs"] = place + len(packed)
+        self._pools = pools
+        self._blocks: dict[str, SharedBlock] = {}
+        # The bytes of each region, and the regions whose blocks are not lent to the caller, so that
+        # results in them must be copied.
+        self._regions: dict[str, Row] = {}
+        self._private: set[str] = set()
+        self._take_blocks(sizes)
+        numbers = {region: block.number for region, block in self._blocks.items()}
+        self.blocks = tuple(self._blocks.values())
+        self.block_numbers = set(numbers.values())
+        self.key: Key = numbers["inputs"], self.number
+        header = self._regions["inputs"]
+        write_header(header, self.number, numbers, place, packed)
+        regions = {**self._regions, "inputs": header[HEADER_NBYTES:]}
         self.rows = layout.place(self._shape, regions, actions)
         assert self.rows.marks is not None
         self.marks = self.rows.marks
@@ -202,46 +210,33 @@ class SharedBatch:
     def result(self, errors: dict[int, Exception]) -> Any:
         """Return the result, whose memory then belongs to the caller; all rows must be done."""
         self.rows.inputs = self.inputs
-        rows = self.rows if self.memory.private <= {"inputs"} else self._copied()
+        rows = self.rows if self._private <= {"inputs"} else self._copied()
         result = self.layout.result(rows, errors)
-        self.memory.release()
+        self.release()
         return result
 
     def _copied(self) -> Rows:
         """Return the rows with copies of the arrays whose memory cannot be lent to the caller."""
-        rows = self.layout.place(self._shape, self.memory.results(), inputs=self.inputs)
+        regions = {
+            region: array.copy() if region in self._private and region != "inputs" else array
+            for region, array in self._regions.items()
+        }
+        rows = self.layout.place(self._shape, regions, inputs=self.inputs)
         rows.infos = self.rows.infos
         for own, array in zip(rows.objects, self.rows.objects, strict=True):
             own[:] = array
         return rows
 
+    # Blocks
 
-class BatchMemory:
-    """The shared memory of one batch: one block for each of its regions (see `REGIONS`).
+    def _take_blocks(self, sizes: Mapping[str, int]) -> None:
+        """Take one block for each region that is not empty (see `REGIONS`).
 
-    Attributes
-    ----------
-    blocks : dict of str to SharedBlock
-        The block of each region; empty regions have none.
-    numbers : dict of str to int
-        The number of each block.
-    arrays : dict of str to ``(nbytes,) uint8``
-        The bytes of each region.
-    private : set of str
-        Regions whose blocks are not lent to the caller, so that results in them must be copied.
-
-    Raises
-    ------
-    MemoryError, WorkerError
-        There is not enough memory, or no file descriptor is left; no block is kept.
-    """
-
-    def __init__(self, pools: Mapping[str, BlockPool], sizes: Mapping[str, int]) -> None:
-        self._pools = pools
-        self.blocks: dict[str, SharedBlock] = {}
-        self.numbers: dict[str, int] = {}
-        self.arrays: dict[str, Row] = {}
-        self.private: set[str] = set()
+        Raises
+        ------
+        MemoryError, WorkerError
+            There is not enough memory, or no file descriptor is left; no block is kept.
+        """
         try:
             for region in REGIONS:
                 if sizes[region]:
@@ -250,30 +245,20 @@ class BatchMemory:
             self.release()
             raise
 
-    def _drop_idle(self) -> None:
-        for pool in self._pools.values():
-            pool.drop_idle()
-
     def _take(self, region: str, nbytes: int) -> None:
         pool = self._pools[region]
         try:
             block = pool.take(nbytes)
         except (MemoryError, WorkerError):
-            self._drop_idle()
+            for each in self._pools.values():
+                each.drop_idle()
             block = pool.take(nbytes)
-        self.blocks[region], self.numbers[region] = block, block.number
+        self._blocks[region] = block
         lent = pool.lend(block) if region != "inputs" else None
         if lent is None:
-            self.private.add(region)
-            lent = block.array()
-        self.arrays[region] = lent
-
-    def results(self) -> dict[str, Row]:
-        """Return the bytes of each region; copy the results in `private` regions."""
-        return {
-            region: array.copy() if region in self.private and region != "inputs" else array
-            for region, array in self.arrays.items()
-        }
+            self._private.add(region)
+            lent = as_bytes(block.memory)
+        self._regions[region] = lent
 
     def release(self) -> None:
         """Give the blocks back to their pools; lent blocks follow when the caller drops the arrays.
@@ -281,7 +266,7 @@ class BatchMemory:
         Call this only when no worker writes to the blocks any more. A second call is safe, even if
         Ctrl-C interrupted the first: no block is returned twice, so no two batches share a block.
         """
-        while self.private:
-            region = self.private.pop()
-            self._pools[region].give(self.blocks[region])
-        self.arrays = {}
+        while self._private:
+            region = self._private.pop()
+            self._pools[region].give(self._blocks[region])
+        self._regions = {}

@@ -85,6 +85,9 @@ class ExternalProcess:
     Attributes
     ----------
     linger : float
+    on_change : callable
+        Called without arguments after each message to or from the process, when the process has
+        ended, and when it is restarted.
 
     Examples
     --------
@@ -116,6 +119,7 @@ class ExternalProcess:
         self._start_method = start_method
         self._preload = tuple(preload)
         self.linger = linger
+        self.on_change: Callable[[], object] = _do_nothing
         self._closed = False
         self._restarting, self._lock = new_lock(), new_lock()
         self._exchanging = False
@@ -144,6 +148,7 @@ class ExternalProcess:
                 self._end: Reply | None = None
                 self._is_ready = False
                 self._request(CALL, payload, patient=True)
+            self.on_change()
         except OSError as error:
             if error.errno is None:
                 raise  # raised by a signal handler, such as a TimeoutError
@@ -380,8 +385,12 @@ class ExternalProcess:
             if request is not None:
                 self._pending[request.number] = weakref.ref(request)
             self._channel.send(message)
-            return not message and self._channel.receive(self._deliver)
+            received = not message and self._channel.receive(self._deliver)
+            if message or received:
+                self.on_change()
+            return received
         except BaseException:
+            self.on_change()
             self._channel.ended = True
             self._reason = self._reason or self._death(
                 "an exception, such as Ctrl-C, interrupted a message, so it was killed"
@@ -470,6 +479,7 @@ class ExternalProcess:
                     request.answer(end)
             self._end = end
             self._finalizer()
+        self.on_change()
 
     def __enter__(self) -> Self:
         return self
@@ -485,6 +495,10 @@ class ExternalProcess:
     def __repr__(self) -> str:
         state = "closed" if self._closed else "alive" if self.is_alive() else "dead"
         return f"<ExternalProcess {self._name!r}, pid {self.pid}, {state}>"
+
+
+def _do_nothing() -> None:
+    pass
 
 
 def _construct(constructor: bytes) -> Any:

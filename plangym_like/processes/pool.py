@@ -12,6 +12,7 @@ import select
 import signal
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from plangym_like.errors import WorkerDiedError, WorkerError, WorkerStartError, WorkerTimeoutError
@@ -38,10 +39,16 @@ _SENT = {
 
 
 class RetryPolicy:
-    """Counts the failures of one pool's workers, and raises an error if there are too many."""
+    """Counts the failures of one pool's workers, and raises an error if there are too many.
+
+    Attributes
+    ----------
+    deaths_without_progress : int
+        How many workers have died in succession without any progress.
+    """
 
     def __init__(self) -> None:
-        self._failed_starts = self._deaths_without_progress = 0
+        self._failed_starts = self.deaths_without_progress = 0
 
     def note_ready(self) -> None:
         """Record that a worker has made the object that it hosts."""
@@ -67,7 +74,7 @@ class RetryPolicy:
 
     def note_progress(self) -> None:
         """Record that a task has made progress."""
-        self._deaths_without_progress = 0
+        self.deaths_without_progress = 0
 
     def note_death_without_progress(self, error: WorkerDiedError) -> None:
         """Record that a worker died before its task made any progress.
@@ -77,9 +84,9 @@ class RetryPolicy:
         WorkerDiedError
             This has happened too often in succession.
         """
-        self._deaths_without_progress += 1
-        if self._deaths_without_progress >= _DEATHS_WITHOUT_PROGRESS:
-            died, self._deaths_without_progress = self._deaths_without_progress, 0
+        self.deaths_without_progress += 1
+        if self.deaths_without_progress >= _DEATHS_WITHOUT_PROGRESS:
+            died, self.deaths_without_progress = self.deaths_without_progress, 0
             raise WorkerDiedError(
                 f"{died} workers died in succession without any progress, the last one because: "
                 f"{error}; every task seems to kill its worker",
@@ -111,10 +118,6 @@ class WorkerHandle:
     ----------
     task : Future or None
         The future of the worker's current task.
-    interrupted : bool
-        True while a task is sent or the process is restarted. If Ctrl-C or another exception
-        interrupts this, it stays true, and the pool replaces the process before its next task. It
-        is also true if the hosted object could not be made.
     started_at : float
         When the process was started.
     """
@@ -126,8 +129,31 @@ class WorkerHandle:
         self.index = index
         self._prepare = prepare or _do_nothing
         self.task: Future[Any] | None = None
-        self.interrupted = False
+        self._interrupted = False
+        self._changed: set[int] = set()
         self._greet()
+
+    def join(self, changed: set[int]) -> None:
+        """Add the worker's index to `changed` now, and whenever its pool has to look at it."""
+        self._changed = changed
+        # A reference to the handle would keep the process alive.
+        self.process.on_change = partial(changed.add, self.index)
+        self.process.on_change()
+
+    @property
+    def interrupted(self) -> bool:
+        """True while a task is sent or the process is restarted.
+
+        If Ctrl-C or another exception interrupts this, it stays true, and the pool replaces the
+        process before its next task. It is also true if the hosted object could not be made.
+        """
+        return self._interrupted
+
+    @interrupted.setter
+    def interrupted(self, value: bool) -> None:
+        self._interrupted = value
+        if value:
+            self._changed.add(self.index)
 
     def _greet(self) -> None:
         self._greeting: Future[Any] | None = self.process.apply(self._prepare, patient=True)
@@ -266,6 +292,12 @@ class WorkerPool(Generic[Handle]):
         self._event_fd = event_fd
         self._poller = select.poll()
         self._watched: dict[int, tuple[int, Handle]] = {}
+        # The indexes of workers to look at: something has been sent to them or received from them,
+        # or they are starting. Most batches are stepped without that.
+        self._changed: set[int] = set()
+        self._is_stale = True
+        for worker in workers:
+            worker.join(self._changed)
 
     def wait(self, seconds: float, stop: Callable[[], bool] | None = None) -> float:
         """Wait at most `seconds` until a worker replies or dies; return the seconds waited.
@@ -274,7 +306,8 @@ class WorkerPool(Generic[Handle]):
         polls, it also returns when ``stop()`` is true. With 0 seconds, it only processes what has
         arrived.
         """
-        self._watch_all()
+        if self._is_stale or self._changed:
+            self._watch_all()
         begun = time.perf_counter()
         until = begun if stop is None else begun + min(seconds, self._spin_seconds)
         while not (events := self._poller.poll(0)):
@@ -290,6 +323,7 @@ class WorkerPool(Generic[Handle]):
                 with contextlib.suppress(BlockingIOError):  # another thread has read it
                     os.eventfd_read(descriptor)
             else:
+                self._is_stale = True
                 self._watched[descriptor][1].process.drain()
         return waited
 
@@ -305,6 +339,7 @@ class WorkerPool(Generic[Handle]):
             for descriptor, (mask, _) in watched.items():
                 poller.register(descriptor, mask)
             self._poller, self._watched = poller, watched
+        self._is_stale = False
 
     def wait_ready(self) -> None:
         """Wait until all workers are ready; raise the error of one that fails, as in `tend`."""
@@ -328,7 +363,7 @@ class WorkerPool(Generic[Handle]):
         self.tend()
 
     def tend(self) -> None:
-        """Check the workers that have no task, and replace them if needed.
+        """Check the workers that have changed, and replace them if needed.
 
         This never waits. Call `wait` before, which processes the replies that have arrived.
 
@@ -339,13 +374,29 @@ class WorkerPool(Generic[Handle]):
         Exception
             Any error of the constructor of a hosted object. The next call tries it again.
         """
-        for worker in self.workers:
-            if worker.interrupted:
-                self.replace(worker)
-            elif not worker.ready:
-                self._tend_starting(worker)
-            else:
-                self._tend_ready(worker)
+        left: list[int] = []
+        try:
+            while self._changed:
+                self._is_stale = True
+                worker = self.workers[self._changed.pop()]
+                left.append(worker.index)  # it is looked at again, also after an exception
+                self._tend(worker)
+                if self._is_settled(worker):
+                    left.pop()
+        finally:
+            self._changed.update(left)
+
+    def _tend(self, worker: Handle) -> None:
+        if worker.interrupted:
+            self.replace(worker)
+        elif not worker.ready:
+            self._tend_starting(worker)
+        else:
+            self._tend_ready(worker)
+
+    def _is_settled(self, worker: Handle) -> bool:
+        """Return whether to look at the worker only when it changes again."""
+        return worker.ready and not worker.interrupted
 
     def _tend_ready(self, worker: Handle) -> None:
         if worker.task is None and not worker.process.awaited():

@@ -2,9 +2,8 @@
 
 An exception is pickled as a whole if it can be unpickled as its own type; otherwise by its type,
 arguments and picklable attributes, so that ``__init__`` is not called; otherwise as text only, for
-a `RemoteError` that names the type. The members of an exception group are packed one by one, each
-in one of these forms. The owner raises the exception with the remote traceback as its
-``__cause__``; each member of a group has one too.
+a `RemoteError` that names the type. The owner raises the exception with the remote traceback as its
+``__cause__``.
 """
 
 from __future__ import annotations
@@ -30,16 +29,12 @@ def pack_exception(error: BaseException, *, skip_frames: int = 0) -> bytes:
         How many of the outermost frames to leave out of the traceback's text.
     """
     text, summary = _traceback_text(error, skip_frames), _summary(error)
-    forms: list[Any] = [error, _Parts(error)]
-    if isinstance(error, BaseExceptionGroup):
-        forms.insert(0, _Group(error))
-    for form in forms:
+    for form in (error, _Parts(error)):
         try:
             data = dumps(form)
             copy = loads(data)
             is_complete = form is not error or _shape(copy) == _shape(error)
-            is_group = isinstance(form, _Group)  # its type depends on those of its members
-            if is_complete and (is_group or type(copy) is type(error)):
+            if is_complete and type(copy) is type(error):
                 return dumps((data, summary, text))
         except BaseException:  # this form does not work for this exception: try the next
             continue
@@ -98,18 +93,6 @@ def portable(error: BaseException) -> Exception:
     return failure
 
 
-class _Group:
-    """Unpickles to a new exception group, whose members were packed one by one."""
-
-    def __init__(self, error: BaseExceptionGroup[Any]) -> None:
-        self._error = error
-
-    def __reduce__(self) -> Any:
-        error = self._error
-        members = [pack_exception(member) for member in error.exceptions]
-        return _rebuild_group, (type(error), error.message, members, _portable_attributes(error))
-
-
 class _Parts:
     """Unpickles to a new exception with the type, arguments and attributes of another one.
 
@@ -128,17 +111,6 @@ class _Parts:
 def _portable_attributes(error: BaseException) -> dict[str, Any]:
     attributes = getattr(error, "__dict__", {})
     return {name: value for name, value in attributes.items() if is_portable(value)}
-
-
-def _rebuild_group(
-    kind: type[BaseExceptionGroup[Any]],
-    message: str,
-    members: list[bytes],
-    attributes: dict[str, Any],
-) -> BaseException:
-    error = kind.__new__(kind, message, [unpack_exception(member) for member in members])
-    error.__dict__.update(attributes)
-    return error
 
 
 def _rebuild(

@@ -40,7 +40,7 @@ _ERRORS = (errno.EMFILE, errno.ENFILE)
 
 
 class SharedBlock:
-    """One block of shared memory, with a number, a descriptor and its bytes.
+    """One block of shared memory, with a number, a descriptor and its bytes (`memory`).
 
     Parameters
     ----------
@@ -98,10 +98,6 @@ class SharedBlock:
                 self._finalizer()
                 self.fd = likely
 
-    def array(self) -> NDArray[np.uint8]:
-        """Return a new array over all bytes; the array lives as long as any view of it."""
-        return np.frombuffer(self.memory, np.uint8)
-
     def close(self) -> None:
         """Give up the descriptor; it and the bytes live as long as arrays over them do."""
         if self.fd >= 0:
@@ -123,6 +119,11 @@ def attach(fd: int) -> NDArray[np.uint8]:
         raise MemoryError(f"cannot map a block of shared memory: {error}") from error
     finally:
         os.close(fd)
+    return as_bytes(memory)
+
+
+def as_bytes(memory: mmap.mmap) -> NDArray[np.uint8]:
+    """Return a new array over `memory`, which lives as long as any view of the array."""
     return np.frombuffer(memory, np.uint8)
 
 
@@ -175,7 +176,7 @@ class BlockPool:
         """
         if len(self._lent) >= self._most_lent:
             return None
-        array = block.array()
+        array = as_bytes(block.memory)
         # The callback may run anywhere, even inside this class, so it only appends to a queue.
         reference = weakref.ref(array, self._returned.append)
         self._lent[id(reference)] = reference, block

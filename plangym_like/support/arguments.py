@@ -39,10 +39,7 @@ OPTIONS = {
     **dict.fromkeys(("replay_capacity", "live_prefixes"), "it belongs to snapshot='replay'"),
     "start_method": "it belongs to n_workers",
     **dict.fromkeys(
-        (
-            *("address", "resources", "placement", "runtime_env"),
-            *("cores_per_actor", "object_store_memory"),
-        ),
+        ("address", "resources", "placement", "runtime_env", "object_store_memory"),
         "it belongs to ray=True",
     ),
 }

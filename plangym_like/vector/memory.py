@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.processes.shared_memory import WRITES_IN_ORDER, SharedBlock, attach
+from plangym_like.processes.shared_memory import WRITES_IN_ORDER, SharedBlock, as_bytes, attach
 from plangym_like.vector.tree import (
     NUMERIC_KINDS,
     Leaf,
@@ -72,7 +72,7 @@ class SharedArrays:
     def __init__(self, layout: Any, over: Over = array_over) -> None:
         self.layout = layout
         self._block = SharedBlock(sum(map(_padded_nbytes, tree_leaves(layout))))
-        self.arrays = _lay_out(self._block.array(), layout, over)
+        self.arrays = _lay_out(as_bytes(self._block.memory), layout, over)
 
     @property
     def fd(self) -> int:

@@ -145,7 +145,7 @@ def as_gym_env(env: Any) -> Any:
     if not is_plan_env(env):
         speed_up_preprocessing(env)
         return env
-    needs_view = env.return_image or env._tries or env.layout.out_of_bounds != "pass"
+    needs_view = env.return_image or env.layout.out_of_bounds != "pass"
     return env.as_gym() if needs_view else LiveEnv(env)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from comparing import assert_same
 from harm import Fuses, seconds_to_start
-from playground import CounterEnv, CounterSimulator, Letter, sending
+from playground import CounterEnv, Letter, sending
 
 import plangym_like
 from plangym_like.constructors import BatchEnv, ParallelEnv
@@ -42,32 +42,6 @@ def test_an_idle_worker_is_stopped(serial: CounterEnv, count: int, on_error: str
         assert env.stats.timeouts == 2
         assert_same(env.step_batch(actions, state), expected)
         assert env.batch_env[0].pid != pids[0]
-
-
-class NarrowEnv(CounterEnv):
-    """A counter whose states are tried in a worker before they are used here."""
-
-    class simulator_class(CounterSimulator):
-        """The same counter."""
-
-        checksum = True
-
-
-@pytest.mark.parametrize("use", ["set_state", "step", "view_state"])
-def test_a_worker_is_stopped_before_it_tries_a_state(use: str) -> None:
-    with ParallelEnv(NarrowEnv, "toy", n_workers=1, step_timeout=0.3) as env:
-        state = env.reset(seed=3).state
-        sending(env)
-        stop(env, 0)
-        if use == "set_state":
-            env.set_state(state)
-            assert np.array_equal(env.get_state(), state)
-        elif use == "step":
-            assert env.step(1, state).obs.shape == (4, 2)
-        else:
-            with pytest.raises(TypeError, match="no named fields"):
-                env.view_state(state)
-        assert env.stats.timeouts == 1
 
 
 def test_a_stopped_worker_holds_nobody_up() -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hosted import descriptors
 
-from plangym_like.processes.shared_memory import BlockPool, SharedBlock, alive, attach
+from plangym_like.processes.shared_memory import BlockPool, SharedBlock, alive, as_bytes, attach
 
 PAGE = mmap.PAGESIZE
 
@@ -28,10 +28,10 @@ def test_two_sides_see_the_same_bytes() -> None:
     block = SharedBlock(3 * PAGE)
     other = attach(os.dup(block.fd))
     assert other.nbytes == block.nbytes
-    block.array()[:] = np.arange(block.nbytes, dtype=np.uint64).astype(np.uint8)
-    assert (other == block.array()).all()
+    as_bytes(block.memory)[:] = np.arange(block.nbytes, dtype=np.uint64).astype(np.uint8)
+    assert (other == as_bytes(block.memory)).all()
     other[7] = 99
-    assert block.array()[7] == 99
+    assert as_bytes(block.memory)[7] == 99
     block.close()
 
 
@@ -49,7 +49,7 @@ def test_blocks_have_no_name_in_any_file_system() -> None:
 )
 def test_sizes_are_whole_pages(asked: int, got: int) -> None:
     block = SharedBlock(asked)
-    assert block.nbytes == len(block.array()) == os.fstat(block.fd).st_size == got
+    assert block.nbytes == len(as_bytes(block.memory)) == os.fstat(block.fd).st_size == got
     # The pages are there: nothing is left to fail when they are touched.
     assert os.fstat(block.fd).st_blocks * 512 >= got
     block.close()
@@ -89,7 +89,7 @@ def test_more_than_there_is_is_not_even_tried(monkeypatch: pytest.MonkeyPatch) -
 def test_the_bytes_outlive_the_descriptor() -> None:
     before, maps = descriptors(), mapped()
     block = SharedBlock(PAGE)
-    array = block.array()
+    array = as_bytes(block.memory)
     array[:] = 5
     block.close()
     block.close()
