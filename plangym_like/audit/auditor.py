@@ -205,10 +205,7 @@ class Auditor:
         self._on_found(message)
 
     def _likely_cause(self) -> str:
-        outside = (
-            "state outside the environment (a class, a module, a file, the clock; workers import "
-            "modules anew, without changes that the program has made to them)"
-        )
+        outside = "state outside the environment (a class, a module, a file, the clock)"
         generator = "a random generator that is not saved in the state"
         if not self._wrappers:
             return f"Likely causes: {outside}, or {generator}."

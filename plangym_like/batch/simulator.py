@@ -10,6 +10,7 @@ import abc
 import contextlib
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 import gymnasium
@@ -365,6 +366,14 @@ class Simulator(abc.ABC):
         if used is not None:
             row[16:24].view(np.uint64)[0] = used
             row[HEADER_NBYTES + used :] = 0
+
+    def undisturbed(self) -> AbstractContextManager[None] | None:
+        """Return a context in which this may be used like a new simulator.
+
+        Its end restores the state, the generators and the wrappers. Return ``None`` if this is not
+        supported.
+        """
+        return None
 
     # Images
 

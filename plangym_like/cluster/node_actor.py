@@ -14,6 +14,8 @@ from plangym_like.batch.layout import Layout
 from plangym_like.errors import StateMismatchError
 from plangym_like.execution.executor import SubmitOptions
 from plangym_like.execution.known_ids import know, known_ids
+from plangym_like.execution.row_server import compare_with_caller
+from plangym_like.execution.short_episode import ShortEpisode
 from plangym_like.processes import start_methods
 from plangym_like.processes.child import serve_another_process
 from plangym_like.processes.remote_errors import pack_exception
@@ -84,7 +86,7 @@ class NodeActor:
     def _make(self) -> None:
         key, packed = loads(self._recipe)
         adopt_session_key(key)
-        construct, ids, number, fields_there = loads(packed)
+        construct, ids, expected, number, fields_there = loads(packed)
         know(ids)
         self._env = construct()
         self._env.executor.pool.wait_ready()
@@ -97,6 +99,8 @@ class NodeActor:
                 fields_there,
                 fields_here,
             )
+        if expected is not None:  # the workers are compared with this process
+            compare_with_caller(self._env, expected)
 
     def run(self, inputs: Inputs, states: Row, options: SubmitOptions) -> ChunkResult:
         """Step a chunk, whose `inputs` were sent without `states`.
@@ -129,13 +133,16 @@ class NodeActor:
             self._thread.submit(self._env.close).result()
 
 
-def write_recipe(construct: Callable[[], Any], name: Any, layout: Layout) -> bytes:
+def write_recipe(
+    construct: Callable[[], Any], name: Any, layout: Layout, expected: ShortEpisode | None = None
+) -> bytes:
     """Pickle `construct`, which a `NodeActor` calls to make the environment `name`.
 
-    Its batches must have the given layout.
+    Its batches must have the given layout. The node has to repeat the short episode
+    `expected`, if it is given.
     """
     same = layout.signature, layout.format.fingerprint_fields
-    packed = dumps_by_value((construct, known_ids(name), *same))
+    packed = dumps_by_value((construct, known_ids(name), expected, *same))
     return dumps((session_key(), packed))
 
 

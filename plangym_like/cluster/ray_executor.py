@@ -34,6 +34,7 @@ from plangym_like.execution.process_options import ProcessOptions
 from plangym_like.execution.row_faults import name_rows
 from plangym_like.execution.schedule import CostModel, Range
 from plangym_like.execution.shared_batch import SharedBatch
+from plangym_like.execution.short_episode import ShortEpisode
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.remote_errors import unpack_exception
 
@@ -66,7 +67,7 @@ class RayExecutor(ProcessExecutor):
     workers, layout, stepper
         As in `ProcessExecutor`; `workers` may be empty.
     options
-        ``step_timeout`` and ``start_timeout``, as in `ProcessExecutor`.
+        ``step_timeout``, ``start_timeout`` and ``expected``, as in `ProcessExecutor`.
     """
 
     def __init__(
@@ -361,18 +362,19 @@ class RayOptions:
     def make(self, make_stepper: Callable[[], RowStepper]) -> RayExecutor:
         """Connect to the cluster and start actors, without waiting until they are ready."""
         stepper = self._local.tried(make_stepper)
-        recipe = partial(self._recipe, stepper.layout)
+        expected = self._local.expected_of(stepper)
+        recipe = partial(self._recipe, stepper.layout, expected)
         with contextlib.ExitStack() as undo:
             session = ray_session.join(*self._session)
             undo.callback(session.leave)
             actors = ActorPool(recipe, self._where, private=session.started)
             undo.callback(actors.close)
             make = partial(RayExecutor, session, actors)
-            executor = self._local.start(make, stepper, actors.local_workers)
+            executor = self._local.start(make, stepper, actors.local_workers, expected)
             undo.pop_all()
             return executor
 
-    def _recipe(self, layout: Layout, n_workers: int) -> bytes:
+    def _recipe(self, layout: Layout, expected: ShortEpisode | None, n_workers: int) -> bytes:
         """Return the recipe for an actor with `n_workers` processes."""
         construct = partial(self._node_env, n_workers=n_workers)
-        return write_recipe(construct, self._name, layout)
+        return write_recipe(construct, self._name, layout, expected)

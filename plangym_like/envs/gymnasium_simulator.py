@@ -302,7 +302,7 @@ class GymnasiumSimulator(Simulator):
     def _run_trial(self) -> str:
         """Run the trial, and return why states are only approximate, or an empty string."""
         try:
-            with self.undisturbed():
+            with self.undisturbed(renewed=False):
                 # Steps that depend on the order of a set then give other results.
                 self.memory.scatters = self.codec.scatters = True
                 try:
@@ -332,11 +332,16 @@ class GymnasiumSimulator(Simulator):
         drop_generators(self.env)
 
     @contextlib.contextmanager
-    def undisturbed(self) -> Iterator[None]:
-        """Return a context in which this may be stepped; at its end, the state is as before."""
+    def undisturbed(self, *, renewed: bool = True) -> Iterator[None]:
+        """Return a context in which this may be stepped; at its end, the state is as before.
+
+        By default, it begins like a new simulator.
+        """
         original = np.zeros(self.payload_nbytes, np.uint8)
         self.read(original)
         initial = self._restore_initial
+        if renewed:
+            self.renew()
         try:
             yield
         except BaseException:

@@ -12,6 +12,7 @@ from plangym_like.batch.row_stepper import RowStepper
 from plangym_like.errors import StepTimeoutError, WorkerDiedError, WorkerError, WorkerTimeoutError
 from plangym_like.execution.known_ids import KnownIds, know, known_ids
 from plangym_like.execution.process_executor import ProcessExecutor
+from plangym_like.execution.short_episode import ShortEpisode, play_rows
 from plangym_like.processes import start_methods
 from plangym_like.processes.child import check_can_start
 from plangym_like.processes.external_process import ExternalProcess
@@ -86,6 +87,7 @@ class ProcessOptions:
             step_timeout,
             partial(env_class, name, **headless(env_kwargs)),
         )
+        self._audit = env_kwargs.get("audit", "raise")
         # The worker that was started early, to run the trial of the environment.
         self._early: list[ExternalProcess] = []
         self._preload = ["plangym_like.execution.row_server"]
@@ -166,15 +168,34 @@ class ProcessOptions:
         while self._early:
             self._early.pop().close(0.0)
 
+    def expected_of(self, stepper: RowStepper) -> ShortEpisode | None:
+        """Return a short episode of the caller's environment, which workers have to repeat.
+
+        The caller plays it even if batches are isolated: a worker has taken the same steps in the
+        trial. Return ``None`` if workers are not compared: the environment is approximate, or is
+        not audited with ``audit="raise"``.
+        """
+        simulator, layout = stepper.simulator, stepper.layout
+        shown = getattr(simulator, "render_mode", None) == "human"
+        if self._audit != "raise" or simulator.exactness != "exact" or shown:
+            return None
+        context = simulator.undisturbed()
+        if context is None:
+            return None
+        with context:
+            return play_rows(simulator, layout)
+
     def start(
         self,
         make_executor: Callable[..., Executor],
         stepper: RowStepper,
         n_workers: int,
+        expected: ShortEpisode | None = None,
     ) -> Executor:
         """Make workers, and return ``make_executor(workers, layout, stepper, **options)``.
 
         `n_workers` is the number of processes that step rows on this machine; 0 makes no workers.
+        Workers have to repeat the short episode `expected`, by default that of `expected_of`.
         """
         start_timeout = self._start_timeout
         if start_timeout is None and self._step_timeout is not None:
@@ -186,12 +207,15 @@ class ProcessOptions:
         try:
             while len(workers) < count:
                 workers.append(self._launch(len(workers)))
+            if workers and expected is None:
+                expected = self.expected_of(stepper)
             return make_executor(
                 workers,
                 stepper.layout,
                 None if self.isolated else stepper,
                 step_timeout=self._step_timeout,
                 start_timeout=start_timeout,
+                expected=expected,
             )
         except BaseException:
             for worker in workers:

@@ -28,6 +28,7 @@ from cluster_traps import (
 )
 from comparing import assert_same, content, reached, row
 from conftest import add_node
+from gymnasium.envs.mujoco.hopper_v5 import HopperEnv
 from hosted import run_script
 from playground import CounterEnv, Diary, Letter, Meeting, Trap, kill_itself, refuse
 from suite import needs
@@ -36,6 +37,7 @@ import plangym_like
 from plangym_like import RayEnv
 from plangym_like.errors import (
     ClosedError,
+    DifferentWorkerError,
     InputError,
     PoisonInputError,
     RemoteTraceback,
@@ -454,6 +456,22 @@ def test_a_cluster_without_room_is_reported(cluster: Any, monkeypatch: pytest.Mo
     env = RayEnv(CounterEnv, "counter", **{**ELSEWHERE, "resources": {"nowhere": 1}})
     with env, pytest.raises(WorkerStartError, match="no actor could be started.*nowhere"):
         env.wait_ready(100)
+
+
+def test_a_module_that_this_program_has_changed(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = HopperEnv._get_rew
+
+    def doubled(env: Any, *args: Any) -> Any:
+        reward, parts = original(env, *args)
+        return 2 * reward, parts
+
+    monkeypatch.setattr(HopperEnv, "_get_rew", doubled)
+    with plangym_like.make("Hopper-v5", ray=True, **ELSEWHERE) as env:
+        state = env.reset(seed=0).state
+        with pytest.raises(DifferentWorkerError, match="changed an imported module"):
+            env.step_batch(np.zeros((64, 3)), state)
 
 
 def test_another_environment_on_an_actor_is_refused(cluster: Any) -> None:

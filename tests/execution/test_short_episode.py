@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
 import random
 import sys
@@ -80,6 +81,17 @@ def patched(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("patched")
 @pytest.mark.parametrize("workers", WORKERS)
+def test_a_patched_method_is_an_error_that_names_the_cause(workers: dict[str, Any]) -> None:
+    with plangym_like.make("Hopper-v5", **workers) as env:
+        with pytest.raises(DifferentWorkerError, match="changed an imported module") as caught:
+            use_workers(env, np.zeros(3))
+        assert caught.value.field == "the reward of step 1"
+        with pytest.raises(DifferentWorkerError):
+            use_workers(env, np.zeros(3))
+
+
+@pytest.mark.usefixtures("patched")
+@pytest.mark.parametrize("workers", WORKERS)
 def test_forked_workers_have_the_changes(workers: dict[str, Any]) -> None:
     with plangym_like.make("Hopper-v5", **workers, start_method="fork") as env:
         rewards = use_workers(env, np.zeros(3)).rewards
@@ -140,6 +152,22 @@ def test_what_counts_episodes_is_the_same_in_workers(
         assert (use_workers(env, action).rewards == expected).all()
 
 
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("change", ["SCALE", "PRICE"])
+def test_a_changed_variable_is_an_error(
+    module: Any, monkeypatch: pytest.MonkeyPatch, workers: dict[str, Any], change: str
+) -> None:
+    with plangym_like.make(module.Scaled, **workers) as env:
+        assert use_workers(env, 0).obs[0] == 1
+    monkeypatch.setattr(module if change == "SCALE" else module.Scaled, change, 3)
+    field = "observation" if change == "SCALE" else "reward"
+    with (
+        plangym_like.make(module.Scaled, **workers) as env,
+        pytest.raises(DifferentWorkerError, match=f"the {field} of step 1 is"),
+    ):
+        use_workers(env, 0)
+
+
 def test_a_change_inside_the_function_that_makes_the_environment_reaches_workers(
     module: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,6 +208,38 @@ def test_workers_have_the_default_dtype_of_torch(workers: dict[str, Any]) -> Non
             assert (use_workers(env, 0).obs == np.sin(1.0)).all()
     finally:
         torch.set_default_dtype(before)
+
+
+class Honest(Tensors):
+    """Gives other infos in each process, and draws from global generators in its constructor."""
+
+    def __init__(self) -> None:
+        self.phase = random.random() * 0
+
+    def step(self, action: Any) -> Any:
+        *outcome, _ = super().step(action)
+        return *outcome, {"pid": os.getpid()}
+
+
+class Approximate(Tensors):
+    """Is approximate because its infos count steps, and gives other results in each process."""
+
+    count = itertools.count()
+
+    def step(self, action: Any) -> Any:
+        obs, *outcome, _ = super().step(action)
+        return obs + os.getpid(), *outcome, {"count": next(self.count)}
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("env_class", [Honest, Approximate])
+def test_other_differences_between_processes_are_no_error(
+    env_class: Any, workers: dict[str, Any]
+) -> None:
+    with plangym_like.make(env_class, **workers) as env:
+        assert env.exactness == ("exact" if env_class is Honest else "approximate")
+        use_workers(env, 0)
 
 
 class Drawn(gymnasium.Env[Any, Any]):
@@ -302,6 +362,33 @@ def test_the_caller_is_not_disturbed() -> None:
                 one, other = (each.reset(seed=seed) for each in (serial, env))
                 assert (one.state == other.state).all()
                 assert (one.obs == other.obs).all()
+
+
+def test_the_caller_of_isolated_workers_takes_a_few_steps_after_a_worker_has(
+    tmp_path: Path,
+) -> None:
+    log = tmp_path / "log"
+    with plangym_like.make(Recorder, n_workers=1, isolate=True, path=str(log)) as env:
+        pids = log.read_text().split()
+        use_workers(env, 0)
+    ours = str(os.getpid())
+    first = pids.index(ours)
+    assert 3 <= pids.count(ours) <= 8
+    assert first > 8
+    # The caller takes no other steps than those that were tried.
+    assert log.read_text().split().count(ours) == pids.count(ours)
+
+
+class Recorder(Tensors):
+    """Appends the process id of each step to a file."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def step(self, action: Any) -> Any:
+        with open(self.path, "a") as log:
+            log.write(f"{os.getpid()}\n")
+        return super().step(action)
 
 
 class Nested(Tensors):
