@@ -15,7 +15,6 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_differing_spaces, batch_space, iterate
 from numpy.typing import NDArray
 
-from plangym_like.batch.ownership import owned_info
 from plangym_like.batch.spaces import as_dtype, build, fitted, flatten, leaves
 from plangym_like.errors import ActionError, InputError, ObservationError
 from plangym_like.vector.lanes import Which, whole_seeds
@@ -278,7 +277,7 @@ def batch_infos(
     env : VectorEnv
         The environment whose `VectorEnv._add_info` batches the infos.
     infos : sequence of mapping
-        One mapping for each environment; each may be empty.
+        One mapping for each environment; each may be empty. The result may hold their objects.
     finals : mapping of int to (observation, info), optional
         The last observation and info of each episode that ended in this step, by environment.
 
@@ -290,30 +289,26 @@ def batch_infos(
     """
     if not finals and not any(infos):
         return {}
-    if not finals and (columns := alike_columns(infos)) is not None:
+    if not finals and (columns := _alike_columns(infos)) is not None:
         return with_masks(columns)
     found: dict[str, Any] = {}
     for index, info in enumerate(infos):
         if finals and index in finals:
             final_obs, final_info = finals[index]
-            final = {"final_obs": final_obs, "final_info": owned_info(final_info)}
+            final = {"final_obs": final_obs, "final_info": final_info}
             found = env._add_info(found, final, index)
         if info:
-            found = env._add_info(found, owned_info(info), index)
+            found = env._add_info(found, info, index)
     return found
 
 
-def alike_columns(
-    infos: Sequence[Mapping[str, Any]], *, only: frozenset[type] | None = None
-) -> dict[str, NDArray[Any]] | None:
+def _alike_columns(infos: Sequence[Mapping[str, Any]]) -> dict[str, NDArray[Any]] | None:
     """Return `infos` as arrays ``(n, ...)``, or ``None`` if they cannot be stacked.
 
     All infos must have the same keys. The values of a key must be numbers of the same type, or
-    arrays of the same shape and dtype. If `only` is given, it must contain the types of all values.
+    arrays of the same shape and dtype.
     """
     first = infos[0]
-    if only is not None and not only.issuperset(map(type, first.values())):
-        return None
     names = list(first)
     for info in infos:
         if list(info) != names:

@@ -54,15 +54,12 @@ class LaneStats:
         Processes that were started again.
     lanes_ended : int
         Episodes that steps have reported as ended because the process of their lane died.
-    lanes_restored : int
-        Lanes whose states were restored, so that their episodes continued.
     """
 
     deaths: int = 0
     timeouts: int = 0
     restarts: int = 0
     lanes_ended: int = 0
-    lanes_restored: int = 0
 
 
 class Lanes(abc.ABC):
@@ -93,11 +90,7 @@ class Lanes(abc.ABC):
         The number of lane 0 in error messages, if these lanes are part of a larger group.
     has_states : bool
         Whether lanes have state rows, as lanes of a `PlanEnv` do.
-    exposed : bool
-        Whether code other than these lanes may read or change the environments; see `hide`.
     """
-
-    exposed: bool = True
 
     def __init__(self, envs: Sequence[Any], num_lanes: int) -> None:
         self.envs = list(envs)
@@ -310,17 +303,11 @@ class Lanes(abc.ABC):
 
     # The environments
 
-    def hide(self) -> None:
-        """Declare that only these lanes use the environments.
-
-        Data that only other code would read is then not kept up to date, until `call`, `set_attr`
-        or `expose` is called.
-        """
-        self.exposed = False
-
     def expose(self) -> None:
-        """Bring the environments up to date, because other code may read or change them now."""
-        self.exposed = True
+        """Bring the environments up to date, because other code may read or change them now.
+
+        Call `refreshed` afterwards.
+        """
 
     def call(self, name: str, *args: Any, lanes: Which = None, **kwargs: Any) -> list[Any]:
         """Return attribute `name` of each environment of `lanes`, or the result of calling it.
@@ -328,7 +315,6 @@ class Lanes(abc.ABC):
         A callable attribute is called with `args` and `kwargs`. `gymnasium.Env.get_wrapper_attr`
         looks the attribute up, in the outermost wrapper first. Call `refreshed` afterwards.
         """
-        self.expose()
         values = []
         for lane in self._chosen(lanes):
             value = open_env_of(self.envs[lane]).get_wrapper_attr(name)
@@ -351,9 +337,10 @@ class Lanes(abc.ABC):
         return found if len(found) == self.num_lanes else found * self.num_lanes
 
     def refreshed(self) -> Lanes:
-        """Return the lanes to use after `call` or `set_attr`: these lanes, or a replacement.
+        """Return the lanes to use after `call`, `set_attr` or `expose`: these, or a replacement.
 
-        A replacement is needed if the changed environments no longer fit their vectorised form.
+        A replacement is needed if environments that may have changed no longer fit their vectorised
+        form.
         """
         return self
 

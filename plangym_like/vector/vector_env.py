@@ -120,6 +120,7 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
     def envs(self) -> list[Any]:
         """The Gymnasium environments of this process; a vectorised form may need only one."""
         self._lanes.expose()
+        self._refresh()
         return list(map(open_env_of, self._lanes.envs))
 
     @property
