@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 from plangym_like.batch.spaces import as_dtype, build, fitted, flatten, leaves
 from plangym_like.errors import ActionError, InputError, ObservationError
 from plangym_like.vector.lanes import Which, whole_seeds
-from plangym_like.vector.step_arrays import Flags
+from plangym_like.vector.step_arrays import Finals, Flags
 from plangym_like.vector.tree import NUMERIC_KINDS, Leaf, has_objects, tree_map
 
-Finals = Mapping[int, tuple[Any, dict[str, Any]]]
 # The usual types of numbers, for a quick check; rarer types of NumPy have a common base class.
 _PLAIN = frozenset((int, float, bool, np.float64, np.float32, np.int64))
 
@@ -268,7 +267,7 @@ def _as_array(leaf: Leaf, actions: Any, count: int) -> NDArray[Any]:
 
 
 def batch_infos(
-    env: VectorEnv[Any, Any, Any], infos: Sequence[Mapping[str, Any]], finals: Finals | None = None
+    env: VectorEnv[Any, Any, Any], infos: Sequence[dict[str, Any]], finals: Finals | None = None
 ) -> dict[str, Any]:
     """Return infos as `gymnasium.vector.SyncVectorEnv` batches them.
 
@@ -276,8 +275,8 @@ def batch_infos(
     ----------
     env : VectorEnv
         The environment whose `VectorEnv._add_info` batches the infos.
-    infos : sequence of mapping
-        One mapping for each environment; each may be empty. The result may hold their objects.
+    infos : sequence of dict
+        One dict for each environment; each may be empty. The result may hold their objects.
     finals : mapping of int to (observation, info), optional
         The last observation and info of each episode that ended in this step, by environment.
 
@@ -305,25 +304,23 @@ def batch_infos(
 def _alike_columns(infos: Sequence[Mapping[str, Any]]) -> dict[str, NDArray[Any]] | None:
     """Return `infos` as arrays ``(n, ...)``, or ``None`` if they cannot be stacked.
 
-    All infos must have the same keys. The values of a key must be numbers of the same type, or
-    arrays of the same shape and dtype.
+    All infos must have the same keys. The values of a key must be numbers, or arrays of the same
+    shape and dtype. As in Gymnasium, numbers get the type of the first one.
     """
-    first = infos[0]
-    names = list(first)
+    names = list(infos[0])
     for info in infos:
         if list(info) != names:
             return None
     found: dict[str, NDArray[Any]] = {}
-    for name, value in first.items():
+    for name in names:
         # Gymnasium treats these names specially, or may use them for a mask.
         if name == "final_obs" or str(name)[:1] == "_":
             return None
-        kind, values = type(value), list(map(itemgetter(name), infos))
-        if len(set(map(type, values))) > 1:
-            return None
-        if kind in _PLAIN or issubclass(kind, np.number):
-            found[name] = np.array(values, kind)
-        elif kind is np.ndarray and _are_alike(values):
+        values = list(map(itemgetter(name), infos))
+        kinds = set(map(type, values))
+        if _PLAIN.issuperset(kinds) or all(issubclass(kind, np.number) for kind in kinds):
+            found[name] = np.fromiter(values, type(values[0]), len(values))
+        elif kinds == {np.ndarray} and _are_alike(values):
             found[name] = np.stack(values)
         else:
             return None

@@ -19,8 +19,6 @@ from plangym_like.vector.make_lanes import (
     Sample,
     compare_sample,
     lanes_from,
-    make_envs,
-    make_lanes,
 )
 from plangym_like.vector.memory import LaneArrays, LaneChannel, attach_arrays
 from plangym_like.vector.step_arrays import Step, StepArrays
@@ -255,12 +253,7 @@ def described(lanes: Lanes) -> Description:
 
 def make_part(sources: Sources, start: int, stop: int, *, vectorise: bool = True) -> Lanes:
     """Make the lanes ``start:stop`` from `sources`, the result of `sources_of_part`."""
-    lanes: Lanes
-    if isinstance(sources, str) or callable(sources):
-        lanes = lanes_from(sources, stop - start, vectorise=vectorise)
-    else:
-        envs = [env for source in sources for env in make_envs(source, 1)]
-        lanes = make_lanes(envs, vectorise=vectorise)
+    lanes = lanes_from(sources, stop - start, vectorise=vectorise)
     lanes.first_lane = start
     return lanes
 

@@ -20,7 +20,7 @@ from plangym_like.env import PlanEnv
 from plangym_like.errors import InputError, SnapshotError, StateError
 from plangym_like.snapshots.chains import links
 from plangym_like.states.rows import Row, StateFormat
-from plangym_like.vector.step_arrays import Flags, Step, StepArrays
+from plangym_like.vector.step_arrays import Finals, Flags, Step, StepArrays
 from plangym_like.vector.tree import (
     layout_of_space,
     take,
@@ -220,9 +220,7 @@ class Lanes(abc.ABC):
         out.rewards[ended], out.terminated[ended], out.truncated[ended] = 0.0, False, False
         self.reset(out.obs, np.flatnonzero(ended))
 
-    def step_same(
-        self, actions: Any, out: StepArrays, lanes: Which = None
-    ) -> dict[int, tuple[Any, dict[str, Any]]]:
+    def step_same(self, actions: Any, out: StepArrays, lanes: Which = None) -> Finals:
         """Step `lanes`, and immediately start a new episode in each lane whose episode has ended.
 
         Returns
@@ -235,15 +233,12 @@ class Lanes(abc.ABC):
         ended = np.flatnonzero(out.terminated | out.truncated)
         if lanes is not None:
             ended = np.intersect1d(ended, lanes)
-        finals = {}
+        finals: Finals = {}
         for lane in ended.tolist():
-            finals[lane] = self._final_observation(lane, out.obs), self.infos[lane]
+            finals[lane] = tree_map(owned, take(out.obs, lane)), self.infos[lane]
         if finals:
             self.reset(out.obs, ended)
         return finals
-
-    def _final_observation(self, lane: int, obs: Any) -> Any:
-        return tree_map(owned, take(obs, lane))
 
     # Steps that need not be waited for
 

@@ -44,7 +44,7 @@ from plangym_like.vector.lanes import (
 from plangym_like.vector.lanes_pool import Job, LanesPool, LanesWorker
 from plangym_like.vector.make_lanes import Sample
 from plangym_like.vector.memory import SharedArrays, lane_layout
-from plangym_like.vector.step_arrays import Flags, Step, StepArrays
+from plangym_like.vector.step_arrays import Finals, Flags, Step, StepArrays
 from plangym_like.vector.tree import copy_rows, put_batch, take, tree_map, write_rows
 
 # How long a process polls for the next call before it sleeps, if there are enough cores
@@ -83,8 +83,7 @@ class ProcessLanes(Lanes):
     ----------
     sources : str, callable, or sequence of them
         An id or factory for all environments (see `lanes_from`), or one for each.
-    num_lanes : int, optional
-        n; not needed if `sources` is a sequence.
+    num_lanes : int
     n_workers : int
         The number of processes, including this one; at least 2. At most one per lane is used.
     timeout : float
@@ -93,8 +92,6 @@ class ProcessLanes(Lanes):
         See `lanes_from`.
     start_method : {"forkserver", "spawn", "fork"}
         See `plangym_like.processes.start_methods`.
-    preload : sequence of str
-        Modules that the environments need; the fork server imports them once for all processes.
     expected : (Sample, ShortEpisode), optional
         A function that makes one of the environments, and the results of its short episode in this
         process (see `plangym_like.vector.make_lanes`). Each other process has to repeat it.
@@ -111,7 +108,7 @@ class ProcessLanes(Lanes):
     Raises
     ------
     InputError
-        A number is out of range, or `num_lanes` is not the length of `sources`.
+        A number is out of range.
     WorkerStartError
         Processes repeatedly die or hang before they are ready.
     DifferentWorkerError
@@ -126,27 +123,25 @@ class ProcessLanes(Lanes):
     def __init__(
         self,
         sources: Sources,
-        num_lanes: int | None = None,
+        num_lanes: int,
         n_workers: int = 2,
         *,
         timeout: float = 60.0,
         vectorise: bool = True,
         start_method: str = "forkserver",
-        preload: Sequence[str] = (),
         expected: tuple[Sample, ShortEpisode] | None = None,
     ) -> None:
-        count = _count_lanes(sources, num_lanes)
-        if n_workers < 2 or count < 2:
+        if n_workers < 2 or num_lanes < 2:
             raise InputError(
-                f"lanes in processes need num_lanes and n_workers of at least 2, got {count} and "
-                f"{n_workers}; lanes_from makes lanes in this process alone"
+                "lanes in processes need num_lanes and n_workers of at least 2, got "
+                f"{num_lanes} and {n_workers}; lanes_from makes lanes in this process alone"
             )
         check_seconds("timeout", timeout)
         check_can_start()
         self._closed, self._owner_pid = False, os.getpid()
         self._stats = LaneStats()
-        parts = min(n_workers, count)
-        bounds = [count * part // parts for part in range(parts + 1)]
+        parts = min(n_workers, num_lanes)
+        bounds = [num_lanes * part // parts for part in range(parts + 1)]
         self._rows = slice(0, bounds[1])
         trials = [entry for entry in known_trials().entries if is_portable(entry)]
         linger = _LINGER_SECONDS if parts <= len(os.sched_getaffinity(0)) else 0.0
@@ -159,7 +154,7 @@ class ProcessLanes(Lanes):
                 process = ExternalProcess(
                     partial(HostedLanes, theirs, start, stop, *given),
                     start_method=start_method,
-                    preload=(*_PRELOAD, *preload),
+                    preload=_PRELOAD,
                     name=f"lanes {start} to {stop - 1}",
                     linger=linger,
                 )
@@ -176,7 +171,7 @@ class ProcessLanes(Lanes):
                 stats=self._stats,
             )
             self.pool.wait_ready()
-            super().__init__(self.local.envs, count)
+            super().__init__(self.local.envs, num_lanes)
             self._read_spaces()
             undo.pop_all()
 
@@ -308,7 +303,7 @@ class ProcessLanes(Lanes):
         are passed to it, into which the observations are then copied.
         """
         self._begin()
-        given = list(seeds) if seeds else [None] * self.num_lanes
+        given: list[int | None] = list(seeds) if seeds else [None] * self.num_lanes
         for worker in self.pool.workers:
             worker.seeds = given[worker.rows]
 
@@ -380,9 +375,7 @@ class ProcessLanes(Lanes):
         self.submit(step)
         self.collect(step)
 
-    def step_same(
-        self, actions: Any, out: StepArrays, lanes: Which = None
-    ) -> dict[int, tuple[Any, dict[str, Any]]]:
+    def step_same(self, actions: Any, out: StepArrays, lanes: Which = None) -> Finals:
         step = Step("step_same", actions, out, lanes)
         self.submit(step)
         self.collect(step)
@@ -593,17 +586,6 @@ class ProcessLanes(Lanes):
                 worker.channel = worker.info_columns = None
             if memory is not None:
                 memory.close()
-
-
-def _count_lanes(sources: Sources, num_lanes: int | None) -> int:
-    """Return the number of lanes to make; raise `InputError` if `num_lanes` is missing or wrong."""
-    if isinstance(sources, str) or callable(sources):
-        if num_lanes is None:
-            raise InputError("num_lanes is missing; it is optional only for a list of factories")
-        return num_lanes
-    if num_lanes not in (None, len(sources)):
-        raise InputError(f"num_lanes is {num_lanes}, but there are {len(sources)} factories")
-    return len(sources)
 
 
 def _places_of(chosen: Sequence[int], start: int, stop: int) -> list[int]:

@@ -17,7 +17,7 @@ from plangym_like.states.rows import Row
 from plangym_like.vector.classic_lanes import is_bare, shows_its_base, time_limit
 from plangym_like.vector.lanes import Lanes, Which, gym_env_of, is_plan_env
 from plangym_like.vector.sequential_lanes import SequentialLanes, one_by_one
-from plangym_like.vector.step_arrays import Flags, StepArrays
+from plangym_like.vector.step_arrays import Finals, Flags, StepArrays
 
 _NUMBERS = (bool, int, float)
 # Methods that change nothing, and types of values that give no access to the simulation or the
@@ -140,11 +140,12 @@ class RobotLanes(SequentialLanes):
         if lanes is not None:
             for target, values in zip(out, found, strict=True):
                 target[rows] = values
-        for place in np.flatnonzero(found.terminated | found.truncated).tolist():
-            self._final_observations[chosen[place]] = found.obs[place].copy()
 
     def step_next(self, actions: Any, out: StepArrays, ended: Flags, lanes: Which = None) -> None:
         Lanes.step_next(self, actions, out, ended, lanes)
+
+    def step_same(self, actions: Any, out: StepArrays, lanes: Which = None) -> Finals:
+        return Lanes.step_same(self, actions, out, lanes)
 
     def _simulate(self, chosen: Sequence[int], rows: Any, actions: NDArray[Any]) -> None:
         """Simulate the lanes `chosen` for one frame, from their current states."""

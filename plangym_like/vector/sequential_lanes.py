@@ -16,7 +16,7 @@ from plangym_like.env import PlanEnv
 from plangym_like.envs.atari.preprocessing import speed_up_preprocessing
 from plangym_like.errors import ActionError, InputError
 from plangym_like.vector.lanes import Lanes, Which, add_note, is_plan_env, last_user
-from plangym_like.vector.step_arrays import Flags, StepArrays
+from plangym_like.vector.step_arrays import Finals, Flags, StepArrays
 from plangym_like.vector.tree import take
 
 # Rewards and flags of these types need no further checks, and infos of these types no copies.
@@ -45,8 +45,6 @@ class SequentialLanes(Lanes):
         self._choices: tuple[int, int] | None = None
         if isinstance(space, Discrete) and any(map(is_plan_env, envs)):
             self._choices = int(space.start), int(space.n)
-        # The last observation of each lane's last episode, as its environment returned it.
-        self._final_observations: list[Any] = [None] * len(envs)
 
     def check_not_used_elsewhere(self) -> None:
         for lane, env in enumerate(self.envs, self.first_lane):
@@ -60,49 +58,69 @@ class SequentialLanes(Lanes):
         return self._gym_envs[lane].reset(seed=seed, options=options)
 
     def step(self, actions: Any, out: StepArrays, lanes: Which = None) -> None:
-        self._play(actions, out, self._chosen(lanes))
+        self._play(actions, out, lanes)
 
     def step_next(self, actions: Any, out: StepArrays, ended: Flags, lanes: Which = None) -> None:
-        self._play(actions, out, self._chosen(lanes), ended.tolist())
+        self._play(actions, out, lanes, ended=ended.tolist())
+
+    def step_same(self, actions: Any, out: StepArrays, lanes: Which = None) -> Finals:
+        finals: Finals = {}
+        self._play(actions, out, lanes, finals=finals)
+        return finals
 
     def _play(
         self,
         actions: Any,
         out: StepArrays,
-        lanes: Sequence[int],
+        lanes: Which,
+        *,
         ended: Sequence[bool] | None = None,
+        finals: Finals | None = None,
     ) -> None:
-        """Step `lanes` in order; reset those where `ended` is true."""
+        """Step `lanes` in order, or reset those where `ended` is true.
+
+        If `finals` is a dict, lanes whose episodes end are reset at once; it is then filled.
+        """
         obs, rewards, terminated, truncated = out
         plain = isinstance(obs, np.ndarray)
         shape, dtype = (obs.shape[1:], obs.dtype) if plain else ((), None)
         whole = plain and shape == () and dtype == np.int64
         simple = type(actions) is np.ndarray and not actions.dtype.hasobject
+        numbers = simple and actions.ndim == 1
+        chosen = self._chosen(lanes)
         if self._choices is not None:
-            self._check_choices(actions, lanes, ended)
-        lane, is_reset, envs = -1, False, self._gym_envs
+            self._check_choices(actions, chosen, ended)
+        lane, is_reset, infos = -1, False, self._infos
         try:
-            for lane in lanes:
-                is_reset = ended is not None and ended[lane]
+            for lane in chosen:
+                env, is_reset = self._gym_envs[lane], ended is not None and ended[lane]
                 if is_reset:
-                    reward, over, cut = 0.0, False, False
-                    value, info = envs[lane].reset(seed=None, options=None)
+                    rewards[lane], terminated[lane], truncated[lane] = 0.0, False, False
+                    value, info = env.reset(seed=None, options=None)
                 else:
-                    # A copy, because the environment may keep or change it.
-                    action = actions[lane].copy() if simple else owned(take(actions, lane))
-                    value, reward, over, cut, info = envs[lane].step(action)
+                    # A copy, because the environment may keep or change it; numbers cannot change.
+                    if numbers:
+                        action = actions[lane]
+                    else:
+                        action = actions[lane].copy() if simple else owned(take(actions, lane))
+                    value, reward, over, cut, info = env.step(action)
+                    if type(reward) not in _NUMBERS:
+                        reward = as_reward(reward)
+                    if type(over) not in _FLAGS:
+                        over = as_flag("terminated", over)
+                    if type(cut) not in _FLAGS:
+                        cut = as_flag("truncated", cut)
+                    rewards[lane], terminated[lane], truncated[lane] = reward, over, cut
+                    if finals is not None and (over or cut):
+                        # As the environment returned it: an array may have other types.
+                        finals[lane] = owned(value), owned_info(info)
+                        is_reset = True
+                        value, info = env.reset(seed=None, options=None)
                 # Copied before the next step, because environments may share memory of infos.
                 if type(info) is dict and _CONSTANTS.issuperset(map(type, info.values())):
-                    self._infos[lane] = info.copy()
+                    infos[lane] = info.copy()
                 else:
-                    self._infos[lane] = owned_info(info)
-                if type(reward) not in _NUMBERS:
-                    reward = as_reward(reward)
-                if type(over) not in _FLAGS:
-                    over = as_flag("terminated", over)
-                if type(cut) not in _FLAGS:
-                    cut = as_flag("truncated", cut)
-                rewards[lane], terminated[lane], truncated[lane] = reward, over, cut
+                    infos[lane] = owned_info(info)
                 if (
                     plain
                     and type(value) is np.ndarray
@@ -112,8 +130,6 @@ class SequentialLanes(Lanes):
                     obs[lane] = value
                 else:
                     put(self.observation_space, obs, lane, value)
-                if over or cut:
-                    self._final_observations[lane] = owned(value)
         except BaseException as error:
             done = "reset" if is_reset else "stepped"
             add_note(error, f"raised while lane {self.first_lane + lane} was {done}")
@@ -137,9 +153,6 @@ class SequentialLanes(Lanes):
         offsets = (actions - first if first else actions).astype(np.uint64, copy=False)
         if np.count_nonzero(offsets >= count):
             raise ActionError(f"actions must be in {self.action_space}, got {actions}")
-
-    def _final_observation(self, lane: int, obs: Any) -> Any:
-        return self._final_observations[lane]
 
 
 def one_by_one(lanes: Lanes) -> SequentialLanes:
