@@ -231,7 +231,8 @@ def test_ctrl_c_at_any_moment_of_a_replacement(make: MakeLanes, number: int) -> 
         player.step()
     expected = plain(Player(make_part("CartPole-v1", 0, 4)).play(SEEDS[:4], 12))
     assert plain(Player(lanes).play(SEEDS[:4], 12)) == expected
-    assert lanes.stats.lanes_ended in ((0, 2) if moment.where else (2,))
+    # The interrupt may come between the reports of the two lanes.
+    assert lanes.stats.lanes_ended in ((0, 1, 2) if moment.where else (2,))
 
 
 def test_a_step_that_always_kills_ends_the_episodes(make: MakeLanes, tmp_path: Path) -> None:
