@@ -109,6 +109,11 @@ def put(space: spaces.Space[Any], batch: Any, index: int | tuple[int, ...], valu
     """
     if isinstance(batch, np.ndarray):
         lead = 1 if isinstance(index, int) else len(index)
+        # Numbers of a `Discrete` space, in a tenth of the time of the general case.
+        if type(value) is int and batch.dtype == np.int64 and batch.ndim == lead:
+            if -(2**63) <= value < 2**63:
+                batch[index] = value
+                return
         if (
             type(value) is not np.ndarray
             or value.dtype is not batch.dtype

@@ -366,17 +366,6 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
-def processor_seconds(pid: int) -> float | None:
-    """Return how much processor time the process `pid` has used, or ``None`` if not known."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            # The name of the program, in parentheses, may hold spaces.
-            fields = file.read().rpartition(b")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError):
-        return None
-
-
 def serve_another_process() -> None:
     """Note that the calling function is the main loop of a worker, or of a fork server."""
     global _main_loop

@@ -36,6 +36,8 @@ START, RESEED, CHANGE = b"S", b"R", b"C"
 # The tags of actions.
 ACTION, OTHER_DTYPE, PLAIN = b"A", b"D", b"P"
 ACTIONS = (ACTION, OTHER_DTYPE, PLAIN)
+# The entries of so many different numbers are kept.
+_KEPT_ENTRIES = 1024
 _LENGTH = struct.Struct("<cI")
 _SEED = struct.Struct("<cQ")
 
@@ -90,6 +92,7 @@ class ActionLogFormat:
         leaves = spaces.leaves(action_space) if spaces.is_leaf(action_space) else None
         self._usual = leaves is not None
         self.action_nbytes = 0
+        self._entries: dict[Any, bytes] = {}
         if leaves is not None:
             self._shape, self._dtype = leaves[0]
             # The spaces' own samples of shape () are arrays in a `Box`, and numbers elsewhere.
@@ -130,17 +133,28 @@ class ActionLogFormat:
         if self._usual:
             if not self._arrays:
                 action = self._as_choice(action)
+                if type(action) is self._dtype.type:  # it cannot change, so it needs no copy
+                    entry = self._entries.get(action)
+                    if entry is None:
+                        entry = self._entry(action)
+                        if len(self._entries) < _KEPT_ENTRIES:
+                            self._entries[action] = entry
+                    return entry, action
             if isinstance(action, (np.ndarray, np.generic)) and action.shape == self._shape:
-                dtype = action.dtype
-                if dtype == self._dtype:
-                    packed = action.astype(self._packed)
-                    if self._packed == dtype or (packed == action).all():
-                        return ACTION + packed.tobytes(), self._formed(action.copy())
-                if dtype.kind in "iuf" and dtype.isnative:
-                    entry = OTHER_DTYPE + dtype.char.encode() + action.tobytes()
-                    return entry, self._formed(action.copy())
+                if action.dtype == self._dtype or (
+                    action.dtype.kind in "iuf" and action.dtype.isnative
+                ):
+                    return self._entry(action), self._formed(action.copy())
         data = plain_data.encode(action)
         return _LENGTH.pack(PLAIN, len(data)) + data, copy.deepcopy(action)
+
+    def _entry(self, action: Any) -> bytes:
+        """Return the entry for a step with numbers of the action space's shape."""
+        if action.dtype == self._dtype:
+            packed = action.astype(self._packed)
+            if self._packed == self._dtype or (packed == action).all():
+                return ACTION + bytes(packed.tobytes())
+        return OTHER_DTYPE + bytes(action.dtype.char.encode() + action.tobytes())
 
     def _as_choice(self, action: Any) -> Any:
         """Return `action` in the space's dtype if it is one whole number, else unchanged."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import hashlib
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -41,6 +42,8 @@ from plangym_like.snapshots.open_libraries import close_copy
 from plangym_like.states import random_state
 
 DIGEST_NBYTES = 8
+# The reward, and whether the episode has terminated or was truncated.
+_OUTCOME = struct.Struct("=d??")
 # A copy that was not used in the last ``_UNUSED_RESTORES * capacity`` restores is evicted first.
 _UNUSED_RESTORES = 4
 # The attributes of the proxy itself; all others belong to the current copy.
@@ -71,6 +74,9 @@ class CachedCopy:
     last_used: int = 0
     alive: bool = True
     changed: set[tuple[int, str]] = field(default_factory=set)
+
+
+_OUTCOME = struct.Struct("=d??")
 
 
 class ReplayCache:
@@ -314,8 +320,8 @@ def _digest(before: bytes, obs: Any, rest: tuple[Any, ...] = ()) -> bytes:
     if rest:
         reward, terminated, truncated = rest
         try:
-            told = np.float64(reward).tobytes() + bytes((bool(terminated), bool(truncated)))
-        except (OverflowError, TypeError, ValueError):  # a wrapper may make numbers of them
+            told = _OUTCOME.pack(reward, bool(terminated), bool(truncated))
+        except (OverflowError, TypeError, ValueError, struct.error):  # a wrapper may convert them
             told = _encoded(rest)
         digest.update(told)
     return digest.digest()

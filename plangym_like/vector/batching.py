@@ -15,14 +15,12 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_differing_spaces, batch_space, iterate
 from numpy.typing import NDArray
 
-from plangym_like.batch.ownership import owned_info
 from plangym_like.batch.spaces import as_dtype, build, fitted, flatten, leaves
 from plangym_like.errors import ActionError, InputError, ObservationError
 from plangym_like.vector.lanes import Which, whole_seeds
-from plangym_like.vector.step_arrays import Flags
+from plangym_like.vector.step_arrays import Finals, Flags
 from plangym_like.vector.tree import NUMERIC_KINDS, Leaf, has_objects, tree_map
 
-Finals = Mapping[int, tuple[Any, dict[str, Any]]]
 # The usual types of numbers, for a quick check; rarer types of NumPy have a common base class.
 _PLAIN = frozenset((int, float, bool, np.float64, np.float32, np.int64))
 
@@ -269,7 +267,7 @@ def _as_array(leaf: Leaf, actions: Any, count: int) -> NDArray[Any]:
 
 
 def batch_infos(
-    env: VectorEnv[Any, Any, Any], infos: Sequence[Mapping[str, Any]], finals: Finals | None = None
+    env: VectorEnv[Any, Any, Any], infos: Sequence[dict[str, Any]], finals: Finals | None = None
 ) -> dict[str, Any]:
     """Return infos as `gymnasium.vector.SyncVectorEnv` batches them.
 
@@ -277,8 +275,8 @@ def batch_infos(
     ----------
     env : VectorEnv
         The environment whose `VectorEnv._add_info` batches the infos.
-    infos : sequence of mapping
-        One mapping for each environment; each may be empty.
+    infos : sequence of dict
+        One dict for each environment; each may be empty. The result may hold their objects.
     finals : mapping of int to (observation, info), optional
         The last observation and info of each episode that ended in this step, by environment.
 
@@ -290,45 +288,39 @@ def batch_infos(
     """
     if not finals and not any(infos):
         return {}
-    if not finals and (columns := alike_columns(infos)) is not None:
+    if not finals and (columns := _alike_columns(infos)) is not None:
         return with_masks(columns)
     found: dict[str, Any] = {}
     for index, info in enumerate(infos):
         if finals and index in finals:
             final_obs, final_info = finals[index]
-            final = {"final_obs": final_obs, "final_info": owned_info(final_info)}
+            final = {"final_obs": final_obs, "final_info": final_info}
             found = env._add_info(found, final, index)
         if info:
-            found = env._add_info(found, owned_info(info), index)
+            found = env._add_info(found, info, index)
     return found
 
 
-def alike_columns(
-    infos: Sequence[Mapping[str, Any]], *, only: frozenset[type] | None = None
-) -> dict[str, NDArray[Any]] | None:
+def _alike_columns(infos: Sequence[Mapping[str, Any]]) -> dict[str, NDArray[Any]] | None:
     """Return `infos` as arrays ``(n, ...)``, or ``None`` if they cannot be stacked.
 
-    All infos must have the same keys. The values of a key must be numbers of the same type, or
-    arrays of the same shape and dtype. If `only` is given, it must contain the types of all values.
+    All infos must have the same keys. The values of a key must be numbers, or arrays of the same
+    shape and dtype. As in Gymnasium, numbers get the type of the first one.
     """
-    first = infos[0]
-    if only is not None and not only.issuperset(map(type, first.values())):
-        return None
-    names = list(first)
+    names = list(infos[0])
     for info in infos:
         if list(info) != names:
             return None
     found: dict[str, NDArray[Any]] = {}
-    for name, value in first.items():
+    for name in names:
         # Gymnasium treats these names specially, or may use them for a mask.
         if name == "final_obs" or str(name)[:1] == "_":
             return None
-        kind, values = type(value), list(map(itemgetter(name), infos))
-        if len(set(map(type, values))) > 1:
-            return None
-        if kind in _PLAIN or issubclass(kind, np.number):
-            found[name] = np.array(values, kind)
-        elif kind is np.ndarray and _are_alike(values):
+        values = list(map(itemgetter(name), infos))
+        kinds = set(map(type, values))
+        if _PLAIN.issuperset(kinds) or all(issubclass(kind, np.number) for kind in kinds):
+            found[name] = np.fromiter(values, type(values[0]), len(values))
+        elif kinds == {np.ndarray} and _are_alike(values):
             found[name] = np.stack(values)
         else:
             return None

@@ -19,15 +19,16 @@ from plangym_like.vector.make_lanes import (
     Sample,
     compare_sample,
     lanes_from,
-    make_envs,
-    make_lanes,
 )
-from plangym_like.vector.memory import Form, LaneArrays, LaneChannel, attach_arrays
+from plangym_like.vector.memory import LaneArrays, LaneChannel, attach_arrays
 from plangym_like.vector.step_arrays import Step, StepArrays
-from plangym_like.vector.tree import take, tree_map
+from plangym_like.vector.tree import NUMERIC_KINDS, take
 
 # An id or factory for all lanes, or one for each lane.
 Sources = EnvSource | Sequence[EnvSource]
+
+# The spaces of each environment, and the state format of each lane.
+Description = tuple[list[tuple[Any, Any]], list[StateFormat]]
 
 # The methods that `HostedLanes` has itself; all others are those of its lanes.
 _OWN = frozenset(("start", "reset", "step", "describe"))
@@ -35,40 +36,23 @@ _OWN = frozenset(("start", "reset", "step", "describe"))
 _CHANGING = frozenset(("call", "set_attr"))
 
 
-class Traits(NamedTuple):
-    """Properties of lanes that never change.
-
-    Attributes
-    ----------
-    spaces : list of (Space, Space)
-        See `Lanes.spaces`.
-    has_states : bool
-    formats : list of StateFormat
-        The state format of each lane, if they have states.
-    """
-
-    spaces: list[tuple[Any, Any]]
-    has_states: bool
-    formats: list[StateFormat]
-
-
 class Reply(NamedTuple):
     """The results of a step or reset that are not in the arrays in shared memory.
 
     Attributes
     ----------
-    form : tuple
-        The form of the info columns in shared memory; ``()`` if there are none.
+    columns : tuple of (name, dtype, shape, bytes)
+        The infos of all lanes as arrays ``(n, ...)``, if `Lanes.info_columns` returns any.
     infos : dict of int to dict
-        If there are no columns: the non-empty infos of the lanes that were stepped or reset. Lanes
-        are counted from 0 within the process.
+        Otherwise: the non-empty infos of the lanes that were stepped or reset. Lanes are counted
+        from 0 within the process.
     finals : dict of int to (observation, info)
         The result of `Lanes.step_same`, by lane, counted in the same way.
     observations : tree of array or None
         The observations of these lanes, if they are not in shared memory.
     """
 
-    form: Form
+    columns: tuple[tuple[str, str, tuple[int, ...], bytes], ...]
     infos: dict[int, dict[str, Any]]
     finals: dict[int, tuple[Any, dict[str, Any]]]
     observations: Any
@@ -116,7 +100,6 @@ class HostedLanes:
             if expected is not None:
                 compare_sample(*expected)
             self.lanes = make_part(sources, start, stop, vectorise=vectorise)
-        self.lanes.hide()
         self._channel: LaneChannel | None = None
         self._arrays: LaneArrays
         # The observations, if they are objects, which are not in shared memory.
@@ -124,21 +107,11 @@ class HostedLanes:
         # The reply to the last step requested through the channel, or the exception that it raised.
         self._kept: bytes | BaseException = b""
 
-    def perform(
-        self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any], save: bool
-    ) -> bytes:
-        """Call a method of this object or of its lanes.
-
-        Returns
-        -------
-        bytes
-            The method's result, and the state rows of all lanes afterwards if `save` is true
-            (otherwise ``None``), as a pickled pair.
-        """
+    def perform(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
+        """Call a method of this object or of its lanes, and return the pickled result."""
         try:
             target = self if method in _OWN else self.lanes
-            value = getattr(target, method)(*args, **kwargs)
-            return self._pickled(value, self.lanes.get_states() if save else None)
+            return self._pickled(getattr(target, method)(*args, **kwargs))
         except BaseException as error:
             add_note(error, f"raised in the process of lanes {self._start} to {self._stop - 1}")
             raise
@@ -157,7 +130,7 @@ class HostedLanes:
             return False
         try:
             method, actions = channel.arguments()
-            self._kept = self.perform("step", (method, None, actions), {}, False)
+            self._kept = self.perform("step", (method, None, actions), {})
             channel.answer(self._kept)
         except BaseException as error:
             self._kept = error
@@ -192,38 +165,11 @@ class HostedLanes:
             self.lanes.set_attr(name, values)
             self._refresh()
 
-    def restore(self, states: Any, log: Sequence[tuple[Any, ...]], seeds: Any) -> None:
-        """Restore `states`, and repeat the calls that were made after they were saved.
-
-        `log` holds the method and arguments of each call, and whether the call raised an error. If
-        it did, any error of the repeated call is ignored. `seeds` are the lanes' last seeds, which
-        are needed because some states hold no ``np_random_seed``.
-
-        Raises
-        ------
-        Exception
-            An error of a repeated call that raised no error the first time.
-        """
-        self.start(seeds, None)
-        self.lanes.set_states(states)
-        shared = self._arrays
-        # The shared arrays hold the results that the caller has, or still expects, of each lane.
-        self._arrays = tree_map(np.copy, shared)
-        try:
-            for method, args, kwargs, raised in log:
-                try:
-                    self.perform(method, args, kwargs, False)
-                except Exception:
-                    if not raised:
-                        raise
-        finally:
-            self._arrays = shared
-
     # Methods that `perform` calls
 
-    def describe(self) -> Traits:
-        """Return the `Traits` of the lanes."""
-        return traits_of(self.lanes)
+    def describe(self) -> Description:
+        """Return the spaces and the state formats of the lanes."""
+        return described(self.lanes)
 
     def start(self, seeds: Any, options: Any) -> tuple[Any, Any, list[dict[str, Any]]]:
         """Reset all lanes; return the layout of their observations, the observations and the infos.
@@ -238,9 +184,7 @@ class HostedLanes:
         self.lanes.reset(self._observations, lanes, seeds=seeds, options=options)
         return self._reply(lanes, {})
 
-    def step(
-        self, method: str, lanes: Sequence[int] | None, actions: Any, ended: Any = None
-    ) -> Reply:
+    def step(self, method: str, lanes: Sequence[int] | None, actions: Any) -> Reply:
         """Do a `Step`.
 
         Parameters
@@ -249,13 +193,11 @@ class HostedLanes:
             See `Step`.
         actions : str or tree of array
             The field of `LaneArrays` that holds the actions, or the actions themselves.
-        ended : array bool, optional
-            See `Step`; by default that in the shared memory.
         """
         arrays = self._arrays
         out = StepArrays(self._observations, arrays.rewards, arrays.terminated, arrays.truncated)
         actions = getattr(arrays, actions) if isinstance(actions, str) else actions
-        step = Step(method, actions, out, lanes, arrays.ended if ended is None else ended)
+        step = Step(method, actions, out, lanes, arrays.ended)
         self.lanes.collect(step)
         return self._reply(lanes, step.finals)
 
@@ -270,28 +212,27 @@ class HostedLanes:
 
     def _refresh(self) -> None:
         self.lanes = self.lanes.refreshed()
-        self.lanes.hide()
 
     def _reply(self, lanes: Which, finals: Any) -> Reply:
-        form: Form = ()
-        columns = self.lanes.info_columns()
-        if columns and self._channel is not None:
-            form = self._channel.write_columns(columns) or ()
+        found = self.lanes.info_columns() or {}
+        columns: Any = ()
+        # Arrays themselves take longer to pickle.
+        if all(column.dtype.kind in NUMERIC_KINDS for column in found.values()):
+            columns = tuple((k, v.dtype.str, v.shape, v.tobytes()) for k, v in found.items())
         infos = {}
-        if not form:
+        if not columns:
             chosen = range(self.lanes.num_lanes) if lanes is None else lanes
-            found = self.lanes.infos
-            infos = {lane: info for lane in chosen if (info := found[lane])}
+            each = self.lanes.infos
+            infos = {lane: info for lane in chosen if (info := each[lane])}
         obs = None
         if self._arrays.observations is None:
             obs = self._objects if lanes is None else take(self._objects, np.asarray(lanes, int))
-        return Reply(form, infos, finals, obs)
+        return Reply(columns, infos, finals, obs)
 
-    def _pickled(self, value: Any, states: Any) -> bytes:
-        # A plain tuple is pickled and unpickled in half the time.
-        plain = tuple(value) if isinstance(value, Reply) else value
+    def _pickled(self, value: Any) -> bytes:
         try:
-            return dumps((plain, states))
+            # A plain tuple is pickled and unpickled in half the time.
+            return dumps(tuple(value) if isinstance(value, Reply) else value)
         except BaseException as error:
             infos = list(enumerate(self.lanes.infos))
             if isinstance(value, Reply):
@@ -304,23 +245,15 @@ class HostedLanes:
             raise
 
 
-def traits_of(lanes: Lanes) -> Traits:
-    """Return the `Traits` of `lanes`."""
-    formats: list[StateFormat] = []
-    if lanes.has_states:
-        formats = lanes.formats
-        formats = formats if len(formats) == lanes.num_lanes else formats * lanes.num_lanes
-    return Traits(lanes.spaces, lanes.has_states, formats)
+def described(lanes: Lanes) -> Description:
+    """Return `Lanes.spaces`, and the state format of each lane, if they have states."""
+    formats = lanes.formats if lanes.has_states else []
+    return lanes.spaces, formats * lanes.num_lanes if len(formats) == 1 else formats
 
 
 def make_part(sources: Sources, start: int, stop: int, *, vectorise: bool = True) -> Lanes:
     """Make the lanes ``start:stop`` from `sources`, the result of `sources_of_part`."""
-    lanes: Lanes
-    if isinstance(sources, str) or callable(sources):
-        lanes = lanes_from(sources, stop - start, vectorise=vectorise)
-    else:
-        envs = [env for source in sources for env in make_envs(source, 1)]
-        lanes = make_lanes(envs, vectorise=vectorise)
+    lanes = lanes_from(sources, stop - start, vectorise=vectorise)
     lanes.first_lane = start
     return lanes
 

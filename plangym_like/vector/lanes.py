@@ -21,7 +21,7 @@ from plangym_like.env import PlanEnv
 from plangym_like.errors import InputError, SnapshotError, StateError
 from plangym_like.snapshots.chains import links
 from plangym_like.states.rows import Row, StateFormat
-from plangym_like.vector.step_arrays import Flags, Step, StepArrays
+from plangym_like.vector.step_arrays import Finals, Flags, Step, StepArrays
 from plangym_like.vector.tree import (
     layout_of_space,
     take,
@@ -55,15 +55,12 @@ class LaneStats:
         Processes that were started again.
     lanes_ended : int
         Episodes that steps have reported as ended because the process of their lane died.
-    lanes_restored : int
-        Lanes whose states were restored, so that their episodes continued.
     """
 
     deaths: int = 0
     timeouts: int = 0
     restarts: int = 0
     lanes_ended: int = 0
-    lanes_restored: int = 0
 
 
 class Lanes(abc.ABC):
@@ -94,11 +91,7 @@ class Lanes(abc.ABC):
         The number of lane 0 in error messages, if these lanes are part of a larger group.
     has_states : bool
         Whether lanes have state rows, as lanes of a `PlanEnv` do.
-    exposed : bool
-        Whether code other than these lanes may read or change the environments; see `hide`.
     """
-
-    exposed: bool = True
 
     def __init__(self, envs: Sequence[Any], num_lanes: int) -> None:
         self.envs = list(envs)
@@ -228,9 +221,7 @@ class Lanes(abc.ABC):
         out.rewards[ended], out.terminated[ended], out.truncated[ended] = 0.0, False, False
         self.reset(out.obs, np.flatnonzero(ended))
 
-    def step_same(
-        self, actions: Any, out: StepArrays, lanes: Which = None
-    ) -> dict[int, tuple[Any, dict[str, Any]]]:
+    def step_same(self, actions: Any, out: StepArrays, lanes: Which = None) -> Finals:
         """Step `lanes`, and immediately start a new episode in each lane whose episode has ended.
 
         Returns
@@ -243,15 +234,12 @@ class Lanes(abc.ABC):
         ended = np.flatnonzero(out.terminated | out.truncated)
         if lanes is not None:
             ended = np.intersect1d(ended, lanes)
-        finals = {}
+        finals: Finals = {}
         for lane in ended.tolist():
-            finals[lane] = self._final_observation(lane, out.obs), self.infos[lane]
+            finals[lane] = tree_map(owned, take(out.obs, lane)), self.infos[lane]
         if finals:
             self.reset(out.obs, ended)
         return finals
-
-    def _final_observation(self, lane: int, obs: Any) -> Any:
-        return tree_map(owned, take(obs, lane))
 
     # Steps that need not be waited for
 
@@ -311,17 +299,11 @@ class Lanes(abc.ABC):
 
     # The environments
 
-    def hide(self) -> None:
-        """Declare that only these lanes use the environments.
-
-        Data that only other code would read is then not kept up to date, until `call`, `set_attr`
-        or `expose` is called.
-        """
-        self.exposed = False
-
     def expose(self) -> None:
-        """Bring the environments up to date, because other code may read or change them now."""
-        self.exposed = True
+        """Bring the environments up to date, because other code may read or change them now.
+
+        Call `refreshed` afterwards.
+        """
 
     def call(self, name: str, *args: Any, lanes: Which = None, **kwargs: Any) -> list[Any]:
         """Return attribute `name` of each environment of `lanes`, or the result of calling it.
@@ -329,7 +311,6 @@ class Lanes(abc.ABC):
         A callable attribute is called with `args` and `kwargs`. `gymnasium.Env.get_wrapper_attr`
         looks the attribute up, in the outermost wrapper first. Call `refreshed` afterwards.
         """
-        self.expose()
         values = []
         for lane in self._chosen(lanes):
             value = open_env_of(self.envs[lane]).get_wrapper_attr(name)
@@ -352,9 +333,10 @@ class Lanes(abc.ABC):
         return found if len(found) == self.num_lanes else found * self.num_lanes
 
     def refreshed(self) -> Lanes:
-        """Return the lanes to use after `call` or `set_attr`: these lanes, or a replacement.
+        """Return the lanes to use after `call`, `set_attr` or `expose`: these, or a replacement.
 
-        A replacement is needed if the changed environments no longer fit their vectorised form.
+        A replacement is needed if environments that may have changed no longer fit their vectorised
+        form.
         """
         return self
 

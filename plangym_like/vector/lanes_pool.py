@@ -12,9 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.batch.ownership import owned
 from plangym_like.errors import WorkerDiedError
-from plangym_like.processes.child import processor_seconds
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.pool import WorkerHandle, WorkerPool
 from plangym_like.processes.remote_errors import portable_result
@@ -33,18 +31,11 @@ _SPIN_SECONDS, _WAITS_WITHOUT_SPIN = 3e-4, 16
 # The longest sleep (a reply or a death ends it), and the most time between two calls of `look` that
 # counts towards `timeout`.
 _SLEEP_SECONDS, _AWAY_SECONDS = 0.5, 1.0
-# How many times a job is tried on a new process. In the last try, lanes begin new episodes even if
-# there are saved states, because continuing from these states may kill the processes.
+# How many times a job is tried on a new process.
 _ATTEMPTS = 3
-# How long a process that uses the processor may take to make its environments: it may be importing
-# modules on a busy machine. One that does nothing is late after `start_timeout` seconds.
-_BUSY_START_SECONDS = 60.0
 
-# Jobs that change nothing, and jobs that are repeated if the lanes had to begin new episodes.
-_READING = frozenset(("get_states", "describe", "are_wrapped"))
-_REPEATED = frozenset(("start", "reset", "set_states", "set_attr")) | _READING - {"get_states"}
-# A repeated call of these may have a different effect, so states are saved after each of them.
-_SAVED_AFTER = frozenset(("start", "call", "set_attr"))
+# Jobs that are repeated after the lanes had to begin new episodes.
+_REPEATED = frozenset(("start", "reset", "set_states", "set_attr", "describe", "are_wrapped"))
 
 # The dtypes that NumPy gives to Python's own numbers.
 _PYTHONS = (np.dtype(float), np.dtype(int), np.dtype(bool))
@@ -62,15 +53,11 @@ class Job(NamedTuple):
     method : str
     args : tuple
     kwargs : dict
-    kept_args : callable, optional
-        Returns arguments for repeating the call later; needed if `args` refer to memory that
-        changes.
     """
 
     method: str
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = {}
-    kept_args: Callable[[], tuple[Any, ...]] | None = None
 
 
 class Outcome(NamedTuple):
@@ -112,13 +99,6 @@ class LanesWorker(WorkerHandle):
         Whether the job was requested through `channel`.
     info_columns : dict of str to array, or None
         The infos of the lanes as arrays, if they all come from the last step.
-    saving : bool
-        Whether the current job saves states.
-    states : array uint8
-        The last saved states.
-    log : list of tuple, or None
-        The calls since states were saved: method, arguments, and whether the call raised an error.
-        ``None`` if the states cannot be restored.
     seeds : list of int or None
         The last seed that each lane was given.
     num_losses : int
@@ -135,34 +115,20 @@ class LanesWorker(WorkerHandle):
         self.start, self.stop = start, stop
         self.rows = slice(start, stop)
         self.job: Job | None = None
-        self.fresh = self.rung = self.saving = False
+        self.fresh = self.rung = False
         self.sent_at = 0.0
         self.channel: LaneChannel | None = None
         self.info_columns: dict[str, NDArray[Any]] | None = None
         self._infos: list[dict[str, Any]] = [{} for _ in range(self.num_lanes)]
-        self.states: Any = None
-        self.log: list[tuple[Any, ...]] | None = None
         self.seeds: list[int | None] = [None] * self.num_lanes
         self.num_losses = 0
         self.lost: set[int] = set()
         self.begun: tuple[Any, list[dict[str, Any]]] = None, []
-        self._processor_seconds: float | None = 0.0
-        self._ran_at = 0.0
 
     @property
     def num_lanes(self) -> int:
         """The number of lanes that the process hosts."""
         return self.stop - self.start
-
-    def last_ran_at(self) -> float:
-        """Return when a call of this method last found that the process had used the processor.
-
-        If this is not known, the process counts as running.
-        """
-        seconds = processor_seconds(self.process.pid)
-        if seconds is None or seconds != self._processor_seconds:
-            self._processor_seconds, self._ran_at = seconds, time.monotonic()
-        return self._ran_at
 
     def own(self, lanes: Which) -> Sequence[int]:
         """Return which of `lanes` this process hosts, counted from 0; ``None`` means all."""
@@ -184,7 +150,6 @@ class LanesWorker(WorkerHandle):
             self._infos = [{} for _ in range(self.num_lanes)]
             for name, column in columns.items():
                 plain = column.ndim == 1 and column.dtype in _PYTHONS
-                # Copied, because the next step overwrites columns in shared memory.
                 values = column.tolist() if plain else column.copy()
                 for info, value in zip(self._infos, values, strict=True):
                     info[name] = value
@@ -192,8 +157,11 @@ class LanesWorker(WorkerHandle):
 
     def take_infos(self, own: Sequence[int] | None, reply: Reply) -> None:
         """Replace the infos of the lanes `own` (``None``: all) with those in `reply`."""
-        if reply.form and self.channel is not None:
-            self.info_columns = self.channel.read_columns(reply.form)
+        if reply.columns:
+            self.info_columns = {
+                name: np.frombuffer(content, kind).reshape(shape)
+                for name, kind, shape, content in reply.columns
+            }
             return
         if own is None:
             own, self.info_columns = range(self.num_lanes), None
@@ -226,10 +194,7 @@ class LanesPool(WorkerPool[LanesWorker]):
     timeout : float
         Seconds after which a process that does not reply is replaced.
     start_timeout : float
-        Seconds for which a process that makes its environments may be idle. If it is not idle, it
-        may take a minute.
-    checkpoint_every : int, optional
-        The number of jobs after which states are saved, so that lanes can be restored.
+        Seconds in which a process has to make its environments.
     stats : LaneStats
 
     Attributes
@@ -248,25 +213,17 @@ class LanesPool(WorkerPool[LanesWorker]):
         *,
         timeout: float,
         start_timeout: float,
-        checkpoint_every: int | None,
         stats: LaneStats,
     ) -> None:
         super().__init__(workers, start_timeout=start_timeout, counts=stats)
         self.timeout = timeout
         self.memory: SharedArrays | None = None
         self.attributes: dict[str, Sequence[Any]] = {}
-        self._checkpoint_every = checkpoint_every
         self._stats = stats
         # Whether a process has died since a job was last done.
         self._has_deaths = False
         self._waits_to_sleep = 0
         self._looked_at = time.monotonic()
-
-    def _is_late(self, worker: LanesWorker, limit: float) -> bool:
-        now = time.monotonic()
-        if now - worker.started_at > max(limit, _BUSY_START_SECONDS):
-            return True
-        return now - max(worker.started_at, worker.last_ran_at()) > limit
 
     def share(self, memory: SharedArrays) -> None:
         """Attach the processes to `memory`, the `LaneArrays` of all lanes."""
@@ -288,24 +245,15 @@ class LanesPool(WorkerPool[LanesWorker]):
         worker.job = job
         if worker.fresh:
             return  # `collect` prepares the process first
-        worker.saving = self._checkpoint_every is not None and self._saves_after(worker, job)
-        if worker.channel is not None and job.method == "step" and not worker.saving:
+        if worker.channel is not None and job.method == "step":
             method, own, actions = job.args
             if own is None and type(actions) is str:
                 worker.rung = worker.channel.ring(method, actions)
         if not worker.rung:
             self._send(worker, job)
 
-    def _saves_after(self, worker: LanesWorker, job: Job) -> bool:
-        """Return whether states are saved after the job."""
-        every, log = self._checkpoint_every, worker.log
-        is_started = self.memory is not None or job.method == "start"
-        if every is None or not is_started or job.method in _READING:
-            return False
-        return log is None or len(log) + 1 >= every or job.method in _SAVED_AFTER
-
     def _send(self, worker: LanesWorker, job: Job) -> None:
-        worker.start_task(HostedLanes.perform, job.method, job.args, job.kwargs, worker.saving)
+        worker.start_task(HostedLanes.perform, job.method, job.args, job.kwargs)
 
     def collect(self, worker: LanesWorker) -> Outcome:
         """Wait until the worker's job is done, and return its outcome.
@@ -352,8 +300,6 @@ class LanesPool(WorkerPool[LanesWorker]):
                 worker.take_task()
             else:
                 self.replace_dead(worker)
-        if worker.job is not None and worker.job.method not in _READING:
-            worker.log = None  # it is unknown whether the job was done
         worker.job = None
 
     def _wait_for_task(self, worker: LanesWorker) -> bool:
@@ -389,32 +335,23 @@ class LanesPool(WorkerPool[LanesWorker]):
         return True
 
     def _take(self, worker: LanesWorker, reply: memoryview | None) -> Outcome:
-        """Return the outcome of a finished job; record what is needed to restore the lanes.
+        """Return the outcome of a finished job.
 
         `reply` is that from the channel; ``None`` means that of the worker's task.
         """
         if self._has_deaths:
             self.policy.note_progress()
             self._has_deaths = False
-        job, log = worker.job, worker.log
+        job = worker.job
         assert job is not None
         # Outside the `try`: an exception that a signal handler raises must not become the outcome.
         task = worker.take_task() if reply is None else None
         error, value = None, None
         try:
             pickled: Any = reply if task is None else portable_result(task)
-            value, states = pickle.loads(pickled)
+            value = pickle.loads(pickled)
         except Exception as failure:
             error = failure
-        if worker.saving and error is None:
-            worker.states, worker.log = states, []
-        elif log is not None and job.method not in _READING:
-            if error is not None and job.method in _SAVED_AFTER:
-                worker.log = None
-            else:
-                # A call that raised an error raises it again when it is repeated.
-                args = owned(job.args) if job.kept_args is None else job.kept_args()
-                log.append((job.method, args, dict(job.kwargs), error is not None))
         if job.method == "start" and error is None:
             worker.fresh = False
         worker.job = None
@@ -423,12 +360,10 @@ class LanesPool(WorkerPool[LanesWorker]):
     # Deaths
 
     def _recover(self, worker: LanesWorker) -> Outcome:
-        """Replace a process that has died or hung, restore its lanes, and repeat the job."""
+        """Replace a process that has died or hung, and repeat the job if possible."""
         job = worker.job
         assert job is not None
-        for attempt in range(_ATTEMPTS):
-            if attempt == _ATTEMPTS - 1:
-                worker.log = None
+        for _ in range(_ATTEMPTS):
             with contextlib.suppress(_LostWorkerError):
                 self._renew(worker)
                 return self._repeat(worker, job)
@@ -454,15 +389,12 @@ class LanesPool(WorkerPool[LanesWorker]):
             self.tend()
 
     def _repeat(self, worker: LanesWorker, job: Job) -> Outcome:
-        """Restore the lanes in a new process, or begin new episodes; repeat the job if possible."""
-        is_lost = False
+        """Begin new episodes in a new process, and repeat the job if this is possible."""
+        is_lost = job.method != "start" and self.memory is not None
         try:
             self._attach(worker)
-            if job.method != "start" and worker.log is not None:
-                self._restore(worker, worker.log)
-            elif job.method != "start" and self.memory is not None:
+            if is_lost:
                 self._begin_again(worker)
-                is_lost = True
         except _LostWorkerError:
             raise
         except Exception as error:
@@ -470,7 +402,6 @@ class LanesPool(WorkerPool[LanesWorker]):
             return Outcome(error=error)
         worker.fresh = job.method == "start"
         if not is_lost or job.method in _REPEATED:
-            worker.saving = self._saves_after(worker, job)
             self._send(worker, job)
             if not self._wait_for_task(worker):
                 raise _LostWorkerError
@@ -484,25 +415,11 @@ class LanesPool(WorkerPool[LanesWorker]):
         )
         return Outcome(error=died)
 
-    def _restore(self, worker: LanesWorker, log: list[tuple[Any, ...]]) -> None:
-        given = worker.states, log, worker.seeds
-        try:
-            self._ask(worker, HostedLanes.restore, *given)
-        except _LostWorkerError:
-            raise
-        except Exception as error:
-            logger.warning(
-                "lanes %d to %d cannot be restored: %r", worker.start, worker.stop - 1, error
-            )
-            worker.log = None
-            raise _LostWorkerError from error
-        self._stats.lanes_restored += worker.num_lanes
-
     def _begin_again(self, worker: LanesWorker) -> None:
         worker.num_losses += 1
         seeds = [seed_after_loss(seed, worker.num_losses) for seed in worker.seeds]
-        pickled = self._ask(worker, HostedLanes.perform, "start", (seeds, None), {}, False)
-        (_, obs, infos), _ = pickle.loads(pickled)
+        pickled = self._ask(worker, HostedLanes.perform, "start", (seeds, None), {})
+        _, obs, infos = pickle.loads(pickled)
         worker.begun, worker.lost = (obs, infos), set(range(worker.num_lanes))
 
     def _attach(self, worker: LanesWorker) -> None:

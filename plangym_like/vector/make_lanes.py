@@ -8,6 +8,7 @@ from itertools import repeat
 from typing import Any
 
 import gymnasium
+from gymnasium.envs.registration import EnvSpec
 
 from plangym_like import registry
 from plangym_like.batch.spaces import is_leaf
@@ -32,15 +33,15 @@ from plangym_like.vector.lanes import Lanes, gym_env_of, is_plan_env
 from plangym_like.vector.row_lanes import RowLanes
 from plangym_like.vector.sequential_lanes import SequentialLanes
 
-# The fewest robots whose results are computed at once (`benchmarks/lanes.py`).
-_FEWEST_ROBOTS = 4
+# Fewer environments than this are stepped faster one by one (`benchmarks/vector.py`).
+_FEWEST_AT_ONCE = 4
 # An id, or a callable without arguments that returns a new gymnasium.Env or PlanEnv.
 EnvSource = str | Callable[[], Any]
 # A function that returns a new environment, and a function that closes it.
 Sample = Callable[[], tuple[Any, Callable[[], Any]]]
 
 
-def make_lanes(envs: Sequence[Any], *, vectorise: bool = True, fewest: int = 1) -> Lanes:
+def make_lanes(envs: Sequence[Any], *, vectorise: bool = True) -> Lanes:
     """Return lanes of `envs`, in a vectorised form if there is one, else stepped one by one.
 
     Both forms give the same results, byte for byte. A vectorised form rarely calls the
@@ -52,9 +53,6 @@ def make_lanes(envs: Sequence[Any], *, vectorise: bool = True, fewest: int = 1) 
         One for each lane.
     vectorise : bool
         Whether to use a vectorised form.
-    fewest : int
-        The minimum number of lanes for the vectorised form of classic control, unless that form is
-        faster even for one lane.
 
     Raises
     ------
@@ -80,17 +78,21 @@ def make_lanes(envs: Sequence[Any], *, vectorise: bool = True, fewest: int = 1) 
             )
     if len({id(env) for env in envs}) < len(envs):
         raise InputError("envs holds the same environment twice; make one for each lane")
-    if vectorise and _is_gymnasiums_own(envs[0]):
-        from plangym_like.vector.classic_lanes import ClassicLanes, has_common_form, suits_few
+    if vectorise and has_classic_form(envs):
+        from plangym_like.vector.classic_lanes import ClassicLanes, suits_few
 
-        if (len(envs) >= fewest or suits_few(envs[0])) and has_common_form(envs):
+        if len(envs) >= _FEWEST_AT_ONCE or suits_few(envs[0]):
             return ClassicLanes(envs)
-        if len(envs) >= _FEWEST_ROBOTS and _is_gymnasiums_own(envs[0], "mujoco"):
-            from plangym_like.vector.robot_lanes import RobotLanes, has_robot_form
-
-            if has_robot_form(envs):
-                return RobotLanes(envs)
     return SequentialLanes(envs)
+
+
+def has_classic_form(envs: Sequence[Any]) -> bool:
+    """Return whether `envs` can be stepped together as classic control."""
+    if not _is_gymnasiums_own(envs[0], "classic_control"):
+        return False
+    from plangym_like.vector.classic_lanes import has_common_form
+
+    return has_common_form(envs)
 
 
 def lanes_from(
@@ -98,7 +100,6 @@ def lanes_from(
     num_lanes: int,
     *,
     vectorise: bool = True,
-    fewest: int = 1,
 ) -> Lanes:
     """Return `num_lanes` lanes of new environments.
 
@@ -111,8 +112,6 @@ def lanes_from(
     num_lanes : int
     vectorise : bool
         Whether to step environments with their vectorised form, if they have one.
-    fewest : int
-        The minimum number of lanes for `RowLanes`; see also `make_lanes`.
 
     Raises
     ------
@@ -129,14 +128,19 @@ def lanes_from(
     """
     alike = isinstance(sources, str) or callable(sources)
     each: Any = repeat(sources, num_lanes) if alike else sources
-    rows = alike and vectorise and num_lanes >= fewest
+    together = alike and vectorise
     envs: list[Any] = []
     with trials_shared():
         for source in each:
             _make_another(source, envs, num_lanes)
-            if rows and len(envs) == 1 and _steps_rows_best(envs[0], num_lanes):
+            if together and len(envs) == 1 and _steps_rows_best(envs[0], num_lanes):
                 return RowLanes(envs[0], num_lanes)
-    return make_lanes(envs, vectorise=vectorise, fewest=fewest)
+    if together and num_lanes >= _FEWEST_AT_ONCE and _are_made_only_here(sources, "mujoco"):
+        from plangym_like.vector.robot_lanes import RobotLanes, has_robot_form
+
+        if has_robot_form(envs[0]):
+            return RobotLanes(envs)
+    return make_lanes(envs, vectorise=vectorise)
 
 
 def make_envs(source: EnvSource, count: int) -> list[Any]:
@@ -189,10 +193,30 @@ def _make_another(source: EnvSource, envs: list[Any], count: int) -> None:
     envs.append(env)
 
 
-def _is_gymnasiums_own(env: Any, group: str = "") -> bool:
-    """Return whether `env` is from Gymnasium; with `group`, from ``gymnasium.envs.{group}``."""
-    package = f"gymnasium.envs.{group}." if group else "gymnasium."
-    return type(gym_env_of(env).unwrapped).__module__.startswith(package)
+def spec_of(source: EnvSource) -> EnvSpec | None:
+    """Return the registered spec of an id, or ``None`` if there is none."""
+    if not isinstance(source, str):
+        return None
+    try:
+        return registry.find_spec(source)
+    except gymnasium.error.Error:
+        return None  # a name of a family, or an unknown name, for which `make` raises an error
+
+
+def _are_made_only_here(source: Any, group: str) -> bool:
+    """Return whether `source` is an id of ``gymnasium.envs.{group}``, or `env_factory` of one.
+
+    No other code refers to environments that are made from an id.
+    """
+    if isinstance(source, partial) and source.func is registry.make:
+        source = source.args[0]
+    entry_point = getattr(spec_of(source), "entry_point", None)
+    return isinstance(entry_point, str) and entry_point.startswith(f"gymnasium.envs.{group}")
+
+
+def _is_gymnasiums_own(env: Any, group: str) -> bool:
+    """Return whether `env` is from ``gymnasium.envs.{group}``."""
+    return type(gym_env_of(env).unwrapped).__module__.startswith(f"gymnasium.envs.{group}.")
 
 
 def _steps_rows_best(env: Any, num_lanes: int) -> bool:

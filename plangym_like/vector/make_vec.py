@@ -8,33 +8,30 @@ from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from typing import Any, overload
 
-import gymnasium
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode
 
-from plangym_like import registry
 from plangym_like.errors import InputError, SnapshotError
 from plangym_like.processes.child import check_can_start
 from plangym_like.processes.start_methods import check_start_method
 from plangym_like.snapshots.trial import trials_shared
-from plangym_like.support.arguments import as_count, several_agents
+from plangym_like.support.arguments import as_count, check_seconds, several_agents
 from plangym_like.vector.async_vector_env import AsyncPlanVectorEnv
 from plangym_like.vector.lanes import Lanes
 from plangym_like.vector.make_lanes import (
     EnvSource,
     env_factory,
+    has_classic_form,
     lanes_from,
-    make_lanes,
     sample_episode,
     sample_of,
+    spec_of,
 )
-from plangym_like.vector.process_lanes import ProcessLanes, check_replacing
-from plangym_like.vector.sequential_lanes import SequentialLanes, as_gym_env
+from plangym_like.vector.process_lanes import ProcessLanes
+from plangym_like.vector.sequential_lanes import as_gym_env
 from plangym_like.vector.vector_env import PlanVectorEnv
 
-# Fewer environments than this are stepped faster one by one (`benchmarks/vector.py`).
-_FEWEST_AT_ONCE = 4
 # If this process can step all environments in less time, they are not divided among processes
 # (`benchmarks/vector.py`).
 _MESSAGES_SECONDS = 3e-4
@@ -77,7 +74,6 @@ def make_vec(
     observation_mode: str | tuple[Space[Any], Space[Any]] = "same",
     vectorise: bool = True,
     timeout: float = 60.0,
-    checkpoint_every: int | None = None,
     batch_size: int | None = None,
     start_method: str = "forkserver",
     **kwargs: Any,
@@ -103,10 +99,9 @@ def make_vec(
         See `PlanVectorEnv`.
     vectorise : bool
         Whether to use the vectorised form of environments that have one.
-    timeout, checkpoint_every
-        With several processes: a process that does not reply within `timeout` seconds is replaced.
-        States are copied after every `checkpoint_every` calls. With copies, the environments of a
-        dead process continue where they were; otherwise their episodes end (see `ProcessLanes`).
+    timeout : float
+        With several processes: a process that does not reply within `timeout` seconds is replaced,
+        as one that has died is. The episodes of its environments end (see `ProcessLanes`).
     batch_size : int, optional
         Make an `AsyncPlanVectorEnv`, whose ``recv`` returns the results of the first `batch_size`
         environments that are ready.
@@ -120,8 +115,8 @@ def make_vec(
     ------
     InputError
         `source` has another type; `num_envs` or `n_workers` is less than 1; `num_envs` is not the
-        length of `source`; `batch_size`, `timeout` or `checkpoint_every` is out of range; or a
-        keyword of `gymnasium.make_vec` is not supported.
+        length of `source`; `batch_size` or `timeout` is out of range; or a keyword of
+        `gymnasium.make_vec` is not supported.
     DifferentWorkerError
         The environments give other results in another process than in this one, usually because the
         program has changed a module after importing it.
@@ -144,12 +139,12 @@ def make_vec(
     for name in _ELSEWHERE.keys() & kwargs.keys():
         raise InputError(f"make_vec has no argument {name}: {_ELSEWHERE[name]}")
     sources, count = _sources_of(source, num_envs)
-    check_replacing(timeout, checkpoint_every)
+    check_seconds("timeout", timeout)
     check_start_method(start_method)
     workers = min(count, as_count("n_workers", 1 if n_workers is None else n_workers))
     if workers > 1:
         check_can_start()
-    specs = [_spec_of(each) for each in sources]
+    specs = list(map(spec_of, sources))
     factories = [
         env_factory(each, **{**_left_out(spec), **kwargs})
         for each, spec in zip(sources, specs, strict=True)
@@ -163,7 +158,6 @@ def make_vec(
             workers,
             vectorise=vectorise,
             timeout=timeout,
-            checkpoint_every=checkpoint_every,
             start_method=start_method,
         )
     except SnapshotError as error:
@@ -173,8 +167,6 @@ def make_vec(
                 "makes them without state rows"
             )
         raise
-    if all(map(_is_made_by_gymnasium, specs)):
-        lanes.hide()
     options: dict[str, Any] = {
         "autoreset_mode": autoreset_mode,
         "copy": copy,
@@ -221,7 +213,6 @@ def _make_lanes(
 
     `in_processes` are options of `ProcessLanes`, which is used if it is worth it.
     """
-    form: dict[str, Any] = {"vectorise": vectorise, "fewest": _FEWEST_AT_ONCE}
     sources = factories if len(factories) > 1 else factories[0]
     with trials_shared():
         if workers > 1 and _is_worth_messages(factories[0], count, vectorise=vectorise):
@@ -236,14 +227,14 @@ def _make_lanes(
                 expected=None if episode is None else (sample, episode),
                 **in_processes,
             )
-        return lanes_from(sources, count, **form)
+        return lanes_from(sources, count, vectorise=vectorise)
 
 
 def _is_worth_messages(factory: Callable[[], Any], num_envs: int, *, vectorise: bool) -> bool:
     """Return whether a step of all environments takes longer than sending messages about it."""
     env = factory()
     try:
-        if vectorise and not isinstance(make_lanes([env]), SequentialLanes):
+        if vectorise and has_classic_form([env]):
             return False
         gym_env, space, fastest = as_gym_env(env), deepcopy(env.action_space), math.inf
         space.seed(0)
@@ -259,22 +250,6 @@ def _is_worth_messages(factory: Callable[[], Any], num_envs: int, *, vectorise: 
     finally:
         env.close()
     return num_envs * fastest > _MESSAGES_SECONDS
-
-
-def _spec_of(source: EnvSource) -> EnvSpec | None:
-    """Return the registered spec of an id, or ``None`` if there is none."""
-    if not isinstance(source, str):
-        return None
-    try:
-        return registry.find_spec(source)
-    except gymnasium.error.Error:
-        return None  # a name of a family, or an unknown name, for which `make` raises an error
-
-
-def _is_made_by_gymnasium(spec: EnvSpec | None) -> bool:
-    """Return whether the environments are Gymnasium's own, so that no other code refers to them."""
-    entry_point = None if spec is None else spec.entry_point
-    return isinstance(entry_point, str) and entry_point.startswith("gymnasium.envs.")
 
 
 def _left_out(spec: EnvSpec | None) -> dict[str, Any]:

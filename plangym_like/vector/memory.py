@@ -2,13 +2,13 @@
 
 `SharedArrays` is any tree of arrays or tensors in shared memory. `LaneArrays` are those of lanes:
 the actions and results of one step. `LaneChannel` requests a step from another process through this
-memory, and returns the reply and infos.
+memory, and returns the reply.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from plangym_like.processes.shared_memory import WRITES_IN_ORDER, SharedBlock, as_bytes, attach
 from plangym_like.vector.tree import (
-    NUMERIC_KINDS,
     Leaf,
     has_objects,
     tree_leaves,
@@ -26,9 +25,9 @@ from plangym_like.vector.tree import (
 
 # Each array begins at a new cache line.
 _ALIGNMENT = 64
-# For each lane: the words of a `LaneChannel`, and the bytes of its replies and of its info columns.
-# Longer replies and infos are sent in messages.
-NUM_WORDS, REPLY_NBYTES, COLUMNS_NBYTES = 16, 4096, 512
+# For each lane: the words of a `LaneChannel`, and the bytes of its replies. Longer replies are sent
+# in messages.
+NUM_WORDS, REPLY_NBYTES = 16, 4096
 # The words that the caller writes and those that the worker writes are in different cache lines.
 _RUNG, _METHOD, _ACTIONS = range(3)
 _DONE, _WATCHING, _NBYTES = range(8, 11)
@@ -126,7 +125,7 @@ class LaneArrays(NamedTuple):
     terminated, truncated : array bool
     ended : array bool
         Which lanes `Lanes.step_next` resets.
-    words, replies, infos : array int64, array uint8, array uint8
+    words, replies : array int64, array uint8
         The memory of `LaneChannel`s, one for each process.
     """
 
@@ -139,12 +138,11 @@ class LaneArrays(NamedTuple):
     ended: Any
     words: Any
     replies: Any
-    infos: Any
 
 
 def lane_layout(actions: Any, observations: Any, num_lanes: int) -> LaneArrays:
     """Return the layout of the shared memory of lanes, from the layouts of one lane's trees."""
-    number, flag, byte = (Leaf((), np.dtype(kind)) for kind in (np.float64, np.bool_, np.uint8))
+    number, flag = Leaf((), np.dtype(np.float64)), Leaf((), np.dtype(np.bool_))
 
     def widened(leaf: Leaf) -> Leaf:
         return Leaf(leaf.shape, number.dtype) if leaf.dtype == np.float32 else leaf
@@ -155,24 +153,18 @@ def lane_layout(actions: Any, observations: Any, num_lanes: int) -> LaneArrays:
         None if has_objects(observations) else observations,
         *(number, flag, flag, flag),
         Leaf((NUM_WORDS,), np.dtype(np.int64)),
-        Leaf((REPLY_NBYTES,), byte.dtype),
-        Leaf((COLUMNS_NBYTES,), byte.dtype),
+        Leaf((REPLY_NBYTES,), np.dtype(np.uint8)),
     )
     with_lanes: LaneArrays = with_axes(layout, (num_lanes,))
     return with_lanes
 
 
-# The name of each info, and the dtype and shape of its rows.
-Form = tuple[tuple[str, str, tuple[int, ...]], ...]
-
-
 class LaneChannel:
-    """Requests steps from one process, and carries the replies and infos, through shared memory.
+    """Requests steps from one process, and carries the replies, through shared memory.
 
     Sending and receiving messages takes a considerable part of the time of short steps. So while a
     worker polls for its next message, it also polls its channel. All arguments of the step must be
-    in shared memory. Info columns are arrays ``(n, ...)`` of numbers; both sides compute their
-    places from their form, which is a part of the reply.
+    in shared memory.
 
     Parameters
     ----------
@@ -184,17 +176,8 @@ class LaneChannel:
         # Items of a memoryview are read and written several times as fast as those of an array.
         self._words: Any = arrays.words[0].data
         self._replies = arrays.replies.reshape(-1).data
-        self._infos = arrays.infos
-        self._form: Form = ()
-        self._columns: dict[str, NDArray[Any]] | None = {}
 
     # For the caller
-
-    @property
-    def is_watched(self) -> bool:
-        """Whether the worker polls the channel, as far as is known."""
-        watched: int = self._words[_WATCHING]
-        return bool(watched)
 
     def ring(self, method: str, actions: str = "actions") -> bool:
         """If the worker polls the channel, request a step; return whether a step was requested.
@@ -248,35 +231,3 @@ class LaneChannel:
             self._replies[:nbytes] = reply
         words[_NBYTES] = nbytes
         words[_DONE] = words[_RUNG]
-
-    # Info columns
-
-    def write_columns(self, columns: Mapping[str, NDArray[Any]]) -> Form | None:
-        """Write `columns` and return their form; ``None`` if they do not fit or are not numbers."""
-        form = tuple((name, each.dtype.str, each.shape[1:]) for name, each in columns.items())
-        places = self.read_columns(form)
-        if places is None:
-            return None
-        for name, column in columns.items():
-            places[name][...] = column
-        return self._form
-
-    def read_columns(self, form: Form) -> dict[str, NDArray[Any]] | None:
-        """Return the columns of this form, or ``None`` if they do not fit or are not numbers.
-
-        The next step overwrites the columns.
-        """
-        if form != self._form:
-            self._columns, self._form = self._lay_out(form), form
-        return self._columns
-
-    def _lay_out(self, form: Form) -> dict[str, NDArray[Any]] | None:
-        memory, place, columns = self._infos.reshape(-1), 0, {}
-        for name, kind, shape in form:
-            column = np.empty((len(self._infos), *shape), kind)
-            end = place + column.nbytes
-            if column.dtype.kind not in NUMERIC_KINDS or end > len(memory):
-                return None
-            columns[name] = memory[place:end].view(kind).reshape(column.shape)
-            place = -(-end // 16) * 16
-        return columns

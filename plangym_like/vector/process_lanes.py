@@ -23,15 +23,14 @@ from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.remote_errors import is_portable
 from plangym_like.snapshots.trial import known_trials
 from plangym_like.states.rows import Row, StateFormat
-from plangym_like.support.arguments import as_count, check_seconds
+from plangym_like.support.arguments import check_seconds
 from plangym_like.vector.hosted_lanes import (
     HostedLanes,
     Reply,
     Sources,
-    Traits,
+    described,
     make_part,
     sources_of_part,
-    traits_of,
 )
 from plangym_like.vector.lanes import (
     Lanes,
@@ -45,15 +44,15 @@ from plangym_like.vector.lanes import (
 from plangym_like.vector.lanes_pool import Job, LanesPool, LanesWorker
 from plangym_like.vector.make_lanes import Sample
 from plangym_like.vector.memory import SharedArrays, lane_layout
-from plangym_like.vector.step_arrays import Flags, Step, StepArrays
+from plangym_like.vector.step_arrays import Finals, Flags, Step, StepArrays
 from plangym_like.vector.tree import copy_rows, put_batch, take, tree_map, write_rows
 
 # How long a process polls for the next call before it sleeps, if there are enough cores
 # (`benchmarks/constants.py`).
 _LINGER_SECONDS = 5e-3
-# A process may take so many times as long to make its environments as this process took, unless
-# `timeout` is longer.
-_START_FACTOR = 10.0
+# A process may take so long to make its environments, unless `timeout` is longer, or so many times
+# as long as this process took. It may be importing modules on a busy machine.
+_START_SECONDS, _START_FACTOR = 60.0, 10.0
 _CLOSE_SECONDS = 3.0
 _PRELOAD = ("plangym_like.vector.hosted_lanes",)
 _DIED = {"worker_died": True}
@@ -74,10 +73,8 @@ class ProcessLanes(Lanes):
     episodes of its lanes end with a step that returns the last observation of the lane, a reward of
     0, ``truncated``, and the info ``{"worker_died": True}``. The lanes begin new episodes when they
     are reset. The seed of a new environment is derived from the last seed that its lane was given,
-    by `plangym_like.vector.lanes.seed_after_loss`. If `checkpoint_every` is given, episodes do
-    not end but continue where they were; only the warning and `stats` show that a process died. If
-    lanes cannot be restored, calls that cannot be repeated, such as `call`, raise
-    `WorkerDiedError`.
+    by `plangym_like.vector.lanes.seed_after_loss`. Calls that cannot be repeated, such as `call`,
+    raise `WorkerDiedError`.
 
     In a new process, attributes that were set by `set_attr` are set again. Changes that `call` made
     outside an environment's state are lost.
@@ -86,21 +83,15 @@ class ProcessLanes(Lanes):
     ----------
     sources : str, callable, or sequence of them
         An id or factory for all environments (see `lanes_from`), or one for each.
-    num_lanes : int, optional
-        n; not needed if `sources` is a sequence.
+    num_lanes : int
     n_workers : int
         The number of processes, including this one; at least 2. At most one per lane is used.
     timeout : float
         Seconds after which a process that does not reply is replaced.
-    checkpoint_every : int, optional
-        The number of calls after which the state rows of all lanes are copied, so that lanes can be
-        restored.
     vectorise : bool
         See `lanes_from`.
     start_method : {"forkserver", "spawn", "fork"}
         See `plangym_like.processes.start_methods`.
-    preload : sequence of str
-        Modules that the environments need; the fork server imports them once for all processes.
     expected : (Sample, ShortEpisode), optional
         A function that makes one of the environments, and the results of its short episode in this
         process (see `plangym_like.vector.make_lanes`). Each other process has to repeat it.
@@ -117,9 +108,7 @@ class ProcessLanes(Lanes):
     Raises
     ------
     InputError
-        A number is out of range, or `num_lanes` is not the length of `sources`.
-    SnapshotError
-        `checkpoint_every` is given, but the lanes have no state rows.
+        A number is out of range.
     WorkerStartError
         Processes repeatedly die or hang before they are ready.
     DifferentWorkerError
@@ -134,29 +123,25 @@ class ProcessLanes(Lanes):
     def __init__(
         self,
         sources: Sources,
-        num_lanes: int | None = None,
+        num_lanes: int,
         n_workers: int = 2,
         *,
         timeout: float = 60.0,
-        checkpoint_every: int | None = None,
         vectorise: bool = True,
         start_method: str = "forkserver",
-        preload: Sequence[str] = (),
         expected: tuple[Sample, ShortEpisode] | None = None,
     ) -> None:
-        count = _count_lanes(sources, num_lanes)
-        if n_workers < 2 or count < 2:
+        if n_workers < 2 or num_lanes < 2:
             raise InputError(
-                f"lanes in processes need num_lanes and n_workers of at least 2, got {count} and "
-                f"{n_workers}; lanes_from makes lanes in this process alone"
+                "lanes in processes need num_lanes and n_workers of at least 2, got "
+                f"{num_lanes} and {n_workers}; lanes_from makes lanes in this process alone"
             )
-        check_replacing(timeout, checkpoint_every)
+        check_seconds("timeout", timeout)
         check_can_start()
         self._closed, self._owner_pid = False, os.getpid()
         self._stats = LaneStats()
-        self._keeps_calls = checkpoint_every is not None
-        parts = min(n_workers, count)
-        bounds = [count * part // parts for part in range(parts + 1)]
+        parts = min(n_workers, num_lanes)
+        bounds = [num_lanes * part // parts for part in range(parts + 1)]
         self._rows = slice(0, bounds[1])
         trials = [entry for entry in known_trials().entries if is_portable(entry)]
         linger = _LINGER_SECONDS if parts <= len(os.sched_getaffinity(0)) else 0.0
@@ -169,7 +154,7 @@ class ProcessLanes(Lanes):
                 process = ExternalProcess(
                     partial(HostedLanes, theirs, start, stop, *given),
                     start_method=start_method,
-                    preload=(*_PRELOAD, *preload),
+                    preload=_PRELOAD,
                     name=f"lanes {start} to {stop - 1}",
                     linger=linger,
                 )
@@ -178,26 +163,24 @@ class ProcessLanes(Lanes):
             own = sources_of_part(sources, 0, bounds[1])
             self.local = make_part(own, 0, bounds[1], vectorise=vectorise)
             undo.callback(self.local.close)
+            taken = time.monotonic() - begun
             self.pool = LanesPool(
                 workers,
                 timeout=timeout,
-                start_timeout=max(timeout, _START_FACTOR * (time.monotonic() - begun)),
-                checkpoint_every=checkpoint_every,
+                start_timeout=max(timeout, _START_SECONDS, _START_FACTOR * taken),
                 stats=self._stats,
             )
             self.pool.wait_ready()
-            super().__init__(self.local.envs, count)
-            self._read_traits()
+            super().__init__(self.local.envs, num_lanes)
+            self._read_spaces()
             undo.pop_all()
 
-    def _read_traits(self) -> None:
-        found: list[Traits] = [traits_of(self.local)]
+    def _read_spaces(self) -> None:
+        found = [described(self.local)]
         found += self._run([(worker, Job("describe")) for worker in self.pool.workers])
-        self._spaces = [spaces for traits in found for spaces in traits.spaces]
-        self._formats = [each for traits in found for each in traits.formats]
-        self.has_states = all(traits.has_states for traits in found)
-        if self._keeps_calls:
-            self._check_has_states()
+        self._spaces = [each for spaces, _ in found for each in spaces]
+        self._formats = [each for _, formats in found for each in formats]
+        self.has_states = len(self._formats) == self.num_lanes
 
     @property
     def infos(self) -> list[dict[str, Any]]:
@@ -269,18 +252,6 @@ class ProcessLanes(Lanes):
         _raise_first(errors + [each.error for each in outcomes if each.error is not None])
         return [outcome.reply for outcome in outcomes]
 
-    def _run_on_each(self, job: Callable[[slice], Job]) -> list[Any]:
-        """Run ``job(rows)`` in each process, this one included; `rows` are its lanes."""
-        replies: list[Any] = []
-
-        def here() -> None:
-            mine = job(self._rows)
-            replies.append(getattr(self.local, mine.method)(*mine.args, **mine.kwargs))
-
-        jobs = [(worker, job(worker.rows)) for worker in self.pool.workers]
-        others = self._run(jobs, here)
-        return replies + others
-
     def _run_on(
         self, chosen: Sequence[int], job: Callable[[list[int], list[int]], Job]
     ) -> list[tuple[list[int], Any]]:
@@ -332,18 +303,16 @@ class ProcessLanes(Lanes):
         are passed to it, into which the observations are then copied.
         """
         self._begin()
-        jobs, found = [], []
+        given: list[int | None] = list(seeds) if seeds else [None] * self.num_lanes
         for worker in self.pool.workers:
-            rows = worker.rows
-            worker.seeds = list(seeds[rows]) if seeds else [None] * worker.num_lanes
-            args = worker.seeds, options and options[rows]
-            jobs.append((worker, Job("start", args)))
+            worker.seeds = given[worker.rows]
 
-        def here() -> None:
-            rows = self._rows
-            found.append(self.local.start(seeds and seeds[rows], options and options[rows]))
+        def job(places: list[int], _: Any) -> Job:
+            rows = slice(places[0], places[-1] + 1)
+            return Job("start", (given[rows], options and options[rows]))
 
-        replies = self._run(jobs, here)
+        (_, mine), *others = self._run_on(range(self.num_lanes), job)
+        replies = [reply for _, reply in others]
         self._note_begun(range(self.num_lanes))
         layout = self.observation_layout
         for theirs, _, _ in replies:
@@ -359,7 +328,7 @@ class ProcessLanes(Lanes):
                 self._arrays = self._arrays._replace(observations=self.new_observations())
             self.pool.share(memory)
         obs = self._arrays.observations
-        write_rows(obs, self._rows, found[0])
+        write_rows(obs, self._rows, mine)
         for worker, (_, rows, infos) in zip(self.pool.workers, replies, strict=True):
             write_rows(obs, worker.rows, rows)
             worker.take_infos(None, Reply((), dict(enumerate(infos)), {}, None))
@@ -406,9 +375,7 @@ class ProcessLanes(Lanes):
         self.submit(step)
         self.collect(step)
 
-    def step_same(
-        self, actions: Any, out: StepArrays, lanes: Which = None
-    ) -> dict[int, tuple[Any, dict[str, Any]]]:
+    def step_same(self, actions: Any, out: StepArrays, lanes: Which = None) -> Finals:
         step = Step("step_same", actions, out, lanes)
         self.submit(step)
         self.collect(step)
@@ -447,15 +414,7 @@ class ProcessLanes(Lanes):
             actions = "wide_actions"
             if not put_batch(arrays.wide_actions, step.actions, which):
                 actions = take(step.actions, rows)
-        kept = partial(self._kept_args, worker, step, own) if self._keeps_calls else None
-        self.pool.submit(worker, Job("step", (step.method, own, actions), kept_args=kept))
-
-    @staticmethod
-    def _kept_args(worker: LanesWorker, step: Step, own: Sequence[int] | None) -> tuple[Any, ...]:
-        """Return arguments of `HostedLanes.step` that do not refer to shared memory."""
-        actions = tree_map(np.copy, take(step.actions, worker.rows))
-        ended = None if step.ended is None else step.ended[worker.rows].copy()
-        return step.method, own, actions, ended
+        self.pool.submit(worker, Job("step", (step.method, own, actions)))
 
     def is_done(self, step: Step) -> bool:
         if step.lanes is None or not len(step.lanes) or min(step.lanes) < self._rows.stop:
@@ -542,9 +501,6 @@ class ProcessLanes(Lanes):
 
     # The environments
 
-    def hide(self) -> None:
-        self.local.hide()
-
     def expose(self) -> None:
         self.local.expose()
 
@@ -560,12 +516,16 @@ class ProcessLanes(Lanes):
 
     def set_attr(self, name: str, values: Sequence[Any]) -> None:
         values = list(values)
-        self._run_on_each(lambda rows: Job("set_attr", (name, values[rows])))
+        every = range(self.num_lanes)
+        self._run_on(
+            every, lambda places, _: Job("set_attr", (name, [values[place] for place in places]))
+        )
         self.pool.attributes[name] = values
 
     def are_wrapped(self, wrapper_class: type) -> list[bool]:
-        found = self._run_on_each(lambda _: Job("are_wrapped", (wrapper_class,)))
-        return list(chain(*found))
+        job = Job("are_wrapped", (wrapper_class,))
+        found = self._run_on(range(self.num_lanes), lambda *_: job)
+        return list(chain.from_iterable(reply for _, reply in found))
 
     def refreshed(self) -> Lanes:
         self.local = self.local.refreshed()
@@ -626,24 +586,6 @@ class ProcessLanes(Lanes):
                 worker.channel = worker.info_columns = None
             if memory is not None:
                 memory.close()
-
-
-def check_replacing(timeout: Any, checkpoint_every: Any) -> None:
-    """Raise `InputError` unless `timeout` > 0 and `checkpoint_every` is ``None`` or at least 1."""
-    check_seconds("timeout", timeout)
-    if checkpoint_every is not None:
-        as_count("checkpoint_every", checkpoint_every)
-
-
-def _count_lanes(sources: Sources, num_lanes: int | None) -> int:
-    """Return the number of lanes to make; raise `InputError` if `num_lanes` is missing or wrong."""
-    if isinstance(sources, str) or callable(sources):
-        if num_lanes is None:
-            raise InputError("num_lanes is missing; it is optional only for a list of factories")
-        return num_lanes
-    if num_lanes not in (None, len(sources)):
-        raise InputError(f"num_lanes is {num_lanes}, but there are {len(sources)} factories")
-    return len(sources)
 
 
 def _places_of(chosen: Sequence[int], start: int, stop: int) -> list[int]:

@@ -11,26 +11,22 @@ from gymnasium.spaces import Space
 from numpy.typing import NDArray
 
 from plangym_like.envs.mujoco.batch import Recording, simulate
-from plangym_like.envs.mujoco.env import MujocoSimulator, robot_settings
+from plangym_like.envs.mujoco.env import MujocoSimulator
 from plangym_like.envs.mujoco.physics import INTEGRATION
 from plangym_like.states.rows import Row
-from plangym_like.vector.lanes import Lanes, Which, is_plan_env
-from plangym_like.vector.plain_envs import WrapperChain, is_bare, shows_its_base, time_limit
+from plangym_like.vector.classic_lanes import is_bare, shows_its_base, time_limit
+from plangym_like.vector.lanes import Lanes, Which, gym_env_of, is_plan_env
 from plangym_like.vector.sequential_lanes import SequentialLanes, one_by_one
-from plangym_like.vector.step_arrays import StepArrays
+from plangym_like.vector.step_arrays import Finals, Flags, StepArrays
 
 _NUMBERS = (bool, int, float)
-# Values of these types give no access to the simulation or the settings of an environment.
+# Methods that change nothing, and types of values that give no access to the simulation or the
+# settings of an environment.
+_READING = ("get_wrapper_attr", "has_wrapper_attr")
 _HARMLESS = (*_NUMBERS, str, type(None), np.generic, np.random.Generator, Space)
-# Attributes that may differ between robots with the same settings: of each environment, and those
-# that resets change and steps do not read.
-_OF_EACH = frozenset(
-    (
-        *("_ezpickle_args", "_ezpickle_kwargs", "action_space", "data", "metadata", "model"),
-        *("mujoco_renderer", "observation_space", "observation_structure", "spec"),
-        *("_np_random", "_np_random_seed", "cylinder_pos", "goal", "goal_pos"),
-    )
-)
+# Robots with fewer degrees of freedom end their episodes so early that resets cost more than
+# vectorised results save (`benchmarks/vector_ids.py`).
+_FEWEST_DEGREES = 4
 
 
 class RobotLanes(SequentialLanes):
@@ -38,13 +34,14 @@ class RobotLanes(SequentialLanes):
 
     Rewards, observations and infos of all lanes are computed from the simulations' data with NumPy,
     as in batches (see `RobotKernel`), and equal the environments' own results bit for bit. The
-    environments' own ``step`` is called as long as other code may use the environments (see
-    `hide`), and for actions of a dtype for which batches of the first environment would call it.
+    environments' own ``step`` is called only for actions of a dtype for which batches would call
+    it. If other code may change the environments, `refreshed` returns lanes that call it always.
 
     Parameters
     ----------
     envs : sequence of PlanEnv
-        Environments for which `has_robot_form` is true.
+        Environments that were made in the same way, and only here; `has_robot_form` is true of the
+        first.
     """
 
     def __init__(self, envs: Sequence[Any]) -> None:
@@ -54,30 +51,31 @@ class RobotLanes(SequentialLanes):
         self._stepped: Sequence[int] = ()
         # Whether the record holds the current state of a lane.
         self._is_recorded = np.zeros(len(envs), bool)
-        self._read_settings()
-        self._record = self._recording.memory(len(envs), 1)
-
-    def _read_settings(self) -> None:
-        """Read the settings of the environments, on which their steps depend."""
+        self._is_exposed = False
         self._simulator: MujocoSimulator = self.envs[0].simulator
         self._robots = [_LaneRobot(env) for env in self.envs]
         self._recording = self._robots[0].recording
+        self._record = self._recording.memory(len(envs), 1)
 
     # The environments
 
     def call(self, name: str, *args: Any, lanes: Which = None, **kwargs: Any) -> list[Any]:
-        was_exposed = self.exposed
+        self._complete()
         values = super().call(name, *args, lanes=lanes, **kwargs)
-        self.exposed = was_exposed or not _are_harmless(values)
+        is_read = name in _READING or not callable(gym_env_of(self.envs[0]).get_wrapper_attr(name))
+        self._is_exposed = self._is_exposed or not is_read or not _are_harmless(values)
         return values
 
     def set_attr(self, name: str, values: Sequence[Any]) -> None:
-        was_exposed = self.exposed
+        self.expose()
         super().set_attr(name, values)
-        self.exposed = was_exposed or not _are_harmless(values)
 
     def expose(self) -> None:
-        super().expose()
+        self._complete()
+        self._is_exposed = True
+
+    def _complete(self) -> None:
+        """Compute what only other code reads."""
         if not self._recording.robot.contact_forces:
             # `MujocoEnv` computes contact forces in each step, although no step reads them.
             for lane in np.flatnonzero(self._is_recorded).tolist():
@@ -86,11 +84,7 @@ class RobotLanes(SequentialLanes):
         self._is_recorded[:] = False
 
     def refreshed(self) -> Lanes:
-        if any(robot.has_changed() for robot in self._robots):
-            if not has_robot_form(self.envs):
-                return one_by_one(self)
-            self._read_settings()
-        return self
+        return one_by_one(self) if self._is_exposed else self
 
     # Stepping
 
@@ -109,7 +103,7 @@ class RobotLanes(SequentialLanes):
     def info_columns(self) -> dict[str, NDArray[Any]] | None:
         if self._columns is not None and isinstance(self._stepped, range):
             return self._columns
-        return super().info_columns()
+        return None
 
     def _reset(self, lane: int, seed: int | None, options: dict[str, Any] | None) -> Any:
         self._is_recorded[lane] = False
@@ -121,7 +115,7 @@ class RobotLanes(SequentialLanes):
 
     def step(self, actions: Any, out: StepArrays, lanes: Which = None) -> None:
         chosen = self._chosen(lanes)
-        is_alone = self.exposed or self._simulator.kernel_for(actions) is None
+        is_alone = self._simulator.kernel_for(actions) is None
         if lanes is not None or is_alone:
             _ = self.infos  # stores the infos of the previous step, which other lanes keep
         if is_alone:
@@ -131,7 +125,7 @@ class RobotLanes(SequentialLanes):
         if len(chosen) == 0:
             return
         rows: Any = slice(None) if lanes is None else np.asarray(chosen, np.intp)
-        self._columns, self._all_stepped = None, False
+        self._columns = None
         mine = actions[rows]
         self._simulate(chosen, rows, mine)
         found = out if lanes is None else StepArrays(*(array[rows] for array in out))
@@ -146,8 +140,12 @@ class RobotLanes(SequentialLanes):
         if lanes is not None:
             for target, values in zip(out, found, strict=True):
                 target[rows] = values
-        for place in np.flatnonzero(found.terminated | found.truncated).tolist():
-            self._final_observations[chosen[place]] = found.obs[place].copy()
+
+    def step_next(self, actions: Any, out: StepArrays, ended: Flags, lanes: Which = None) -> None:
+        Lanes.step_next(self, actions, out, ended, lanes)
+
+    def step_same(self, actions: Any, out: StepArrays, lanes: Which = None) -> Finals:
+        return Lanes.step_same(self, actions, out, lanes)
 
     def _simulate(self, chosen: Sequence[int], rows: Any, actions: NDArray[Any]) -> None:
         """Simulate the lanes `chosen` for one frame, from their current states."""
@@ -185,12 +183,6 @@ class _LaneRobot:
         self.simulation = self.recording.simulation()
         self.current = env.row_stepper.current
         self._limit = time_limit(simulator.env)
-        self._settings, self._wrappers = robot_settings(simulator.base), WrapperChain(simulator.env)
-
-    def has_changed(self) -> bool:
-        """Return whether the settings of the environment or the wrappers around it have changed."""
-        changed = any(part.change(thorough=True) for part in self._settings)
-        return changed or self._wrappers.has_changed()
 
     def read(self, state: NDArray[np.float64], everything: NDArray[np.uint8]) -> None:
         """Write the current state, and all data that are recorded, into these arrays."""
@@ -208,20 +200,13 @@ class _LaneRobot:
         return bool(limit._elapsed_steps >= limit._max_episode_steps)
 
 
-def has_robot_form(envs: Sequence[Any]) -> bool:
-    """Return whether `envs` are the same robot of this package's `make`, with equal settings.
-
-    It must be one whose batches are vectorised, and bare (see `is_bare`).
-    """
-    for env in envs:
-        if not (is_plan_env(env) and isinstance(env.simulator, MujocoSimulator)):
-            return False
-        if not (shows_its_base(env) and is_bare(env.simulator.env)):
-            return False
-    if not envs[0].simulator.steps_batches:
+def has_robot_form(env: Any) -> bool:
+    """Return whether `RobotLanes` support `env` and others like it."""
+    if not is_plan_env(env) or not isinstance(env.simulator, MujocoSimulator):
         return False
-    first = _settings_of(envs[0])
-    return all(_settings_of(env) == first for env in envs[1:])
+    if not shows_its_base(env) or not is_bare(env.simulator.env):
+        return False
+    return env.simulator.base.model.nv >= _FEWEST_DEGREES and env.simulator.steps_batches
 
 
 def _are_harmless(values: Sequence[Any]) -> bool:
@@ -229,25 +214,3 @@ def _are_harmless(values: Sequence[Any]) -> bool:
         isinstance(value, _HARMLESS) or (isinstance(value, tuple) and _are_harmless(value))
         for value in values
     )
-
-
-def _settings_of(env: Any) -> tuple[Any, ...]:
-    """Return all settings that affect a robot's results, in a form that can be compared."""
-    base = env.simulator.base
-    # Resets of Pusher write to `init_qpos`.
-    but = {*_OF_EACH, "init_qpos"} if "cylinder_pos" in vars(base) else _OF_EACH
-    values = {name: _comparable(value) for name, value in vars(base).items() if name not in but}
-    fingerprint = env.layout.format.header_bytes.tobytes()
-    return fingerprint, base.dt, base.model.body_mass.tobytes(), values
-
-
-def _comparable(value: Any) -> Any:
-    """Return a comparable form of `value`; values with equal forms affect a robot equally."""
-    if type(value) in (*_NUMBERS, str, type(None)):
-        return type(value), value
-    if isinstance(value, (tuple, list)):
-        return tuple(map(_comparable, value))
-    if isinstance(value, (np.ndarray, np.generic)) and not value.dtype.hasobject:
-        return value.dtype.str, value.shape, value.tobytes()
-    # Other values may have any effect (a function may replace a method), so they are never equal.
-    return object()

@@ -15,16 +15,14 @@ from plangym_like.batch.spaces import put
 from plangym_like.env import PlanEnv
 from plangym_like.envs.atari.preprocessing import speed_up_preprocessing
 from plangym_like.errors import ActionError, InputError
-from plangym_like.vector.batching import alike_columns
 from plangym_like.vector.lanes import Lanes, Which, add_note, is_plan_env, last_user
-from plangym_like.vector.step_arrays import StepArrays
+from plangym_like.vector.step_arrays import Finals, Flags, StepArrays
 from plangym_like.vector.tree import take
 
-# Rewards and flags of these types need no further checks.
-_NUMBERS = frozenset((float, bool, np.float64, np.float32, np.int64, np.int32, np.bool_))
+# Rewards and flags of these types need no further checks, and infos of these types no copies.
 _FLAGS = frozenset((bool, np.bool_))
-# Infos of these types can be stored in an array and read back unchanged.
-_PYTHONS = frozenset((float, int, bool))
+_NUMBERS = frozenset((float, np.float64, np.float32, np.int64, np.int32)) | _FLAGS
+_CONSTANTS = frozenset((int, str, type(None))) | _NUMBERS
 # Up to this many actions are checked faster one by one than by NumPy.
 _FEW = 8
 
@@ -47,10 +45,6 @@ class SequentialLanes(Lanes):
         self._choices: tuple[int, int] | None = None
         if isinstance(space, Discrete) and any(map(is_plan_env, envs)):
             self._choices = int(space.start), int(space.n)
-        # The last observation of each lane's last episode, as its environment returned it.
-        self._final_observations: list[Any] = [None] * len(envs)
-        # Whether all `infos` come from one step of all lanes.
-        self._all_stepped = False
 
     def check_not_used_elsewhere(self) -> None:
         for lane, env in enumerate(self.envs, self.first_lane):
@@ -60,41 +54,73 @@ class SequentialLanes(Lanes):
                     "evaluate), so its episode here is lost. Use separate environments"
                 )
 
-    def info_columns(self) -> dict[str, NDArray[Any]] | None:
-        if not self._all_stepped:
-            return None
-        try:
-            return alike_columns(self._infos, only=_PYTHONS)
-        except OverflowError:  # an int does not fit into 64 bits
-            return None
-
     def _reset(self, lane: int, seed: int | None, options: dict[str, Any] | None) -> Any:
-        self._all_stepped = False
         return self._gym_envs[lane].reset(seed=seed, options=options)
 
     def step(self, actions: Any, out: StepArrays, lanes: Which = None) -> None:
+        self._play(actions, out, lanes)
+
+    def step_next(self, actions: Any, out: StepArrays, ended: Flags, lanes: Which = None) -> None:
+        self._play(actions, out, lanes, ended=ended.tolist())
+
+    def step_same(self, actions: Any, out: StepArrays, lanes: Which = None) -> Finals:
+        finals: Finals = {}
+        self._play(actions, out, lanes, finals=finals)
+        return finals
+
+    def _play(
+        self,
+        actions: Any,
+        out: StepArrays,
+        lanes: Which,
+        *,
+        ended: Sequence[bool] | None = None,
+        finals: Finals | None = None,
+    ) -> None:
+        """Step `lanes` in order, or reset those where `ended` is true.
+
+        If `finals` is a dict, lanes whose episodes end are reset at once; it is then filled.
+        """
         obs, rewards, terminated, truncated = out
-        if self._choices is not None:
-            self._check_choices(actions if lanes is None else actions[lanes])
         plain = isinstance(obs, np.ndarray)
         shape, dtype = (obs.shape[1:], obs.dtype) if plain else ((), None)
         whole = plain and shape == () and dtype == np.int64
         simple = type(actions) is np.ndarray and not actions.dtype.hasobject
-        lane, self._all_stepped = -1, False
+        numbers = simple and actions.ndim == 1
+        chosen = self._chosen(lanes)
+        if self._choices is not None:
+            self._check_choices(actions, chosen, ended)
+        lane, is_reset, infos = -1, False, self._infos
         try:
-            for lane in range(self.num_lanes) if lanes is None else self._chosen(lanes):
-                # A copy, because the environment may keep or change it.
-                action = actions[lane].copy() if simple else owned(take(actions, lane))
-                value, reward, ended, cut, info = self._gym_envs[lane].step(action)
+            for lane in chosen:
+                env, is_reset = self._gym_envs[lane], ended is not None and ended[lane]
+                if is_reset:
+                    rewards[lane], terminated[lane], truncated[lane] = 0.0, False, False
+                    value, info = env.reset(seed=None, options=None)
+                else:
+                    # A copy, because the environment may keep or change it; numbers cannot change.
+                    if numbers:
+                        action = actions[lane]
+                    else:
+                        action = actions[lane].copy() if simple else owned(take(actions, lane))
+                    value, reward, over, cut, info = env.step(action)
+                    if type(reward) not in _NUMBERS:
+                        reward = as_reward(reward)
+                    if type(over) not in _FLAGS:
+                        over = as_flag("terminated", over)
+                    if type(cut) not in _FLAGS:
+                        cut = as_flag("truncated", cut)
+                    rewards[lane], terminated[lane], truncated[lane] = reward, over, cut
+                    if finals is not None and (over or cut):
+                        # As the environment returned it: an array may have other types.
+                        finals[lane] = owned(value), owned_info(info)
+                        is_reset = True
+                        value, info = env.reset(seed=None, options=None)
                 # Copied before the next step, because environments may share memory of infos.
-                self._infos[lane] = owned_info(info)
-                if type(reward) not in _NUMBERS:
-                    reward = as_reward(reward)
-                if type(ended) not in _FLAGS:
-                    ended = as_flag("terminated", ended)
-                if type(cut) not in _FLAGS:
-                    cut = as_flag("truncated", cut)
-                rewards[lane], terminated[lane], truncated[lane] = reward, ended, cut
+                if type(info) is dict and _CONSTANTS.issuperset(map(type, info.values())):
+                    infos[lane] = info.copy()
+                else:
+                    infos[lane] = owned_info(info)
                 if (
                     plain
                     and type(value) is np.ndarray
@@ -104,27 +130,29 @@ class SequentialLanes(Lanes):
                     obs[lane] = value
                 else:
                     put(self.observation_space, obs, lane, value)
-                if ended or cut:
-                    self._final_observations[lane] = owned(value)
         except BaseException as error:
-            add_note(error, f"raised while lane {self.first_lane + lane} was stepped")
+            done = "reset" if is_reset else "stepped"
+            add_note(error, f"raised while lane {self.first_lane + lane} was {done}")
             raise
-        self._all_stepped = lanes is None
 
-    def _check_choices(self, actions: NDArray[Any]) -> None:
+    def _check_choices(
+        self, actions: NDArray[Any], lanes: Sequence[int], ended: Sequence[bool] | None
+    ) -> None:
+        """Raise `ActionError` if an action is outside its space; lanes that are reset need none."""
         assert self._choices is not None
         first, count = self._choices
-        if 0 < len(actions) <= _FEW:
+        if ended is not None:
+            lanes = [lane for lane in lanes if not ended[lane]]
+        if len(lanes) < self.num_lanes:
+            actions = actions[lanes]
+        if len(actions) <= _FEW:
             chosen = actions.tolist()
-            if min(chosen) >= first and max(chosen) < first + count:
+            if not chosen or (min(chosen) >= first and max(chosen) < first + count):
                 return
         # Viewed as unsigned numbers, negative offsets are large.
         offsets = (actions - first if first else actions).astype(np.uint64, copy=False)
         if np.count_nonzero(offsets >= count):
             raise ActionError(f"actions must be in {self.action_space}, got {actions}")
-
-    def _final_observation(self, lane: int, obs: Any) -> Any:
-        return self._final_observations[lane]
 
 
 def one_by_one(lanes: Lanes) -> SequentialLanes:

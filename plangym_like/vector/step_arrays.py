@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Flags = NDArray[np.bool_]
+# The last observation and info of each episode that ended in a step, by lane.
+Finals = dict[int, tuple[Any, dict[str, Any]]]
 
 
 class StepArrays(NamedTuple):
@@ -63,4 +65,4 @@ class Step:
     out: StepArrays
     lanes: Sequence[int] | NDArray[np.intp] | None = None
     ended: Flags | None = None
-    finals: dict[int, tuple[Any, dict[str, Any]]] = field(default_factory=dict)
+    finals: Finals = field(default_factory=dict)

@@ -20,7 +20,6 @@ from plangym_like.errors import ClosedError, InputError
 from plangym_like.states.rows import Row
 from plangym_like.support.lazy_imports import needs_extra
 from plangym_like.vector.batching import (
-    Finals,
     batch_actions,
     batch_infos,
     checked_flags,
@@ -33,7 +32,7 @@ from plangym_like.vector.batching import (
     with_masks,
 )
 from plangym_like.vector.lanes import Lanes, LaneStats, Which, gym_env_of, open_env_of
-from plangym_like.vector.step_arrays import Flags, StepArrays
+from plangym_like.vector.step_arrays import Finals, Flags, StepArrays
 from plangym_like.vector.tree import tree_map, write_rows
 
 Step = tuple[Any, NDArray[np.float64], Flags, Flags, dict[str, Any]]
@@ -120,6 +119,7 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
     def envs(self) -> list[Any]:
         """The Gymnasium environments of this process; a vectorised form may need only one."""
         self._lanes.expose()
+        self._refresh()
         return list(map(open_env_of, self._lanes.envs))
 
     @property

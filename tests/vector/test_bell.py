@@ -21,6 +21,7 @@ from plangym_like.processes.shared_memory import WRITES_IN_ORDER
 from plangym_like.vector import process_lanes
 from plangym_like.vector.hosted_lanes import make_part
 from plangym_like.vector.lanes_pool import LanesPool
+from plangym_like.vector.memory import _WATCHING
 from plangym_like.vector.process_lanes import ProcessLanes
 from plangym_like.vector.step_arrays import StepArrays
 
@@ -51,7 +52,7 @@ class Strict(Nested):
 def _watched(lanes: ProcessLanes) -> None:
     (worker,) = lanes.pool.workers
     until = time.monotonic() + 60
-    while not (worker.channel is not None and worker.channel.is_watched):
+    while not (worker.channel is not None and worker.channel._words[_WATCHING]):
         assert time.monotonic() < until
         time.sleep(0.001)
 

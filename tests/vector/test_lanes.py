@@ -9,10 +9,9 @@ import pytest
 from small_envs import Nested
 
 from plangym_like.errors import ActionError, InputError
-from plangym_like.vector.classic_lanes import ClassicLanes
+from plangym_like.vector.classic_lanes import ClassicLanes, time_limit
 from plangym_like.vector.lanes import Lanes, gym_env_of
 from plangym_like.vector.make_lanes import make_envs, make_lanes
-from plangym_like.vector.plain_envs import time_limit
 from plangym_like.vector.sequential_lanes import SequentialLanes
 from plangym_like.vector.step_arrays import StepArrays
 

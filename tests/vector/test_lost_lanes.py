@@ -163,7 +163,7 @@ def test_lanes_that_die_end_their_episodes(
     for _ in range(20):
         player.step()
     stats = lanes.stats
-    assert (stats.deaths, stats.restarts, stats.lanes_ended, stats.lanes_restored) == (1, 1, 2, 0)
+    assert (stats.deaths, stats.restarts, stats.lanes_ended) == (1, 1, 2)
     assert _deaths_logged(caplog) == 1
 
 
@@ -194,44 +194,8 @@ def test_infos_of_steps_that_have_none_tell_of_a_death(make: MakeLanes) -> None:
     assert lanes.infos == [{}] * 4
 
 
-@MODES
-@pytest.mark.parametrize("every", [1, 4, 100])
-@pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1", "FrozenLake-v1"])
-def test_restored_lanes_go_on_as_if_nothing_had_happened(
-    make: MakeLanes, name: str, every: int, mode: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    lanes = make(name, 5, 3, checkpoint_every=every)
-
-    def kill(number: int) -> None:
-        if number in (0, 9, 10, 23):
-            _kill(lanes, number % 2)
-
-    expected = Player(make_part(name, 0, 5), mode).play(SEEDS, 40)
-    assert plain(Player(lanes, mode).play(SEEDS, 40, kill)) == plain(expected)
-    stats = lanes.stats
-    assert (stats.deaths, stats.lanes_ended, stats.lanes_restored) == (4, 0, 8)
-    assert _deaths_logged(caplog) == 4
-
-
-@MODES
-def test_lanes_restored_in_the_middle_of_a_step(make: MakeLanes, mode: str, tmp_path: Path) -> None:
-    lanes = make(_mortal_with_states(tmp_path), 5, 2, checkpoint_every=3)
-
-    def kill(number: int) -> None:
-        if number in (2, 7):
-            (tmp_path / "step").write_text("once")
-        if number == 12:
-            (tmp_path / "reset").write_text("once")
-
-    expected = Player(make_part(_mortal_with_states(tmp_path), 0, 5), mode).play(SEEDS, 40)
-    assert plain(Player(lanes, mode).play(SEEDS, 40, kill)) == plain(expected)
-    assert lanes.stats.lanes_ended == 0
-    assert lanes.stats.deaths == 3
-
-
-@pytest.mark.parametrize("every", [None, 3])
-def test_kills_at_any_moment(make: MakeLanes, every: int | None) -> None:
-    lanes = make("Pendulum-v1", 6, 3, checkpoint_every=every)
+def test_kills_at_any_moment(make: MakeLanes) -> None:
+    lanes = make("Pendulum-v1", 6, 3)
     due, over = threading.Semaphore(0), threading.Event()
 
     def kill() -> None:
@@ -252,17 +216,13 @@ def test_kills_at_any_moment(make: MakeLanes, every: int | None) -> None:
         over.set()
         due.release()
         thread.join()
-    if every is not None:
-        assert plain(played) == plain(Player(make_part("Pendulum-v1", 0, 6)).play(seeds, 240))
-        assert lanes.stats.lanes_ended == 0
-    else:
-        told = [info for *_, infos in played[1:] for info in infos if info == DIED]
-        assert len(told) == lanes.stats.lanes_ended > 0
+    told = [info for *_, infos in played[1:] for info in infos if info == DIED]
+    assert len(told) == lanes.stats.lanes_ended > 0
 
 
 @pytest.mark.parametrize("number", [100, 200, 300, 400, 500, 600, 700, 800, 1000, 1300, 1600])
-def test_ctrl_c_at_any_moment_of_a_restoration(make: MakeLanes, number: int) -> None:
-    lanes = make("CartPole-v1", 4, checkpoint_every=3)
+def test_ctrl_c_at_any_moment_of_a_replacement(make: MakeLanes, number: int) -> None:
+    lanes = make("CartPole-v1", 4)
     player = Player(lanes)
     player.play(SEEDS[:4], 5)
     _kill(lanes)
@@ -270,51 +230,13 @@ def test_ctrl_c_at_any_moment_of_a_restoration(make: MakeLanes, number: int) -> 
     with moment.strikes():
         player.step()
     expected = plain(Player(make_part("CartPole-v1", 0, 4)).play(SEEDS[:4], 12))
-    again = Player(lanes).play(SEEDS[:4], 12, lambda step: step == 7 and _kill(lanes))
-    assert plain(again) == expected
-    assert lanes.stats.lanes_ended in ((0, 2) if moment.where else (0,))
-
-
-def test_what_happened_between_checkpoints_is_repeated(make: MakeLanes) -> None:
-    lanes, twin = make("Pendulum-v1", 4, 2, checkpoint_every=50), make_part("Pendulum-v1", 0, 4)
-    records = []
-    for each in (lanes, twin):
-        player = Player(each)
-        player.play(SEEDS[:4], 3)
-        states = each.get_states()
-        player.step()
-        each.set_states(states[[1, 0]], [3, 2])
-        each.set_attr("g", [1.0, 2.0, 3.0, 4.0])
-        player.lanes = each.refreshed()
-        player.step()
-        player.lanes.reset(player.obs, [1, 3], seeds=[8, None])
-        player.step()
-        if each is lanes:
-            _kill(lanes)
-        assert player.lanes.call("g") == [1.0, 2.0, 3.0, 4.0]
-        if each is lanes:
-            _kill(lanes)
-        records.append([plain(player.lanes.get_states()), *(plain(player.step()[:4]),) * 2])
-    assert records[0] == records[1]
-    assert lanes.stats.deaths == 2
-
-
-def test_what_is_repeated_is_what_was_given_then(make: MakeLanes) -> None:
-    lanes = make("CartPole-v1", 4, 2, checkpoint_every=50)
-    obs = lanes.start(SEEDS[:4])
-    row, options = lanes.get_states([0])[0], {"low": -0.01, "high": 0.01}
-    lanes.set_states(row)
-    lanes.reset(obs, [3], seeds=[5], options=[options])
-    expected = lanes.get_states()
-    row[:] = lanes.get_states([3])[0]
-    options.update(low=0.02, high=0.03)
-    _kill(lanes)
-    assert lanes.get_states().tolist() == expected.tolist()
-    assert lanes.stats.lanes_restored == 2
+    assert plain(Player(lanes).play(SEEDS[:4], 12)) == expected
+    # The interrupt may come between the reports of the two lanes.
+    assert lanes.stats.lanes_ended in ((0, 1, 2) if moment.where else (2,))
 
 
 def test_a_step_that_always_kills_ends_the_episodes(make: MakeLanes, tmp_path: Path) -> None:
-    lanes = make(_mortal_with_states(tmp_path), 4, 2, checkpoint_every=3)
+    lanes = make(_mortal_with_states(tmp_path), 4, 2)
     player = Player(lanes)
     player.play(SEEDS[:4], 5)
     (tmp_path / "step").write_text("always")
@@ -322,7 +244,7 @@ def test_a_step_that_always_kills_ends_the_episodes(make: MakeLanes, tmp_path: P
     assert player.truncated.tolist() == [False, False, True, True]
     assert lanes.stats.lanes_ended == 2
     deaths = lanes.stats.deaths
-    assert deaths == 3
+    assert deaths == 1
     (tmp_path / "step").unlink()
     player.step()
     assert not player.truncated.any()
@@ -435,7 +357,7 @@ def test_processes_that_cannot_start_are_an_error(make: MakeLanes, tmp_path: Pat
 
 
 def test_ctrl_c_while_a_process_is_brought_back(make: MakeLanes, tmp_path: Path) -> None:
-    lanes = make(_mortal_with_states(tmp_path), 4, 2, checkpoint_every=4)
+    lanes = make(_mortal_with_states(tmp_path), 4, 2)
     player = Player(lanes)
     player.play(SEEDS[:4], 3)
     (tmp_path / "step").write_text("sleep")
@@ -446,36 +368,3 @@ def test_ctrl_c_while_a_process_is_brought_back(make: MakeLanes, tmp_path: Path)
     _kill(lanes)
     lanes.reset(player.obs, seeds=SEEDS[:4])
     assert plain(player.obs) == plain(make_part(Nested, 0, 4).start(SEEDS[:4]))
-
-
-class OnceIn(Nested):
-    """It is stepped only in the first process that has stepped it."""
-
-    def __init__(self, folder: Path, owner: int) -> None:
-        super().__init__()
-        self._file, self._owner = folder / "process", owner
-
-    def step(self, action: Any) -> Any:
-        if Mortal.armed and os.getpid() != self._owner:
-            if not self._file.exists():
-                self._file.write_text(str(os.getpid()))
-            if self._file.read_text() != str(os.getpid()):
-                raise ConnectionError("the server knows another process")
-        return super().step(action)
-
-
-def test_lanes_are_lost_if_what_is_repeated_raises_another_error(
-    make: MakeLanes, tmp_path: Path
-) -> None:
-    source = partial(_make_with_states, partial(OnceIn, tmp_path, os.getpid()))
-    lanes = make(source, 4, 2, checkpoint_every=50)
-    player = Player(lanes)
-    player.play(SEEDS[:4], 3)
-    _kill(lanes)
-    states = None
-    with contextlib.suppress(WorkerDiedError):
-        states = lanes.get_states()
-    assert states is None
-    player.step()
-    assert player.truncated.tolist() == [False, False, True, True]
-    assert lanes.stats.lanes_restored == 0 and lanes.stats.lanes_ended == 2

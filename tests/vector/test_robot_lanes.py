@@ -23,10 +23,10 @@ from plangym_like.vector.step_arrays import StepArrays
 
 COUNT = 5
 SEEDS = list(range(COUNT))
-ROBOTS = ("HalfCheetah-v5", "Hopper-v5", "Ant-v5", "Reacher-v5", "InvertedPendulum-v5")
+ROBOTS = ("HalfCheetah-v5", "Hopper-v5", "Ant-v5", "Reacher-v5")
 FULL = (
     *("Walker2d-v5", "Swimmer-v5", "Humanoid-v5", "HumanoidStandup-v5", "Pusher-v5", "Ant-v4"),
-    *("InvertedDoublePendulum-v5", "InvertedDoublePendulum-v4", "Humanoid-v4", "HalfCheetah-v4"),
+    *("Humanoid-v4", "HalfCheetah-v4"),
 )
 NAMES = (*ROBOTS, *(pytest.param(name, marks=pytest.mark.full) for name in FULL))
 
@@ -35,19 +35,9 @@ def _make(name: str, **options: Any) -> Any:
     return partial(plangym_like.make, name, max_episode_steps=30, **options)
 
 
-def _masses(base: Any) -> None:
-    base.model.body_mass[1:] *= 2
-
-
-def _heights(base: Any) -> None:
-    base.init_qpos[1] += 0.5
-
-
 def _both(name: str) -> list[Lanes]:
-    """Return lanes in both forms, of environments that only they use."""
+    """Return lanes in both forms."""
     ways = [lanes_from(_make(name), COUNT, vectorise=way) for way in (True, False)]
-    for lanes in ways:
-        lanes.hide()
     assert [type(lanes) for lanes in ways] == [RobotLanes, SequentialLanes]
     return ways
 
@@ -94,7 +84,7 @@ def test_states_and_other_steps_come_between() -> None:
     twin.close()
 
 
-@pytest.mark.parametrize("name", ["HalfCheetah-v5", "InvertedDoublePendulum-v4"])
+@pytest.mark.parametrize("name", ["HalfCheetah-v5", "Ant-v4"])
 @pytest.mark.filterwarnings("ignore:.*is out of date")
 def test_lanes_are_named_in_any_order(name: str) -> None:
     ways = _both(name)
@@ -110,31 +100,13 @@ def test_lanes_are_named_in_any_order(name: str) -> None:
         assert plain(ways[0].infos) == plain(ways[1].infos)
 
 
-def test_different_settings_have_no_common_form() -> None:
-    envs = plangym_like.make_vec("HalfCheetah-v5", COUNT)
-    envs.reset(seed=0)
-    assert type(envs._lanes) is RobotLanes
-    envs.set_attr("_forward_reward_weight", [2.0] * COUNT)
-    assert type(envs._lanes) is RobotLanes
-    envs.set_attr("_forward_reward_weight", [1.0, 2.0, 3.0, 4.0, 5.0])
-    assert type(envs._lanes) is SequentialLanes
-    for _ in range(4):
-        _, rewards, _, _, infos = envs.step(np.zeros((COUNT, 6), np.float32))
-        expected = np.arange(1.0, COUNT + 1) * infos["x_velocity"] + infos["reward_ctrl"]
-        assert rewards.tolist() == expected.tolist()
-    envs.close()
-    weights = [_make("HalfCheetah-v5", forward_reward_weight=n)() for n in range(COUNT)]
-    assert type(make_lanes(weights)) is SequentialLanes
-    seen = [_make("HalfCheetah-v5", render_mode="rgb_array")() for _ in range(COUNT)]
-    assert type(make_lanes(seen)) is SequentialLanes
-
-
-@pytest.mark.parametrize("edit", [_masses, _heights])
-def test_edits_before_lanes_are_made_count(edit: Any) -> None:
-    made = [_make("Humanoid-v5" if edit is _masses else "Walker2d-v5")() for _ in range(COUNT)]
-    assert type(make_lanes(made)) is RobotLanes
-    edit(made[2].gym_env.unwrapped)
-    assert type(make_lanes(made)) is SequentialLanes
+def test_the_form_is_for_ids_alone() -> None:
+    """Other code may keep and change environments that it has made."""
+    assert type(make_lanes([_make("HalfCheetah-v5")() for _ in range(COUNT)])) is SequentialLanes
+    assert type(lanes_from(lambda: _make("Hopper-v5")(), COUNT)) is SequentialLanes
+    assert type(lanes_from(_make("Hopper-v5"), 3)) is SequentialLanes  # too few
+    for name, options in (("Hopper-v5", {"render_mode": "rgb_array"}), ("InvertedPendulum-v5", {})):
+        assert type(lanes_from(_make(name, **options), COUNT)) is SequentialLanes
 
 
 def test_a_wrong_formula_is_never_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,17 +164,6 @@ def test_settings_of_numpys_types_may_differ(values: list[Any]) -> None:
     assert not twins.is_fast
 
 
-def test_settings_are_lists_and_arrays() -> None:
-    ranges = [[0.7, 10.0], [1.2, 10.0]] * 3
-    factories = [_make("Hopper-v5", healthy_z_range=np.array(each)) for each in ranges]
-    envs = plangym_like.make_vec(factories)
-    assert type(envs._lanes) is SequentialLanes
-    envs = plangym_like.make_vec(factories[::2])
-    assert type(envs._lanes) is not RobotLanes  # three are too few
-    same = [_make("Hopper-v5", healthy_z_range=np.array(ranges[0]))() for _ in range(COUNT)]
-    assert type(make_lanes(same)) is RobotLanes
-
-
 def test_a_replaced_method_is_called() -> None:
     twins = _Twins("HalfCheetah-v5")
     twins.step(3)
@@ -233,17 +194,19 @@ def test_states_set_by_a_call_are_stepped_from() -> None:
     for envs in twins.both:
         envs.call("set_state", np.linspace(0, 1, 9), np.zeros(9))
     twins.step(2)
-    assert twins.is_fast
 
 
-def test_settings_that_set_attr_changes_count() -> None:
+@pytest.mark.parametrize("value", [2, [1, 2, 3, 4, 5]])
+def test_settings_that_are_changed_count(value: Any) -> None:
     twins = _Twins("Hopper-v5")
     twins.step(2)
-    for value, is_fast in ((2, True), ([1, 2, 3, 4, 5], False)):
-        for envs in twins.both:
-            envs.set_attr("frame_skip", value)
-        twins.step(2)
-        assert twins.is_fast == is_fast
+    for envs in twins.both:
+        envs.set_attr("frame_skip", value)
+    twins.step(2)
+    for envs in twins.both:
+        envs.call("set_wrapper_attr", "_healthy_reward", 3.0)
+    twins.step(2)
+    assert not twins.is_fast
 
 
 def _weight(base: Any, lane: int) -> None:
@@ -294,14 +257,6 @@ def test_wrappers_that_are_put_inside_later_take_effect(change: Any) -> None:
     assert not twins.is_fast
 
 
-def test_resets_change_no_settings() -> None:
-    for name in ("Pusher-v5", "Reacher-v5"):
-        twins = _Twins(name, max_episode_steps=4)
-        twins.step(9)
-        assert twins.is_fast
-        assert not any(robot.has_changed() for robot in twins.both[0]._lanes._robots)
-
-
 @pytest.mark.parametrize("name", ["Ant-v5", "Pusher-v5", "Reacher-v5"])
 def test_actions_are_laid_out_in_any_order(name: str) -> None:
     twins = _Twins(name)
@@ -321,7 +276,6 @@ def test_infos_have_the_types_that_follow_from_the_actions() -> None:
     found = []
     for way in (True, False):
         lanes = lanes_from(_make("Ant-v5"), COUNT, vectorise=way)
-        lanes.hide()
         out = StepArrays(lanes.start(SEEDS), np.zeros(COUNT), *np.zeros((2, COUNT), bool))
         for dtype in (np.float32, np.float32, np.float32, np.float64, np.float16):
             lanes.step(np.full((COUNT, 8), 0.3, dtype), out)
@@ -363,6 +317,6 @@ def test_changes_by_a_user_take_effect_at_the_next_step() -> None:
                 base.set_state(base.data.qpos + 0.5, base.data.qvel)
             results.append(each.step(each.action_space.sample()))
         assert plain(results[0]) == plain(results[1])
-    assert type(envs._lanes) is RobotLanes
+    assert type(envs._lanes) is SequentialLanes
     envs.close()
     twin.close()

@@ -11,6 +11,7 @@ import plangym_like
 from plangym_like.batch.simulator import Simulator
 from plangym_like.envs.mujoco.env import MujocoSimulator
 from plangym_like.errors import InputError, SnapshotError, StateError
+from plangym_like.vector import make_lanes as making
 from plangym_like.vector.classic_lanes import ClassicLanes
 from plangym_like.vector.lanes import Lanes
 from plangym_like.vector.make_lanes import lanes_from, make_lanes
@@ -36,6 +37,7 @@ def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Step so few lanes as rows, too."""
     for simulator in (Simulator, MujocoSimulator):
         monkeypatch.setattr(simulator, "fewest_rows", 1)
+    monkeypatch.setattr(making, "_FEWEST_AT_ONCE", 1)
 
 
 def _lanes(name: str, vectorise: bool = True) -> Lanes:
