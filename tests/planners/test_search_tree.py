@@ -12,7 +12,7 @@ import pytest
 
 from plangym_like.planners.puct import puct
 from plangym_like.planners.search_tree import SearchTree
-from plangym_like.planners.ucb import tree_bounds, ucb1
+from plangym_like.planners.uct import tree_bounds, ucb1
 
 NO_STATE = np.zeros(0, np.uint8)
 
@@ -25,7 +25,7 @@ def _grown(seed: int, num_actions: int = 3, rounds: int = 60) -> SearchTree:
         paths = tree.descend(8, partial(tree_bounds, tree, rng, 1.0, 1.0))
         ended = rng.random(len(paths.parents)) < 0.2
         rewards = rng.normal(size=len(paths.parents))
-        new = tree.add(paths.parents, paths.actions, reward=rewards, ended=ended)
+        new = tree.expand(paths.parents, paths.actions, reward=rewards, ended=ended)
         tree.back_up(paths, new, rng.normal(size=8), 0.9)
     return tree
 
@@ -49,7 +49,7 @@ def _one_after_another(tree: SearchTree, count: int, virtual_loss: float) -> Cou
             )
             under_way[0, bounds.argmax()] += 1
         for action, number in enumerate(under_way[0].astype(int)):
-            child = tree["child"][node, action, 0]
+            child = tree["child"][node, action]
             if number:
                 taken[node, action] = number
             if number and child >= 0 and not tree["ended"][child]:
@@ -108,7 +108,7 @@ def test_returns_are_those_of_the_paths() -> None:
     expected: dict[Any, list[float]] = {}
     for _ in range(40):
         paths = tree.descend(4, partial(tree_bounds, tree, rng, 1.0, 1.0))
-        new = tree.add(paths.parents, paths.actions, reward=rng.normal(size=len(paths.parents)))
+        new = tree.expand(paths.parents, paths.actions, reward=rng.normal(size=len(paths.parents)))
         values = rng.normal(size=4)
         for node, value in zip(paths.ends(new), values, strict=True):
             path = tree.path(int(node))
@@ -127,14 +127,14 @@ def test_returns_are_those_of_the_paths() -> None:
 
 def test_the_tree_below_a_node() -> None:
     tree = _grown(1)
-    child = int(tree["child"][0, tree["visits"][0].argmax(), 0])
-    part = tree.subtree(child)
+    child = int(tree["child"][0, tree["visits"][0].argmax()])
+    part = tree.below(child)
     assert part.size == sum(child in tree.path(node) for node in range(tree.size))
     assert np.array_equal(part["visits"][0], tree["visits"][child])
     assert part["visits"].sum() < tree["visits"].sum()
     for node in range(1, part.size):
         parent, action = part["parent"][node], part["action"][node]
-        assert part["child"][parent, action, 0] == node
+        assert part["child"][parent, action] == node
         assert part["score"][node] == pytest.approx(part["reward"][part.path(node)].sum())
 
 
