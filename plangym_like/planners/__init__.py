@@ -1,4 +1,4 @@
-"""Search algorithms, each in its own file, built on the public API of the package.
+"""Search algorithms, built on the public API of the package.
 
 >>> import plangym_like
 >>> from plangym_like import planners

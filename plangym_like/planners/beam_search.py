@@ -78,8 +78,9 @@ class BeamSearch(Planner):
     dropped if it was in the beam before with a score at least as high.
 
     When the beam has reached `depth`, or has no more states, the search begins again with twice the
-    width, as in W. Zhang, "Complete anytime beam search", AAAI 1998. It ends when the budget is
-    spent, or when the width did not limit the search, so that a wider beam would find nothing new.
+    width, as in W. Zhang, "Complete anytime beam search", AAAI 1998. If the budget is too small for
+    a whole beam, only its best states are expanded. The search ends when the budget is spent, or
+    when the width did not limit the search, so that a wider beam would find nothing new.
 
     An episode counts as a plan if it has ended, has reached `depth`, or has a score greater than 0.
 

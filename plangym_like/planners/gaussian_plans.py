@@ -399,7 +399,8 @@ class MPPI(GaussianPlanner):
 
     - Rewards take the place of costs.
     - All plans are drawn around the mean. (The second paper draws a fraction of them around 0.)
-    - By default, `temperature` is relative to the spread of the returns.
+    - By default, there is no control cost (``alpha=1``), noise is pink (``beta=1``), and
+      `temperature` is relative to the spread of the returns.
     - The noise of a plan is the difference between the clipped plan and the mean.
     - The first plan of each batch is the mean without noise.
     - The mean is not smoothed afterwards. Instead, noise may be coloured (`beta`), and the control

@@ -103,7 +103,7 @@ class CellArchive:
         self._names: dict[Hashable, int] = {}
         self._cells = Nodes(
             *(("score", float), ("frames", np.int64), ("lives", float), ("node", np.intp)),
-            *(("entered", np.int64), ("screen", np.uint8, thumbnail)),
+            *(("seen", np.int64), ("screen", np.uint8, thumbnail)),
             *(("transitions", np.int64), ("found_frames", np.int64)),
             *(("seconds", float), ("seconds_in_env", float)),
         )
@@ -116,25 +116,24 @@ class CellArchive:
     def choose(self, count: int, actions: NDArray[Any], rng: np.random.Generator) -> Walks:
         """Draw `count` cells, and return explorations that start from their states.
 
-        The probability of a cell is proportional to ``1 / sqrt(seen + 1)``, where `seen` counts how
-        often the cell was entered since its best visit.
+        The probability of a cell is proportional to ``1 / sqrt(seen + 1)``, where `seen` counts the
+        steps that explorations have begun or ended in the cell since its best visit.
         """
         cells = self._cells
-        weights = 1 / np.sqrt(cells["entered"] + 1)
+        weights = 1 / np.sqrt(cells["seen"] + 1)
         rows = rng.choice(cells.size, count, p=weights / weights.sum())
+        np.add.at(cells["seen"], rows, 1)
         states = np.stack([self._first ^ _unpacked(self._states[row]) for row in rows])
         score, frames, lives = (cells[name][rows] for name in ("score", "frames", "lives"))
         return Walks(states, score, frames, lives, cells["node"][rows], actions, rows)
 
-    def add(
-        self, before: Walks, after: Walks, names: list[Hashable], spent: Spent, screens: Any = 0
-    ) -> Walks:
-        """Keep visits to new cells and better visits to known cells; count all other entries.
+    def add(self, after: Walks, names: list[Hashable], spent: Spent, screens: Any = 0) -> Walks:
+        """Keep visits to new cells and better visits to known cells; count all others.
 
         Parameters
         ----------
-        before, after : Walks
-            N explorations before and after a step.
+        after : Walks
+            N explorations after a step.
         names : list
             The cells that they are in after the step.
         spent : Spent
@@ -167,10 +166,10 @@ class CellArchive:
             (after.scores[best] == score) & (after.frames[best] < cells["frames"][known])
         )
         kept, rows_kept = best[better], rows[best[better]]
-        cells["entered"][rows_kept] = 0
-        entered = before.cells != rows
-        entered[kept] = False
-        np.add.at(cells["entered"], rows[entered], 1)
+        cells["seen"][rows_kept] = 0
+        seen = np.ones(len(rows), bool)
+        seen[kept] = False
+        np.add.at(cells["seen"], rows[seen], 1)
         for name, values in (
             *(("score", after.scores), ("frames", after.frames), ("lives", after.lives)),
             *(("node", after.nodes), ("screen", screens)),
@@ -239,10 +238,15 @@ class GoExplore(Planner):
        earlier visit, or if it has the same score after fewer frames. The cell then counts as not
        seen.
 
-    Differences from the paper: `batch` cells are explored at the same time. An exploration ends
-    when a life is lost. A cell counts as seen whenever an exploration enters it and finds nothing
-    better. The paper's additional weights for Montezuma's Revenge, by neighbours, keys and levels,
-    are left out.
+    Differences from the paper:
+
+    - `batch` cells are explored at the same time.
+    - An exploration ends when a life is lost.
+    - The beginning of an exploration counts as another step in its cell, so that cells whose states
+      lead to death at once are drawn less often.
+    - The paper's additional weights for Montezuma's Revenge, by neighbours, keys and levels, are
+      left out.
+    - Cells of screens are computed from thumbnails. Their sizes are fitted ever more rarely.
 
     An episode counts as a plan if it has ended or has a score greater than 0. If no episode counts,
     the plan leads to the cell that was found last.
@@ -360,9 +364,8 @@ class GoExplore(Planner):
         )
         search.keep_episode(after.nodes, after.scores, over)
         if self._has_default and has_position(step.infos):
-            memory.dynamic, cell_of = None, position_cells
-        else:
-            cell_of = memory.dynamic or self.cell_of
+            memory.dynamic, self.cell_of = None, position_cells
+        cell_of: CellOf = memory.dynamic or self.cell_of
         names, screens = _cells(step, cell_of)
         lost = over | (after.lives < walks.lives)
         alive = np.array(
@@ -370,9 +373,9 @@ class GoExplore(Planner):
         )
         memory.walks, memory.step = after.take(alive), memory.step + 1
         if len(alive):
-            found, left = [names[row] for row in alive], walks.take(alive)
+            found = [names[row] for row in alive]
             seen = 0 if screens is None else screens[alive]
-            memory.walks = memory.archive.add(left, memory.walks, found, search.spent(), seen)
+            memory.walks = memory.archive.add(memory.walks, found, search.spent(), seen)
         if screens is not None:
             memory.recent.extend(screens[rng.integers(count, size=_SCREENS)])
 

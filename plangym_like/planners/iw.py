@@ -370,8 +370,7 @@ class IW(WidthPlanner):
     of the RAM is 3". Each kept state has a new atom, so a search keeps at most as many states as
     there are atoms. States of equal depth are expanded in descending order of their return. The
     plan is the path with the highest discounted return; ties are broken at random. The plan leads
-    to a leaf of the tree. If rewards are negative, `Plan.curve` may therefore end with the higher
-    score of an earlier, shorter path.
+    to a leaf of the tree.
 
     In closed loop (`play`), `advance` keeps the subtree of the action that was taken. Its leaves
     are tested again, because they may be novel now that the states of other subtrees are gone.

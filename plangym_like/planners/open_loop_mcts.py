@@ -25,6 +25,12 @@ class OpenLoopMCTS(TreePlanner):
     represents a sequence of actions, which may lead to different states. Every descent steps its
     actions again from the root, and then random actions up to `horizon`.
 
+    Difference from the paper: after `advance`, the subtree of the action that was played is kept,
+    if the action led to the state (this is tested with one transition). The returns in it are those
+    of one action less, so the next trajectories are shorter by one action, too, and all returns
+    remain comparable. When a tree has lost half of the horizon, the next search begins with a new
+    one.
+
     This has advantages: memory does not grow with the size of states, a round is one
     `rollout_batch`, all returns end at the same step, and random steps need no chance nodes. But
     transitions above a leaf are stepped again in every descent, and actions do not depend on

@@ -51,6 +51,9 @@ class Planner(ABC):
     A planner only steps batches, so the environment's current state does not change. With the same
     seed and a budget in transitions, the plan is the same for any number of workers.
 
+    A search can be stopped and resumed: `save` writes it to a file, `load` reads it, and `resume`
+    continues it.
+
     To write a planner, implement `_search`. If it reuses results after `advance`, or if its
     searches can be saved, implement `_begin`, too.
 

@@ -35,6 +35,8 @@ class PUCT(TreePlanner):
       plus the discounted return after it. Mean returns are scaled to [0, 1] by their range so far,
       and are 0 where there was no visit, as in J. Schrittwieser et al., "Mastering Atari, Go, chess
       and shogi by planning with a learned model", 2020, equation 5.
+    - ``N(s)`` includes all descents of the round that reach the node.
+    - Subtrees that are known completely are searched again (unlike in `UCT`).
     - A round has up to `batch` descents, which the virtual loss keeps apart. It calls `step_batch`
       once and `evaluate` once. If several descents find the same leaf, only one counts.
     - With `rollout`, the value of a new state is the mean of the value from `evaluate` and the

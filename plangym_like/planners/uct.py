@@ -34,6 +34,11 @@ class UCT(TreePlanner):
       virtual loss of G. Chaslot, M. Winands and J. van den Herik, "Parallel Monte-Carlo tree
       search", 2008. A new node that several descents reach is stepped once, but each of them makes
       a rollout from it.
+    - The number of visits to a node, in the logarithm of the bounds, includes all descents of the
+      round that reach the node.
+    - A rollout ends after `rollout` actions. Deeper leaves therefore have longer horizons and, if
+      rewards are positive, larger returns.
+    - `explore` is 1 by default, less than in UCB1.
     - Mean returns are scaled to [0, 1] by their range so far, as in equation 5 of J. Schrittwieser
       et al., "Mastering Atari, Go, chess and shogi by planning with a learned model", 2020.
     - Without chance nodes, actions whose whole subtree is known are not tried again. Their best
@@ -42,7 +47,8 @@ class UCT(TreePlanner):
     States hold random generators. Without chance nodes, the search therefore uses the random
     numbers that the environment will draw next. With ``outcomes=K``, the search has chance nodes:
     each descent draws the outcomes of its actions with new seeds. Outcomes with equal observation,
-    reward and flags are one node. At most K outcomes of an action are distinguished. For actions
+    reward and flags are one node. At most K outcomes of an action are distinguished, and sampling
+    goes on when K are known, so that their frequencies become exact. For actions
     with many outcomes there is progressive widening (A. Couetoux et al., "Continuous upper
     confidence trees", 2011): with `widening` less than 1, most descents pass through known
     outcomes, which costs no transitions.

@@ -92,16 +92,17 @@ def test_cells_that_were_entered_often_are_drawn_less() -> None:
     names = [f"cell {index}" for index in range(4)]
     walks = archive.choose(4, np.zeros(4), rng)
     assert len(archive) == 0
-    archive.add(walks, walks, names, Spent())
+    archive.add(walks, names, Spent())
     assert list(archive.visits()) == names
     one = walks.take(np.array([0]))
     for _ in range(3):
-        archive.add(one, one, names[:1], Spent())
+        archive.add(one, names[:1], Spent())
     chosen = archive.choose(60_000, np.zeros(60_000), rng).cells
     counts = {name: int((chosen == row).sum()) for row, name in enumerate(["start", *names])}
-    # The weights are 1 / sqrt(3 + 1) for the first cell, and 1 for the four others.
+    # Four explorations have begun at the start, and three later ones came to the first cell.
+    weights = dict.fromkeys(names, 1.0) | {"start": 1 / np.sqrt(5), "cell 0": 0.5}
     for name, count in counts.items():
-        share = (0.5 if name == "cell 0" else 1.0) / 4.5
+        share = weights[name] / sum(weights.values())
         assert abs(count / 60_000 - share) < 5 * np.sqrt(share * (1 - share) / 60_000)
 
 
