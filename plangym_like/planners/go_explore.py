@@ -88,8 +88,7 @@ class Walks(NamedTuple):
 class CellArchive:
     """The best visit to each cell; row 0 is the first state, whose cell is not known.
 
-    States are kept as compressed differences from the first one, which takes few hundred bytes for
-    each of Atari.
+    States are kept as compressed differences from the first one: a few hundred bytes each on Atari.
 
     Parameters
     ----------

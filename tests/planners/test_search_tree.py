@@ -160,3 +160,31 @@ def test_outcomes_are_visited_as_often_as_they_are_drawn() -> None:
         if widening == 1.0:
             assert np.allclose(samples / fewest, chances, atol=0.04)
             assert tree["total"][0, 0] / 2000 == pytest.approx(chances @ [0, 1, 2], abs=0.05)
+
+
+def test_sampling_goes_on_when_all_outcomes_are_known() -> None:
+    rng, chances = np.random.default_rng(0), np.array([0.8, 0.2])
+    for outcomes in (2, 5):  # as many as there are, and more
+        tree = SearchTree(1, NO_STATE, outcomes=outcomes)
+
+        def draw(parents: Any, actions: Any, tree: SearchTree = tree) -> Any:
+            keys, ended = rng.choice(2, len(parents), p=chances), np.ones(len(parents), bool)
+            return tree.add_outcomes(parents, actions, keys, reward=1.0 * keys, ended=ended)
+
+        for _ in range(250):
+            paths = tree.descend(8, partial(tree_bounds, tree, rng, 1.0, 1.0), draw)
+            tree.back_up(paths, paths.parents, np.zeros(8), 1.0)
+        samples = tree["samples"][np.argsort(tree["key"][1:]) + 1]
+        assert samples.sum() == 2000
+        assert np.allclose(samples / 2000, chances, atol=0.04)
+
+
+def test_outcomes_beyond_the_limit_keep_the_proportions_of_the_others() -> None:
+    tree, rng = SearchTree(1, NO_STATE, outcomes=2), np.random.default_rng(0)
+    nodes = np.zeros(1, np.intp)
+    for key in [0, 0, 0, 1] * 50:
+        tree.add_outcomes(nodes, nodes, np.array([key]))
+    for key in rng.integers(2, 2**31, size=2000):
+        tree.add_outcomes(nodes, nodes, np.array([key]))
+    assert tree.size == 3 and tree["samples"][1:].sum() == 2200
+    assert tree["samples"][1] / 2200 == pytest.approx(0.75, abs=0.1)
