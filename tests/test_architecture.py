@@ -123,9 +123,8 @@ def test_every_planner_has_less_than_200_lines() -> None:
 
     public = [getattr(planners, name) for name in planners.__all__]
     kinds = [one for one in public if isinstance(one, type) and issubclass(one, planners.Planner)]
-    lengths = {
-        one: len(inspect.getsource(sys.modules[one.__module__]).splitlines()) for one in kinds
-    }
+    kinds.remove(planners.Planner)
+    lengths = {one: len(inspect.getsource(one).splitlines()) for one in kinds}
     assert [one for one, length in lengths.items() if length >= 200] == []
 
 

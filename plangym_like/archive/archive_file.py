@@ -30,6 +30,7 @@ from plangym_like.states import state_files
 from plangym_like.states.rows import StateFormat
 
 _MAGIC = b"PLSARCH1"
+_KIND = "an archive of states: give a file that StateArchive.save wrote"
 _ALIGNMENT = 64
 
 
@@ -38,10 +39,12 @@ def save(
     state_format: StateFormat,
     count: int,
     arrays: Mapping[str, Sequence[NDArray[Any]]],
+    magic: bytes = _MAGIC,
 ) -> None:
     """Write an archive of `count` nodes to a file; see `state_files.save`.
 
-    Each of `arrays` is given as a list of parts, which are written one after the other.
+    Each of `arrays` is given as a list of parts, which are written one after the other. Files of
+    another kind begin with another `magic`, 8 bytes.
     """
     described = [
         (name, parts[0].dtype.str, (sum(map(len, parts)), *parts[0].shape[1:]))
@@ -50,7 +53,7 @@ def save(
     header = {**state_files.describe(state_format, count), "arrays": described}
     text = json.dumps(header).encode()
     text += b" " * (-(state_files.START + len(text)) % _ALIGNMENT)
-    written: list[Any] = [_MAGIC, struct.pack("<Q", len(text)), text]
+    written: list[Any] = [magic, struct.pack("<Q", len(text)), text]
     for parts in arrays.values():
         written += [np.ascontiguousarray(part).reshape(-1).view(np.uint8).data for part in parts]
         written.append(bytes(-sum(part.nbytes for part in parts) % _ALIGNMENT))
@@ -58,15 +61,17 @@ def save(
 
 
 def load(
-    path: str | os.PathLike[str], state_format: StateFormat
+    path: str | os.PathLike[str],
+    state_format: StateFormat,
+    magic: bytes = _MAGIC,
+    told: str = _KIND,
 ) -> tuple[int, dict[str, NDArray[Any]]]:
-    """Return the number of nodes in a file, and the file's arrays by name.
+    """Return the number of nodes in a file, and the file's arrays by name; `told` names its kind.
 
     Writing to the arrays does not change the file. The whole file is read once, to verify its
     digest. The errors are listed in `StateArchive.load`.
     """
-    told = "an archive of states: give a file that StateArchive.save wrote"
-    content, count, text, start = state_files.map_file(path, _MAGIC, told, state_format)
+    content, count, text, start = state_files.map_file(path, magic, told, state_format)
     arrays, body = {}, len(content) - state_files.DIGEST_NBYTES
     state_files.verify_digest(path, content[body:], memoryview(content)[:body])
     try:

@@ -2,9 +2,11 @@
 
 With ``--steps N`` it plays N steps in closed loop: it plans again before every step, each time with
 the whole budget. Ctrl-C ends the search, or the episode, with the best plan so far; a second
-Ctrl-C ends the program at once. With ``--out`` it writes actions.json (the actions), plan.json
-(a file for Plan.load), curve.png and, if the environment can be drawn, plan.gif. Every plan is
-replayed; the exit status is 1 if the replay has a different score.
+Ctrl-C ends the program at once. With ``--checkpoint DIR`` the search is saved once a minute and at
+its end; ``--resume DIR`` continues it, even if the program was killed. With ``--out`` it writes
+actions.json (the actions), plan.json (a file for Plan.load), curve.png and, if the environment can
+be drawn, plan.gif. Every plan is replayed; the exit status is 1 if the replay has a different
+score.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import argparse
 import importlib.util
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +37,13 @@ from plangym_like.cli.arguments import (
     whole,
 )
 from plangym_like.cli.interrupts import Interrupts
-from plangym_like.cli.planner_classes import find_planner, kebab, make_planner
-from plangym_like.planners import Plan, play
+from plangym_like.cli.planner_classes import find_planner, found_options, kebab, make_planner
+from plangym_like.env import PlanEnv
+from plangym_like.planners import Plan, Planner, Progress, play
 from plangym_like.planners.progress_bar import ProgressBar
+
+# Files in the folder of a search: the id and seed of the command, and what `Planner.save` writes.
+_COMMAND, _SEARCH = "command.json", "search"
 
 
 def add_to(commands: Any) -> None:
@@ -70,6 +77,18 @@ def add_to(commands: Any) -> None:
         "--seed", type=whole, default=0, metavar="S", help="seed of the episode and the search (0)"
     )
     parser.add_argument(
+        "--checkpoint",
+        type=Path,
+        metavar="DIR",
+        help="a folder to save the search to, once a minute and at its end",
+    )
+    parser.add_argument(
+        "--resume",
+        type=Path,
+        metavar="DIR",
+        help="continue the search in this folder, with its planner, options, seed and limits",
+    )
+    parser.add_argument(
         "--out", type=Path, metavar="DIR", help="the folder to write results to (none)"
     )
     parser.add_argument(
@@ -90,30 +109,27 @@ def add_to(commands: Any) -> None:
 
 def run(chosen: argparse.Namespace) -> int:
     """Search for a plan, write the requested files, and print one line."""
-    if chosen.budget is None and chosen.seconds is None:
-        raise UsageError("plan needs --budget N (transitions) or --seconds S")
-    planner_class = find_planner(chosen.planner)
+    _check(chosen)
     draws = chosen.out is not None and not chosen.no_images
     if draws:
         images.require_images()
-    if chosen.out is not None:
-        try:
-            chosen.out.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(f"--out: {error}") from error
+    for name in ("out", "checkpoint"):
+        folder = getattr(chosen, name)
+        if folder is not None:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise UsageError(f"--{name}: {error}") from error
     with make_env(chosen.id, chosen.workers, **dict(chosen.set)) as env:
-        state = env.reset(seed=chosen.seed).state
-        planner = make_planner(planner_class, env, dict(chosen.option))
-        limits = {"budget": chosen.budget, "seconds": chosen.seconds, "seed": chosen.seed}
+        if chosen.resume is not None:
+            planner = _load(chosen, env)
+        else:
+            planner = make_planner(find_planner(chosen.planner), env, dict(chosen.option))
         has_bar = importlib.util.find_spec("tqdm") is not None
         with ProgressBar(planner.name, has_bar) as show, Interrupts() as interrupts:
-            limits["progress"] = interrupts.ending(show)
-            if chosen.steps is None:
-                plan = planner.plan(state, **limits)
-            else:
-                plan = play(planner, chosen.steps, state, **limits)
+            plan = _search(chosen, planner, interrupts.ending(show))
         replayed = plan.replay(env)
-    found = _found(chosen, kebab(planner_class.__name__), plan, replayed)
+    found = _found(chosen, kebab(planner.name), plan, replayed)
     found["interrupted"] = interrupts.came
     status = INTERRUPTED if interrupts.came else OK
     if replayed != plan.score:
@@ -125,6 +141,56 @@ def run(chosen: argparse.Namespace) -> int:
             status = FAILED
     print(json.dumps(found, default=str) if chosen.json else _line(found), flush=True)
     return status
+
+
+def _check(chosen: argparse.Namespace) -> None:
+    """Raise `UsageError` if arguments contradict each other or the folder to resume from."""
+    if chosen.resume is None and chosen.budget is None and chosen.seconds is None:
+        raise UsageError("plan needs --budget N (transitions) or --seconds S")
+    folder = chosen.checkpoint or chosen.resume
+    if folder is not None and chosen.steps is not None:
+        raise UsageError("--checkpoint and --resume are for one search, and not for --steps")
+    if chosen.resume is not None:
+        try:
+            saved = json.loads((chosen.resume / _COMMAND).read_text(encoding="utf-8"))
+            env_id, chosen.seed = saved["id"], saved["seed"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UsageError(f"--resume: there is no search in {chosen.resume}: {error}") from error
+        if env_id != chosen.id:
+            raise UsageError(f"--resume: the search in {chosen.resume} is in {env_id}")
+
+
+def _load(chosen: argparse.Namespace, env: PlanEnv) -> Planner:
+    """Return the planner in the folder to resume from."""
+    try:
+        return Planner.load(chosen.resume / _SEARCH, env, **found_options(dict(chosen.option)))
+    except OSError as error:
+        raise UsageError(
+            f"--resume: no search was saved in {chosen.resume} yet: {error}"
+        ) from error
+
+
+def _search(
+    chosen: argparse.Namespace, planner: Planner, progress: Callable[[Progress], object]
+) -> Plan:
+    """Begin or resume a search, and save it if a folder is given; or play an episode."""
+    limits = {"budget": chosen.budget, "seconds": chosen.seconds, "progress": progress}
+    folder = chosen.checkpoint or chosen.resume
+    path = None if folder is None else folder / _SEARCH
+    if chosen.resume is not None:
+        plan = planner.resume(**limits, checkpoint=path)
+    else:
+        limits["seed"] = chosen.seed
+        state = planner.env.reset(seed=chosen.seed).state
+        if chosen.steps is not None:
+            return play(planner, chosen.steps, state, **limits)
+        if folder is not None:
+            command = {"id": chosen.id, "seed": chosen.seed}
+            (folder / _COMMAND).write_text(json.dumps(command) + "\n", encoding="utf-8")
+        plan = planner.plan(state, **limits, checkpoint=path)
+    if path is not None:
+        planner.save(path)
+    return plan
 
 
 def _found(chosen: argparse.Namespace, planner: str, plan: Plan, replayed: float) -> dict[str, Any]:

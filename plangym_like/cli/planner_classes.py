@@ -77,11 +77,16 @@ def make_planner(planner_class: type[Planner], env: PlanEnv, options: dict[str, 
     unknown = sorted(options.keys() - known.keys())
     if unknown:
         raise UsageError(f"{name} has no option {unknown[0]!r}; it has {', '.join(known)}")
-    options = {one: _found(one, value) for one, value in options.items()}
+    options = found_options(options)
     missing = [one for one, default in known.items() if default is ... and one not in options]
     if missing:
         raise UsageError(f"{name} needs --option {missing[0]}=VALUE")
     return planner_class(env, **options)
+
+
+def found_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Return options of a planner in which values of the form ``module:callable`` are imported."""
+    return {name: _found(name, value) for name, value in options.items()}
 
 
 def _found(name: str, value: Any) -> Any:

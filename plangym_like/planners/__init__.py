@@ -1,4 +1,4 @@
-"""Search algorithms, each in its own file, built on the public API of the package.
+"""Search algorithms, built on the public API of the package.
 
 >>> import plangym_like
 >>> from plangym_like import planners
@@ -9,26 +9,25 @@
 1000
 """
 
-from plangym_like.planners.a_star import AStar
 from plangym_like.planners.beam_search import BeamSearch
-from plangym_like.planners.best_first import BestFirst
-from plangym_like.planners.cell_archive import Visit
-from plangym_like.planners.cells import ObservationCells, position_cells
-from plangym_like.planners.cem import CEM
+from plangym_like.planners.best_first import AStar, BestFirst
+from plangym_like.planners.cells import (
+    DynamicScreenCells,
+    ObservationCells,
+    ScreenCells,
+    position_cells,
+)
 from plangym_like.planners.features import tile_colors
 from plangym_like.planners.fractal_monte_carlo import FractalMonteCarlo
-from plangym_like.planners.go_explore import GoExplore
-from plangym_like.planners.icem import ICEM
-from plangym_like.planners.iw import IW
-from plangym_like.planners.mppi import MPPI
+from plangym_like.planners.gaussian_plans import CEM, ICEM, MPPI
+from plangym_like.planners.go_explore import GoExplore, Visit
+from plangym_like.planners.iw import IW, RolloutIW
 from plangym_like.planners.open_loop_mcts import OpenLoopMCTS
 from plangym_like.planners.plan import Plan, Spent
 from plangym_like.planners.planner import Planner
 from plangym_like.planners.play import play
 from plangym_like.planners.puct import PUCT
 from plangym_like.planners.random_shooting import RandomShooting
-from plangym_like.planners.rollout_iw import RolloutIW
-from plangym_like.planners.screen_cells import DynamicScreenCells, ScreenCells
 from plangym_like.planners.search import Progress, Search
 from plangym_like.planners.uct import UCT
 

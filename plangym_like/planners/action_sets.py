@@ -55,6 +55,18 @@ def all_actions(env: PlanEnv, planner: str) -> NDArray[Any]:
     return actions.reshape(-1, *(space.shape or ()))
 
 
+def index_of(actions: NDArray[Any], action: Any) -> int:
+    """Return the first place of `action` among `actions` ``(A, *action_shape)``; -1 if it is not.
+
+    Examples
+    --------
+    >>> index_of(np.array([[0, 1], [1, 0]]), [1, 0])
+    1
+    """
+    same = (actions == np.asarray(action)).reshape(len(actions), -1).all(axis=1)
+    return int(same.argmax()) if same.any() else -1
+
+
 def bounds(env: PlanEnv, planner: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the lowest and the highest action of a bounded box, each ``(*action_shape)``.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,9 +14,10 @@ from numpy.typing import NDArray
 from plangym_like.env import PlanEnv
 from plangym_like.errors import InputError
 from plangym_like.planners.action_sets import ActionSampler, all_actions
-from plangym_like.planners.lineage import ROOT, BestNode, Lineage
+from plangym_like.planners.checkpoint import stored
+from plangym_like.planners.nodes import ROOT, Ints, Lineage
 from plangym_like.planners.plan import Plan
-from plangym_like.planners.planner import Planner
+from plangym_like.planners.planner import Kept, Planner
 from plangym_like.planners.search import Search
 from plangym_like.planners.search_options import digests, make_key
 from plangym_like.results import BatchTransition
@@ -23,12 +25,49 @@ from plangym_like.states.rows import Row
 from plangym_like.support.arguments import as_count
 
 
+@stored
 class _Beam(NamedTuple):
     """The states that are kept at one depth: their rows, scores and nodes in the lineage."""
 
     states: NDArray[np.uint8]
     scores: NDArray[np.float64]
-    nodes: NDArray[np.int64]
+    nodes: Ints
+
+    @classmethod
+    def at(cls, state: Row) -> _Beam:
+        """Return a beam of one state, the root."""
+        return cls(np.array(state)[None], np.zeros(1), np.array([ROOT]))
+
+
+@stored
+@dataclass
+class _Memory:
+    """The state of a search.
+
+    Attributes
+    ----------
+    lineage : Lineage
+    width, depth : int
+        The width of the current search, and the depth of `beam`.
+    beam : _Beam
+    known : dict
+        The best score at which each key was in the beam.
+    leaf : int
+        The node of the best state of the last depth.
+    complete : bool
+        Whether the width has not limited the current search.
+    exhausted : bool
+        Whether it did not limit the last one, so that a wider beam would find nothing new.
+    """
+
+    lineage: Lineage
+    width: int
+    beam: _Beam
+    depth: int = 0
+    known: dict[Hashable, float] = field(default_factory=dict)
+    leaf: int = ROOT
+    complete: bool = True
+    exhausted: bool = False
 
 
 class BeamSearch(Planner):
@@ -39,8 +78,9 @@ class BeamSearch(Planner):
     dropped if it was in the beam before with a score at least as high.
 
     When the beam has reached `depth`, or has no more states, the search begins again with twice the
-    width, as in W. Zhang, "Complete anytime beam search", AAAI 1998. It ends when the budget is
-    spent, or when the width did not limit the search, so that a wider beam would find nothing new.
+    width, as in W. Zhang, "Complete anytime beam search", AAAI 1998. If the budget is too small for
+    a whole beam, only its best states are expanded. The search ends when the budget is spent, or
+    when the width did not limit the search, so that a wider beam would find nothing new.
 
     An episode counts as a plan if it has ended, has reached `depth`, or has a score greater than 0.
 
@@ -98,34 +138,45 @@ class BeamSearch(Planner):
         self._sample = ActionSampler(env, self.name) if is_box else None
         self._all = None if is_box else all_actions(env, self.name)
 
+    def _begin(self, state: Row, search: Search, kept: Kept | None) -> _Memory:
+        return _Memory(Lineage(self.env), self.width, _Beam.at(state))
+
     def _search(self, state: Row, search: Search) -> Plan:
-        lineage, best, width = Lineage(self.env), BestNode(), self.width
-        leaf, exhausted, has_budget = ROOT, False, True
-        while has_budget and not exhausted:
-            beam = _Beam(np.array(state)[None], np.zeros(1), np.array([ROOT]))
-            known, depth, exhausted = dict[Hashable, float](), 0, True
-            while len(beam.nodes) and depth != self.depth:
-                parents, actions = self._branches(len(beam.nodes), search.rng)
-                has_budget = search.has(len(actions))
-                if not has_budget:
-                    break
-                depth += 1
-                step = search.step_batch(actions, beam.states[parents], self.dt)
-                scores = beam.scores[parents] + step.rewards
-                nodes = lineage.add(beam.nodes[parents], actions, self.dt, step.rewards)
-                over = step.terminateds | step.truncateds
-                best.update(nodes, scores, over, depth == self.depth)
-                search.report(best.score, f"width {width:,}, depth {depth:,}")
-                order = self._ranking(step, scores, search.rng)
-                leaf = int(nodes[order[0]])
-                keys = digests(self.key(step.obs, step.infos, step.states), len(nodes))
-                rows, are_all = _first_visits(keys, scores, order[~over[order]], known, width)
-                exhausted = exhausted and are_all and self._all is not None
-                beam = _Beam(step.states[rows], scores[rows], nodes[rows])
-            width = min(2 * width, sys.maxsize)  # larger batches are impossible
-        node = leaf if best.node == ROOT else best.node
-        taken, dt, rewards = lineage.path(node)
+        memory: _Memory = search.memory
+        branches = self.branches if self._all is None else len(self._all)
+        while True:
+            if not len(memory.beam.nodes) or memory.depth == self.depth:
+                memory.exhausted = memory.complete
+                memory.width = min(2 * memory.width, sys.maxsize)  # larger ones are impossible
+                memory.beam, memory.known = _Beam.at(state), {}
+                memory.depth, memory.complete = 0, True
+            fit = search.fit(len(memory.beam.nodes), branches)
+            if not search.has(fit * branches) or memory.exhausted:
+                break
+            self._expand(memory, search, fit)
+        best = search.best
+        node = memory.leaf if best.found is None else best.found
+        taken, dt, rewards = memory.lineage.moves(node)
         return search.plan(state, taken, rewards, dt, ended=best.ended)
+
+    def _expand(self, memory: _Memory, search: Search, count: int) -> None:
+        """Step all actions of the first `count` states of the beam, and choose the next beam."""
+        beam, memory.depth = memory.beam, memory.depth + 1
+        memory.complete = memory.complete and count == len(beam.nodes)
+        parents, actions = self._branches(count, search.rng)
+        step = search.step_batch(actions, beam.states[parents], self.dt)
+        scores = beam.scores[parents] + step.rewards
+        nodes = memory.lineage.record(beam.nodes[parents], actions, self.dt, step.rewards)
+        over = step.terminateds | step.truncateds
+        search.keep_episode(nodes, scores, over, memory.depth == self.depth)
+        search.report(search.best.score, f"width {memory.width:,}, depth {memory.depth:,}")
+        order = self._ranking(step, scores, search.rng)
+        memory.leaf = int(nodes[order[0]])
+        keys = digests(self.key(step.obs, step.infos, step.states), len(nodes))
+        alive = order[~over[order]]
+        rows, are_all = _first_visits(keys, scores, alive, memory.known, memory.width)
+        memory.complete = memory.complete and are_all and self._all is not None
+        memory.beam = _Beam(step.states[rows], scores[rows], nodes[rows])
 
     def _branches(
         self, count: int, rng: np.random.Generator

@@ -1,24 +1,177 @@
-"""Best-first search: expand the most promising states first, until a plan is proven optimal."""
+"""Best-first search and A*: expand the most promising states, until a plan is proven optimal."""
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from plangym_like.env import PlanEnv
 from plangym_like.planners import search_options as options
 from plangym_like.planners.action_sets import all_actions
+from plangym_like.planners.checkpoint import stored
 from plangym_like.planners.plan import Plan
-from plangym_like.planners.planner import Planner
+from plangym_like.planners.planner import Kept, Planner
 from plangym_like.planners.search import Search
-from plangym_like.planners.search_graph import SearchGraph
 from plangym_like.results import BatchTransition
 from plangym_like.states.rows import Row
 from plangym_like.support.arguments import as_count
+
+
+@stored
+class SearchGraph:
+    """Nodes that record a cheapest known path to each key. Node 0 is the root.
+
+    A cheaper path to a known key adds a new node, so a node's path never changes.
+
+    Parameters
+    ----------
+    state : row
+    key : hashable, optional
+        The key of the root; None if it is not known.
+
+    Attributes
+    ----------
+    costs, rewards : list of float
+        Each node's cost from the root, and the reward of the action that leads to the node.
+    actions : list of int
+    ended : list of bool
+    goal : int, optional
+        The node of the cheapest goal; None if there is none.
+    best_cost : float
+        The cost of the cheapest goal; infinite if there is none.
+    duplicates : int
+        How many transitions led to a key that had been reached at the same cost or less.
+    """
+
+    def __init__(self, state: Row, key: Any) -> None:
+        self.costs, self.rewards, self.actions, self.ended = [0.0], [0.0], [-1], [False]
+        self._parents = [-1]
+        self._keys = [key]
+        self._nodes = {} if key is None else {key: 0}
+        self._rows = {0: np.array(state)}
+        self.goal: int | None = None
+        self.best_cost = math.inf
+        self.duplicates = 0
+        # The best node while no goal is found: heuristic value, negated score and node number.
+        self._nearest = (math.inf, math.inf, 0)
+        self._scores = [0.0]
+
+    def add(
+        self, parents: list[int], keys: list[Any], states: Row, *columns: NDArray[Any]
+    ) -> Iterator[tuple[int, float]]:
+        """Add transitions in order; yield each new node that may lead to a cheaper goal.
+
+        Parameters
+        ----------
+        parents, keys : list
+        states : rows
+        *columns : array
+            The actions, rewards, costs and heuristic values, and two flags: whether transitions
+            reach a goal, and whether they end the episode.
+
+        Yields
+        ------
+        node : int
+        heuristic : float
+        """
+        for row, values in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
+            if self._add(parents[row], keys[row], states[row], *values):
+                yield len(self.costs) - 1, values[3]
+
+    def _add(
+        self,
+        parent: int,
+        key: Any,
+        state: Row,
+        action: int,
+        reward: float,
+        cost: float,
+        heuristic: float,
+        is_goal: bool,
+        ended: bool,
+    ) -> bool:
+        cost += self.costs[parent]
+        known = self._nodes.get(key)
+        is_known = not ended and known is not None and self.costs[known] <= cost
+        leads_nowhere = not is_goal and (ended or is_known)
+        self.duplicates += is_known and not is_goal
+        if leads_nowhere and self._nearest[2]:
+            return False
+        node = len(self.costs)
+        score = self._scores[parent] + reward
+        self._nearest = min(self._nearest, (math.inf if leads_nowhere else heuristic, -score, node))
+        self.costs.append(cost)
+        self.rewards.append(reward)
+        self.actions.append(action)
+        self.ended.append(ended)
+        self._parents.append(parent)
+        self._keys.append(key)
+        self._scores.append(score)
+        if is_goal:
+            if cost < self.best_cost:
+                self.goal, self.best_cost = node, cost
+            return False
+        if leads_nowhere:
+            return False
+        self._nodes[key] = node
+        if known is not None:
+            self._rows.pop(known, None)
+        if not cost + heuristic < self.best_cost:
+            return False
+        self._rows[node] = np.array(state)
+        return True
+
+    def is_open(self, node: int, heuristic: float) -> bool:
+        """Return whether a node must still be expanded because it may lead to a cheaper goal."""
+        return node in self._rows and self.costs[node] + heuristic < self.best_cost
+
+    def take(self, node: int) -> Row:
+        """Remove and return the state of a node that is about to be expanded."""
+        return self._rows.pop(node)
+
+    @property
+    def best(self) -> int:
+        """The cheapest goal; without one, the node with the lowest heuristic value."""
+        return self._nearest[2] if self.goal is None else self.goal
+
+    def path(self, node: int) -> list[int]:
+        """Return the nodes of the path from the root to a node, without the root."""
+        path = []
+        while node:
+            path.append(node)
+            node = self._parents[node]
+        return path[::-1]
+
+    def score(self, node: int) -> float:
+        """Return the sum of the rewards on the path to a node."""
+        return math.fsum(self.rewards[one] for one in self.path(node))
+
+
+@stored
+@dataclass
+class _Memory:
+    """The state of a search.
+
+    Attributes
+    ----------
+    graph : SearchGraph
+    queue : list of tuple
+        A heap of the states to expand: the priority, heuristic value and node of each.
+    expanded : int
+    plan : tuple, optional
+        The actions, rewards, end and info of an optimal plan, once there is one.
+    """
+
+    graph: SearchGraph
+    queue: list[tuple[float, float, int]] = field(default_factory=lambda: [(0.0, 0.0, 0)])
+    expanded: int = 0
+    plan: tuple[NDArray[Any], NDArray[np.float64], bool, dict[str, Any]] | None = None
 
 
 class BestFirst(Planner):
@@ -103,48 +256,42 @@ class BestFirst(Planner):
         self.cost, self.key = options.make_cost(cost), options.make_key(key)
         self._knows_root = key == "state"
         self.batch, self.dt = as_count("batch", batch), as_count("dt", dt)
-        self._last: Plan | None = None
-        self._rest: Plan | None = None
-
-    def advance(self) -> None:
-        """If the last plan is optimal, keep its remaining actions for the next search."""
-        self._rest, self._last = self._last, None
 
     def _priority(self, cost: float, heuristic: float) -> float:
         return heuristic
 
-    def _search(self, state: Row, search: Search) -> Plan:
-        rest, self._rest = self._rest, None
-        plan = self._rest_of(rest, state, search) if rest is not None else None
-        if plan is None:
-            plan = self._find(state, search)
-        self._last = plan if plan.info["optimal"] and len(plan) > 1 else None
-        return plan
-
-    def _rest_of(self, last: Plan, state: Row, search: Search) -> Plan | None:
-        """Return `last` without its first action if that action leads to `state`, else ``None``.
-
-        Return ``None``, too, if the budget is too small to test this and then search again.
-        """
-        if search.remaining is not None and search.remaining <= len(self.actions):
-            return None  # a new search may need the whole budget
-        step = search.step_batch(last.actions[:1], last.state[None], self.dt)
-        if not np.array_equal(step.states[0], state):
-            return None
-        search.report(math.fsum(last.rewards[1:]))
-        left = last.info["cost"] - float(self.cost(step)[0])
-        info = {**last.info, "cost": left, "bound": left}
-        return search.plan(
-            state, last.actions[1:], last.rewards[1:], self.dt, ended=last.ended, **info
-        )
-
-    def _find(self, state: Row, search: Search) -> Plan:
-        num_actions = len(self.actions)
+    def _begin(self, state: Row, search: Search, kept: Kept | None) -> _Memory:
+        """Keep the rest of an optimal plan whose first action was played, and led to `state`."""
         root_key = options.digests(state[None], 1)[0] if self._knows_root else None
-        graph = SearchGraph(state, root_key)
-        # States to expand: the priority, heuristic value and node of each.
-        queue = [(0.0, 0.0, 0)]
-        expanded = 0
+        memory = _Memory(SearchGraph(state, root_key))
+        if kept is not None and kept.memory.plan is not None and len(kept.memory.plan[0]) > 1:
+            actions, rewards, ended, info = kept.memory.plan
+            reserve = len(self.actions)  # a new search may need the rest of the budget
+            if np.array_equal(actions[0], kept.action) and search.affords(1 + reserve):
+                step = search.step_batch(actions[:1], kept.state[None], self.dt)
+                if np.array_equal(step.states[0], state):
+                    left = info["cost"] - float(self.cost(step)[0])
+                    info = {**info, "cost": left, "bound": left}
+                    memory.plan = actions[1:], rewards[1:], ended, info
+        return memory
+
+    def _search(self, state: Row, search: Search) -> Plan:
+        memory: _Memory = search.memory
+        if memory.plan is None:
+            self._find(memory, search)
+            found = self._found(memory)
+            if found[3]["optimal"]:
+                memory.plan = found
+        else:
+            search.has(0)
+            found = memory.plan
+        actions, rewards, ended, info = found
+        search.report(math.fsum(rewards), f"{len(memory.graph.costs):,} states")
+        return search.plan(state, actions, rewards, self.dt, ended=ended, **info)
+
+    def _find(self, memory: _Memory, search: Search) -> None:
+        """Expand states until none is left, or the budget is spent."""
+        num_actions, graph, queue = len(self.actions), memory.graph, memory.queue
         while True:
             fit = search.fit(self.batch, num_actions)
             chosen: list[tuple[float, float, int]] = []
@@ -152,12 +299,14 @@ class BestFirst(Planner):
                 entry = heapq.heappop(queue)
                 if graph.is_open(entry[2], entry[1]):
                     chosen.append(entry)
-            if not chosen:
-                break
-            if not search.has(len(chosen) * num_actions) and expanded:
-                queue += chosen
-                break
-            expanded += len(chosen)
+            for entry in chosen:
+                heapq.heappush(queue, entry)  # the search may be saved here
+            goes_on = search.has(len(chosen) * num_actions) or not memory.expanded
+            if not chosen or not goes_on:
+                return
+            for _ in chosen:
+                heapq.heappop(queue)
+            memory.expanded += len(chosen)
             parents = [node for _, _, node in chosen for _ in self.actions]
             actions = np.tile(np.arange(num_actions), len(chosen))
             rows = np.repeat([graph.take(node) for _, _, node in chosen], num_actions, axis=0)
@@ -171,23 +320,57 @@ class BestFirst(Planner):
                 heapq.heappush(queue, (priority, value, node))
             if graph.goal is not None:
                 search.report(graph.score(graph.goal), f"{len(graph.costs):,} states")
-        left = [graph.costs[node] + h for _, h, node in queue if graph.is_open(node, h)]
-        bound = min([graph.best_cost, *left])
-        node = graph.best
-        search.report(graph.score(node), f"{len(graph.costs):,} states")
-        path = graph.path(node)
-        return search.plan(
-            state,
-            self.actions[[graph.actions[one] for one in path]],
-            [graph.rewards[one] for one in path],
-            self.dt,
-            ended=graph.ended[node],
-            solved=graph.goal is not None,
-            optimal=graph.goal is not None and not left,
-            cost=graph.costs[node],
-            bound=bound,
-            exhausted=not left,
-            expanded=expanded,
-            generated=expanded * num_actions,
-            duplicates=graph.duplicates,
-        )
+
+    def _found(
+        self, memory: _Memory
+    ) -> tuple[NDArray[Any], NDArray[np.float64], bool, dict[str, Any]]:
+        """Return the actions, rewards, end and info of the best plan."""
+        graph = memory.graph
+        left = [graph.costs[node] + h for _, h, node in memory.queue if graph.is_open(node, h)]
+        path = graph.path(graph.best)
+        info = {
+            "solved": graph.goal is not None,
+            "optimal": graph.goal is not None and not left,
+            "cost": graph.costs[graph.best],
+            "bound": min([graph.best_cost, *left]),
+            "exhausted": not left,
+            "expanded": memory.expanded,
+            "generated": memory.expanded * len(self.actions),
+            "duplicates": graph.duplicates,
+        }
+        actions = self.actions[[graph.actions[one] for one in path]]
+        rewards = np.array([graph.rewards[one] for one in path])
+        return actions, rewards, graph.ended[graph.best], info
+
+
+class AStar(BestFirst):
+    """A*: expand the state with the lowest sum of its cost so far and its heuristic value.
+
+    P. E. Hart, N. J. Nilsson and B. Raphael, "A formal basis for the heuristic determination of
+    minimum cost paths", IEEE Transactions on Systems Science and Cybernetics 4(2), 1968, section
+    II. If several states have the same sum, the one with the lowest heuristic value is expanded
+    first. Without a heuristic, this is Dijkstra's algorithm. States that are reached again at less
+    cost are expanded again. The heuristic must not exceed the true cost, but need not be
+    consistent.
+
+    Difference from the paper: the best `batch` states are expanded at once. Each batch may
+    therefore include up to ``batch - 1`` states that the paper's algorithm would not expand. The
+    search ends when all states left to expand have a sum of at least the cost of the best goal
+    found so far. (The paper's search ends when a goal is chosen for expansion, which is the same
+    condition.)
+
+    See `BestFirst` for the parameters, including `key`.
+
+    Examples
+    --------
+    >>> import plangym_like
+    >>> from plangym_like.planners import AStar
+    >>> env = plangym_like.make("Taxi-v4")
+    >>> state, obs, info = env.reset(seed=0)
+    >>> plan = AStar(env, key="obs").plan(state, budget=10_000)
+    >>> plan.info["optimal"], len(plan), plan.score
+    (True, 15, 6.0)
+    """
+
+    def _priority(self, cost: float, heuristic: float) -> float:
+        return cost + heuristic

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.env import PlanEnv
 from plangym_like.planners.action_sets import ActionSampler
-from plangym_like.planners.lineage import ROOT, BestNode, Lineage
-from plangym_like.planners.observation_vectors import as_vectors, check_vectors, ranges
+from plangym_like.planners.checkpoint import stored
+from plangym_like.planners.features import as_vectors, check_vectors, ranges
+from plangym_like.planners.nodes import ROOT, Ints, Lineage
 from plangym_like.planners.plan import Plan
-from plangym_like.planners.planner import Planner
+from plangym_like.planners.planner import Kept, Planner
 from plangym_like.planners.search import Search
-from plangym_like.planners.swarm import Swarm, dead_walkers
+from plangym_like.results import BatchTransition
 from plangym_like.states.rows import Row
 from plangym_like.support.arguments import as_count, as_number
 
@@ -22,6 +25,104 @@ _CAMP_EVERY = 8  # moves from one saved swarm to the next
 _CAMPS = 128  # saved swarms that are kept
 _SETBACKS = 6  # failures in which the swarm goes back; after them, it continues with one life less
 _MOST = 8  # after going back, a swarm has at most this multiple of `walkers`
+
+
+@stored
+class Swarm(NamedTuple):
+    """N walkers, as arrays; `nodes` are nodes of the `Lineage`.
+
+    `lives` is one number for all: a walker that has fewer lives after a step is dead.
+    """
+
+    states: NDArray[np.uint8]
+    obs: NDArray[np.float64]
+    scores: NDArray[np.float64]
+    frames: NDArray[np.int64]
+    nodes: Ints
+    lives: float
+
+    @classmethod
+    def at(cls, state: Row, size: int) -> Swarm:
+        """Return `size` walkers at the root, where observations and lives are not known."""
+        states, zeros = np.repeat(np.asarray(state)[None], size, axis=0), np.zeros(size)
+        return cls(states, zeros[:, None], zeros, zeros.astype(int), np.full(size, ROOT), -np.inf)
+
+    def take(self, rows: NDArray[np.int64]) -> Swarm:
+        """Return the walkers in these rows; a row may occur more than once."""
+        states, obs, scores, frames, nodes, lives = self
+        return Swarm(states[rows], obs[rows], scores[rows], frames[rows], nodes[rows], lives)
+
+    def some(self, count: int, rng: np.random.Generator) -> Swarm:
+        """Return at most `count` walkers: the one with the best score, and random ones."""
+        if len(self.scores) <= count:
+            return self
+        rows = rng.permutation(len(self.scores))[:count]
+        rows[0] = np.argmax(self.scores)
+        return self.take(rows)
+
+
+def dead_walkers(step: BatchTransition, lives: float) -> tuple[NDArray[np.bool_], float]:
+    """Return which rows ``(N,)`` are dead, and the largest number of lives so far.
+
+    A row is dead if its episode has ended, or if it has fewer lives than `lives`, the largest
+    number before this step. If the lives of some rows are not known, lives are ignored.
+    """
+    over = step.terminateds | step.truncateds
+    if not step.infos.mask("lives").all():
+        return over, lives
+    have = step.infos["lives"]
+    return over | (have < lives), max(lives, float(have.max()))
+
+
+@stored
+@dataclass
+class _Memory:
+    """The state of a search.
+
+    Attributes
+    ----------
+    lineage : Lineage
+    size : int
+        The number of walkers to begin with.
+    start, swarm : Swarm
+        The first swarm and the current one.
+    camps : deque of Swarm
+        Earlier swarms to go back to.
+    leader, frames : int
+        The node of the best walker, and its number of frames.
+    record : float
+        The highest score since the last new episode.
+    setbacks, moves : int
+        The numbers of failures since then, and of moves since the last of them.
+    """
+
+    lineage: Lineage
+    size: int
+    start: Swarm
+    swarm: Swarm
+    camps: deque[Swarm]
+    leader: int = ROOT
+    frames: int = 0
+    record: float = -np.inf
+    setbacks: int = 0
+    moves: int = 0
+
+    def start_again(self) -> None:
+        """Start another episode, with the first swarm."""
+        self.swarm, self.setbacks, self.record, self.moves = self.start, 0, -np.inf, 0
+        self.camps = deque([self.start], maxlen=_CAMPS)
+
+    def go_back(self) -> None:
+        """Continue from an earlier swarm.
+
+        Consecutive failures alternately add walkers and go back further.
+        """
+        for _ in range(min(2 ** ((self.setbacks + 1) // 2), len(self.camps))):
+            self.swarm = self.camps.pop()
+        self.camps.append(self.swarm)
+        self.setbacks, self.moves = min(self.setbacks + 1, 30), 0
+        rows = np.arange(self.size * min(2 ** ((self.setbacks + 1) // 2), _MOST))
+        self.swarm = self.swarm.take(rows % len(self.swarm.scores))
 
 
 class FractalMonteCarlo(Planner):
@@ -93,58 +194,60 @@ class FractalMonteCarlo(Planner):
         check_vectors(env.observation_space, self.name)
         self._ranges = ranges(env.observation_space)
 
-    def _search(self, state: Row, search: Search) -> Plan:
+    def _begin(self, state: Row, search: Search, kept: Kept | None) -> _Memory:
         size = search.fit(self.walkers)
-        lineage, rng = Lineage(self.env), search.rng
-        start = swarm = Swarm.at(state, size)
-        camps = deque([start], maxlen=_CAMPS)
-        best, leader, frames = BestNode(), ROOT, 0
-        record, setbacks, moves = -np.inf, 0, 0
-        while search.has(len(swarm.scores)):
-            if moves and moves % _CAMP_EVERY == 0:
-                camps.append(swarm.some(size, rng))
-            moves += 1
-            count = len(swarm.scores)
-            actions, dt = self._sample(rng, count), rng.integers(1, self.hold + 1, count)
-            step = search.step_batch(actions, swarm.states, dt)
+        start = Swarm.at(state, size)
+        return _Memory(Lineage(self.env), size, start, start, deque([start], maxlen=_CAMPS))
+
+    def _search(self, state: Row, search: Search) -> Plan:
+        memory: _Memory = search.memory
+        while search.has(len(memory.swarm.scores)):
+            if memory.moves and memory.moves % _CAMP_EVERY == 0:
+                memory.camps.append(memory.swarm.some(memory.size, search.rng))
+            memory.moves += 1
+            step, dead = self._move(memory, search)
             over = step.terminateds | step.truncateds
-            dead, lives = dead_walkers(step, swarm.lives)
-            swarm = Swarm(
-                step.states,
-                as_vectors(step.obs),
-                swarm.scores + step.rewards,
-                swarm.frames + step.infos["n_step"],
-                lineage.add(swarm.nodes, actions, dt, step.rewards),
-                lives,
-            )
-            row = best.update(swarm.nodes, swarm.scores, over)
-            if best.node == ROOT:
-                row = int(np.argmax(swarm.scores))
-            if row is not None:
-                leader, frames = int(swarm.nodes[row]), int(swarm.frames[row])
-            search.report(best.score, f"episode of {frames:,} frames")
-            if dead.all() and setbacks >= _SETBACKS and not over.all():
+            search.report(search.best.score, f"episode of {memory.frames:,} frames")
+            if dead.all() and memory.setbacks >= _SETBACKS and not over.all():
                 # Going back has not helped: continue with one life less.
-                swarm = swarm._replace(lives=float(step.infos["lives"][~over].max()))
-                dead = over | (step.infos["lives"] < swarm.lives)
+                lives = float(step.infos["lives"][~over].max())
+                memory.swarm = memory.swarm._replace(lives=lives)
+                dead = over | (step.infos["lives"] < lives)
             if not dead.all():
-                swarm = swarm.take(self._copies(swarm, dead, rng))
-                if np.max(swarm.scores) > record:
-                    record, setbacks = np.max(swarm.scores), 0
-                    swarm = swarm.some(size, rng)
-            elif step.truncateds.any():  # an episode has reached its limit: start another one
-                swarm, setbacks, record, moves = start, 0, -np.inf, 0
-                camps = deque([start], maxlen=_CAMPS)
+                swarm = memory.swarm.take(self._copies(memory.swarm, dead, search.rng))
+                if np.max(swarm.scores) > memory.record:
+                    memory.record, memory.setbacks = float(np.max(swarm.scores)), 0
+                    swarm = swarm.some(memory.size, search.rng)
+                memory.swarm = swarm
+            elif step.truncateds.any():  # an episode has reached its limit
+                memory.start_again()
             else:
-                # Consecutive failures alternately add walkers and go back further.
-                for _ in range(min(2 ** ((setbacks + 1) // 2), len(camps))):
-                    swarm = camps.pop()
-                camps.append(swarm)
-                setbacks, moves = min(setbacks + 1, 30), 0
-                rows = np.arange(size * min(2 ** ((setbacks + 1) // 2), _MOST))
-                swarm = swarm.take(rows % len(swarm.scores))
-        actions, dt, rewards = lineage.path(leader)
-        return search.plan(state, actions, rewards, dt, ended=best.ended, frames=frames)
+                memory.go_back()
+        actions, dt, rewards = memory.lineage.moves(memory.leader)
+        frames = memory.frames
+        return search.plan(state, actions, rewards, dt, ended=search.best.ended, frames=frames)
+
+    def _move(self, memory: _Memory, search: Search) -> tuple[BatchTransition, NDArray[np.bool_]]:
+        """Let all walkers take an action; return the step, and which of them are dead."""
+        swarm, rng = memory.swarm, search.rng
+        count = len(swarm.scores)
+        actions, dt = self._sample(rng, count), rng.integers(1, self.hold + 1, count)
+        step = search.step_batch(actions, swarm.states, dt)
+        dead, lives = dead_walkers(step, swarm.lives)
+        memory.swarm = swarm = Swarm(
+            step.states,
+            as_vectors(step.obs),
+            swarm.scores + step.rewards,
+            swarm.frames + step.infos["n_step"],
+            memory.lineage.record(swarm.nodes, actions, dt, step.rewards),
+            lives,
+        )
+        row = search.keep_episode(swarm.nodes, swarm.scores, step.terminateds | step.truncateds)
+        if search.best.found is None:
+            row = int(np.argmax(swarm.scores))
+        if row is not None:
+            memory.leader, memory.frames = int(swarm.nodes[row]), int(swarm.frames[row])
+        return step, dead
 
     def _copies(
         self, swarm: Swarm, dead: NDArray[np.bool_], rng: np.random.Generator

@@ -1,19 +1,66 @@
-"""The base class of planners that draw normally distributed plans, and its helpers."""
+"""Planners that draw normally distributed plans: CEM, iCEM and MPPI.
+
+- `GaussianPlanner`: the base class
+- `Candidates`: plans that a search rolls out from its first state
+"""
 
 from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.env import PlanEnv
+from plangym_like.errors import InputError
 from plangym_like.planners.action_sets import bounds
-from plangym_like.planners.planner import Planner
+from plangym_like.planners.checkpoint import stored
+from plangym_like.planners.nodes import Floats
+from plangym_like.planners.plan import Plan
+from plangym_like.planners.planner import Kept, Planner
+from plangym_like.planners.search import Search, lengths
+from plangym_like.states.rows import Row
 from plangym_like.support.arguments import as_count, as_number
-
-Floats = NDArray[np.float64]
 
 # With a larger exponent, noise is almost constant; with a much larger one, powers overflow.
 _LARGEST_BETA = 10.0
+# CEM and iCEM end when no standard deviation exceeds this fraction of its initial value.
+_CONVERGED = 1e-3
+# Batches of these planners become smaller if the budget would otherwise allow for fewer iterations.
+_CEM_ITERATIONS, _ICEM_ITERATIONS = 5, 3
+
+
+@stored
+@dataclass
+class _Memory:
+    """The state of a search.
+
+    Attributes
+    ----------
+    mean, std : array ``(T, *action_shape)``
+        The distribution of the plans.
+    count, steps : int
+        The number of plans that were rolled out, and the number of their actions.
+    budget : int, optional
+        The budget of the whole search.
+    iteration : int
+    elites : array ``(K, T, *action_shape)``
+        iCEM's best plans; with `returns` ``(K,)``.
+    old : array ``(K, T, *action_shape)``
+        iCEM's elites of the last search, shifted by one action.
+    """
+
+    mean: Floats
+    std: Floats
+    budget: int | None
+    elites: Floats
+    returns: Floats
+    old: Floats
+    count: int = 0
+    steps: int = 0
+    iteration: int = 0
 
 
 class GaussianPlanner(Planner):
@@ -57,26 +104,400 @@ class GaussianPlanner(Planner):
         # Where bounds are equal, plans are clipped to them, and any deviation above 0 will do.
         self.std: Floats = as_number("std", std, 1e-6) * np.where(ranges > 0, ranges, 1.0) / 2
         self._power = power_spectrum(self.beta, self.horizon)
-        self._found: Floats | None = None
-        self._next: Floats | None = None
 
-    def advance(self) -> None:
-        """Begin the next search with the mean of the last search, shifted by one action."""
-        if self._found is not None:
-            self._next, self._found = shifted(self._found[None])[0], None
+    def _begin(self, state: Row, search: Search, kept: Kept | None) -> _Memory:
+        """Begin with the mean and the elites of the last search, shifted by one action.
 
-    def _first_mean(self) -> Floats:
-        """Return the mean ``(T, *action_shape)`` to begin with; by default, the middle action."""
-        mean, self._next, self._found = self._next, None, None
-        if mean is None:
-            middle = (self.low + self.high) / 2
-            mean = np.broadcast_to(middle, (self.horizon, *middle.shape)).copy()
-        return mean
+        Otherwise, begin with the middle action. The shifted mean is a guess for any state, so it is
+        used even if another action was played, or if `state` is not the expected one.
+        """
+        middle = (self.low + self.high) / 2
+        mean = np.broadcast_to(middle, (self.horizon, *middle.shape)).copy()
+        none, old = np.empty((0, *mean.shape)), np.empty((0, *mean.shape))
+        if kept is not None:
+            mean, old = shifted(kept.memory.mean[None])[0], shifted(kept.memory.elites)
+        std = np.broadcast_to(self.std, mean.shape).copy()
+        return _Memory(mean, std, search.remaining, none, np.empty(0), old)
 
     def _noise(self, rng: np.random.Generator, count: int) -> Floats:
         """Return noise ``(count, T, *action_shape)`` with a standard deviation of 1."""
         white = rng.standard_normal((count, self.horizon, *self.low.shape))
         return filtered(white, np.sqrt(self._power)) if self.beta else white
+
+
+class Candidates:
+    """Rolls plans out from one state, and keeps the best one.
+
+    Episodes may end early, but this is not known before plans are rolled out. If the budget is too
+    small for all plans of a batch at full length, the batch is rolled out in parts, each as large
+    as the budget allows at full length. Plans that no longer fit into the budget are left out.
+
+    Parameters
+    ----------
+    planner : GaussianPlanner
+    search : Search
+    state : row
+    """
+
+    def __init__(self, planner: GaussianPlanner, search: Search, state: Row) -> None:
+        self._planner, self._search, self._state = planner, search, state
+        self._memory: _Memory = search.memory
+
+    @property
+    def _usual(self) -> float:
+        """How many actions plans have had on average."""
+        memory = self._memory
+        return memory.steps / memory.count if memory.count else float(self._planner.horizon)
+
+    def batch(self, iterations: int) -> int:
+        """Return the number of plans in a batch.
+
+        It is the planner's `batch`, or less if the budget is too small for `iterations` such
+        batches. Plans are assumed to be as long as the earlier ones were on average.
+        """
+        budget = self._memory.budget
+        if budget is None:
+            return self._planner.batch
+        most = int((budget - self._planner.horizon) // self._usual) // iterations
+        return max(1, min(self._planner.batch, most))
+
+    def affordable(self, count: int) -> bool:
+        """Return whether the budget allows for `count` more plans, and then for the mean plan."""
+        horizon = self._planner.horizon
+        return self._search.has(horizon + max(horizon, math.ceil(count * self._usual)))
+
+    def roll_out(self, plans: Floats) -> tuple[Floats, Floats]:
+        """Roll plans out; return the clipped plans and their returns.
+
+        If the budget is too small for all N plans, only the first M of them are rolled out.
+
+        Parameters
+        ----------
+        plans : array ``(N, T, *action_shape)``
+            They are clipped to the bounds of the action space.
+
+        Returns
+        -------
+        plans : array ``(M, T, *action_shape)``
+        returns : array ``(M,)``
+        """
+        horizon, found = self._planner.horizon, [np.empty(0)]
+        actions, done = self._clipped(plans), 0
+        while done < len(actions) and (not done or self._search.affords(2 * horizon)):
+            most = self._search.fit(len(actions) - done + 1, horizon) - 1  # leave room for the mean
+            found.append(self._returns(actions[done : done + most]))
+            done += most
+        return actions[:done].astype(np.float64), np.concatenate(found)
+
+    def _clipped(self, plans: Floats) -> NDArray[Any]:
+        planner = self._planner
+        actions: NDArray[Any] = np.clip(plans, planner.low, planner.high)
+        return actions.astype(planner.env.action_space.dtype)
+
+    def _returns(self, actions: NDArray[Any]) -> Floats:
+        """Roll out one batch, and return the return of each plan."""
+        rollout = self._search.rollout_batch(actions, self._state, self._planner.dt)
+        steps = lengths(rollout)
+        self._memory.count += len(steps)
+        self._memory.steps += int(steps.sum())
+        self._search.keep_rollout(actions, rollout)
+        returns: Floats = rollout.rewards.sum(axis=1)
+        return returns
+
+    def plan(self, mean: Floats) -> Plan:
+        """Roll out the mean, and return the best of all plans that were rolled out."""
+        planner, search = self._planner, self._search
+        rollout = search.rollout_batch(self._clipped(mean[None]), self._state, planner.dt)
+        search.keep_rollout(self._clipped(mean[None]), rollout)
+        search.report(search.best.score)
+        actions, rewards, _ = search.best.found
+        return search.plan(
+            self._state, actions, rewards, planner.dt, ended=search.best.ended, mean=mean
+        )
+
+
+class CEM(GaussianPlanner):
+    """Draw plans from a normal distribution, fit it to the best of them, and repeat.
+
+    R. Y. Rubinstein and D. P. Kroese, "The Cross-Entropy Method", 2004; P.-T. de Boer, D. P.
+    Kroese, S. Mannor and R. Y. Rubinstein, "A tutorial on the cross-entropy method", Annals of
+    Operations Research 134, 2005 (continuous optimisation with smoothed updates); for model
+    predictive control as in K. Chua, R. Calandra, R. McAllister and S. Levine, "Deep reinforcement
+    learning in a handful of trials using probabilistic dynamics models", NeurIPS 2018.
+
+    Differences from these works: plans are clipped to the bounds (Chua et al. draw from a truncated
+    normal distribution, and make it narrower near the bounds). The mean is rolled out at the end,
+    and the best of all plans is returned (Chua et al. play the mean). `advance` fills the end of
+    the shifted mean with the last action instead of 0. The search ends before its budget is spent
+    if all standard deviations have fallen to a thousandth of their initial values.
+
+    Parameters
+    ----------
+    env, horizon, std, dt
+        See `GaussianPlanner`. `std` is the first standard deviation.
+    batch : int
+        The number of plans in each iteration; it is smaller if the budget would otherwise allow for
+        fewer than five iterations.
+    elites : int
+        The number of best plans to which the distribution is fitted, less than `batch`; in smaller
+        batches, it is reduced in proportion.
+    alpha : float
+        The weight of the old mean and standard deviation in the new ones, from 0 to 1.
+
+    Examples
+    --------
+    >>> import plangym_like
+    >>> from plangym_like.planners import CEM
+    >>> env = plangym_like.make("Pendulum-v1")
+    >>> state, obs, info = env.reset(seed=0)
+    >>> plan = CEM(env, horizon=20, batch=100).plan(state, budget=20_000, seed=0)
+    >>> plan.score > -100, plan.score == plan.replay(env)
+    (True, True)
+    """
+
+    def __init__(
+        self,
+        env: PlanEnv,
+        horizon: int = 30,
+        batch: int = 200,
+        elites: int = 20,
+        std: float = 0.5,
+        alpha: float = 0.1,
+        dt: int = 1,
+    ) -> None:
+        super().__init__(env, horizon, batch, std, 0.0, dt)
+        self.elites, self.alpha = as_count("elites", elites), as_number("alpha", alpha, 0.0, 1.0)
+        if self.elites >= self.batch:
+            raise InputError(f"elites must be less than batch = {self.batch}, got {self.elites}")
+
+    def _search(self, state: Row, search: Search) -> Plan:
+        candidates, memory = Candidates(self, search, state), search.memory
+        # If episodes are shorter than assumed, a batch is too small, and the next one is larger.
+        while candidates.affordable((batch := candidates.batch(_CEM_ITERATIONS)) // 2 + 1):
+            mean, std = memory.mean, memory.std
+            if not np.any(std > _CONVERGED * self.std):
+                break
+            plans, returns = candidates.roll_out(mean + std * self._noise(search.rng, batch))
+            elites = max(1, self.elites * len(plans) // self.batch)
+            if len(plans) > max(elites, candidates.batch(_CEM_ITERATIONS) // 2):
+                best = plans[np.argsort(-returns, kind="stable")[:elites]]
+                memory.mean, memory.std = fitted(best, mean, std, self.alpha)
+            spread = (memory.std / self.std).mean()
+            search.report(search.best.score, f"std {spread:.3f} of the first")
+        return candidates.plan(memory.mean)
+
+
+class ICEM(GaussianPlanner):
+    """The cross-entropy method with coloured noise, and elites that are kept.
+
+    C. Pinneri, S. Sawant, S. Blaes, J. Achterhold, J. Stueckler, M. Rolinek and G. Martius,
+    "Sample-efficient cross-entropy method for real-time planning", CoRL 2020, Algorithm 1. Noise
+    has a power spectrum of ``f**-beta``, and batches become smaller. Elites are kept for the next
+    iteration. For the next search, the mean and the kept elites are shifted by one action. The
+    result is the best plan, not the mean.
+
+    Differences from the paper: elites that are kept within a search are not rolled out again,
+    because that would give the same returns. The mean is rolled out after the last iteration
+    instead of in it. The search ends before its budget is spent if all standard deviations have
+    fallen to a thousandth of their initial values.
+
+    Parameters
+    ----------
+    env, horizon, std, beta, dt
+        See `GaussianPlanner`. `std` is the first standard deviation, `horizon` is h.
+    batch : int
+        The number of plans in the first iteration, N; it is smaller if the budget would otherwise
+        allow for fewer than three iterations.
+    elites, alpha
+        As in `CEM`; `elites` is K.
+    decay : float
+        The number of plans is divided by this factor after each iteration, but is at least
+        ``2 * elites``.
+    kept : float
+        The fraction of the elites that is kept, from 0 to 1.
+
+    Examples
+    --------
+    >>> import plangym_like
+    >>> from plangym_like.planners import ICEM
+    >>> env = plangym_like.make("Pendulum-v1")
+    >>> state, obs, info = env.reset(seed=0)
+    >>> plan = ICEM(env, horizon=20, batch=50).plan(state, budget=10_000, seed=0)
+    >>> plan.score > -100, plan.score == plan.replay(env)
+    (True, True)
+    """
+
+    def __init__(
+        self,
+        env: PlanEnv,
+        horizon: int = 30,
+        batch: int = 100,
+        elites: int = 10,
+        std: float = 0.5,
+        beta: float = 1.0,
+        decay: float = 1.25,
+        kept: float = 0.3,
+        alpha: float = 0.1,
+        dt: int = 1,
+    ) -> None:
+        super().__init__(env, horizon, batch, std, beta, dt)
+        self.elites, self.decay = as_count("elites", elites), as_number("decay", decay, 1.0)
+        self.kept = as_number("kept", kept, 0.0, 1.0)
+        self.alpha = as_number("alpha", alpha, 0.0, 1.0)
+        if 2 * self.elites > self.batch:
+            raise InputError(f"elites must be at most batch / 2 = {batch / 2:g}, got {elites}")
+
+    def _begin(self, state: Row, search: Search, kept: Kept | None) -> _Memory:
+        memory = super()._begin(state, search, kept)
+        memory.old = memory.old[: int(self.kept * len(memory.old))]
+        return memory
+
+    def _search(self, state: Row, search: Search) -> Plan:
+        candidates, memory = Candidates(self, search, state), search.memory
+        while candidates.affordable(self._sizes(candidates, memory.iteration)[0] // 2 + 1):
+            mean, std = memory.mean, memory.std
+            if not np.any(std > _CONVERGED * self.std):
+                break
+            batch, _, kept = self._sizes(candidates, memory.iteration)
+            plans = mean + std * self._noise(search.rng, batch)
+            old = memory.old
+            if memory.budget is not None:  # the last search may have had a larger budget
+                old = old[: max(0, memory.budget // self.horizon - 1 - batch)]
+            if len(old):  # the last action of shifted elites is drawn at random
+                old[:, -1] = (mean + std * self._noise(search.rng, len(old)))[:, -1]
+            plans, returns = candidates.roll_out(np.concatenate([plans, old]))
+            wanted, elites, kept = self._sizes(candidates, memory.iteration)
+            if len(plans) > max(elites, wanted // 2):  # as in CEM
+                plans = np.concatenate([memory.elites[:kept], plans])
+                returns = np.concatenate([memory.returns[:kept], returns])
+                order = np.argsort(-returns, kind="stable")[:elites]
+                memory.elites, memory.returns = plans[order], returns[order]
+                memory.mean, memory.std = fitted(memory.elites, mean, std, self.alpha)
+                memory.iteration, memory.old = memory.iteration + 1, old[:0]
+            spread = (memory.std / self.std).mean()
+            search.report(search.best.score, f"std {spread:.3f} of the first")
+        return candidates.plan(memory.mean)
+
+    def _sizes(self, candidates: Candidates, iteration: int) -> tuple[int, int, int]:
+        """Return how many plans a batch has, how many are elites, and how many of these to keep."""
+        first = candidates.batch(_ICEM_ITERATIONS)
+        elites = max(1, self.elites * first // self.batch)
+        batch = min(first, max(int(first * self.decay**-iteration), 2 * elites))
+        return batch, elites, int(self.kept * elites)
+
+
+class MPPI(GaussianPlanner):
+    """Add noise to the mean plan, weight the noise by the returns, and add its average to the mean.
+
+    G. Williams, N. Wagener, B. Goldfain, P. Drews, J. M. Rehg, B. Boots and E. A. Theodorou,
+    "Information theoretic MPC for model-based reinforcement learning", ICRA 2017, Algorithm 2;
+    G. Williams, P. Drews, B. Goldfain, J. M. Rehg and E. A. Theodorou, "Information-theoretic model
+    predictive control: theory and applications to autonomous driving", IEEE Transactions on
+    Robotics 34, 2018.
+
+    Differences from the papers:
+
+    - Rewards take the place of costs.
+    - All plans are drawn around the mean. (The second paper draws a fraction of them around 0.)
+    - By default, there is no control cost (``alpha=1``), noise is pink (``beta=1``), and
+      `temperature` is relative to the spread of the returns.
+    - The noise of a plan is the difference between the clipped plan and the mean.
+    - The first plan of each batch is the mean without noise.
+    - The mean is not smoothed afterwards. Instead, noise may be coloured (`beta`), and the control
+      cost uses the covariance of the coloured noise.
+    - The mean is updated as often as the budget allows, and rolled out at the end. The best of all
+      plans is returned (the papers play the mean).
+
+    Parameters
+    ----------
+    env, horizon, std, beta, dt
+        See `GaussianPlanner`.
+    batch : int
+        The number of plans in each batch, K; it is reduced if the budget is too small.
+    temperature : float
+        λ, in units of the standard deviation of the batch's returns. The lower it is, the more the
+        best plans count.
+    alpha : float
+        From 0 to 1: the control cost is ``(1 - alpha) * λ * u^T Σ^-1 ε``. With 1, it is 0.
+    relative : bool
+        If False, `temperature` is λ in units of the rewards.
+
+    Examples
+    --------
+    >>> import plangym_like
+    >>> from plangym_like.planners import MPPI
+    >>> env = plangym_like.make("Pendulum-v1")
+    >>> state, obs, info = env.reset(seed=0)
+    >>> plan = MPPI(env, horizon=20, batch=100).plan(state, budget=20_000, seed=0)
+    >>> plan.score > -100, plan.score == plan.replay(env)
+    (True, True)
+    """
+
+    def __init__(
+        self,
+        env: PlanEnv,
+        horizon: int = 30,
+        batch: int = 128,
+        std: float = 0.5,
+        temperature: float = 0.1,
+        alpha: float = 1.0,
+        beta: float = 1.0,
+        relative: bool = True,
+        dt: int = 1,
+    ) -> None:
+        super().__init__(env, horizon, batch, std, beta, dt)
+        self.temperature = as_number("temperature", temperature, 1e-6)
+        self.alpha, self.relative = as_number("alpha", alpha, 0.0, 1.0), bool(relative)
+
+    def _search(self, state: Row, search: Search) -> Plan:
+        candidates, memory = Candidates(self, search, state), search.memory
+        while candidates.affordable(1):
+            mean = memory.mean
+            noise = self.std * self._noise(search.rng, candidates.batch(iterations=1))
+            noise[0] = 0.0
+            plans, returns = candidates.roll_out(mean + noise)
+            noise = plans - mean  # of the plans that the budget allowed, after clipping
+            memory.mean = mean + np.tensordot(self.weights(returns, mean, noise), noise, axes=1)
+            search.report(search.best.score)
+        return candidates.plan(memory.mean)
+
+    def weights(self, returns: Floats, mean: Floats, noise: Floats) -> Floats:
+        """Return the weights ``(K,)`` of plans; their sum is 1.
+
+        The formula is that of Algorithm 2 in the first paper, where η normalises the weights. The
+        factor ``1 - alpha`` is from the second paper::
+
+            S = -returns + (1 - alpha) * λ * u^T Σ^-1 ε
+            w = exp(-(S - min(S)) / λ) / η
+
+        Parameters
+        ----------
+        returns : array ``(K,)``
+        mean : array ``(T, *action_shape)``
+            u.
+        noise : array ``(K, T, *action_shape)``
+            ε.
+        """
+        spread = float(returns.std()) if self.relative else 1.0
+        temperature = self.temperature * max(spread, 1e-9)
+        # Σ is the product of a covariance in time, which the spectrum defines, and one of actions.
+        scaled = filtered(mean[None], 1 / self._power)[0] / self.std**2
+        cost = (1 - self.alpha) * np.tensordot(noise, scaled, axes=mean.ndim)
+        exponents = returns / temperature - cost
+        weights: Floats = np.exp(exponents - np.max(exponents))
+        weights /= weights.sum()
+        return weights
+
+
+def fitted(best: Floats, mean: Floats, std: Floats, alpha: float) -> tuple[Floats, Floats]:
+    """Return a new mean and standard deviation, fitted to the best plans ``(K, T, ...)``.
+
+    Each is averaged with the old value, which has the weight `alpha`.
+    """
+    return (
+        alpha * mean + (1 - alpha) * best.mean(axis=0),
+        alpha * std + (1 - alpha) * best.std(axis=0),
+    )
 
 
 def power_spectrum(beta: float, horizon: int) -> Floats:

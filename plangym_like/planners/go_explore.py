@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import zlib
 from collections import deque
-from copy import copy
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,16 +15,213 @@ from numpy.typing import NDArray
 from plangym_like.env import PlanEnv
 from plangym_like.errors import InputError
 from plangym_like.planners.action_sets import ActionSampler
-from plangym_like.planners.cell_archive import CellArchive, CellOf, Walks, as_column
-from plangym_like.planners.cells import ObservationCells
-from plangym_like.planners.lineage import ROOT, BestNode, Lineage
-from plangym_like.planners.plan import Plan
-from plangym_like.planners.planner import Planner
-from plangym_like.planners.screen_cells import DynamicScreenCells, ScreenCells, packed
+from plangym_like.planners.cells import (
+    CellOf,
+    DynamicScreenCells,
+    ObservationCells,
+    ScreenCells,
+    has_position,
+    position_cells,
+)
+from plangym_like.planners.checkpoint import stored
+from plangym_like.planners.nodes import ROOT, Ints, Lineage, Nodes
+from plangym_like.planners.plan import Plan, Spent
+from plangym_like.planners.planner import Kept, Planner
 from plangym_like.planners.search import Search
 from plangym_like.results import BatchTransition
 from plangym_like.states.rows import Row
 from plangym_like.support.arguments import as_count, as_number
+
+# This many screens of each batch are kept for a while, to fit dynamic cells to them.
+_SCREENS = 4
+
+
+class Visit(NamedTuple):
+    """The best visit to a cell.
+
+    Attributes
+    ----------
+    score : float
+    frames : int
+        The number of frames since the first state.
+    found : Spent
+        The cost of the search until the cell was first reached.
+
+    Examples
+    --------
+    >>> import plangym_like
+    >>> from plangym_like.planners import GoExplore
+    >>> env = plangym_like.make("MountainCar-v0")
+    >>> state, obs, info = env.reset(seed=0)
+    >>> cells = GoExplore(env).plan(state, budget=1_000, seed=0).info["cells"]
+    >>> {visit.score + visit.frames for visit in cells.values()}  # every frame costs 1
+    {0.0}
+    """
+
+    score: float
+    frames: int
+    found: Spent
+
+
+@stored
+class Walks(NamedTuple):
+    """N explorations, as arrays; `nodes` are nodes of the `Lineage`, `actions` the latest ones.
+
+    `cells` are the rows of their cells in the `CellArchive`.
+    """
+
+    states: NDArray[np.uint8]
+    scores: NDArray[np.float64]
+    frames: NDArray[np.int64]
+    lives: NDArray[np.float64]
+    nodes: Ints
+    actions: NDArray[Any]
+    cells: Ints
+
+    def take(self, rows: Ints) -> Walks:
+        """Return the explorations `rows`."""
+        columns: Any = (column[rows] for column in self)
+        return Walks(*columns)
+
+
+@stored
+class CellArchive:
+    """The best visit to each cell; row 0 is the first state, whose cell is not known.
+
+    States are kept as compressed differences from the first one: a few hundred bytes each on Atari.
+
+    Parameters
+    ----------
+    state : row
+        Where the search starts.
+    thumbnail : tuple of int
+        The shape of the small screens that are kept of each cell, for `rename`.
+    """
+
+    def __init__(self, state: Row, thumbnail: tuple[int, ...] = (0,)) -> None:
+        self._names: dict[Hashable, int] = {}
+        self._cells = Nodes(
+            *(("score", float), ("frames", np.int64), ("lives", float), ("node", np.intp)),
+            *(("seen", np.int64), ("screen", np.uint8, thumbnail)),
+            *(("transitions", np.int64), ("found_frames", np.int64)),
+            *(("seconds", float), ("seconds_in_env", float)),
+        )
+        self._cells["lives"][0] = -np.inf
+        self._first, self._states = np.array(state), [_packed(np.zeros_like(state))]
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def choose(self, count: int, actions: NDArray[Any], rng: np.random.Generator) -> Walks:
+        """Draw `count` cells, and return explorations that start from their states.
+
+        The probability of a cell is proportional to ``1 / sqrt(seen + 1)``, where `seen` counts the
+        steps that explorations have begun or ended in the cell since its best visit.
+        """
+        cells = self._cells
+        weights = 1 / np.sqrt(cells["seen"] + 1)
+        rows = rng.choice(cells.size, count, p=weights / weights.sum())
+        np.add.at(cells["seen"], rows, 1)
+        states = np.stack([self._first ^ _unpacked(self._states[row]) for row in rows])
+        score, frames, lives = (cells[name][rows] for name in ("score", "frames", "lives"))
+        return Walks(states, score, frames, lives, cells["node"][rows], actions, rows)
+
+    def add(self, after: Walks, names: list[Hashable], spent: Spent, screens: Any = 0) -> Walks:
+        """Keep visits to new cells and better visits to known cells; count all others.
+
+        Parameters
+        ----------
+        after : Walks
+            N explorations after a step.
+        names : list
+            The cells that they are in after the step.
+        spent : Spent
+        screens : array ``(N, H, W)``
+            Thumbnails of the screens, if cells have any.
+
+        Returns
+        -------
+        Walks
+            `after`, with the rows of the cells.
+        """
+        cells = self._cells
+        rows = np.array([self._names.setdefault(one, len(self._names) + 1) for one in names])
+        first = cells.size
+        new = int(rows.max(initial=0)) + 1 - first
+        cells.add(
+            np.full(max(new, 0), ROOT),
+            score=-np.inf,
+            transitions=spent.transitions,
+            found_frames=spent.frames,
+            seconds=spent.seconds,
+            seconds_in_env=spent.seconds_in_env,
+        )
+        self._states.extend([b""] * new)
+        # Of several visits to a cell in one step, the best one counts, the first of equal ones.
+        order = np.lexsort((after.frames, -after.scores, rows))
+        best = order[np.unique(rows[order], return_index=True)[1]]
+        known, score = rows[best], cells["score"][rows[best]]
+        better = (after.scores[best] > score) | (
+            (after.scores[best] == score) & (after.frames[best] < cells["frames"][known])
+        )
+        kept, rows_kept = best[better], rows[best[better]]
+        cells["seen"][rows_kept] = 0
+        seen = np.ones(len(rows), bool)
+        seen[kept] = False
+        np.add.at(cells["seen"], rows[seen], 1)
+        for name, values in (
+            *(("score", after.scores), ("frames", after.frames), ("lives", after.lives)),
+            *(("node", after.nodes), ("screen", screens)),
+        ):
+            cells[name][rows_kept] = values[kept] if np.ndim(values) else values
+        for row, cell in zip(kept.tolist(), rows_kept.tolist(), strict=True):
+            self._states[cell] = _packed(after.states[row] ^ self._first)
+        return after._replace(cells=rows)
+
+    def rename(self, cells: ScreenCells) -> None:
+        """Use other cells, computed from the screens of the known ones; keep the best visits."""
+        old = self._cells
+        order = np.lexsort((old["frames"][1:], -old["score"][1:])) + 1
+        found = dict[Hashable, int]()
+        for begin in range(0, len(order), 1024):
+            rows = order[begin : begin + 1024]
+            for name, row in zip(cells.of_thumbnails(old["screen"][rows]), rows, strict=True):
+                found.setdefault(name, int(row))
+        kept = np.array([0, *found.values()])
+        self._names = {name: row for row, name in enumerate(found, start=1)}
+        self._cells = old.take(kept)
+        self._states = [self._states[row] for row in kept]
+
+    def visits(self) -> dict[Hashable, Visit]:
+        """Return the best visit to each cell."""
+        names = ("score", "frames", "transitions", "found_frames", "seconds", "seconds_in_env")
+        columns = zip(*(self._cells[name][1:].tolist() for name in names), strict=True)
+        return {
+            name: Visit(score, frames, Spent(*found))
+            for name, (score, frames, *found) in zip(self._names, columns, strict=True)
+        }
+
+    def newest(self) -> int:
+        """Return the node of the cell that was found last; without cells, 1 (the first step)."""
+        if not self._names:
+            return 1
+        return int(self._cells["node"][1 + np.argmax(self._cells["transitions"][1:])])
+
+
+@stored
+@dataclass
+class _Memory:
+    """The state of a search: the explorations under way have taken `step` of their actions."""
+
+    archive: CellArchive
+    lineage: Lineage
+    batch: int
+    dynamic: DynamicScreenCells | None = None
+    walks: Walks | None = None
+    step: int = 0
+    # Thumbnails of recent screens, and the number of transitions after which cells are fitted.
+    recent: deque[NDArray[np.uint8]] = field(default_factory=deque)
+    due: int = 0
 
 
 class GoExplore(Planner):
@@ -36,10 +237,15 @@ class GoExplore(Planner):
        earlier visit, or if it has the same score after fewer frames. The cell then counts as not
        seen.
 
-    Differences from the paper: `batch` cells are explored at the same time. An exploration ends
-    when a life is lost. A cell counts as seen whenever an exploration enters it and finds nothing
-    better. The paper's additional weights for Montezuma's Revenge, by neighbours, keys and levels,
-    are left out.
+    Differences from the paper:
+
+    - `batch` cells are explored at the same time.
+    - An exploration ends when a life is lost.
+    - The beginning of an exploration counts as another step in its cell, so that cells whose states
+      lead to death at once are drawn less often.
+    - The paper's additional weights for Montezuma's Revenge, by neighbours, keys and levels, are
+      left out.
+    - Cells of screens are computed from thumbnails. Their sizes are fitted ever more rarely.
 
     An episode counts as a plan if it has ended or has a score greater than 0. If no episode counts,
     the plan leads to the cell that was found last.
@@ -51,8 +257,9 @@ class GoExplore(Planner):
     cell_of : callable, optional
         ``cell_of(obs, infos)`` takes N observations and their `BatchInfo`, and returns a list of N
         hashable objects, the cell of each row. A row whose cell is ``None`` is not kept, and its
-        exploration ends. `position_cells` is the function for Montezuma's Revenge. The default is
-        `DynamicScreenCells` for screens, and `ObservationCells` for at most 8 numbers.
+        exploration ends. The default is `position_cells` if infos have the player's ``room``,
+        ``x`` and ``y``, as in Montezuma's Revenge; otherwise, it is `DynamicScreenCells` for
+        screens, and `ObservationCells` for at most 8 numbers.
     batch : int
         The number of cells that are explored at the same time.
     steps : int
@@ -97,6 +304,7 @@ class GoExplore(Planner):
         self.repeat = as_number("repeat", repeat, 0.0, 1.0)
         self._sample = ActionSampler(env, self.name)
         space = env.observation_space
+        self._has_default = cell_of is None
         if cell_of is None:
             is_screen = ScreenCells.takes(space)
             cell_of = DynamicScreenCells() if is_screen else ObservationCells(space)
@@ -106,59 +314,87 @@ class GoExplore(Planner):
             raise InputError(f"{type(cell_of).__name__} needs screens, got observations of {space}")
         self.cell_of: CellOf = cell_of
 
+    def _begin(self, state: Row, search: Search, kept: Kept | None) -> _Memory:
+        lineage, batch, cells = Lineage(self.env), search.fit(self.batch), self.cell_of
+        if not isinstance(cells, DynamicScreenCells):
+            return _Memory(CellArchive(state), lineage, batch)
+        cells = copy.copy(cells)  # each search begins with the same representation
+        screen = np.zeros((1, *(self.env.observation_space.shape or ())), np.uint8)
+        archive = CellArchive(state, cells.thumbnails(screen).shape[1:])
+        recent = deque[NDArray[np.uint8]](maxlen=cells.sample)
+        return _Memory(archive, lineage, batch, cells, recent=recent, due=cells.every)
+
     def _search(self, state: Row, search: Search) -> Plan:
-        archive, lineage, best = CellArchive(state), Lineage(self.env), BestNode()
-        batch = search.fit(self.batch)
-        dynamic = self.cell_of if isinstance(self.cell_of, DynamicScreenCells) else None
-        dynamic = copy(dynamic)  # each search begins with the same representation
-        cell_of, recent, due = dynamic or self.cell_of, deque[bytes](), 0
-        if dynamic is not None:
-            recent, due = deque(maxlen=dynamic.sample), dynamic.every
-        rng, space = search.rng, self.env.observation_space
-        while search.has(batch):
-            if dynamic is not None and len(lineage) >= due:
-                archive.refit(dynamic, recent, space, rng)
-                due = len(lineage) + dynamic.every
-            walks = archive.choose(batch, self._sample(rng, batch), rng)
-            for index in range(self.steps):
-                count = len(walks.nodes)
-                if not count or not search.has(count):
-                    break
-                actions = self._sample(rng, count)
-                kept = rng.random(count) < (self.repeat if index else 1.0)
-                actions[kept] = walks.actions[kept]
-                step = search.step_batch(actions, walks.states, self.dt)
-                cells = _cells(step, cell_of)
-                over = step.terminateds | step.truncateds
-                has_lives = step.infos.mask("lives").all()
-                after = Walks(
-                    step.states,
-                    walks.scores + step.rewards,
-                    walks.frames + step.infos["n_step"],
-                    step.infos["lives"].astype(np.float64) if has_lives else walks.lives,
-                    lineage.add(walks.nodes, actions, self.dt, step.rewards),
-                    actions,
-                    cells,
-                )
-                best.update(after.nodes, after.scores, over)
-                lost = (
-                    over | (after.lives < walks.lives) | np.array([cell is None for cell in cells])
-                )
-                alive = np.flatnonzero(~lost)
-                screens = None if dynamic is None else step.obs
-                archive.add(walks, after, alive, search.spent(), screens)
-                if screens is not None:
-                    recent.append(packed(screens[rng.integers(count)]))
-                walks = after.take(alive)
-            search.report(best.score, f"{len(archive):,} cells")
-        node = archive.newest() if best.node == ROOT else best.node
-        taken, dt, rewards = lineage.path(node)
+        memory: _Memory = search.memory
+        archive, lineage = memory.archive, memory.lineage
+        while search.has(memory.batch if memory.walks is None else len(memory.walks.nodes)):
+            if memory.walks is None:
+                self._fit(memory, search)
+                first = self._sample(search.rng, memory.batch)
+                memory.walks, memory.step = archive.choose(memory.batch, first, search.rng), 0
+            self._step(memory, search)
+            if memory.step == self.steps or not len(memory.walks.nodes):
+                memory.walks = None
+            search.report(search.best.score, f"{len(archive):,} cells")
+        best = search.best
+        taken, dt, rewards = lineage.moves(archive.newest() if best.found is None else best.found)
         visits = archive.visits()
         return search.plan(state, taken, rewards, dt, ended=best.ended, cells=visits)
 
+    def _step(self, memory: _Memory, search: Search) -> None:
+        """Let each exploration take an action; keep what it finds."""
+        walks, rng = memory.walks, search.rng
+        assert walks is not None
+        count = len(walks.nodes)
+        actions = self._sample(rng, count)
+        kept = rng.random(count) < (self.repeat if memory.step else 1.0)
+        actions[kept] = walks.actions[kept]
+        step = search.step_batch(actions, walks.states, self.dt)
+        over = step.terminateds | step.truncateds
+        has_lives = step.infos.mask("lives").all()
+        after = Walks(
+            step.states,
+            walks.scores + step.rewards,
+            walks.frames + step.infos["n_step"],
+            step.infos["lives"].astype(np.float64) if has_lives else walks.lives,
+            memory.lineage.record(walks.nodes, actions, self.dt, step.rewards),
+            actions,
+            walks.cells,
+        )
+        search.keep_episode(after.nodes, after.scores, over)
+        if self._has_default and has_position(step.infos):
+            memory.dynamic, self.cell_of = None, position_cells
+        cell_of: CellOf = memory.dynamic or self.cell_of
+        names, screens = _cells(step, cell_of)
+        lost = over | (after.lives < walks.lives)
+        alive = np.array(
+            [row for row, name in enumerate(names) if name is not None and not lost[row]], np.intp
+        )
+        memory.walks, memory.step = after.take(alive), memory.step + 1
+        if len(alive):
+            found = [names[row] for row in alive]
+            seen = 0 if screens is None else screens[alive]
+            memory.walks = memory.archive.add(memory.walks, found, search.spent(), seen)
+        if screens is not None:
+            memory.recent.extend(screens[rng.integers(count, size=_SCREENS)])
 
-def _cells(step: BatchTransition, cell_of: CellOf) -> NDArray[np.object_]:
-    """Return the cell of each row of a batch, ``(N,)``."""
+    @staticmethod
+    def _fit(memory: _Memory, search: Search) -> None:
+        """Fit dynamic cells to recent screens if it is time to."""
+        cells, done = memory.dynamic, search.spent().transitions
+        if cells is not None and done >= memory.due:
+            cells.fit(np.stack(memory.recent), search.rng)
+            memory.archive.rename(cells)
+            memory.due = 2 * done
+
+
+def _cells(
+    step: BatchTransition, cell_of: CellOf
+) -> tuple[list[Hashable], NDArray[np.uint8] | None]:
+    """Return the cell of each row of a batch, and thumbnails of dynamic cells, each ``(N,)``."""
+    if isinstance(cell_of, DynamicScreenCells):
+        screens = cell_of.thumbnails(step.obs)
+        return cell_of.of_thumbnails(screens), screens
     found = cell_of(step.obs, step.infos)
     try:
         for cell in found:
@@ -171,4 +407,12 @@ def _cells(step: BatchTransition, cell_of: CellOf) -> NDArray[np.object_]:
         ) from error
     if count != len(step.rewards):
         raise InputError(f"cell_of returned {count} cells for {len(step.rewards)} rows")
-    return as_column(found)
+    return found, None
+
+
+def _packed(row: Row) -> bytes:
+    return zlib.compress(row.tobytes(), 1)
+
+
+def _unpacked(content: bytes) -> Row:
+    return np.frombuffer(zlib.decompress(content), np.uint8)

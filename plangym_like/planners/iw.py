@@ -1,14 +1,365 @@
-"""IW(1): breadth-first search that prunes states without a new atom."""
+"""IW(1) and Rollout-IW(1): searches that prune states without anything new.
+
+- `LookaheadTree`: the states that were generated
+- `Novelty`: the least depth at which each atom was seen
+- `WidthPlanner`: what both planners share
+"""
 
 from __future__ import annotations
+
+import itertools
+import math
+from abc import abstractmethod
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.planners.lookahead_tree import LookaheadTree
-from plangym_like.planners.novelty import Novelty
+from plangym_like.env import PlanEnv
+from plangym_like.errors import InputError
+from plangym_like.planners.action_sets import all_actions, index_of
+from plangym_like.planners.checkpoint import stored
+from plangym_like.planners.features import Features, default_features
+from plangym_like.planners.nodes import ROOT, Ints, Nodes
+from plangym_like.planners.plan import Plan
+from plangym_like.planners.planner import Kept, Planner
 from plangym_like.planners.search import Search
-from plangym_like.planners.width_planner import WidthPlanner
+from plangym_like.states.rows import Row
+from plangym_like.support.arguments import as_count, as_number
+
+_UNSEEN = np.iinfo(np.int32).max
+# A table of this many depths takes 512 MiB.
+_MOST_ATOMS = 1 << 27
+# Random numbers of rollouts are drawn for this many levels of the tree at once.
+_LEVELS = 32
+
+
+@stored
+class LookaheadTree(Nodes):
+    """The states that a search has generated from its root.
+
+    Parameters
+    ----------
+    state : row
+        The state of the root.
+    num_actions : int
+        A. Actions are numbers from 0 to ``A - 1``.
+
+    Attributes
+    ----------
+    fields of a node
+        ``action`` and ``reward`` (of the step that leads to the node), ``depth``, ``gain`` (the
+        term that the step adds to the sum that the planner maximises), ``worth`` (that sum),
+        ``lives`` (NaN if infos lack them), ``ended``, ``child`` ``(A,)`` (the node that each action
+        leads to, -1 if it was not tried), ``open`` ``(A,)`` (whether the child is not solved; see
+        `RolloutIW`), ``solved``, ``atoms`` (as `Novelty.atoms` returns them; those of the first
+        root are not known, because no step has returned its observation), ``witness`` (an atom
+        that is novel in the node; -1 if there is none), and ``state``.
+    """
+
+    def __init__(self, state: Row, num_actions: int) -> None:
+        super().__init__(
+            *(("action", np.intp), ("reward", float), ("gain", float), ("worth", float)),
+            *(("lives", float), ("depth", np.int32), ("witness", np.int32)),
+            *(("ended", bool), ("solved", bool), ("open", bool, (num_actions,))),
+            ("child", np.int32, (num_actions,)),
+            ("atoms", np.int32, (1,)),
+            ("state", np.uint8, state.shape),
+            links=("child",),
+        )
+        self["state"][ROOT], self["atoms"][ROOT], self["witness"][ROOT] = state, -1, -1
+        self["lives"][ROOT], self["open"][ROOT] = np.nan, True
+
+    def expand(self, parents: Ints, actions: Ints, atoms: NDArray[np.int32], **fields: Any) -> Ints:
+        """Append the children that actions lead to, and return their numbers."""
+        width = self["atoms"].shape[1]
+        if atoms.shape[1] > width:
+            width = max(atoms.shape[1], width + width // 4)
+            self.widen("atoms", width, -1)
+        atoms = np.pad(atoms, ((0, 0), (0, width - atoms.shape[1])), constant_values=-1)
+        depth = self["depth"][parents] + 1
+        more = {"action": actions, "atoms": atoms, "depth": depth, "open": True}
+        nodes = self.add(parents, **more, **fields)
+        self["worth"][nodes] = self["worth"][parents] + self["gain"][nodes]
+        self["child"][parents, actions] = nodes
+        return nodes
+
+    @property
+    def leaves(self) -> NDArray[np.bool_]:
+        """Which nodes have no children, ``(size,) bool``."""
+        leaves: NDArray[np.bool_] = np.all(self["child"] < 0, axis=1)
+        return leaves
+
+    def below(self, root: int) -> LookaheadTree:
+        """Return the subtree of `root` as a new tree, in which no node is solved."""
+        tree = self.subtree(root)
+        tree["depth"][:] -= self["depth"][root]
+        tree["worth"][:] -= self["worth"][root]
+        tree["solved"][:], tree["open"][:] = False, True
+        return tree
+
+    def best_path(self, discount: float, rng: np.random.Generator | None = None) -> Ints:
+        """Return the nodes below the root on the path with the highest discounted sum of gains.
+
+        The path ends at a leaf. Ties between children are broken at random; without `rng`, the
+        first child is taken.
+        """
+        parents, gains = self["parent"].tolist(), self["gain"].tolist()
+        best = [-np.inf] * self.size  # the best value among each node's children
+        worth = [0.0] * self.size
+        for node in range(self.size - 1, 0, -1):
+            below = best[node]
+            worth[node] = gains[node] + (discount * below if below > -np.inf else 0.0)
+            if worth[node] > best[parents[node]]:
+                best[parents[node]] = worth[node]
+        path, node = [], ROOT
+        while best[node] > -np.inf:
+            children = [child for child in self["child"][node].tolist() if child > 0]
+            equal = [child for child in children if worth[child] == best[node]]
+            node = equal[0 if rng is None or len(equal) == 1 else int(rng.integers(len(equal)))]
+            path.append(node)
+        return np.array(path, np.intp)
+
+
+@stored
+class Novelty:
+    """A table of the least depth at which each atom was seen.
+
+    It is the table ``d(p)`` of Rollout-IW. A state at depth d is novel if it has an atom p with
+    ``d < d(p)``. In a breadth-first search, a state is novel if it has an atom that no earlier
+    state had, as in IW(1).
+    """
+
+    def __init__(self) -> None:
+        # The last element is for the index -1, which means no atom, and is never novel.
+        self._depths: NDArray[np.int32] = np.array([-1], np.int32)
+        self._num_columns = 0
+
+    def atoms(self, features: Any, count: int) -> NDArray[np.int32]:
+        """Return the numbers of each row's atoms ``(count, K)``; shorter rows are filled with -1.
+
+        Raises
+        ------
+        InputError
+            The features are not an array ``(count, F)`` of bools or integers, with the F of the
+            first call, or their values are too large.
+        """
+        array = np.asarray(features)
+        columns = array.shape[1] if array.ndim == 2 else 0
+        if not columns or len(array) != count or array.dtype.kind not in "biu":
+            raise InputError(
+                f"features must return an array ({count}, F) of integers or bools, with F at least "
+                f"1; got {array.dtype} {array.shape}"
+            )
+        if columns != (self._num_columns or columns):
+            raise InputError(
+                f"features must have {self._num_columns} columns, got {columns}: the first call "
+                f"returned {self._num_columns}"
+            )
+        self._num_columns = columns
+        if array.dtype == np.bool_:
+            self.reserve(columns)
+            return _numbers_of_true(array)
+        self.reserve(int(array.max(initial=0)) * columns + columns)
+        numbers: NDArray[np.int32] = array.astype(np.int32)
+        numbers *= columns
+        numbers += np.arange(columns, dtype=np.int32)
+        numbers[array < 0] = -1
+        return numbers
+
+    def reserve(self, atoms: int) -> None:
+        """Make room for the atoms with the numbers 0 to ``atoms - 1``."""
+        if atoms > _MOST_ATOMS:
+            raise InputError(
+                f"features have values that are too large: they make {atoms:,} atoms, and at most "
+                f"{_MOST_ATOMS:,} are possible"
+            )
+        if atoms >= len(self._depths):
+            depths = np.full(max(atoms + 1, 2 * len(self._depths)), _UNSEEN, np.int32)
+            depths[: len(self._depths) - 1] = self._depths[:-1]
+            depths[-1] = -1
+            self._depths = depths
+
+    def test(
+        self, atoms: NDArray[np.int32], depths: NDArray[np.int32]
+    ) -> tuple[NDArray[np.bool_], NDArray[np.int32], NDArray[np.int32]]:
+        """Return which states are novel, and add all states to the table.
+
+        Also return a novel atom of each state, -1 if it has none, and all atoms that are seen at a
+        smaller depth than before.
+
+        The result is the same as if states were tested one by one, in ascending order of depth.
+        States of the same depth are tested in the order of rows.
+
+        Examples
+        --------
+        >>> table = Novelty()
+        >>> atoms = table.atoms(np.array([[0, 0], [0, 1], [1, 0], [1, 1]]), 4)
+        >>> table.test(atoms, np.array([1, 1, 1, 1], np.int32))[0].tolist()
+        [True, True, True, False]
+        >>> table.test(atoms, np.array([2, 1, 2, 0], np.int32))[0].tolist()
+        [False, False, False, True]
+        """
+        order = np.argsort(depths, kind="stable")
+        rows, columns = np.nonzero((self._depths[atoms] > depths[:, None])[order])
+        rows = order[rows]
+        numbers, first = np.unique(atoms[rows, columns], return_index=True)
+        rows = rows[first]
+        self._depths[numbers] = depths[rows]
+        novel, witness = np.zeros(len(atoms), np.bool_), np.full(len(atoms), -1, np.int32)
+        novel[rows], witness[rows] = True, numbers
+        return novel, witness, numbers
+
+    def depth_of(self, atoms: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Return the least depth at which each atom was seen; the atom -1 (none) gives -1."""
+        depths: NDArray[np.int32] = self._depths[atoms]
+        return depths
+
+
+def _numbers_of_true(array: NDArray[np.bool_]) -> NDArray[np.int32]:
+    # Finding the true elements is much faster along one axis than along two.
+    rows, columns = np.divmod(np.flatnonzero(array.ravel()), array.shape[1])
+    counts = np.bincount(rows, minlength=len(array))
+    places = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    numbers = np.full((len(array), max(1, int(np.max(counts, initial=0)))), -1, np.int32)
+    numbers[rows, places] = columns
+    return numbers
+
+
+@stored
+@dataclass
+class _Memory:
+    """The state of a search.
+
+    Attributes
+    ----------
+    novel : array ``(kept,) bool``
+        Which nodes of the kept tree were novel when the search began.
+    waiting : dict
+        For each depth, the nodes that IW has still to expand, in parts.
+    level : array
+        The nodes that IW expands now.
+    places : array ``(batch,)``
+        The nodes where the rollouts of RolloutIW are.
+    """
+
+    tree: LookaheadTree
+    novelty: Novelty
+    novel: NDArray[np.bool_]
+    waiting: dict[int, list[Ints]] = field(default_factory=dict)
+    level: Ints = field(default_factory=lambda: np.zeros(0, np.intp))
+    places: Ints = field(default_factory=lambda: np.zeros(0, np.intp))
+    reported: int = 0
+
+
+class WidthPlanner(Planner):
+    """Grows a tree of novel states, and returns the path with the highest return.
+
+    See `IW` for the parameters.
+    """
+
+    def __init__(
+        self,
+        env: PlanEnv,
+        *,
+        features: Features | None = None,
+        discount: float = 0.995,
+        death_penalty: float = 0.0,
+        batch: int = 64,
+        dt: int = 1,
+    ) -> None:
+        super().__init__(env)
+        self.actions = all_actions(env, self.name)
+        if features is not None and not callable(features):
+            raise InputError(f"features must be a function of (obs, infos), got {features!r}")
+        self.features = default_features(env, self.name) if features is None else features
+        self.discount = as_number("discount", discount, 0.0, 1.0)
+        self.death_penalty = as_number("death_penalty", death_penalty, 0.0)
+        self.batch, self.dt = as_count("batch", batch), as_count("dt", dt)
+
+    def _begin(self, state: Row, search: Search, kept: Kept | None) -> _Memory:
+        """Keep the subtree of the action that was played, if it led to `state`."""
+        tree = LookaheadTree(state, len(self.actions))
+        if kept is not None:
+            old: LookaheadTree = kept.memory.tree
+            action = index_of(self.actions, kept.action)
+            child = int(old["child"][ROOT, action]) if action >= 0 else -1
+            if child > 0 and np.array_equal(old["state"][child], state):
+                tree = old.below(child)
+        tree["ended"][ROOT] = False  # a plan may start where an episode ended
+        novelty = Novelty()
+        return _Memory(tree, novelty, self._test_again(tree, novelty))
+
+    def _search(self, state: Row, search: Search) -> Plan:
+        memory: _Memory = search.memory
+        exhausted, tree = self._grow(memory, search), memory.tree
+        path = tree.best_path(self.discount, search.rng)
+        search.report(math.fsum(tree["reward"][path]), f"{tree.size:,} nodes")
+        return search.plan(
+            state,
+            self.actions[tree["action"][path]],
+            tree["reward"][path],
+            self.dt,
+            ended=tree["ended"][path[-1]],
+            nodes=tree.size,
+            kept=len(memory.novel),
+            depth=int(np.max(tree["depth"])),
+            exhausted=exhausted,
+        )
+
+    @staticmethod
+    def _test_again(tree: LookaheadTree, novelty: Novelty) -> NDArray[np.bool_]:
+        """Return which nodes of a kept tree are novel if only the nodes of that tree count.
+
+        At the same depth, nodes with children are tested first, because they are not pruned.
+        """
+        order = np.argsort(tree.leaves, kind="stable")
+        novel, atoms = np.zeros(tree.size, np.bool_), tree["atoms"]
+        novelty.reserve(int(np.max(atoms)) + 1)
+        novel[order], tree["witness"][order], _ = novelty.test(atoms[order], tree["depth"][order])
+        novel[ROOT] = True  # the root is always expanded
+        return novel
+
+    def _step(
+        self, memory: _Memory, search: Search, parents: Ints, actions: Ints
+    ) -> tuple[Ints, NDArray[np.bool_], NDArray[np.int32]]:
+        """Step actions from nodes.
+
+        Return the new nodes, which of them are novel and have not ended, and the atoms that were
+        seen at a smaller depth than before.
+        """
+        tree, novelty, count = memory.tree, memory.novelty, len(parents)
+        step = search.step_batch(self.actions[actions], tree["state"][parents], self.dt)
+        atoms = novelty.atoms(self.features(step.obs, step.infos), count)
+        gain, lives = step.rewards, np.full(count, np.nan)
+        if self.death_penalty and step.infos.mask("lives").all():
+            lives = step.infos["lives"].astype(np.float64)
+            lost = np.fmax(tree["lives"][parents] - lives, 0)
+            gain = gain - self.death_penalty * np.nan_to_num(lost)
+        novel, witness, seen = novelty.test(atoms, tree["depth"][parents] + 1)
+        ended = step.terminateds | step.truncateds
+        nodes = tree.expand(
+            parents,
+            actions,
+            atoms,
+            state=step.states,
+            reward=step.rewards,
+            gain=gain,
+            lives=lives,
+            ended=ended,
+            witness=witness,
+        )
+        if tree.size > 1.5 * memory.reported:  # the search for the best path takes time, too
+            memory.reported = tree.size
+            path = tree.best_path(self.discount)
+            search.report(math.fsum(tree["reward"][path]), f"{tree.size:,} nodes")
+        return nodes, novel & ~ended, seen
+
+    @abstractmethod
+    def _grow(self, memory: _Memory, search: Search) -> bool:
+        """Add nodes with `_step`; return whether the search ended before the budget was spent."""
 
 
 class IW(WidthPlanner):
@@ -19,8 +370,7 @@ class IW(WidthPlanner):
     of the RAM is 3". Each kept state has a new atom, so a search keeps at most as many states as
     there are atoms. States of equal depth are expanded in descending order of their return. The
     plan is the path with the highest discounted return; ties are broken at random. The plan leads
-    to a leaf of the tree. If rewards are negative, `Plan.curve` may therefore end with the higher
-    score of an earlier, shorter path.
+    to a leaf of the tree.
 
     In closed loop (`play`), `advance` keeps the subtree of the action that was taken. Its leaves
     are tested again, because they may be novel now that the states of other subtrees are gone.
@@ -60,28 +410,182 @@ class IW(WidthPlanner):
     (1.0, 6, True)
     """
 
-    def _grow(
-        self, tree: LookaheadTree, novel: NDArray[np.bool_], novelty: Novelty, search: Search
-    ) -> bool:
-        num_actions = len(self.actions)
-        returns = np.zeros(tree.size)
-        for node in range(1, tree.size):
-            returns[node] = returns[tree.parent[node]] + tree.gain[node]
-        waiting = np.flatnonzero(tree.leaves & novel & ~tree.ended[: tree.size])
-        while len(waiting):
-            depths = tree.depth[waiting]
-            level = waiting[depths == np.min(depths)]
-            level = level[np.argsort(-returns[level], kind="stable")]
-            waiting = waiting[depths > np.min(depths)]
-            while len(level):
-                fit = search.fit(self.batch, num_actions)
-                nodes, level = level[:fit], level[fit:]
-                if not search.has(len(nodes) * num_actions):
-                    return False
-                parents = np.repeat(nodes, num_actions).astype(np.int32)
-                actions = np.tile(np.arange(num_actions), len(nodes))
-                children, is_novel = self._step(tree, novelty, search, parents, actions)
-                returns = np.append(returns, returns[parents] + tree.gain[children])
-                is_novel &= ~tree.ended[children]
-                waiting = np.append(waiting, children[is_novel])
-        return True
+    def _begin(self, state: Row, search: Search, kept: Kept | None) -> _Memory:
+        memory = super()._begin(state, search, kept)
+        tree = memory.tree
+        first = np.flatnonzero(tree.leaves & memory.novel & ~tree["ended"])
+        for depth in np.unique(tree["depth"][first]).tolist():
+            memory.waiting[depth] = [first[tree["depth"][first] == depth]]
+        return memory
+
+    def _grow(self, memory: _Memory, search: Search) -> bool:
+        tree, num_actions = memory.tree, len(self.actions)
+        while True:
+            if not len(memory.level) and memory.waiting:
+                level = np.concatenate(memory.waiting.pop(min(memory.waiting)))
+                memory.level = level[np.argsort(-tree["worth"][level], kind="stable")]
+            nodes = memory.level[: search.fit(self.batch, num_actions)]
+            if not search.has(len(nodes) * num_actions) or not len(nodes):
+                return not len(nodes)
+            memory.level = memory.level[len(nodes) :]
+            parents = np.repeat(nodes, num_actions)
+            actions = np.tile(np.arange(num_actions), len(nodes))
+            children, novel, _ = self._step(memory, search, parents, actions)
+            if novel.any():
+                depth = int(tree["depth"][children[0]])
+                memory.waiting.setdefault(depth, []).append(children[novel])
+
+
+class RolloutIW(WidthPlanner):
+    """Rollout-IW(1): random rollouts that end at the first state that is not novel.
+
+    W. Bandres, B. Bonet and H. Geffner, "Planning with pixels in (almost) real time", AAAI 2018. A
+    rollout starts at the root, and takes random actions that lead to unsolved states. A new state
+    is novel if one of its atoms was never seen at the same or a smaller depth. If a new state is
+    not novel, or if it ends the episode, it is solved and the rollout ends. A state is also solved
+    if all its atoms were later seen at a smaller depth, or if all its children are solved. The
+    search ends when the root is solved. In the end, the same states are kept as in `IW` (up to ties
+    between states of equal depth), but deep states are reached early.
+
+    The plan is the path with the highest discounted return; ties are broken at random.
+    `advance` keeps the subtree of the action that was taken, as in `IW`.
+
+    Differences from the paper: `batch` rollouts run at the same time, and each of them steps
+    a different transition of a batch. So a rollout chooses its action before the atoms of the
+    batch's other transitions are known. The new states of a batch are tested in ascending order of
+    depth. The atoms of the first root are not known; see `IW`. The features of screens are the
+    basic ones of B-PROST (`tile_colors`), without the features of pairs of tiles.
+
+    Parameters
+    ----------
+    env : PlanEnv
+        Its action space is finite.
+    features, discount, death_penalty
+        As for `IW`.
+    batch : int
+        The number of rollouts that run at the same time.
+    dt : int
+        How long each action is held. The paper holds actions for 15 frames.
+
+    Examples
+    --------
+    >>> import plangym_like
+    >>> from plangym_like.planners import RolloutIW
+    >>> env = plangym_like.make("FrozenLake-v1", is_slippery=False)
+    >>> state, obs, info = env.reset(seed=0)
+    >>> plan = RolloutIW(env).plan(state, budget=1000, seed=0)
+    >>> plan.score, len(plan), plan.info["exhausted"]
+    (1.0, 6, True)
+    """
+
+    def _begin(self, state: Row, search: Search, kept: Kept | None) -> _Memory:
+        memory = super()._begin(state, search, kept)
+        tree, memory.places = memory.tree, np.zeros(self.batch, np.intp)
+        solver = _Solver(memory)
+        for node in np.flatnonzero(tree["ended"] | tree.leaves & ~memory.novel)[::-1].tolist():
+            solver.solve(node)
+        for node in np.flatnonzero((tree["witness"] < 0) & ~tree["solved"])[1:].tolist():
+            solver.find_witness(node)
+        return memory
+
+    def _grow(self, memory: _Memory, search: Search) -> bool:
+        tree, solver = memory.tree, _Solver(memory)
+        while True:
+            most = search.fit(self.batch)
+            if not search.has(most) or tree["solved"][ROOT]:
+                return bool(tree["solved"][ROOT])
+            rollouts, parents, actions = _choose(memory, search.rng, most)
+            if len(parents):
+                nodes, novel, seen = self._step(memory, search, parents, actions)
+                memory.places[rollouts] = np.where(novel, nodes, ROOT)
+                solver.update(nodes, novel, seen)
+                memory.places[tree["solved"][memory.places]] = ROOT
+
+
+class _Solver:
+    """Marks solved nodes, in the tree's fields ``solved`` and ``open``."""
+
+    def __init__(self, memory: _Memory) -> None:
+        self._tree, self._novelty = memory.tree, memory.novelty
+        # The nodes whose witness is each atom.
+        self._witnessed: defaultdict[int, list[int]] = defaultdict(list)
+        for node, atom in enumerate(memory.tree["witness"].tolist()):
+            self._witnessed[atom].append(node)
+
+    def solve(self, node: int) -> None:
+        """Mark a node as solved, and all nodes above it that then have no unsolved child."""
+        tree = self._tree
+        solved, free = tree["solved"], tree["open"]
+        while not solved[node]:
+            solved[node] = True
+            parent = int(tree["parent"][node])
+            if parent < 0:
+                return
+            free[parent, tree["action"][node]] = False
+            if free[parent].any():
+                return
+            node = parent
+
+    def update(self, nodes: Ints, novel: NDArray[np.bool_], seen: NDArray[np.int32]) -> None:
+        """Mark new nodes that are not novel, and nodes whose atoms were all seen at less depth.
+
+        `seen` are the atoms that were seen at a smaller depth than before.
+        """
+        tree = self._tree
+        for node in nodes[~novel].tolist():
+            self.solve(node)
+        for atom in seen.tolist():
+            for node in self._witnessed.pop(atom, []):
+                if not tree["solved"][node] and node != ROOT:
+                    self.find_witness(node)
+        for node, atom in zip(
+            nodes[novel].tolist(), tree["witness"][nodes[novel]].tolist(), strict=True
+        ):
+            self._witnessed[atom].append(node)
+
+    def find_witness(self, node: int) -> None:
+        """Find an atom that is still novel in a node; without one, the node is solved."""
+        atoms = self._tree["atoms"][node]
+        left = atoms[self._novelty.depth_of(atoms) == self._tree["depth"][node]]
+        if len(left):
+            self._tree["witness"][node] = left[0]
+            self._witnessed[int(left[0])].append(node)
+        else:
+            self.solve(node)
+
+
+def _choose(memory: _Memory, rng: np.random.Generator, most: int) -> tuple[Ints, Ints, Ints]:
+    """Move rollouts down the tree to untried actions.
+
+    Return the rollouts, the nodes that they have reached, and an untried action of each node.
+    Rollouts that find no untried action are left out of this batch; they will start again from
+    the root.
+    """
+    free, child = memory.tree["open"], memory.tree["child"]
+    here = memory.places[:most]
+    rollouts = np.arange(len(here))
+    chosen: list[tuple[Ints, Ints, Ints]] = []
+    for level in itertools.count():
+        if not len(rollouts):
+            break
+        if level % _LEVELS == 0:
+            noise = 1.0 + rng.random((_LEVELS, len(rollouts), free.shape[1]))
+        actions = (noise[level % _LEVELS, : len(here)] * free[here]).argmax(axis=1)
+        there, is_free = child[here, actions], free[here, actions]
+        if is_free.all() and there.min() >= 0:
+            here = there
+            continue
+        memory.places[rollouts[~is_free]] = ROOT
+        (new,) = (is_free & (there < 0)).nonzero()
+        # Of the rollouts that chose the same action, the first one takes it.
+        edges = here[new] * free.shape[1] + actions[new]
+        new = new[np.unique(edges, return_index=True)[1]]
+        chosen.append((rollouts[new], here[new], actions[new]))
+        free[here[new], actions[new]] = False  # for the other rollouts of this batch
+        going = is_free.copy()
+        going[new] = False
+        here = np.where(there >= 0, there, here)[going]
+        rollouts = rollouts[going]
+    taken, nodes, actions = (np.concatenate(part) for part in zip(*chosen, strict=True))
+    free[nodes, actions] = True
+    return taken, nodes, actions

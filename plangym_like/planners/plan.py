@@ -83,8 +83,8 @@ class Plan:
     spent : Spent
     curve : structured array
         The best score so far, with the fields ``transitions``, ``frames``, ``seconds`` and
-        ``score``. The score never falls, and the last value is the plan's score, unless the
-        documentation of the planner or of `play` says otherwise.
+        ``score``. The score never falls, and the last value is the plan's score, except in plans
+        of `play`, whose score may fall. It is empty if no score was found before the end.
     info : dict
         Other results, described by each planner. ``info["action"]`` is `next_action`.
 

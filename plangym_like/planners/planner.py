@@ -2,17 +2,47 @@
 
 from __future__ import annotations
 
+import inspect
+import os
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple, Self
+
+import numpy as np
 
 from plangym_like.env import PlanEnv
 from plangym_like.errors import InputError
+from plangym_like.planners import checkpoint as files
 from plangym_like.planners.plan import Plan, check_plan_env
 from plangym_like.planners.progress_bar import ProgressBar
-from plangym_like.planners.search import Progress, Search
+from plangym_like.planners.search import Best, Progress, Search
 from plangym_like.states.rows import Row
 from plangym_like.support.arguments import as_count, check_seconds
+
+_UNSAVED = "unsaved"  # takes the place of an option that a file cannot hold
+
+
+@files.stored
+class Kept(NamedTuple):
+    """What is known from the last search, after `Planner.advance`.
+
+    Attributes
+    ----------
+    state : row
+        Where the last search began.
+    action : array ``(*action_shape)``
+        The action that was played there.
+    memory : object
+        The `Search.memory` of the last search.
+    best : Best
+        The best plan of the last search.
+    """
+
+    state: Row
+    action: Any
+    memory: Any
+    best: Best
 
 
 class Planner(ABC):
@@ -21,7 +51,11 @@ class Planner(ABC):
     A planner only steps batches, so the environment's current state does not change. With the same
     seed and a budget in transitions, the plan is the same for any number of workers.
 
-    To write a planner, implement `_search`.
+    A search can be stopped and resumed: `save` writes it to a file, `load` reads it, and `resume`
+    continues it.
+
+    To write a planner, implement `_search`. If it reuses results after `advance`, or if its
+    searches can be saved, implement `_begin`, too.
 
     Parameters
     ----------
@@ -46,9 +80,19 @@ class Planner(ABC):
     Plan(score=1, 1 actions, ended=False, transitions=2)
     """
 
+    _given: tuple[tuple[Any, ...], dict[str, Any]]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        planner = super().__new__(cls)
+        planner._given = args, kwargs  # for `save`
+        return planner
+
     def __init__(self, env: PlanEnv) -> None:
         check_plan_env(self.name, env)
         self.env = env
+        self._last: tuple[Row, Search] | None = None
+        self._next_action: Any = None
+        self._kept: Kept | None = None
 
     def plan(
         self,
@@ -58,6 +102,8 @@ class Planner(ABC):
         seconds: float | None = None,
         seed: Any = None,
         progress: bool | Callable[[Progress], object] = False,
+        checkpoint: str | os.PathLike[str] | None = None,
+        every: float = 60.0,
     ) -> Plan:
         """Search for a plan.
 
@@ -68,8 +114,8 @@ class Planner(ABC):
         budget : int, optional
             The largest number of transitions (see `Spent`).
         seconds : float, optional
-            The time after which no new batch is stepped. With both limits, the search ends at the
-            first one that it reaches.
+            The time after which no new round of batches begins. With both limits, the search ends
+            at the first one that it reaches.
         seed : int, sequence of int, SeedSequence or Generator, optional
             An argument for `numpy.random.default_rng`; by default, each search draws different
             numbers.
@@ -77,6 +123,10 @@ class Planner(ABC):
             ``True`` shows a progress bar if stderr is a terminal. A callable is called with a
             `Progress` after every batch; if it raises StopIteration, the search ends with the best
             plan so far.
+        checkpoint : path, optional
+            A file in which `save` stores the search, again and again.
+        every : float
+            The number of seconds between two calls of `save`.
 
         Returns
         -------
@@ -96,25 +146,179 @@ class Planner(ABC):
             raise InputError(
                 "plan needs a budget in transitions, or seconds: give budget= or seconds="
             )
-        if budget is not None:
-            budget = as_count("budget", budget)
-        if seconds is not None:
-            check_seconds("seconds", seconds)
-        start = checked_start(self.env, state)
+        budget, seconds = _checked_limits(budget, seconds)
+        start = np.array(checked_start(self.env, state))
         with ProgressBar(self.name, progress) as report:
-            return self._search(start, Search(self.env, budget, seconds, seed, report))
+            search = Search(self.env, budget, seconds, seed, report)
+            kept, self._kept = self._kept, None
+            search.memory = self._begin(start, search, kept)
+            return self._run(start, search, checkpoint, every)
+
+    def resume(
+        self,
+        *,
+        budget: int | None = None,
+        seconds: float | None = None,
+        progress: bool | Callable[[Progress], object] = False,
+        checkpoint: str | os.PathLike[str] | None = None,
+        every: float = 60.0,
+    ) -> Plan:
+        """Continue the last search, which was stopped or has spent its budget.
+
+        If the search was stopped, and has a budget in transitions, the plan is the same as that of
+        a search that was not stopped.
+
+        Parameters
+        ----------
+        budget, seconds : optional
+            New limits for the whole search, what it has spent before included; by default, its old
+            limits.
+        progress, checkpoint, every
+            As in `plan`.
+
+        Raises
+        ------
+        InputError
+            There is no search to continue, or an argument is invalid.
+        """
+        if self._last is None:
+            raise InputError("there is no search to resume: call plan first, or load a saved one")
+        budget, seconds = _checked_limits(budget, seconds)
+        state, last = self._last
+        self._check_memory(last)
+        with ProgressBar(self.name, progress) as report:
+            search = Search.resumed(self.env, last.resumable(), budget, seconds, report)
+            return self._run(state, search, checkpoint, every)
+
+    def _run(
+        self,
+        state: Row,
+        search: Search,
+        checkpoint: str | os.PathLike[str] | None,
+        every: float,
+    ) -> Plan:
+        self._last = self._next_action = None  # after an error, there is nothing to resume
+        if checkpoint is not None:
+            check_seconds("every", every)
+            self._check_memory(search)
+            search.checkpoint = _Repeated(lambda: self._write(checkpoint, state, search), every)
+        plan = self._search(state, search)
+        self._last, self._next_action = (state, search), plan.next_action
+        return plan
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the planner and its last search to a file, completely or not at all.
+
+        A search that is under way is saved by ``plan(checkpoint=path)``.
+
+        Raises
+        ------
+        InputError
+            No search has ended yet, or this planner's searches cannot be saved.
+        """
+        if self._last is None:
+            raise InputError("there is no search to save: call plan first, or plan(checkpoint=...)")
+        self._check_memory(self._last[1])
+        self._write(path, *self._last)
+
+    def _write(self, path: str | os.PathLike[str], state: Row, search: Search) -> None:
+        content = {
+            "planner": type(self).__name__,
+            "options": self._options(),
+            "state": state,
+            "search": search.resumable(),
+            "next_action": self._next_action,
+        }
+        files.save(path, self.env.layout.format, content)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], env: PlanEnv, **options: Any) -> Self:
+        """Return a planner from a file that `save` wrote; `resume` continues its search.
+
+        No code from the file is executed.
+
+        Parameters
+        ----------
+        path : path
+        env : PlanEnv
+            It must be made like that of the saved planner.
+        **options
+            Options that differ from the saved ones. Functions that are not part of this package
+            must be given again, because files do not hold them.
+
+        Raises
+        ------
+        InputError
+            The file holds a planner of another class, or an option is missing.
+        StateFormatError
+            The file was not written by `save`, or it is damaged.
+        StateMismatchError
+            The search belongs to another environment, version or configuration.
+        """
+        check_plan_env(cls.__name__, env)
+        content = files.load(path, env.layout.format)
+        known = {one.__name__: one for one in _subclasses(cls)}
+        if content["planner"] not in known:
+            raise InputError(
+                f"{path} holds a search of {content['planner']}, which is not a {cls.__name__}"
+            )
+        given = {**content["options"], **options}
+        for name, value in given.items():
+            if isinstance(value, list) and value[:1] == [_UNSAVED]:
+                raise InputError(
+                    f"the search was made with {name}={value[1]}, which files do not hold: give "
+                    f"{name}= to load"
+                )
+        planner: Self = known[content["planner"]](env, **given)
+        planner._last = content["state"], Search.resumed(env, content["search"])
+        planner._next_action = content["next_action"]
+        return planner
+
+    def _options(self) -> dict[str, Any]:
+        """Return the arguments of this object besides the environment, in a form for files."""
+        args, kwargs = self._given
+        signature = inspect.signature(type(self))
+        bound = dict(list(signature.bind(*args, **kwargs).arguments.items())[1:])
+        for parameter in signature.parameters.values():
+            if parameter.kind is parameter.VAR_KEYWORD:
+                bound.update(bound.pop(parameter.name, {}))
+        return {name: _saved(value) for name, value in bound.items()}
+
+    def _check_memory(self, search: Search) -> None:
+        if search.memory is None:
+            raise InputError(
+                f"searches of {self.name} cannot be saved or resumed, because it keeps nothing in "
+                "search.memory"
+            )
 
     @property
     def name(self) -> str:
         """The name of the planner's class, for messages."""
         return type(self).__name__
 
-    def advance(self) -> None:
-        """Prepare the next search, after `Plan.next_action` of the last plan was played.
+    def advance(self, action: Any = None) -> None:
+        """Prepare the next search, after an action was played.
 
-        The next search may then reuse results of the last one. Without this call, each search
-        begins from scratch.
+        The next search may then reuse results of the last one, if it starts from the state that the
+        action led to. Without this call, each search begins from scratch.
+
+        Parameters
+        ----------
+        action : array ``(*action_shape)``, optional
+            By default, `Plan.next_action` of the last plan.
         """
+        last, self._last = self._last, None
+        action = self._next_action if action is None else action
+        if last is not None and action is not None:
+            state, search = last
+            self._kept = Kept(state, np.asarray(action), search.memory, search.best)
+
+    def _begin(self, state: Row, search: Search, kept: Kept | None) -> Any:
+        """Return the `Search.memory` to begin with.
+
+        Results of the last search may be reused if `kept` is not ``None``.
+        """
+        return None
 
     @abstractmethod
     def _search(self, state: Row, search: Search) -> Plan:
@@ -122,6 +326,36 @@ class Planner(ABC):
 
         Step every batch with `search`, and draw every random number from ``search.rng``.
         """
+
+
+class _Repeated:
+    """Calls a function at most once in so many seconds."""
+
+    def __init__(self, function: Callable[[], object], every: float) -> None:
+        self._function, self._every = function, every
+        self._last = time.monotonic()
+
+    def __call__(self) -> None:
+        if time.monotonic() - self._last >= self._every:
+            self._function()
+            self._last = time.monotonic()
+
+
+def _saved(value: Any) -> Any:
+    """Return `value` if a file can hold it; otherwise, a list that says what it was."""
+    return value if files.can_hold(value) else [_UNSAVED, repr(value)]
+
+
+def _subclasses(cls: type[Any]) -> list[type[Any]]:
+    return [cls, *(one for child in cls.__subclasses__() for one in _subclasses(child))]
+
+
+def _checked_limits(budget: Any, seconds: Any) -> tuple[int | None, float | None]:
+    if budget is not None:
+        budget = as_count("budget", budget)
+    if seconds is not None:
+        check_seconds("seconds", seconds)
+    return budget, seconds
 
 
 def checked_start(env: PlanEnv, state: Any) -> Row:

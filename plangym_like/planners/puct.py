@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -10,13 +11,15 @@ import numpy as np
 
 from plangym_like.env import PlanEnv
 from plangym_like.errors import InputError
-from plangym_like.planners.evaluation import Evaluate, evaluated, rows_of
+from plangym_like.planners.nodes import ROOT, Floats, Ints
 from plangym_like.planners.plan import Plan
-from plangym_like.planners.search import Search
-from plangym_like.planners.search_tree import Floats, Ints, SearchTree
-from plangym_like.planners.tree_planner import TreePlanner
+from plangym_like.planners.planner import Kept
+from plangym_like.planners.search import Best, Search
+from plangym_like.planners.search_tree import SearchTree, TreeMemory, TreePlanner
 from plangym_like.states.rows import Row
 from plangym_like.support.arguments import as_count, as_number
+
+Evaluate = Callable[[Any], tuple[Any, Any]]
 
 
 class PUCT(TreePlanner):
@@ -32,6 +35,8 @@ class PUCT(TreePlanner):
       plus the discounted return after it. Mean returns are scaled to [0, 1] by their range so far,
       and are 0 where there was no visit, as in J. Schrittwieser et al., "Mastering Atari, Go, chess
       and shogi by planning with a learned model", 2020, equation 5.
+    - ``N(s)`` includes all descents of the round that reach the node.
+    - Subtrees that are known completely are searched again (unlike in `UCT`).
     - A round has up to `batch` descents, which the virtual loss keeps apart. It calls `step_batch`
       once and `evaluate` once. If several descents find the same leaf, only one counts.
     - With `rollout`, the value of a new state is the mean of the value from `evaluate` and the
@@ -111,23 +116,28 @@ class PUCT(TreePlanner):
         self.noise = as_number("noise", noise, 0.0, 1.0)
         self.alpha = as_number("alpha", alpha, 1e-6)
 
+    def _begin(self, state: Row, search: Search, kept: Kept | None) -> TreeMemory:
+        memory = super()._begin(state, search, kept)
+        self._set_root_prior(memory.tree, search, state)
+        return memory
+
     def _search(self, state: Row, search: Search) -> Plan:
-        tree, descents = self._begin(SearchTree(len(self.actions), state)), 0
-        self._set_root_prior(tree, search, state)
-        while count := self._affordable(search, tree, descents, 1 + self.rollout):
-            descents += count
+        memory: TreeMemory = search.memory
+        tree = memory.tree
+        while count := self._affordable(search, memory, 1 + self.rollout):
+            memory.descents += count
             paths = tree.descend(count, partial(self._scores, tree)).without_repeats()
             new = self._expand(tree, search, paths.parents, paths.actions)
             ends = paths.ends(new)
             values = tree["value"][ends]
             tree.back_up(paths, new, values, self.discount)
-            end = int(ends[np.argmax(tree["score"][ends])])
-            path = tree.path(end)
-            best = self._keep(
-                tree["action"][path], tree["reward"][path], tree["seed"][path], tree["ended"][end]
-            )
-            search.report(best.score, f"{tree.size:,} nodes")
-        return self._plan(search, state, tree, prior=tree["prior"][0].copy())
+            row = search.better(tree["score"][ends])
+            if row is not None:
+                path = tree.path(int(ends[row]))
+                found = tree["action"][path], tree["reward"][path], tree["seed"][path]
+                search.best = Best(math.fsum(found[1]), bool(tree["ended"][ends[row]]), found)
+            search.report(search.best.score, f"{tree.size:,} nodes")
+        return self._plan(search, state, tree, prior=tree["prior"][ROOT].copy())
 
     def _scores(self, tree: SearchTree, nodes: Ints, ranks: Ints, counts: Ints) -> Floats:
         totals, visits = tree.scaled(nodes)
@@ -153,7 +163,7 @@ class PUCT(TreePlanner):
             if self.rollout:
                 returns = self._rolled_out(step.states[on], search)
                 values[on] = returns if self.evaluate is None else (values[on] + returns) / 2
-        return tree.add(
+        return tree.expand(
             parents,
             actions,
             state=step.states,
@@ -171,7 +181,7 @@ class PUCT(TreePlanner):
         return returns
 
     def _set_root_prior(self, tree: SearchTree, search: Search, state: Row) -> None:
-        prior = tree.nodes["prior"][0]
+        prior = tree["prior"][ROOT]
         if not prior.any():
             prior[:] = 1 / len(prior)
             if self.observe is not None:
@@ -197,3 +207,55 @@ def puct(
     rate = np.log((1 + parent_visits + base) / base) + explore
     scores = means + rate * priors * np.sqrt(parent_visits) / (1 + visits)
     return np.where(priors > 0, scores, -np.inf)
+
+
+def evaluated(
+    evaluate: Evaluate | None, observations: Any, count: int, num_actions: int
+) -> tuple[Floats, Floats]:
+    """Return the priors ``(count, A)`` and the values ``(count,)`` of `count` states.
+
+    Without `evaluate`, priors are uniform, and values are 0.
+
+    Raises
+    ------
+    InputError
+        `evaluate` did not return a pair of arrays with these shapes, or it returned priors that
+        are not probabilities, or values that are not finite.
+
+    Examples
+    --------
+    >>> evaluated(None, None, 1, 2)
+    (array([[0.5, 0.5]]), array([0.]))
+    """
+    if evaluate is None:
+        return np.full((count, num_actions), 1 / num_actions), np.zeros(count)
+    result = evaluate(observations)
+    if not isinstance(result, (tuple, list)) or len(result) != 2:
+        raise InputError(f"evaluate must return a pair (priors, values), got {result!r}")
+    priors, values = (np.asarray(part, np.float64) for part in result)
+    if (priors.shape, values.shape) != ((count, num_actions), (count,)):
+        raise InputError(
+            f"evaluate must return priors (N, {num_actions}) and values (N,), got shapes "
+            f"{priors.shape} and {values.shape} for {count} observations"
+        )
+    sums = priors.sum(axis=1)
+    if not (priors >= 0).all() or not np.allclose(sums, 1.0, atol=1e-3):
+        raise InputError("evaluate must return priors that are probabilities with a sum of 1")
+    if not np.isfinite(values).all():
+        raise InputError("evaluate must return finite values")
+    return priors, values
+
+
+def rows_of(observations: Any, rows: Ints) -> Any:
+    """Return `rows` of a batch of observations (an array, a list, or a tree of arrays and lists).
+
+    >>> rows_of({"at": np.array([3, 4, 5]), "told": ["a", "b", "c"]}, np.array([0, 2]))
+    {'at': array([3, 5]), 'told': ['a', 'c']}
+    """
+    if isinstance(observations, Mapping):
+        return {key: rows_of(part, rows) for key, part in observations.items()}
+    if isinstance(observations, tuple):
+        return tuple(rows_of(part, rows) for part in observations)
+    if isinstance(observations, list):
+        return [observations[row] for row in rows]
+    return observations[rows]

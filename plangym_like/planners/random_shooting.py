@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from plangym_like.env import PlanEnv
 from plangym_like.planners.action_sets import ActionSampler
 from plangym_like.planners.plan import Plan
-from plangym_like.planners.planner import Planner
-from plangym_like.planners.search import Search, lengths
+from plangym_like.planners.planner import Kept, Planner
+from plangym_like.planners.search import Search
 from plangym_like.states.rows import Row
 from plangym_like.support.arguments import as_count
 
@@ -47,18 +45,14 @@ class RandomShooting(Planner):
         self.dt = as_count("dt", dt)
         self._sample = ActionSampler(env, self.name)
 
+    def _begin(self, state: Row, search: Search, kept: Kept | None) -> str:
+        return "nothing but the best plan"
+
     def _search(self, state: Row, search: Search) -> Plan:
-        best, found = -np.inf, None
         while search.has((batch := search.fit(self.batch, self.horizon)) * self.horizon):
             plans = self._sample(search.rng, batch, self.horizon)
-            rollout = search.rollout_batch(plans, state, dt=self.dt)
-            returns = rollout.rewards.sum(axis=1)
-            row = int(np.argmax(returns))
-            if returns[row] > best:
-                best, length = returns[row], lengths(rollout)[row]
-                ended = rollout.terminateds[row, -1] or rollout.truncateds[row, -1]
-                found = plans[row, :length], rollout.rewards[row, :length], bool(ended)
-            search.report(best)
-        assert found is not None, "`has` raises an error if the budget is too small for one batch"
-        actions, rewards, ended = found
-        return search.plan(state, actions, rewards, self.dt, ended=ended)
+            search.keep_rollout(plans, search.rollout_batch(plans, state, dt=self.dt))
+            search.report(search.best.score)
+        assert search.best.found is not None, "`has` raises if the budget is too small for a batch"
+        actions, rewards, _ = search.best.found
+        return search.plan(state, actions, rewards, self.dt, ended=search.best.ended)

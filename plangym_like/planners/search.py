@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from plangym_like.env import PlanEnv
 from plangym_like.errors import InputError, RewardError
 from plangym_like.planners.action_sets import as_plan
+from plangym_like.planners.checkpoint import stored
 from plangym_like.planners.plan import CURVE, Plan, Spent
 from plangym_like.results import BatchTransition, Rollout
 from plangym_like.states.rows import Row, States
@@ -51,6 +53,25 @@ class Progress(NamedTuple):
     note: str
 
 
+@stored
+class Best(NamedTuple):
+    """The best plan so far.
+
+    Attributes
+    ----------
+    score : float
+        Minus infinity while there is no plan.
+    ended : bool
+        Whether the plan ends the episode.
+    found : object
+        The plan, in the planner's own form: a node of a tree, or arrays of actions and rewards.
+    """
+
+    score: float = -np.inf
+    ended: bool = False
+    found: Any = None
+
+
 class Search:
     """Steps the environment of a planner, and counts the cost.
 
@@ -71,6 +92,11 @@ class Search:
     env : PlanEnv
     rng : numpy.random.Generator
         The source of all random numbers of the search.
+    memory : object
+        All that the planner needs to continue the search, and what the next search may reuse. It
+        must be complete whenever the planner calls `has`, because the search may be saved there.
+    best : Best
+        The best plan so far; planners replace it.
 
     Examples
     --------
@@ -92,33 +118,87 @@ class Search:
         progress: Callable[[Progress], object] | None = None,
     ) -> None:
         self.env, self.rng = env, make_rng(seed)
+        self.memory: Any = None
+        self.best = Best()
+        # Called whenever the search may be saved.
+        self.checkpoint: Callable[[], object] | None = None
         self._budget, self._seconds, self._progress = budget, seconds, progress
         self._begun = time.perf_counter()
-        self._transitions = self._frames = 0
+        self._transitions = self._frames = self._rounds = 0
         self._seconds_in_env = 0.0
         self._curve: list[tuple[int, int, float, float]] = []
         self._note, self._stopped = "", False
+        self._mark()
 
     def has(self, transitions: int) -> bool:
         """Return whether the search may step this many more transitions.
+
+        Call it before each round of batches, because the search may be saved here.
 
         Raises
         ------
         InputError
             The first batch does not fit into the budget, so the search would find nothing.
         """
-        if self._budget is not None and self._transitions + transitions > self._budget:
-            if not self._transitions:
+        self._mark()
+        if self.checkpoint is not None:
+            self.checkpoint()
+        if not self.affords(transitions):
+            if not self._rounds:
                 raise InputError(
                     f"a budget of {self._budget} transitions is too small: the first batch of this "
                     f"planner has {transitions}; give more, or make its batches smaller"
                 )
             return False
-        if self._stopped:
+        is_late = self._seconds is not None and self._elapsed() >= self._seconds
+        if self._rounds and (self._stopped or is_late):
             return False
-        if self._seconds is None or not self._transitions:
-            return True
-        return time.perf_counter() - self._begun < self._seconds
+        self._rounds += 1
+        return True
+
+    def affords(self, transitions: int) -> bool:
+        """Return whether the budget allows this many more transitions, within a round."""
+        return self._budget is None or self._transitions + transitions <= self._budget
+
+    def _mark(self) -> None:
+        """Remember what `resumable` returns, besides the memory."""
+        self._marked: dict[str, Any] = {
+            "rng": self.rng.bit_generator.state,
+            "best": self.best,
+            "counts": (self._rounds, self._transitions, self._frames, self._seconds_in_env),
+            "seconds": self._elapsed(),
+            "points": len(self._curve),
+        }
+
+    def resumable(self) -> dict[str, Any]:
+        """Return the search as it was when the planner last called `has`, as plain data."""
+        rng = copy.deepcopy(self.rng)
+        rng.bit_generator.state = self._marked["rng"]
+        curve = np.array(self._curve[: self._marked["points"]], CURVE)
+        limits = {"budget": self._budget, "limit": self._seconds}
+        return {**self._marked, **limits, "rng": rng, "curve": curve, "memory": self.memory}
+
+    @classmethod
+    def resumed(
+        cls,
+        env: PlanEnv,
+        saved: dict[str, Any],
+        budget: int | None = None,
+        seconds: float | None = None,
+        progress: Callable[[Progress], object] | None = None,
+    ) -> Self:
+        """Return the search that `resumable` has described, with new limits if these are given."""
+        if budget is None and seconds is None:
+            budget, seconds = saved["budget"], saved["limit"]
+        search = cls(env, budget, seconds, saved["rng"], progress)
+        search.memory, search.best = saved["memory"], saved["best"]
+        search._rounds, search._transitions, search._frames, search._seconds_in_env = saved[
+            "counts"
+        ]
+        search._begun -= saved["seconds"]
+        search._curve = saved["curve"].tolist()
+        search._mark()
+        return search
 
     @property
     def remaining(self) -> int | None:
@@ -172,6 +252,16 @@ class Search:
         self._count(begun, steps, rollout.infos["n_step"], rollout.rewards)
         return rollout
 
+    def leads_to(self, before: Row, action: Any, dt: int, after: Row, reserve: int = 0) -> bool:
+        """Return whether an action leads from one state to another; this costs a transition.
+
+        If less than `reserve` transitions would be left afterwards, return False without a step.
+        """
+        if not self.affords(1 + reserve):
+            return False
+        step = self.step_batch(np.asarray(action)[None], before[None], dt)
+        return np.array_equal(step.states[0], after)
+
     def _count(
         self,
         begun: float,
@@ -195,20 +285,61 @@ class Search:
             except StopIteration:
                 self._stopped = True
 
+    def better(self, scores: NDArray[np.float64]) -> int | None:
+        """Return the row of the highest of `scores` ``(N,)`` if it beats `best`, else ``None``."""
+        row = int(np.argmax(scores))
+        return row if scores[row] > self.best.score else None
+
+    def keep_rollout(self, actions: NDArray[Any], rollout: Rollout, seeds: Any = None) -> None:
+        """Replace `best` if a row of a rollout from the first state has a higher score.
+
+        `found` then holds the actions, rewards and seeds, each ``(T,)``, up to the end of the
+        episode. `seeds` ``(N,)`` are those of the rows; -1 stands for no seed.
+        """
+        row = self.better(rollout.rewards.sum(axis=1))
+        if row is None:
+            return
+        length = int(lengths(rollout)[row])
+        rewards, row_seeds = rollout.rewards[row, :length].copy(), np.full(length, -1)
+        row_seeds[0] = -1 if seeds is None else seeds[row]
+        ended = bool(rollout.terminateds[row, -1] or rollout.truncateds[row, -1])
+        found = actions[row, :length].copy(), rewards, row_seeds
+        self.best = Best(math.fsum(rewards), ended, found)
+
+    def keep_episode(
+        self,
+        nodes: NDArray[np.int64],
+        scores: NDArray[np.float64],
+        over: NDArray[np.bool_],
+        complete: bool = False,
+    ) -> int | None:
+        """If one of N episodes beats `best`, keep its node there, and return its row.
+
+        An episode that has ended always counts. An unfinished episode counts if its score is
+        greater than 0, or if all episodes are `complete`. Without this condition, the shortest
+        plan would be the best if rewards are negative.
+        """
+        row = self.better(np.where(over | (scores > 0) | complete, scores, -np.inf))
+        if row is not None:
+            self.best = Best(float(scores[row]), bool(over[row]), int(nodes[row]))
+        return row
+
     def report(self, score: float, note: str = "") -> None:
         """Record the score of the best plan so far; scores that are not higher are ignored.
 
         Minus infinity means that no plan has a score yet.
         """
-        spent = self.spent()
         self._note = note
         if score > (self._curve[-1][3] if self._curve else -np.inf):
+            spent = self.spent()
             self._curve.append((spent.transitions, spent.frames, spent.seconds, float(score)))
 
     def spent(self) -> Spent:
         """Return the cost so far."""
-        seconds = time.perf_counter() - self._begun
-        return Spent(self._transitions, self._frames, seconds, self._seconds_in_env)
+        return Spent(self._transitions, self._frames, self._elapsed(), self._seconds_in_env)
+
+    def _elapsed(self) -> float:
+        return time.perf_counter() - self._begun
 
     def progress(self) -> Progress:
         """Return the progress of the search."""
@@ -256,19 +387,15 @@ class Search:
             bool(ended),
             None if seeds is None else np.array(seeds, np.int64),
             spent,
-            self._finished_curve(rewards, spent),
+            self._finished_curve(math.fsum(rewards), spent),
             info,
         )
 
-    def _finished_curve(self, rewards: NDArray[np.float64], spent: Spent) -> NDArray[np.void]:
-        """Return the curve of a search that has found a plan with these rewards."""
-        curve = np.array([*self._curve, *self._curve[-1:]], CURVE)
-        if len(curve):
-            scores, exact = curve["score"], math.fsum(rewards)
-            curve[-1] = (spent.transitions, spent.frames, spent.seconds, scores[-1])
-            # Planners add up the same rewards in another order, with other rounding errors.
-            if abs(scores[-1] - exact) <= 1e-9 * math.fsum(np.abs(rewards)):
-                scores[scores >= min(scores[-1], exact)] = exact
+    def _finished_curve(self, score: float, spent: Spent) -> NDArray[np.void]:
+        """Return the curve up to a plan with this score, which no earlier point exceeds."""
+        last = (spent.transitions, spent.frames, spent.seconds, score)
+        curve = np.array([*self._curve, last][: len(self._curve) + bool(self._curve)], CURVE)
+        np.minimum(curve["score"], score, out=curve["score"])
         return curve
 
 

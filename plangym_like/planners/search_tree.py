@@ -1,15 +1,25 @@
-"""`SearchTree`: the nodes of a tree search in flat arrays, with many descents at a time."""
+"""`SearchTree`, which many descents grow at a time, and `TreePlanner`, which searches with it."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-Ints = NDArray[np.intp]
-Floats = NDArray[np.float64]
+from plangym_like.env import PlanEnv
+from plangym_like.planners.action_sets import all_actions, index_of
+from plangym_like.planners.checkpoint import stored
+from plangym_like.planners.nodes import ROOT, Floats, Ints, Nodes
+from plangym_like.planners.plan import Plan
+from plangym_like.planners.planner import Kept, Planner
+from plangym_like.planners.search import Best, Search
+from plangym_like.states.rows import Row
+from plangym_like.support.arguments import as_count, as_number
+
 # Returns scores ``(n, A)`` of the actions of nodes ``(n,)``. The other arguments ``(n, 1)`` are
 # numbers of descents of this round: those that count as having taken the action already, and all
 # descents that reach the node.
@@ -18,6 +28,9 @@ ScoreFn = Callable[[Ints, Ints, Ints], Floats]
 # Steps actions ``(n,)`` of nodes ``(n,)``, and returns the nodes of the outcomes; returns None if
 # the budget is spent.
 DrawFn = Callable[[Ints, Ints], Ints | None]
+
+# Seeds of steps and rollouts are less than this.
+SEEDS = 2**31
 
 # Untried actions get at least this score, which is higher than all others (see `tree_bounds`).
 FIRST = 1e18
@@ -65,8 +78,9 @@ class Descents(NamedTuple):
         return _resolved(self.last, new)
 
 
-class SearchTree:
-    """Nodes in one structured array; node 0 is the root.
+@stored
+class SearchTree(Nodes):
+    """The nodes of a tree search.
 
     Parameters
     ----------
@@ -82,15 +96,14 @@ class SearchTree:
 
     Attributes
     ----------
-    size : int
-    nodes : structured array
-        With the fields ``parent``, ``action`` (the index of the action that leads to the node),
-        ``seed``, ``reward``, ``score`` (the sum of the rewards from the root), ``value`` (set by
-        the planner), ``ended``, ``samples`` (how often this outcome was drawn), ``passes`` (how
-        many descents passed through the node), ``key`` (distinguishes outcomes), ``visits`` and
-        ``total`` ``(A,)`` (number and sum of the returns of each action), ``prior`` ``(A,)``,
-        ``child`` ``(A, K)`` (-1 if there is none), ``closed`` ``(A,)`` (see `close`), and
-        ``state``.
+    fields of a node
+        ``action`` (the index of the action that leads to the node), ``seed``, ``reward``,
+        ``score`` (the sum of the rewards from the root), ``value`` (set by the planner), ``ended``,
+        ``samples`` (how often this outcome was drawn), ``passes`` (how many descents passed through
+        the node), ``key`` (distinguishes outcomes), ``visits`` and ``total`` ``(A,)`` (number and
+        sum of the returns of each action), ``prior`` ``(A,)``, ``closed`` ``(A,)`` (see `close`),
+        ``child`` ``(A,)`` (the outcome of each action that was found last), ``next`` (the outcome
+        of the same action that was found before this one) and ``state``.
     low, high : float
         The range of the mean returns that were seen.
     """
@@ -98,69 +111,58 @@ class SearchTree:
     def __init__(
         self, num_actions: int, state: NDArray[np.uint8], outcomes: int = 1, widening: float = 1.0
     ) -> None:
-        per_action = [("visits", float), ("total", float), ("prior", float)]
-        fields: list[Any] = [
-            *((name, np.intp) for name in ("parent", "action", "seed", "samples", "passes")),
-            *((name, float) for name in ("reward", "score", "value")),
-            ("key", np.int64),
-            ("ended", bool),
-            ("closed", bool, (num_actions,)),
-            *((name, kind, (num_actions,)) for name, kind in per_action),
-            ("child", np.intp, (num_actions, outcomes)),
-            ("state", np.uint8, state.shape),
-        ]
         self.num_actions, self.outcomes, self.widening = num_actions, outcomes, widening
         self.low, self.high = np.inf, -np.inf
-        self.nodes, self.size = np.zeros(64, np.dtype(fields)), 0
-        self.add(np.array([-1]), np.array([-1]), state=state)
+        super().__init__(
+            *((name, np.intp) for name in ("action", "seed", "samples", "passes", "key", "next")),
+            *((name, float) for name in ("reward", "score", "value")),
+            *((name, float, (num_actions,)) for name in ("visits", "total", "prior")),
+            ("child", np.intp, (num_actions,)),
+            ("closed", bool, (num_actions,)),
+            ("ended", bool),
+            ("state", np.uint8, state.shape),
+            links=("child", "next"),
+        )
+        self["action"][ROOT], self["seed"][ROOT], self["samples"][ROOT] = -1, -1, 1
+        self["state"][ROOT] = state
 
-    def __getitem__(self, field: str) -> NDArray[Any]:
-        """Return a field of all nodes."""
-        return self.nodes[field][: self.size]
-
-    def add(self, parents: Ints, actions: Ints, **fields: Any) -> Ints:
-        """Append children of `parents`, and return their numbers ``(n,)``."""
-        first, self.size = self.size, self.size + len(parents)
-        if self.size > len(self.nodes):
-            nodes = np.zeros(2 * self.size, self.nodes.dtype)
-            nodes[:first] = self.nodes[:first]
-            self.nodes = nodes
-        new = np.arange(first, self.size)
-        columns = {
-            "parent": parents,
-            "action": actions,
-            "samples": 1,
-            "child": -1,
-            "seed": -1,
-            **fields,
-        }
-        for name, values in columns.items():
-            self.nodes[name][first : self.size] = values
-        if first:
-            slots = (self["child"][parents, actions] >= 0).sum(axis=1)
-            self.nodes["score"][new] = self["score"][parents] + self["reward"][new]
-            self.nodes["child"][parents, actions, slots] = new
+    def expand(self, parents: Ints, actions: Ints, **fields: Any) -> Ints:
+        """Append outcomes of different actions, and return their nodes ``(n,)``."""
+        new = self.add(parents, **{"action": actions, "samples": 1, "seed": -1, **fields})
+        self["score"][new] = self["score"][parents] + self["reward"][new]
+        self["next"][new] = self["child"][parents, actions]
+        self["child"][parents, actions] = new
         return new
+
+    def outcomes_of(self, nodes: Ints, actions: Ints) -> Ints:
+        """Return the known outcomes ``(n, k)`` of actions, the last one first; -1 for none."""
+        found = [self["child"][nodes, actions]]
+        while (found[-1] >= 0).any():
+            found.append(np.where(found[-1] >= 0, self["next"][found[-1]], -1))
+        return np.stack(found[: max(1, len(found) - 1)], axis=1)
 
     def add_outcomes(self, parents: Ints, actions: Ints, keys: Ints, **fields: Any) -> Ints:
         """Append samples of outcomes, and return their nodes ``(n,)``.
 
         A sample with the key of a known outcome of the same action is counted as that outcome.
         Other samples become new outcomes, until the action has the maximum number of outcomes;
-        after that, each is counted as one of the known outcomes.
+        after that, each is counted as a known outcome, in proportion to their numbers of samples.
         """
         found = np.full(len(parents), -1)
-        for row, (parent, action) in enumerate(zip(parents, actions, strict=True)):
-            known = self.nodes["child"][parent, action]
+        for row in range(len(parents)):
+            one = slice(row, row + 1)
+            (known,) = self.outcomes_of(parents[one], actions[one])
             known = known[known >= 0]
-            same = known[self.nodes["key"][known] == keys[row]]
-            if len(same) or len(known) == self.outcomes:
-                found[row] = same[0] if len(same) else known[row % len(known)]
-                self.nodes["samples"][found[row]] += 1
+            same = known[self["key"][known] == keys[row]]
+            if not len(same) and len(known) == self.outcomes:
+                shares = np.cumsum(self["samples"][known])
+                same = known[np.searchsorted(shares, keys[row] % shares[-1], "right") :]
+            if len(same):
+                found[row] = same[0]
+                self["samples"][same[0]] += 1
             else:
-                part = {name: values[row] for name, values in fields.items()}
-                one = slice(row, row + 1)
-                found[row] = self.add(parents[one], actions[one], key=keys[row], **part)[0]
+                part = {name: values[one] for name, values in fields.items()}
+                found[row] = self.expand(parents[one], actions[one], key=keys[one], **part)[0]
         return found
 
     def descend(
@@ -196,7 +198,7 @@ class SearchTree:
             starts, sizes, ranks = _groups(at)
             actions = _best(score(at, ranks[:, None], sizes[:, None]), starts, ranks)
             if draw is None:
-                kids = self["child"][at, actions, 0]
+                kids = self["child"][at, actions]
                 (empty,) = (kids < 0).nonzero()
                 if len(empty):  # a leaf that several descents find is stepped once
                     edges = at[empty] * self.num_actions + actions[empty]
@@ -225,10 +227,10 @@ class SearchTree:
         Each known outcome is visited in proportion to the number of its samples.
         """
         starts, sizes, ranks = _groups(nodes * self.num_actions + actions)
-        known = self["child"][nodes, actions]
+        known = self.outcomes_of(nodes, actions)
         samples = np.where(known >= 0, self["samples"][known], 0)
         limit = np.ceil((self["visits"][nodes, actions] + sizes) ** self.widening)
-        fresh = (ranks < limit - samples.sum(axis=1)) & (known < 0).any(axis=1)
+        fresh = ranks < limit - samples.sum(axis=1)
         due = -(self["passes"][known] + ranks[:, None] + 1) / np.maximum(samples, 1)
         due[known < 0] = -np.inf
         kids = known[np.arange(len(nodes)), _best(due, starts, ranks)]
@@ -278,15 +280,15 @@ class SearchTree:
             returns = self["total"][kids] / np.maximum(self["visits"][kids], 1)
             best = np.where(over[known], 0.0, returns.max(axis=1))
             exact = self["reward"][kids] + discount * best
-            self.nodes["closed"][nodes, actions] = True
-            self.nodes["total"][nodes, actions] = self["visits"][nodes, actions] * exact
+            self._table["closed"][nodes, actions] = True
+            self._table["total"][nodes, actions] = self["visits"][nodes, actions] * exact
 
     def record(self, level: Level, new: Ints, returns: Floats) -> None:
         """Add the returns ``(n,)`` to the statistics of a level's actions."""
         edges = level.nodes, level.actions
-        np.add.at(self.nodes["passes"], _resolved(level.kids, new), 1)
-        np.add.at(self.nodes["visits"], edges, 1)
-        np.add.at(self.nodes["total"], edges, returns)
+        np.add.at(self._table["passes"], _resolved(level.kids, new), 1)
+        np.add.at(self._table["visits"], edges, 1)
+        np.add.at(self._table["total"], edges, returns)
         means = self["total"][edges] / self["visits"][edges]
         self.low, self.high = min(self.low, means.min()), max(self.high, means.max())
 
@@ -297,33 +299,10 @@ class SearchTree:
             return (totals - self.low * visits) / (self.high - self.low), visits
         return np.zeros_like(totals), visits
 
-    def path(self, node: int) -> Ints:
-        """Return the nodes of the path from the root to `node`, without the root."""
-        found = []
-        while node > 0:
-            found.append(node)
-            node = self.nodes["parent"][node]
-        return np.array(found[::-1], np.intp)
-
-    def subtree(self, root: int) -> SearchTree:
+    def below(self, root: int) -> SearchTree:
         """Return the subtree of the node `root` as a new tree."""
-        levels = [np.array([root])]
-        while len(levels[-1]):
-            kids = self["child"][levels[-1]].ravel()
-            levels.append(kids[kids >= 0])
-        kept = np.concatenate(levels)
-        numbers = np.full(self.size + 1, -1)
-        numbers[kept] = np.arange(len(kept))
-        tree = SearchTree(self.num_actions, self["state"][root], self.outcomes, self.widening)
-        tree.nodes, tree.size, tree.low, tree.high = (
-            self.nodes[kept],
-            len(kept),
-            self.low,
-            self.high,
-        )
-        tree.nodes["child"] = numbers[tree.nodes["child"]]
-        tree.nodes["parent"] = numbers[tree.nodes["parent"]]
-        tree.nodes["score"] -= self.nodes["score"][root]
+        tree = self.subtree(root)
+        tree["score"][:] -= self["score"][root]
         return tree
 
 
@@ -360,3 +339,118 @@ def _best(scores: Floats, starts: Ints, ranks: Ints) -> Ints:
     order = np.lexsort((-scores.ravel(), np.repeat(starts, width)))
     columns: Ints = order[starts * width + ranks] % width
     return columns
+
+
+@stored
+@dataclass
+class TreeMemory:
+    """The state of a tree search; `horizon` is only used by `OpenLoopMCTS`."""
+
+    tree: SearchTree
+    descents: int = 0
+    horizon: int = 0
+
+
+class TreePlanner(Planner):
+    """The base class of tree searches that run many descents at a time.
+
+    Parameters
+    ----------
+    env : PlanEnv
+        Its action space is finite.
+    batch : int
+        The number of descents in a round.
+    discount : float
+        The factor for the return after a step, from 0 to 1.
+    virtual_loss : float
+        From 0 to 1. In the mean return of an action, each descent under way counts as this many
+        returns of 0. In the number of visits, it counts as 1.
+    dt : int
+        How long each action is held.
+
+    Attributes
+    ----------
+    actions : array ``(A, *action_shape)``
+        All actions, in the order used by the arrays of shape ``(A,)`` in `Plan.info`.
+    """
+
+    def __init__(
+        self, env: PlanEnv, batch: int, discount: float, virtual_loss: float, dt: int
+    ) -> None:
+        super().__init__(env)
+        self.actions: NDArray[Any] = all_actions(env, self.name)
+        self.batch, self.dt = as_count("batch", batch), as_count("dt", dt)
+        self.discount = as_number("discount", discount, 0.0, 1.0)
+        self.virtual_loss = as_number("virtual_loss", virtual_loss, 0.0, 1.0)
+
+    def _new_tree(self, state: Row) -> SearchTree:
+        return SearchTree(len(self.actions), state)
+
+    def _begin(self, state: Row, search: Search, kept: Kept | None) -> TreeMemory:
+        """Keep the subtree of the action that was played, if it led to `state`."""
+        tree = None
+        if kept is not None:
+            old: SearchTree = kept.memory.tree
+            action = index_of(self.actions, kept.action)
+            (children,) = old.outcomes_of(np.array([ROOT]), np.array([action]))
+            same = (children >= 0) & (old["state"][children] == state).all(axis=1)
+            if action >= 0 and same.any():
+                child = int(children[same.argmax()])
+                tree = self._kept_tree(kept, search, child)
+        return TreeMemory(self._new_tree(state) if tree is None else tree)
+
+    @staticmethod
+    def _kept_tree(kept: Kept, search: Search, child: int) -> SearchTree | None:
+        """Return the subtree of a child of the root unless it is complete; keep its best plan."""
+        old: SearchTree = kept.memory.tree
+        if kept.best.found is not None:
+            actions, rewards, seeds = kept.best.found
+            leads_there = (actions[0], seeds[0]) == (old["action"][child], old["seed"][child])
+            if leads_there and len(actions) > 1:
+                rest = actions[1:], rewards[1:], seeds[1:]
+                search.best = Best(math.fsum(rewards[1:]), kept.best.ended, rest)
+        if old["ended"][child] or old["closed"][child].all():
+            return None
+        return old.below(child)
+
+    def _affordable(self, search: Search, memory: TreeMemory, cost: int) -> int:
+        """Return the number of descents in the next round; each costs at most `cost` transitions.
+
+        Descents to ended states may cost nothing, so the search has at most as many descents as its
+        budget has transitions. The result is 0 when the search must end.
+        """
+        count, descents = self.batch, memory.descents
+        if search.remaining is not None:
+            total = search.remaining + search.spent().transitions
+            count = min(count, search.remaining // cost, max(total - descents, 0))
+        goes_on = search.has(max(count, 1) * cost)
+        if memory.tree["closed"][ROOT].all() or (descents and search.progress().done == 1.0):
+            return 0
+        return count if goes_on else 0
+
+    def _plan(self, search: Search, state: Row, tree: SearchTree, **info: Any) -> Plan:
+        """Return the best trajectory, with statistics of the root's actions."""
+        assert search.best.found is not None, "the first round keeps a trajectory"
+        actions, rewards, seeds = search.best.found
+        visits, totals = tree["visits"][ROOT].copy(), tree["total"][ROOT].copy()
+        values = np.divide(totals, visits, np.full(len(visits), -np.inf), where=visits > 0)
+        closed = tree["closed"][ROOT]
+        chosen = int(np.lexsort((values, np.where(closed, -1, visits)))[-1])
+        exact = np.where(closed, values, -np.inf)
+        if closed.any() and exact.max() >= values[chosen]:
+            chosen = int(np.argmax(exact))
+        value = values.max() if closed.all() else max(totals.sum() / visits.sum(), exact.max())
+        return search.plan(
+            state,
+            self.actions[actions],
+            rewards,
+            self.dt,
+            ended=search.best.ended,
+            seeds=seeds if (seeds >= 0).any() else None,
+            action=self.actions[chosen],
+            visits=visits.astype(np.int64),
+            values=np.where(visits > 0, values, np.nan),
+            value=float(value),
+            nodes=tree.size,
+            **info,
+        )

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.env import PlanEnv
-from plangym_like.errors import InputError
+from plangym_like.planners.nodes import Floats, Ints
 from plangym_like.planners.plan import Plan
-from plangym_like.planners.search import Search, lengths
+from plangym_like.planners.search import Best, Search, lengths
 from plangym_like.planners.search_options import digests, make_key
-from plangym_like.planners.search_tree import Floats, Ints, SearchTree
-from plangym_like.planners.tree_planner import SEEDS, Trajectory, TreePlanner
-from plangym_like.planners.ucb import tree_bounds
+from plangym_like.planners.search_tree import FIRST, SEEDS, SearchTree, TreeMemory, TreePlanner
 from plangym_like.results import BatchTransition
 from plangym_like.states.rows import Row
 from plangym_like.support.arguments import as_count, as_number
-
-# The largest `outcomes`: every node has a link for each outcome of each action.
-_MOST_OUTCOMES = 4096
 
 
 class UCT(TreePlanner):
@@ -37,6 +34,11 @@ class UCT(TreePlanner):
       virtual loss of G. Chaslot, M. Winands and J. van den Herik, "Parallel Monte-Carlo tree
       search", 2008. A new node that several descents reach is stepped once, but each of them makes
       a rollout from it.
+    - The number of visits to a node, in the logarithm of the bounds, includes all descents of the
+      round that reach the node.
+    - A rollout ends after `rollout` actions. Deeper leaves therefore have longer horizons and, if
+      rewards are positive, larger returns.
+    - `explore` is 1 by default, less than in UCB1.
     - Mean returns are scaled to [0, 1] by their range so far, as in equation 5 of J. Schrittwieser
       et al., "Mastering Atari, Go, chess and shogi by planning with a learned model", 2020.
     - Without chance nodes, actions whose whole subtree is known are not tried again. Their best
@@ -45,7 +47,8 @@ class UCT(TreePlanner):
     States hold random generators. Without chance nodes, the search therefore uses the random
     numbers that the environment will draw next. With ``outcomes=K``, the search has chance nodes:
     each descent draws the outcomes of its actions with new seeds. Outcomes with equal observation,
-    reward and flags are one node. At most K outcomes of an action are distinguished. For actions
+    reward and flags are one node. At most K outcomes of an action are distinguished, and sampling
+    goes on when K are known, so that their frequencies become exact. For actions
     with many outcomes there is progressive widening (A. Couetoux et al., "Continuous upper
     confidence trees", 2011): with `widening` less than 1, most descents pass through known
     outcomes, which costs no transitions.
@@ -65,8 +68,8 @@ class UCT(TreePlanner):
     explore : float
         The weight of the exploration term in the bounds; ``sqrt(2)`` gives UCB1.
     outcomes : int
-        The largest number of outcomes of an action, at most 4,096. When an action has this many, no
-        more samples are drawn. If you know how many outcomes are possible, choose a larger number.
+        The largest number of outcomes of an action that are distinguished. If more are possible,
+        samples of the others count as known outcomes.
     widening : float
         After n visits, an action has at most ``ceil(n ** widening)`` samples of its outcome.
 
@@ -106,25 +109,26 @@ class UCT(TreePlanner):
         self.rollout = as_count("rollout", rollout, 0)
         self.explore = as_number("explore", explore, 0.0)
         self.outcomes = as_count("outcomes", outcomes)
-        if self.outcomes > _MOST_OUTCOMES:
-            raise InputError(f"outcomes must be at most {_MOST_OUTCOMES:,}, got {outcomes}")
         self.widening = as_number("widening", widening, 0.0, 1.0)
 
+    def _new_tree(self, state: Row) -> SearchTree:
+        return SearchTree(len(self.actions), state, self.outcomes, self.widening)
+
     def _search(self, state: Row, search: Search) -> Plan:
-        tree = SearchTree(len(self.actions), state, self.outcomes, self.widening)
-        tree, descents = self._begin(tree), 0
-        while count := self._affordable(search, tree, descents, 1 + self.rollout):
-            descents += count
+        memory: TreeMemory = search.memory
+        tree = memory.tree
+        while count := self._affordable(search, memory, 1 + self.rollout):
+            memory.descents += count
             bounds = partial(tree_bounds, tree, search.rng, self.explore, self.virtual_loss)
             draw = partial(self._draw, tree, search, count * self.rollout)
             paths = tree.descend(count, bounds, draw if self.outcomes > 1 else None)
             new = self._expand(tree, search, paths.parents, paths.actions)
             ends = paths.ends(new)
-            values, best = self._evaluate(tree, search, ends)
+            values = self._evaluate(tree, search, ends)
             tree.back_up(paths, new, values, self.discount)
             if self.outcomes == 1 and tree["ended"][ends].any():
                 tree.close(paths, new, self.discount)
-            search.report(best.score, f"{tree.size:,} nodes")
+            search.report(search.best.score, f"{tree.size:,} nodes")
         return self._plan(search, state, tree)
 
     def _expand(self, tree: SearchTree, search: Search, parents: Ints, actions: Ints) -> Ints:
@@ -133,13 +137,13 @@ class UCT(TreePlanner):
             return parents
         step = search.step_batch(self.actions[actions], tree["state"][parents], self.dt)
         ended = step.terminateds | step.truncateds
-        return tree.add(parents, actions, state=step.states, reward=step.rewards, ended=ended)
+        return tree.expand(parents, actions, state=step.states, reward=step.rewards, ended=ended)
 
     def _draw(
         self, tree: SearchTree, search: Search, reserve: int, parents: Ints, actions: Ints
     ) -> Ints | None:
         """Return an outcome of each action; None if less budget than `reserve` would be left."""
-        if not search.has(len(parents) + reserve):
+        if not search.affords(len(parents) + reserve):
             return None
         seeds = search.rng.integers(SEEDS, size=len(parents))
         states = tree["state"][parents]
@@ -154,10 +158,10 @@ class UCT(TreePlanner):
             seed=seeds,
         )
 
-    def _evaluate(self, tree: SearchTree, search: Search, nodes: Ints) -> tuple[Floats, Trajectory]:
-        """Roll out from new nodes; return the values of all `nodes`, and the best trajectory."""
+    def _evaluate(self, tree: SearchTree, search: Search, nodes: Ints) -> Floats:
+        """Roll out from new nodes; keep the best trajectory, and return the values of `nodes`."""
         visits, ended = tree["visits"][nodes].sum(axis=1), tree["ended"][nodes]
-        values = tree["total"][nodes].sum(axis=1) / np.maximum(visits, 1)
+        values: Floats = tree["total"][nodes].sum(axis=1) / np.maximum(visits, 1)
         (new,) = (~ended & (visits == 0)).nonzero()
         complete = ended | (visits == 0)  # the others were cut off by the budget
         scores, rewards = tree["score"][nodes], np.zeros((len(nodes), self.rollout))
@@ -175,16 +179,91 @@ class UCT(TreePlanner):
             rewards[new], steps[new] = rollout.rewards, lengths(rollout)
             ended[new] = rollout.terminateds[:, -1] | rollout.truncateds[:, -1]
             values[new] = rollout.rewards @ self.discount ** np.arange(self.rollout)
-        if self._best is not None and not complete.any():
-            return values, self._best
-        row = int(np.argmax(np.where(complete, scores + rewards.sum(axis=1), -np.inf)))
-        path, length = tree.path(nodes[row]), steps[row]
-        return values, self._keep(
-            np.append(tree["action"][path], plans[row, :length]),
-            np.append(tree["reward"][path], rewards[row, :length]),
-            np.append(tree["seed"][path], seeds[row, :length]),
-            ended[row],
-        )
+        totals = np.where(complete, scores + rewards.sum(axis=1), -np.inf)
+        row = search.better(totals)
+        if row is not None:
+            path, length = tree.path(int(nodes[row])), steps[row]
+            all_rewards = np.append(tree["reward"][path], rewards[row, :length])
+            search.best = Best(
+                math.fsum(all_rewards),
+                bool(ended[row]),
+                (
+                    np.append(tree["action"][path], plans[row, :length]),
+                    all_rewards,
+                    np.append(tree["seed"][path], seeds[row, :length]),
+                ),
+            )
+        return values
+
+
+def ucb1(
+    totals: Floats,
+    visits: Floats,
+    explore: float,
+    parent_visits: Any,
+    *,
+    pending: Any = 0,
+    virtual_loss: float = 0.0,
+) -> Floats:
+    """Return the upper confidence bound of each action in each of n nodes.
+
+    The bounds are ``totals / visits + explore * sqrt(log(parent_visits) / visits)``. ``explore`` is
+    ``sqrt(2)`` in P. Auer, N. Cesa-Bianchi and P. Fischer, "Finite-time analysis of the multiarmed
+    bandit problem", 2002, and ``2 * C_p`` in Kocsis and Szepesvari 2006.
+
+    Parameters
+    ----------
+    totals, visits : array ``(n, A)``
+        Sum and number of the returns of each action; returns are in [0, 1].
+    explore : float
+    parent_visits : array ``(n, 1)``
+    pending : array ``(n, 1)`` or ``(n, A)``
+        Descents under way, which count as visits.
+    virtual_loss : float
+        From 0 to 1. In the mean return, each descent under way counts as this many returns of 0.
+
+    Returns
+    -------
+    array ``(n, A)``
+        Infinite for actions with neither a visit nor a descent under way.
+
+    >>> ucb1(np.array([[1.0, 3.0, 0.0]]), np.array([[2.0, 4.0, 0.0]]), 1.0, 6).round(3)
+    array([[1.447, 1.419,   inf]])
+    """
+    tried = visits + pending
+    means = totals / np.maximum(visits + virtual_loss * pending, 1e-9)
+    log = np.log(np.maximum(parent_visits, 1))
+    bounds = means + explore * np.sqrt(log / np.maximum(tried, 1))
+    return np.where(tried > 0, bounds, np.inf)
+
+
+def tree_bounds(
+    tree: SearchTree,
+    rng: np.random.Generator,
+    explore: float,
+    virtual_loss: float,
+    nodes: Ints,
+    ranks: Ints,
+    counts: Ints,
+) -> Floats:
+    """Return the scores of actions. With its first four arguments bound, this is a `ScoreFn`.
+
+    Untried actions come first, in random order; closed actions come last.
+    """
+    totals, visits = tree.scaled(nodes)
+    bounds = ucb1(
+        totals,
+        visits,
+        explore,
+        visits.sum(axis=1, keepdims=True) + counts,
+        pending=ranks,
+        virtual_loss=virtual_loss,
+    )
+    bounds[tree["closed"][nodes]] = -np.inf
+    untried = bounds == np.inf
+    if untried.any():
+        bounds[untried] = FIRST * (1 + rng.random(np.count_nonzero(untried)))
+    return bounds
 
 
 def _outcome_keys(step: BatchTransition) -> NDArray[np.int64]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import termios
@@ -365,3 +366,51 @@ def test_the_commands_in_the_documentation_run(tmp_path: Path) -> None:
     )
     assert outcome.returncode == 0, outcome.stderr
     assert json.loads((tmp_path / "plan.json").read_text())["length"] == 5
+
+
+def test_a_killed_search_is_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["plan", "MountainCar-v0", "--planner", "go-explore", "--no-images"]
+    whole = told(capsys, *arguments, "--budget", "40000", "--seed", "3")
+    folder = tmp_path / "search"
+    code = (
+        "import os, signal, sys\n"
+        "from plangym_like.cli import main\n"
+        "from plangym_like.planners import planner\n"
+        "calls = 0\n"
+        "class Repeated:\n"
+        "    def __init__(self, save, every):\n"
+        "        self.save = save\n"
+        "    def __call__(self):\n"
+        "        global calls\n"
+        "        calls += 1\n"
+        "        if calls % 10 == 0:\n"
+        "            self.save()\n"
+        "        if calls == 105:\n"
+        "            os.kill(os.getpid(), signal.SIGKILL)\n"
+        "planner._Repeated = Repeated\n"
+        "main(sys.argv[1:])\n"
+    )
+    options = ["--budget", "40000", "--seed", "3", "--checkpoint", str(folder)]
+    killed = subprocess.run([sys.executable, "-c", code, *arguments, *options])
+    assert killed.returncode == -signal.SIGKILL
+    resumed = told(capsys, "plan", "MountainCar-v0", "--resume", str(folder), "--no-images")
+    for name in ("planner", "seed", "score", "length", "ended", "transitions", "replayed_score"):
+        assert resumed[name] == whole[name]
+    more = told(capsys, "plan", "MountainCar-v0", "--resume", str(folder), "--budget", "42000")
+    assert 40_000 < more["transitions"] <= 42_000
+
+
+def test_searches_that_cannot_be_resumed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    resume = ["plan", TAXI, "--resume", str(tmp_path)]
+    for arguments, words in (
+        (resume, "there is no search in"),
+        ([*resume, "--steps", "3"], "not for --steps"),
+    ):
+        assert main(arguments) == 2
+        assert words in capsys.readouterr().err
+    (tmp_path / "command.json").write_text('{"id": "CartPole-v1", "seed": 0}')
+    assert main(resume) == 2 and "is in CartPole-v1" in capsys.readouterr().err
+    (tmp_path / "command.json").write_text(f'{{"id": "{TAXI}", "seed": 0}}')
+    assert main(resume) == 2 and "no search was saved" in capsys.readouterr().err

@@ -201,3 +201,11 @@ def test_a_width_that_doubles_very_often() -> None:
         )
         assert plan.spent.transitions == 15_000
         assert notes[1] == "width 64, depth 1" and len(notes[-1]) < 50
+
+
+def test_what_is_too_little_for_a_beam_is_spent_on_its_best_states() -> None:
+    with plangym_like.make(TAXI) as env:
+        env.reset(seed=0)
+        for budget in (500, 501, 600):
+            spent = BeamSearch(env, width=64).plan(budget=budget, seed=0).spent.transitions
+            assert budget - 6 < spent <= budget

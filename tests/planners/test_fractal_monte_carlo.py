@@ -10,10 +10,10 @@ import pytest
 
 import plangym_like
 from plangym_like.errors import InputError
-from plangym_like.planners import FractalMonteCarlo, Progress
+from plangym_like.planners import FractalMonteCarlo, Progress, Search
+from plangym_like.planners.features import as_vectors, check_vectors, ranges
 from plangym_like.planners.fractal_monte_carlo import relativize
-from plangym_like.planners.lineage import ROOT, BestNode, Lineage
-from plangym_like.planners.observation_vectors import as_vectors, check_vectors, ranges
+from plangym_like.planners.nodes import ROOT, Lineage
 
 # Box2D's module has types without a module's name.
 pytestmark = pytest.mark.filterwarnings("ignore:builtin type .* has no __module__")
@@ -273,23 +273,24 @@ def test_paths_of_a_large_lineage() -> None:
         parents = rng.integers(50, size=50)
         actions, dt = rng.integers(2, size=50), rng.integers(1, 9, 50)
         rewards = rng.random(50)
-        nodes = lineage.add(nodes[parents], actions, dt, rewards)
+        nodes = lineage.record(nodes[parents], actions, dt, rewards)
         moves = zip(parents, actions.tolist(), dt.tolist(), rewards.tolist(), strict=True)
         paths = [[*paths[parent], tuple(move)] for parent, *move in moves]
-    assert len(lineage) == 5000
+    assert lineage.size == 5001
     for node, path in zip(nodes, paths, strict=True):
-        columns = lineage.path(int(node))
+        columns = lineage.moves(int(node))
         assert list(zip(*(column.tolist() for column in columns), strict=True)) == path
 
 
 def test_the_best_node_is_only_replaced_by_better_ones() -> None:
-    best = BestNode()
+    with plangym_like.make("CartPole-v1") as env:
+        search = Search(env, 10, None)
     nothing, over = np.zeros(2, bool), np.array([False, True])
-    assert best.update(np.array([0, 1]), np.array([-1.0, 0.0]), nothing) is None
-    assert best.node == ROOT
-    assert best.update(np.array([2, 3]), np.array([-1.0, -5.0]), over) == 1
-    assert (best.score, best.node, best.ended) == (-5.0, 3, True)
-    assert best.update(np.array([4, 5]), np.array([2.0, -9.0]), over) == 0
-    assert (best.score, best.node, best.ended) == (2.0, 4, False)
-    assert best.update(np.array([6, 7]), np.array([2.0, 1.0]), over) is None
-    assert best.node == 4
+    assert search.keep_episode(np.array([0, 1]), np.array([-1.0, 0.0]), nothing) is None
+    assert search.best == (-np.inf, False, None)
+    assert search.keep_episode(np.array([2, 3]), np.array([-1.0, -5.0]), over) == 1
+    assert search.best == (-5.0, True, 3)
+    assert search.keep_episode(np.array([4, 5]), np.array([2.0, -9.0]), over) == 0
+    assert search.best == (2.0, False, 4)
+    assert search.keep_episode(np.array([6, 7]), np.array([2.0, 1.0]), over) is None
+    assert search.best.found == 4

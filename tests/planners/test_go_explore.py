@@ -19,8 +19,9 @@ from plangym_like.planners import (
     ScreenCells,
     position_cells,
 )
-from plangym_like.planners.cell_archive import START, CellArchive
-from plangym_like.planners.screen_cells import packed, shrink, unpacked
+from plangym_like.planners.cells import shrink, thumbnails
+from plangym_like.planners.go_explore import CellArchive
+from plangym_like.planners.plan import Spent
 from plangym_like.results import BatchInfo
 
 
@@ -90,17 +91,18 @@ def test_cells_that_were_entered_often_are_drawn_less() -> None:
     rng = np.random.default_rng(0)
     names = [f"cell {index}" for index in range(4)]
     walks = archive.choose(4, np.zeros(4), rng)
-    walks = walks._replace(states=np.zeros((4, 8), np.uint8), cells=np.array(names, object))
-    nowhere = walks._replace(cells=np.array([START] * 4, object))
-    rows = np.arange(4)
-    archive.add(nowhere, walks, rows, None)  # type: ignore[arg-type]
+    assert len(archive) == 0
+    archive.add(walks, names, Spent())
+    assert list(archive.visits()) == names
+    one = walks.take(np.array([0]))
     for _ in range(3):
-        archive.add(nowhere, walks, rows[:1], None)  # type: ignore[arg-type]
+        archive.add(one, names[:1], Spent())
     chosen = archive.choose(60_000, np.zeros(60_000), rng).cells
-    counts = {name: int((chosen == name).sum()) for name in [START, *names]}
-    # The weights are 1 / sqrt(3 + 1) for the first cell, and 1 for the four others.
+    counts = {name: int((chosen == row).sum()) for row, name in enumerate(["start", *names])}
+    # Four explorations have begun at the start, and three later ones came to the first cell.
+    weights = dict.fromkeys(names, 1.0) | {"start": 1 / np.sqrt(5), "cell 0": 0.5}
     for name, count in counts.items():
-        share = (0.5 if name == "cell 0" else 1.0) / 4.5
+        share = weights[name] / sum(weights.values())
         assert abs(count / 60_000 - share) < 5 * np.sqrt(share * (1 - share) / 60_000)
 
 
@@ -203,11 +205,17 @@ def test_screens_of_a_colour_and_grey_ones_are_cells() -> None:
         ScreenCells()(np.zeros((2, 4)), no_infos)
 
 
-def test_packed_screens_are_the_same_again() -> None:
-    space = gymnasium.spaces.Box(0, 255, (7, 5), np.uint8)
-    space.seed(0)
-    screens = [space.sample() for _ in range(3)]
-    assert np.array_equal(unpacked([packed(one) for one in screens], space), np.stack(screens))
+def test_thumbnails_are_means_of_blocks() -> None:
+    rng = np.random.default_rng(0)
+    for shape in ((210, 160, 3), (84, 84), (50, 49, 1), (7, 5, 3)):
+        screens = rng.integers(0, 256, (2, *shape), dtype=np.uint8)
+        small = thumbnails(screens, 48)
+        rows, columns = -(-shape[0] // 48), -(-shape[1] // 48)
+        assert small.shape == (2, -(-shape[0] // rows), -(-shape[1] // columns))
+        for row, column in ((0, 0), (small.shape[1] - 1, small.shape[2] - 1)):
+            block = screens[:, row * rows : (row + 1) * rows, column * columns :][:, :, :columns]
+            means = block.reshape(2, -1).mean(axis=1)
+            assert np.allclose(small[:, row, column], means, atol=1)
 
 
 def test_a_dynamic_representation_comes_close_to_its_aim() -> None:
@@ -219,7 +227,7 @@ def test_a_dynamic_representation_comes_close_to_its_aim() -> None:
     cells = DynamicScreenCells(share=0.25, trials=150)
     found = []
     for cells.share in (0.25, 0.05):
-        cells.fit(screens, np.random.default_rng(0))
+        cells.fit(cells.thumbnails(screens), np.random.default_rng(0))
         found.append(len(set(cells(screens, BatchInfo(400, {})))))
     assert 70 <= found[0] <= 100
     assert 10 <= found[1] <= 35

@@ -14,7 +14,7 @@ import plangym_like
 from plangym_like.errors import InputError
 from plangym_like.planners import IW, Plan, RolloutIW, play, tile_colors
 from plangym_like.planners.features import default_features
-from plangym_like.planners.novelty import Novelty
+from plangym_like.planners.iw import Novelty
 
 BOTH = pytest.mark.parametrize("planner", [IW, RolloutIW])
 SIZE = 7
@@ -131,7 +131,7 @@ def test_rollouts_arrive_at_the_depths_of_the_breadth_first_search(
             super().__init__()
             tables.append(self)
 
-    monkeypatch.setattr("plangym_like.planners.width_planner.Novelty", Recorded)
+    monkeypatch.setattr("plangym_like.planners.iw.Novelty", Recorded)
     with plangym_like.make(Maze) as env:
         state, _, _ = env.reset(seed=0)
         assert IW(env).plan(state, budget=9999).info["exhausted"]
@@ -191,7 +191,7 @@ def test_an_episode_in_closed_loop(planner: Any) -> None:
         assert episode.ended and episode.score == 1 == episode.replay(env)
         assert len(episode) == 14
         forgetful = planner(env)
-        forgetful.advance = lambda: None
+        forgetful.advance = lambda action=None: None
         fresh = play(forgetful, 50, state, budget=300, seed=0)
         assert episode.spent.transitions < fresh.spent.transitions, "subtrees are kept"
         assert _same(episode, play(planner(env), 50, state, budget=300, seed=0))

@@ -334,7 +334,7 @@ def test_play_tells_the_planner_what_was_played(cartpole: Any) -> None:
     class Counting(Planner):
         advanced = 0
 
-        def advance(self) -> None:
+        def advance(self, action: Any = None) -> None:
             self.advanced += 1
 
         def _search(self, state: Any, search: Search) -> Plan:
@@ -429,11 +429,13 @@ def test_progress_ends_a_search(name: str) -> None:
         env.reset(seed=0)
         planner = {**FINITE, **CONTINUOUS}[name](env)
         plan = planner.plan(budget=10**9, seed=0, progress=end)
-        assert calls <= 4, "only the mean is stepped after that"
+        # Only the mean is stepped after that, or deeper levels of a round with chance nodes.
+        most = 8 if name == "chance" else 4
+        assert calls <= most
         assert len(plan) and plan.replay(env) == plan.score
         calls = -3
         episode = play(planner, 10, budget=2_000, seed=0, progress=end)
-        assert calls <= 4, "only the round that was under way is finished"
+        assert calls <= most, "only the round that was under way is finished"
         assert 1 <= len(episode) < 6
         assert episode.replay(env) == episode.score
 

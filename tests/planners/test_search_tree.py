@@ -12,7 +12,7 @@ import pytest
 
 from plangym_like.planners.puct import puct
 from plangym_like.planners.search_tree import SearchTree
-from plangym_like.planners.ucb import tree_bounds, ucb1
+from plangym_like.planners.uct import tree_bounds, ucb1
 
 NO_STATE = np.zeros(0, np.uint8)
 
@@ -25,7 +25,7 @@ def _grown(seed: int, num_actions: int = 3, rounds: int = 60) -> SearchTree:
         paths = tree.descend(8, partial(tree_bounds, tree, rng, 1.0, 1.0))
         ended = rng.random(len(paths.parents)) < 0.2
         rewards = rng.normal(size=len(paths.parents))
-        new = tree.add(paths.parents, paths.actions, reward=rewards, ended=ended)
+        new = tree.expand(paths.parents, paths.actions, reward=rewards, ended=ended)
         tree.back_up(paths, new, rng.normal(size=8), 0.9)
     return tree
 
@@ -49,7 +49,7 @@ def _one_after_another(tree: SearchTree, count: int, virtual_loss: float) -> Cou
             )
             under_way[0, bounds.argmax()] += 1
         for action, number in enumerate(under_way[0].astype(int)):
-            child = tree["child"][node, action, 0]
+            child = tree["child"][node, action]
             if number:
                 taken[node, action] = number
             if number and child >= 0 and not tree["ended"][child]:
@@ -108,7 +108,7 @@ def test_returns_are_those_of_the_paths() -> None:
     expected: dict[Any, list[float]] = {}
     for _ in range(40):
         paths = tree.descend(4, partial(tree_bounds, tree, rng, 1.0, 1.0))
-        new = tree.add(paths.parents, paths.actions, reward=rng.normal(size=len(paths.parents)))
+        new = tree.expand(paths.parents, paths.actions, reward=rng.normal(size=len(paths.parents)))
         values = rng.normal(size=4)
         for node, value in zip(paths.ends(new), values, strict=True):
             path = tree.path(int(node))
@@ -127,14 +127,14 @@ def test_returns_are_those_of_the_paths() -> None:
 
 def test_the_tree_below_a_node() -> None:
     tree = _grown(1)
-    child = int(tree["child"][0, tree["visits"][0].argmax(), 0])
-    part = tree.subtree(child)
+    child = int(tree["child"][0, tree["visits"][0].argmax()])
+    part = tree.below(child)
     assert part.size == sum(child in tree.path(node) for node in range(tree.size))
     assert np.array_equal(part["visits"][0], tree["visits"][child])
     assert part["visits"].sum() < tree["visits"].sum()
     for node in range(1, part.size):
         parent, action = part["parent"][node], part["action"][node]
-        assert part["child"][parent, action, 0] == node
+        assert part["child"][parent, action] == node
         assert part["score"][node] == pytest.approx(part["reward"][part.path(node)].sum())
 
 
@@ -160,3 +160,31 @@ def test_outcomes_are_visited_as_often_as_they_are_drawn() -> None:
         if widening == 1.0:
             assert np.allclose(samples / fewest, chances, atol=0.04)
             assert tree["total"][0, 0] / 2000 == pytest.approx(chances @ [0, 1, 2], abs=0.05)
+
+
+def test_sampling_goes_on_when_all_outcomes_are_known() -> None:
+    rng, chances = np.random.default_rng(0), np.array([0.8, 0.2])
+    for outcomes in (2, 5):  # as many as there are, and more
+        tree = SearchTree(1, NO_STATE, outcomes=outcomes)
+
+        def draw(parents: Any, actions: Any, tree: SearchTree = tree) -> Any:
+            keys, ended = rng.choice(2, len(parents), p=chances), np.ones(len(parents), bool)
+            return tree.add_outcomes(parents, actions, keys, reward=1.0 * keys, ended=ended)
+
+        for _ in range(250):
+            paths = tree.descend(8, partial(tree_bounds, tree, rng, 1.0, 1.0), draw)
+            tree.back_up(paths, paths.parents, np.zeros(8), 1.0)
+        samples = tree["samples"][np.argsort(tree["key"][1:]) + 1]
+        assert samples.sum() == 2000
+        assert np.allclose(samples / 2000, chances, atol=0.04)
+
+
+def test_outcomes_beyond_the_limit_keep_the_proportions_of_the_others() -> None:
+    tree, rng = SearchTree(1, NO_STATE, outcomes=2), np.random.default_rng(0)
+    nodes = np.zeros(1, np.intp)
+    for key in [0, 0, 0, 1] * 50:
+        tree.add_outcomes(nodes, nodes, np.array([key]))
+    for key in rng.integers(2, 2**31, size=2000):
+        tree.add_outcomes(nodes, nodes, np.array([key]))
+    assert tree.size == 3 and tree["samples"][1:].sum() == 2200
+    assert tree["samples"][1] / 2200 == pytest.approx(0.75, abs=0.1)

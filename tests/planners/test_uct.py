@@ -82,9 +82,9 @@ def test_after_another_outcome_the_best_plan_is_forgotten() -> None:
             for place in range(3):
                 planner = UCT(lake, outcomes=4, rollout=5)
                 plan = planner.plan(start, budget=800, seed=6 + 2 * seed)
-                tree = planner._last[0]
+                tree = planner._last[1].memory.tree
                 first = int(np.flatnonzero(planner.actions == plan.actions[0])[0])
-                outcomes = [node for node in tree["child"][0, first] if node >= 0]
+                outcomes = tree.outcomes_of(np.array([0]), np.array([first]))[0]
                 seed_of_this = int(tree["seed"][outcomes[place % len(outcomes)]])
                 played = lake.step_batch(plan.actions[:1], start, seeds=seed_of_this)
                 planner.advance()

@@ -1,0 +1,154 @@
+"""`Nodes`: the growing table of a search's nodes, and the paths in it."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plangym_like.env import PlanEnv
+from plangym_like.planners.checkpoint import stored
+
+Ints = NDArray[np.intp]
+Floats = NDArray[np.float64]
+
+# The node where every path starts.
+ROOT = 0
+
+
+@stored
+class Nodes:
+    """A table with one element for each node: a structured array that grows.
+
+    Node 0 is the root. The parent of a node is an earlier node, -1 for the root.
+
+    Parameters
+    ----------
+    *fields : tuple
+        The fields of a node besides ``parent``, as in `numpy.dtype`: a name, a dtype, and a shape
+        if a node has an array. Fields of the dtype `Ints` in `links` are numbers of nodes.
+    links : sequence of str
+        The fields that hold numbers of other nodes, -1 for none. New nodes begin with -1.
+
+    Attributes
+    ----------
+    size : int
+        The number of nodes.
+
+    Examples
+    --------
+    >>> nodes = Nodes(("reward", float))
+    >>> nodes.add([ROOT, ROOT], reward=[1.0, 2.0])
+    array([1, 2])
+    >>> nodes.path(nodes.add([2], reward=3.0)[0]), nodes["reward"]
+    (array([2, 3]), array([0., 1., 2., 3.]))
+    """
+
+    def __init__(self, *fields: tuple[Any, ...], links: tuple[str, ...] = ()) -> None:
+        self._links = ("parent", *links)
+        self._table = np.zeros(64, np.dtype([("parent", np.intp), *fields], align=True))
+        self.size = 0
+        self.add([-1])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_table": self._table[: self.size]}
+
+    def __getitem__(self, field: str) -> NDArray[Any]:
+        """Return a field of all nodes, as a view."""
+        return self._table[field][: self.size]
+
+    def add(self, parents: Any, **fields: Any) -> Ints:
+        """Append children of `parents` ``(n,)``, and return their numbers; other fields are 0."""
+        first, self.size = self.size, self.size + len(parents)
+        if self.size > len(self._table):
+            table = np.zeros(2 * self.size, self._table.dtype)
+            table[:first] = self._table[:first]
+            self._table = table
+        new = self._table[first : self.size]
+        for link in self._links:
+            new[link] = -1
+        new["parent"] = parents
+        for name, values in fields.items():
+            new[name] = values
+        return np.arange(first, self.size)
+
+    def path(self, node: int) -> Ints:
+        """Return the nodes of the path from the root to `node`, without the root."""
+        parents, found = self._table["parent"], []
+        while node > ROOT:
+            found.append(node)
+            node = int(parents[node])
+        return np.array(found[::-1], np.intp)
+
+    def widen(self, field: str, width: int, fill: Any) -> None:
+        """Give each node at least `width` numbers in an array field; new ones are `fill`."""
+        dtype = self._table.dtype
+        assert dtype.fields is not None and dtype.names is not None
+        old = dtype.fields[field][0].shape[0]
+        if width <= old:
+            return
+        fields: list[Any] = [(name, dtype.fields[name][0]) for name in dtype.names]
+        fields[dtype.names.index(field)] = (field, dtype[field].base, (width,))
+        table = np.zeros(len(self._table), np.dtype(fields, align=True))
+        for name in dtype.names:
+            if name != field:
+                table[name] = self._table[name]
+        table[field][:, :old], table[field][:, old:] = self._table[field], fill
+        self._table = table
+
+    def take(self, nodes: Ints) -> Self:
+        """Return some nodes as a new table; its links are those of the old one."""
+        part = copy.copy(self)
+        part._table, part.size = self._table[nodes], len(nodes)
+        return part
+
+    def subtree(self, root: int) -> Self:
+        """Return the nodes below `root`, and `root` itself, as a new table in the same order."""
+        above = self["parent"].copy()
+        above[ROOT], above[root] = ROOT, root
+        while not np.array_equal(above, further := above[above]):  # twice as far in each round
+            above = further
+        kept = np.flatnonzero(above == root)
+        numbers = np.full(self.size + 1, -1)  # the last element is for the link -1
+        numbers[kept] = np.arange(len(kept))
+        part = self.take(kept)
+        for link in self._links:
+            part._table[link] = numbers[part._table[link]]
+        return part
+
+
+@stored
+class Lineage(Nodes):
+    """The action, dt and reward of every step, so that paths can be read back.
+
+    It holds no states: a step takes 28 bytes, plus the size of its action.
+
+    Parameters
+    ----------
+    env : PlanEnv
+
+    Examples
+    --------
+    >>> import plangym_like
+    >>> lineage = Lineage(plangym_like.make("CartPole-v1"))
+    >>> nodes = lineage.record([ROOT, ROOT], [0, 1], 1, [1.0, 1.0])
+    >>> nodes = lineage.record(nodes[[1, 1]], [0, 1], 2, [2.0, 2.0])
+    >>> lineage.moves(nodes[0])
+    (array([1, 0]), array([1, 2]), array([1., 2.]))
+    """
+
+    def __init__(self, env: PlanEnv) -> None:
+        space = env.action_space
+        action = ("action", space.dtype, space.shape or ())
+        super().__init__(action, ("dt", np.int32), ("reward", np.float64))
+
+    def record(self, parents: Any, actions: Any, dt: Any, rewards: Any) -> Ints:
+        """Record N steps from the nodes `parents`, and return the nodes ``(N,)`` they lead to."""
+        return self.add(parents, action=actions, dt=dt, reward=rewards)
+
+    def moves(self, node: int) -> tuple[NDArray[Any], NDArray[np.int64], Floats]:
+        """Return the actions ``(T, ...)``, dt and rewards ``(T,)`` on the path to `node`."""
+        steps = self._table[self.path(node)]
+        return steps["action"].copy(), steps["dt"].astype(np.int64), steps["reward"].copy()
