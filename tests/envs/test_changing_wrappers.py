@@ -12,6 +12,7 @@ import changing_wrappers as changing
 import gymnasium
 import numpy as np
 import pytest
+from conftest import in_workers_too
 from gymnasium.envs.classic_control import AcrobotEnv
 from gymnasium.vector import SyncVectorEnv
 from suite import CLIFF
@@ -298,7 +299,7 @@ def test_auto_uses_the_first_way_that_holds_what_wrappers_change(name: str) -> N
                 plangym_like.make(subject.source, wrappers=wrappers, snapshot="native")
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@in_workers_too
 def test_a_late_change_is_an_error_before_a_wrong_result(backend: str) -> None:
     """Whichever process steps a row, the row that changes the attribute is the first to fail."""
     subject = SUBJECTS["classic control"]

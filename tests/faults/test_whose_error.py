@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from conftest import first_of
 from gymnasium import spaces
 from hosted import run_script
 from playground import CounterEnv, CounterSimulator, sending
@@ -67,7 +68,7 @@ def raising(errors: dict[str, Callable[[], BaseException]], **options: Any) -> A
     return sending(ParallelEnv(CounterEnv, "toy", **given, **options))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", first_of(["isolated", "serial", "parallel", "timed"]))
 def test_a_rows_own_worker_error(backend: str) -> None:
     with raising(OWN_WORKER, **BACKENDS[backend]) as env:
         state = env.reset(seed=1).state

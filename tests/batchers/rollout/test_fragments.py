@@ -8,6 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from conftest import first_of
 from counting import Count, Follower, Policy, Recurrent
 from small_envs import Nested
 
@@ -35,12 +36,12 @@ def _joined(factory: Callable[[], Any], actor: Any, **options: Any) -> Any:
 MODES: dict[str, tuple[Callable[..., Any], dict[str, Any], int]] = {
     # how, options, every how many-th fragment goes on where the last one ended
     "same": (_same, {}, 1),
+    "multi": (_multi, {"n_workers": 2}, 2),
+    "single without copies": (_single, {"copy": False}, 1),
     "same seeded": (_same, {"seed": 3}, 1),
     "same without copies": (_same, {"copy": False}, 1),
     "single": (_single, {}, 1),
     "single here": (_single, {"n_workers": 0}, 1),
-    "single without copies": (_single, {"copy": False}, 1),
-    "multi": (_multi, {"n_workers": 2}, 2),
     "multi in one worker": (_multi, {"n_workers": 1}, 2),
     "multi without copies": (_multi, {"copy": False, "n_workers": 1}, 2),
     "multi here": (_multi, {"n_workers": 0}, 2),
@@ -48,7 +49,7 @@ MODES: dict[str, tuple[Callable[..., Any], dict[str, Any], int]] = {
 }
 
 
-@pytest.fixture(params=list(MODES))
+@pytest.fixture(params=first_of(MODES, 3))
 def mode(request: pytest.FixtureRequest) -> Iterator[Callable[..., list[Fragment]]]:
     """``mode(factory, actor, count, **options)``: the first fragments of one group of lanes."""
     make, fixed, every = MODES[request.param]
