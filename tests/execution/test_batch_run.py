@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from comparing import assert_same
+from conftest import first_of
 from hosted import wait_until_gone
 from playground import (
     AlwaysSend,
@@ -87,7 +88,7 @@ def aside() -> Iterator[Callable[..., threading.Thread]]:
 
 
 @pytest.mark.parametrize("isolate", [True, False])
-@pytest.mark.parametrize("n_workers", [1, 2, 3, 5])
+@pytest.mark.parametrize("n_workers", first_of([3, 1, 2, 5]))
 def test_results_do_not_depend_on_workers(
     serial: CounterEnv, make_env: Any, n_workers: int, isolate: bool
 ) -> None:
@@ -397,7 +398,7 @@ def test_rows_that_a_replaced_worker_had_not_reported_are_stepped_again(
     ("harm", "exitcode"),
     [(kill_itself, -signal.SIGKILL), (leave, 7), (read_nowhere, -signal.SIGSEGV)],
 )
-@pytest.mark.parametrize("n_workers", [1, 2])
+@pytest.mark.parametrize("n_workers", first_of([2, 1]))
 def test_a_row_that_kills_every_worker_is_named(
     serial: CounterEnv, make_env: Any, harm: Any, exitcode: int, n_workers: int
 ) -> None:
@@ -450,6 +451,7 @@ def test_a_row_that_hangs_is_named_and_its_worker_replaced(
     assert_same(ours, serial.step_batch(others, serial.get_state()))
 
 
+@pytest.mark.full
 def test_a_row_that_hangs_once_is_done_again(
     serial: CounterEnv, make_env: Any, tmp_path: Path
 ) -> None:
@@ -513,7 +515,7 @@ def test_closing_while_a_worker_hangs_takes_a_bounded_time(
 
 
 @pytest.mark.parametrize("isolate", [True, False])
-@pytest.mark.parametrize("n_workers", [2, 3, 5])
+@pytest.mark.parametrize("n_workers", first_of([3, 2, 5]))
 def test_the_lowest_row_that_fails_is_reported(
     serial: CounterEnv, make_env: Any, n_workers: int, isolate: bool
 ) -> None:
@@ -635,7 +637,7 @@ def test_ctrl_c_while_a_future_is_awaited(
 
 
 @pytest.mark.usefixtures("ignored_errors")
-@pytest.mark.parametrize("isolate", [True, False])
+@pytest.mark.parametrize("isolate", first_of([True, False]))
 def test_interrupts_anywhere_leave_every_later_batch_right(
     serial: CounterEnv, make_env: Any, isolate: bool
 ) -> None:

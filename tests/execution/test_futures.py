@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from comparing import assert_same
+from conftest import first_of
 from playground import CounterEnv, Meeting, Trap, refuse, sending
 
 from plangym_like.constructors import ParallelEnv
@@ -22,7 +23,7 @@ ACTIONS = np.arange(100)
 WORKERS = {"shared": {"n_workers": 3}, "isolated": {"n_workers": 2, "isolate": True}}
 
 
-@pytest.mark.parametrize("where", WORKERS)
+@pytest.mark.parametrize("where", first_of(WORKERS))
 @pytest.mark.parametrize("warm", [0, 20])
 def test_the_caller_steps_no_row_before_it_asks(serial: CounterEnv, where: str, warm: int) -> None:
     owner, calling = os.getpid(), [False]

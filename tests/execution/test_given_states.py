@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import first_of
 from playground import CounterEnv, CounterSimulator, kill_itself
 
 import plangym_like
@@ -119,7 +120,7 @@ LOADS: dict[str, Callable[[Any, Row], object]] = {
 }
 
 
-@pytest.mark.parametrize("use", LOADS)
+@pytest.mark.parametrize("use", first_of(LOADS))
 def test_a_state_that_ends_its_worker_is_never_loaded_here(use: str) -> None:
     with ParallelEnv(TouchyEnv, "toy", n_workers=1, isolate=True, owner=os.getpid()) as env:
         row, before = forged(env, DEADLY), env.get_state()

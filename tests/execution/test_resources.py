@@ -17,6 +17,7 @@ import numpy as np
 import psutil
 import pytest
 from comparing import content
+from conftest import first_of
 from hosted import descriptors, run_script, script_environ, wait_until_gone, workers
 from playground import CounterEnv, refuse, sending
 
@@ -91,7 +92,9 @@ def assert_comes_to_rest(
 # A steady loop
 
 
-@pytest.mark.parametrize("way", ["isolated", "with the caller", "futures", "failures", "dropped"])
+@pytest.mark.parametrize(
+    "way", first_of(["isolated", "failures", "with the caller", "futures", "dropped"])
+)
 def test_hundreds_of_batches_leave_nothing(way: str) -> None:
     def refuse_some(action: int) -> None:
         if action == 99 and way == "failures":
@@ -122,6 +125,7 @@ def test_hundreds_of_batches_leave_nothing(way: str) -> None:
         assert_comes_to_rest(env, run, 500, MEGABYTE, blocks=blocks)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("obs_type", "times", "count"),
     [
@@ -201,7 +205,7 @@ print(len(kept))
     ("name", "times"),
     [
         ("CartPole-v1", 1000),
-        ("ALE/MsPacman-v5", 200),
+        pytest.param("ALE/MsPacman-v5", 200, marks=pytest.mark.full),
         pytest.param("ALE/MsPacman-v5", 5000, marks=pytest.mark.full),
     ],
 )
@@ -233,6 +237,7 @@ def test_one_kept_row_pins_no_shared_memory_beyond_a_few_blocks() -> None:
         assert mapped_blocks() < 20
 
 
+@pytest.mark.full
 # Processes
 
 

@@ -15,6 +15,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from conftest import first_of
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from gymnasium.envs.mujoco.hopper_v5 import HopperEnv
 
@@ -131,15 +132,22 @@ class CountingEnv(CartPoleEnv):
         return obs, reward / self.episodes, *rest
 
 
-@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("workers", first_of(WORKERS))
 @pytest.mark.parametrize(
     ("source", "options"),
     [
         pytest.param("FrozenLake-v1", {"wrappers": [CountsEpisodes]}, id="native"),
-        pytest.param("Pendulum-v1", {"wrappers": [CountsEpisodes]}, id="dense"),
-        pytest.param("InvertedPendulum-v5", {"wrappers": [CountsEpisodes]}, id="robot"),
+        pytest.param(
+            "Pendulum-v1", {"wrappers": [CountsEpisodes]}, id="dense", marks=pytest.mark.full
+        ),
+        pytest.param(
+            "InvertedPendulum-v5",
+            {"wrappers": [CountsEpisodes]},
+            id="robot",
+            marks=pytest.mark.full,
+        ),
         pytest.param(CountingEnv, {"snapshot": "pickle"}, id="pickle"),
-        pytest.param(CountingEnv, {"snapshot": "replay"}, id="replay"),
+        pytest.param(CountingEnv, {"snapshot": "replay"}, id="replay", marks=pytest.mark.full),
     ],
 )
 def test_what_counts_episodes_is_the_same_in_workers(
@@ -152,7 +160,7 @@ def test_what_counts_episodes_is_the_same_in_workers(
         assert (use_workers(env, action).rewards == expected).all()
 
 
-@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("workers", first_of(WORKERS))
 @pytest.mark.parametrize("change", ["SCALE", "PRICE"])
 def test_a_changed_variable_is_an_error(
     module: Any, monkeypatch: pytest.MonkeyPatch, workers: dict[str, Any], change: str
@@ -199,7 +207,7 @@ class Tensors(gymnasium.Env[Any, Any]):
         return np.array([self.sum]), 0.0, False, False, {}
 
 
-@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("workers", first_of(WORKERS))
 def test_workers_have_the_default_dtype_of_torch(workers: dict[str, Any]) -> None:
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
