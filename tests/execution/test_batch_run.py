@@ -106,20 +106,6 @@ def test_results_do_not_depend_on_workers(
     assert env.stats.deaths == env.stats.restarts == env.stats.rows_retried == 0
 
 
-@pytest.mark.parametrize("isolate", [True, False])
-def test_rollouts_do_not_depend_on_workers(
-    serial: CounterEnv, make_env: Any, isolate: bool
-) -> None:
-    env = make_env(n_workers=3, isolate=isolate)
-    actions = np.random.default_rng(0).integers(0, 4096, (50, 7))
-    state = serial.get_state()
-    for observations in (True, False):
-        for states in (state, serial.step_batch(actions[:, 0], state).states):
-            kwargs = {"return_observations": observations, "seeds": np.arange(50)}
-            ours = env.rollout_batch(actions, states, 2, **kwargs)
-            assert_same(ours, serial.rollout_batch(actions, states, 2, **kwargs))
-
-
 # Fair shares
 
 
