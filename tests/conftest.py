@@ -183,7 +183,8 @@ def first_of(ways: Iterable[Any], usual: int = 1) -> list[Any]:
     ``pytest -m full`` tries the rest. For backends, `tests/test_every_backend.py` compares them.
     """
     made = list(ways)
-    rest = [pytest.param(way, marks=pytest.mark.full) for way in made[usual:]]
+    given = [way if isinstance(way, tuple) else (way,) for way in made[usual:]]
+    rest = [pytest.param(*values, marks=pytest.mark.full) for values in given]
     return [*made[:usual], *rest]
 
 

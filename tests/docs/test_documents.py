@@ -83,10 +83,11 @@ def _run(command: list[str], directory: Path, stdin: str = "") -> str:
     return outcome.stdout
 
 
-# Imports what most pages need. A page then runs in a forked copy, which ends as a program does.
+# Imports modules that many pages need. A page then runs in a forked copy, which ends as a program
+# does. Only pages that import torch have it: workers import what the program has imported.
 HOST = """
 import os, runpy, sys
-for name in ("gymnasium", "torch", "tensordict"):
+for name in sys.argv[1:]:
     __import__(name)
 for line in sys.stdin:
     script = line.rstrip()
@@ -107,13 +108,19 @@ runpy.run_path(script, run_name="__main__")
 @pytest.fixture(scope="module")
 def run_page() -> Iterator[Callable[[str, Path], str]]:
     """``run_page(code, path)`` writes a script and returns what it printed."""
-    host = subprocess.Popen(
-        [*PYTHON, "-c", HOST], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert host.stdin is not None and host.stdout is not None
+    hosts: dict[bool, subprocess.Popen[str]] = {}
 
     def run(code: str, path: Path) -> str:
         path.write_text(code, encoding="utf-8")
+        needs_torch = "import torch" in code
+        if needs_torch not in hosts:
+            modules = ["gymnasium", *["torch", "tensordict"][: 2 * needs_torch]]
+            command = [*PYTHON, "-c", HOST, *modules]
+            hosts[needs_torch] = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
+        host = hosts[needs_torch]
+        assert host.stdin is not None and host.stdout is not None
         host.stdin.write(f"{path}\n")
         host.stdin.flush()
         status = host.stdout.readline()
@@ -121,7 +128,8 @@ def run_page() -> Iterator[Callable[[str, Path], str]]:
         return (path.parent / "stdout").read_text(encoding="utf-8")
 
     yield run
-    host.communicate(timeout=600)
+    for host in hosts.values():
+        host.communicate(timeout=600)
 
 
 def _assert_prints_what_is_shown(text: str, printed: str) -> None:

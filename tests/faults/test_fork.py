@@ -6,6 +6,7 @@ import os
 
 import numpy as np
 import pytest
+from conftest import first_of
 from hosted import run_script
 
 import plangym_like
@@ -343,8 +344,8 @@ except Exception as error:
 """
 
 
-@pytest.mark.parametrize("method", ["forkserver", "spawn", "fork"])
-@pytest.mark.parametrize("ending", ["used", "ended"])
+@pytest.mark.parametrize("method", first_of(["forkserver", "spawn", "fork"]))
+@pytest.mark.parametrize("ending", first_of(["used", "ended"]))
 def test_a_copy_that_was_forked_in_c_ends_no_worker(method: str, ending: str) -> None:
     arguments = f"import sys; sys.argv[1:] = [{method!r}, {ending!r}]\n"
     result = run_script(arguments + FORKED_IN_C)

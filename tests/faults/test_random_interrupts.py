@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from comparing import assert_same
+from conftest import first_of
 from hosted import workers
 from playground import sending
 
@@ -49,7 +50,7 @@ def death(env: Any, step: Step) -> None:
     step(MANY)
 
 
-@pytest.fixture(params=WORKERS)
+@pytest.fixture(params=first_of(WORKERS))
 def env(request: pytest.FixtureRequest) -> Iterator[Any]:
     with plangym_like.make("CartPole-v1", **WORKERS[request.param], audit="off") as env:
         sending(env)
@@ -67,7 +68,7 @@ def strike() -> Iterator[Callable[[float], None]]:
 
 @pytest.mark.usefixtures("ignored_errors")
 @pytest.mark.parametrize("wanted", [6, pytest.param(1000, marks=pytest.mark.full)])
-@pytest.mark.parametrize("use", [one, futures, given_up, death])
+@pytest.mark.parametrize("use", first_of([one, death, futures, given_up], 2))
 def test_ctrl_c_at_random_times(
     env: Any, use: Callable[[Any, Step], None], wanted: int, strike: Callable[[float], None]
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from comparing import assert_same
+from conftest import first_of
 from harm import Fuses, seconds_to_start
 from playground import CounterEnv, CounterSimulator, Letter, sending
 
@@ -30,8 +31,8 @@ def stop(env: Any, number: int) -> int:
     return pid
 
 
-@pytest.mark.parametrize("count", [1, 2, 60])
-@pytest.mark.parametrize("on_error", ["raise", "mask"])
+@pytest.mark.parametrize("count", first_of([60, 1, 2]))
+@pytest.mark.parametrize("on_error", first_of(["raise", "mask"]))
 def test_an_idle_worker_is_stopped(serial: CounterEnv, count: int, on_error: str) -> None:
     actions, state = ACTIONS[:count], serial.get_state()
     expected = serial.step_batch(actions, state)
@@ -53,7 +54,7 @@ class NarrowEnv(CounterEnv):
         checksum = True
 
 
-@pytest.mark.parametrize("use", ["set_state", "step", "view_state"])
+@pytest.mark.parametrize("use", first_of(["set_state", "step", "view_state"]))
 def test_a_worker_is_stopped_before_it_tries_a_state(use: str) -> None:
     with ParallelEnv(NarrowEnv, "toy", n_workers=1, step_timeout=0.3) as env:
         state = env.reset(seed=3).state

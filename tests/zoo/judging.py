@@ -115,8 +115,8 @@ def _step_rows(env: Any, states: list[Any], expected: list[Played], rows: int) -
     random = np.random.default_rng(2)
     count = len(expected)
     wrong = None
-    for done in range(0, rows, BATCH):
-        order = random.permutation(count) if done == 0 else random.integers(0, count, BATCH)
+    for _ in range(0, rows, BATCH):
+        order = random.integers(0, count, BATCH)
         actions = [expected[index].action for index in order]
         given = copy.deepcopy(actions)
         batch = env.step_batch(actions, np.stack([states[index] for index in order]))
