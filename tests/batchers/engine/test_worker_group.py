@@ -170,6 +170,7 @@ def _nothing(workers: WorkerGroup) -> None:
     pass
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("happens", "error"), [(_kill, WorkerDiedError), (_nothing, WorkerTimeoutError)]
 )

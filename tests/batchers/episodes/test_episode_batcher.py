@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import first_of
 from episode_envs import (
     END,
     Count,
@@ -157,7 +158,7 @@ def test_execute_again(shared: EpisodeBatcher) -> None:
     assert trajectories.env_info["end"].tolist() == ends.tolist()
 
 
-@pytest.mark.parametrize("n_threads", [1, 2])
+@pytest.mark.parametrize("n_threads", first_of([2, 1]))
 def test_get_need_not_wait(n_threads: int, tmp_path: Path) -> None:
     go = tmp_path / "go"
     with make(n_threads, create_env=waiting_env, path=str(go)) as batcher:

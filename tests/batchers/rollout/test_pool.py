@@ -13,6 +13,7 @@ import gymnasium
 import psutil
 import pytest
 import torch
+from conftest import first_of
 from counting import Count, Follower
 
 from plangym_like.batchers.engine.worker_group import WorkerGroup
@@ -58,7 +59,7 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("mode", ["single", "multi"])
+@pytest.mark.parametrize("mode", first_of(["multi", "single"]))
 @pytest.mark.parametrize("what", list(ENDS))
 def test_what_goes_wrong_in_a_worker_comes_out(mode: str, what: str, tmp_path: Path) -> None:
     flag = tmp_path / "armed"
