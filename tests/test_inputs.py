@@ -1,6 +1,7 @@
 """Bad input: an error that says what is wrong, raised before anything is stepped or changed.
 
-`tests/test_every_backend.py` tests that it is the same error on every backend, and nothing is sent.
+`tests/test_batches.py` has wrong numbers and lengths; `tests/test_every_backend.py` tests that errors
+are the same on every backend, and nothing is sent.
 """
 
 from collections.abc import Iterator
@@ -8,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from comparing import assert_same, content, reached
+from comparing import assert_same, reached
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_envs import Fuse, Levers, Nested
@@ -80,8 +81,6 @@ BAD_ACTIONS: dict[str, list[Any]] = {
         {"move": np.zeros(2, np.float32), "pick": 3},
     ],
 }
-BAD_DT: list[Any] = [0, -1, 1.5, 1.0, True, np.nan, None, "2", 2**63, np.bool_(True), [[1]]]
-BAD_SEEDS: list[Any] = [-1, 0.5, True, "1", [None], [[1, 2]], 2**70]
 
 
 @settings(max_examples=25)
@@ -109,53 +108,6 @@ def test_truth_values_are_no_actions(family):
         assert isinstance(family.refusal(lambda env: env.step(True)), ActionError)
         truths = [True] * COUNT
         family.refusal(lambda env: env.step_batch(truths, family.states))
-
-
-@settings(max_examples=25)
-@given(data=st.data())
-def test_a_dt_that_is_no_step_count(family, data):
-    bad = data.draw(st.sampled_from(BAD_DT))
-    place = data.draw(st.integers(0, COUNT - 1))
-    many = [1] * COUNT
-    many[place] = bad
-    for dt in (bad, many):
-        if dt is many and isinstance(bad, bool | np.bool_):
-            continue  # among ints, NumPy takes a truth value for one
-        error = family.refusal(lambda env, dt=dt: env.step_batch(family.actions, family.states, dt))
-        assert isinstance(error, InputError)
-        family.refusal(lambda env, dt=dt: env.rollout_batch([family.actions], dt=dt))
-    family.refusal(lambda env: env.step(family.actions[0], dt=bad))
-    assert isinstance(
-        family.refusal(lambda env: env.step(family.actions[0], family.states[0], [1, 2])),
-        InputError,
-    )
-
-
-@pytest.mark.parametrize("bad", BAD_SEEDS, ids=repr)
-def test_a_seed_that_is_none(family, bad):
-    for call in (
-        lambda env: env.step_batch(family.actions, family.states, seeds=bad),
-        lambda env: env.rollout_batch([family.actions], family.states, seeds=bad),
-    ):
-        assert "seeds" in str(family.refusal(call))
-
-
-@settings(max_examples=25)
-@given(data=st.data())
-def test_lengths_that_differ(family, data):
-    lengths = data.draw(
-        st.tuples(*[st.sampled_from([0, 1, 2, 3, 5])] * 4).filter(
-            lambda lengths: len({length for length in lengths if length != 1}) > 1
-        )
-    )
-    actions, states, dt, seeds = lengths
-    error = family.refusal(
-        lambda env: env.step_batch(
-            family.actions[:actions], family.states[:states], [1] * dt, seeds=[1] * seeds
-        )
-    )
-    assert isinstance(error, InputError)
-    assert f"{actions} actions, {states} states" in str(error)
 
 
 @settings(max_examples=30)
@@ -194,12 +146,6 @@ def test_states_that_are_none(family, data):
     family.refusal(lambda env: env.view_state(wrong))
 
 
-@pytest.mark.parametrize("states", [7, object(), "states", {}, [None] * COUNT, np.array(None)])
-def test_what_is_no_batch_of_states(family, states):
-    error = family.refusal(lambda env: env.step_batch(family.actions, states))
-    assert isinstance(error, StateFormatError)
-
-
 def test_a_state_of_another_game(family, alien):
     for call in (
         lambda env: env.step_batch(family.actions, alien),
@@ -232,19 +178,6 @@ def test_many_states_where_one_is_meant(family):
         lambda env: env.step(family.actions[0], family.states),
     ):
         assert "one state row" in str(family.refusal(call))
-
-
-def test_good_batches_still_work_after_all_that(family):
-    expected = content(tuple(family.env.step_batch(family.actions, family.states)))
-    with pytest.raises(InputError):
-        family.env.step_batch(family.actions, family.states, dt=0)
-    assert content(tuple(family.env.step_batch(family.actions, family.states))) == expected
-
-
-def test_the_empty_batch_is_no_error(family):
-    assert len(family.env.step_batch([], family.states[:0]).rewards) == 0
-    assert len(family.env.rollout_batch([], family.states[:0]).rewards) == 0
-    assert_same(family.env.get_state(), family.states[1])
 
 
 # What an environment itself raises
