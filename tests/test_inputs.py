@@ -1,7 +1,7 @@
 """Bad input: an error that says what is wrong, raised before anything is stepped or changed.
 
-`tests/test_batches.py` has wrong numbers and lengths; `tests/test_every_backend.py` tests that errors
-are the same on every backend, and nothing is sent.
+`tests/test_batches.py` has wrong numbers and lengths; `tests/test_every_backend.py` tests that
+errors are the same on every backend, and nothing is sent.
 """
 
 from collections.abc import Iterator

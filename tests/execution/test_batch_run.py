@@ -437,7 +437,6 @@ def test_a_row_that_hangs_is_named_and_its_worker_replaced(
     assert_same(ours, serial.step_batch(others, serial.get_state()))
 
 
-@pytest.mark.full
 def test_a_row_that_hangs_once_is_done_again(
     serial: CounterEnv, make_env: Any, tmp_path: Path
 ) -> None:
@@ -447,6 +446,7 @@ def test_a_row_that_hangs_once_is_done_again(
     assert (env.stats.timeouts, env.stats.restarts) == (2, 2)
 
 
+@pytest.mark.full
 def test_rows_that_are_merely_many_are_no_timeout(serial: CounterEnv, make_env: Any) -> None:
     env = make_env(lambda action: time.sleep(0.06), step_timeout=3.0, n_workers=1)
     actions = ACTIONS[:60]

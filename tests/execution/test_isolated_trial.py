@@ -74,7 +74,6 @@ def test_an_action_or_a_reset_that_hangs(snapshot: str, trap: str) -> None:
         plangym_like.make(Trapped, snapshot=snapshot, trap=trap, step_timeout=1)
 
 
-@pytest.mark.full
 def test_a_constructor_that_hangs() -> None:
     with pytest.raises(WorkerTimeoutError, match=r"Trapped could not be made.*start_timeout=2 "):
         plangym_like.make(
@@ -82,6 +81,7 @@ def test_a_constructor_that_hangs() -> None:
         )
 
 
+@pytest.mark.full
 def test_a_wrapper_is_tried_in_a_worker_too() -> None:
     class Hanging(gymnasium.Wrapper[Any, Any, Any, Any]):
         def step(self, action: Any) -> Any:

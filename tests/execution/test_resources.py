@@ -125,7 +125,6 @@ def test_hundreds_of_batches_leave_nothing(way: str) -> None:
         assert_comes_to_rest(env, run, 500, MEGABYTE, blocks=blocks)
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("obs_type", "times", "count"),
     [
@@ -150,6 +149,7 @@ def test_a_thousand_batches_of_a_real_game(obs_type: str, times: int, count: int
         assert_comes_to_rest(env, run, times, 2 * MEGABYTE)
 
 
+@pytest.mark.full
 def test_sizes_that_change_leave_nothing_either() -> None:
     with ParallelEnv(CounterEnv, "toy", n_workers=2, isolate=True) as env:
         state = env.reset(seed=0).state
@@ -237,10 +237,10 @@ def test_one_kept_row_pins_no_shared_memory_beyond_a_few_blocks() -> None:
         assert mapped_blocks() < 20
 
 
-@pytest.mark.full
 # Processes
 
 
+@pytest.mark.full
 def test_cycles_of_making_and_closing() -> None:
     with ParallelEnv(CounterEnv, "toy", n_workers=2, isolate=True):
         pass

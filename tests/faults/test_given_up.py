@@ -58,7 +58,6 @@ def test_ctrl_c_while_a_row_hangs(
     press.close()
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("how", first_of(["dropped", "cancelled"]))
 def test_all_workers_hang_in_a_batch_that_nobody_wants(
     serial: CounterEnv, meeting: Meeting, how: str
@@ -84,6 +83,7 @@ def test_all_workers_hang_in_a_batch_that_nobody_wants(
         assert env.stats.restarts == 2
 
 
+@pytest.mark.full
 def test_a_row_that_raises_is_told_while_a_later_one_hangs(
     serial: CounterEnv, meeting: Meeting
 ) -> None:

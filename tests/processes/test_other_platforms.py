@@ -234,11 +234,11 @@ def test_one_process_gives_the_same_results_elsewhere(
     assert elsewhere
 
 
-@pytest.mark.full
 def test_workers_are_refused_with_one_clear_error(tmp_path: Path) -> None:
     assert len(_run(ERRORS, tmp_path / "elsewhere", hidden=True)) == 11
 
 
+@pytest.mark.full
 def test_batchers_with_workers_are_refused_with_the_same_error(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     setup = IN_ONE_PROCESS.replace("FAMILIES", BATCHERS)

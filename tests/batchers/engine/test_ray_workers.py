@@ -133,6 +133,7 @@ def test_buffers_of_one_group(workers: WorkerGroup) -> None:
     assert pool[0]["rows"][:2].tolist() == [[7, 7]] * 2
 
 
+@pytest.mark.full
 def test_a_resident_that_cannot_be_made(cluster: Any) -> None:
     def make(context: GroupContext) -> Any:
         raise LookupError(f"no game for {context.group}")
@@ -144,6 +145,7 @@ def test_a_resident_that_cannot_be_made(cluster: Any) -> None:
         assert_gone(workers.pids)
 
 
+@pytest.mark.full
 def test_who_works_is_heard_of_and_who_hangs_is_found_out(cluster: Any) -> None:
     with workers_of(1, 1, timeout=6.0) as workers:
         pid = workers.run(0, "where")[1]

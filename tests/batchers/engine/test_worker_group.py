@@ -170,7 +170,6 @@ def _nothing(workers: WorkerGroup) -> None:
     pass
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("happens", "error"), [(_kill, WorkerDiedError), (_nothing, WorkerTimeoutError)]
 )
@@ -192,6 +191,7 @@ def test_a_worker_that_dies_or_hangs(
     assert not any(map(psutil.pid_exists, pids))
 
 
+@pytest.mark.full
 def test_slow_is_not_hung() -> None:
     with WorkerGroup(Hosted, 1, num_workers=1, timeout=3.0) as workers:
         assert workers.run(0, "work", 7.0) == "done"
