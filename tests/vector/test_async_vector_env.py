@@ -13,6 +13,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from conftest import first_of
 from gymnasium.error import ResetNeeded
 from gymnasium.vector.utils import concatenate, create_empty_array
 from hosted import wait_until_gone
@@ -25,7 +26,7 @@ from plangym_like.errors import ActionError, ClosedError, InputError
 from plangym_like.vector import make_vec as module
 from plangym_like.vector.process_lanes import ProcessLanes
 
-WORKERS = pytest.mark.parametrize("n_workers", [None, 1, 2, 3])
+WORKERS = pytest.mark.parametrize("n_workers", first_of([2, None, 1, 3], 2))
 MODES = pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
 SEED = 7
 
@@ -227,7 +228,7 @@ def test_the_first_that_are_ready_are_received(make: Callable[..., Any], tmp_pat
         envs.send([0, 0], ids)
 
 
-@pytest.mark.parametrize("kept", [None, 3])
+@pytest.mark.parametrize("kept", first_of([3, None]))
 @MODES
 @pytest.mark.parametrize("how", ["between", "in"])
 def test_a_process_that_dies(
