@@ -96,7 +96,7 @@ def assert_episodes_equal_gymnasiums(name: str, steps: int, **kwargs: Any) -> No
     ],
 )
 def test_seeded_episodes_equal_gymnasiums(name, kwargs):
-    assert_episodes_equal_gymnasiums(name, 80, **kwargs)
+    assert_episodes_equal_gymnasiums(name, 40, **kwargs)
 
 
 def assert_every_state_continues(name: str, steps: int) -> None:
@@ -135,7 +135,7 @@ def assert_every_state_continues(name: str, steps: int) -> None:
 
 @pytest.mark.parametrize("name", [*SAMPLE, *(f"ALE/{game}-v5" for game in AWKWARD)])
 def test_every_state_continues(name):
-    assert_every_state_continues(name, 30)
+    assert_every_state_continues(name, 12)
 
 
 @pytest.mark.full
