@@ -188,6 +188,16 @@ def first_of(ways: Iterable[Any], usual: int = 1) -> list[Any]:
     return [*made[:usual], *rest]
 
 
+def third_of(names: Iterable[Any]) -> list[Any]:
+    """Return names as parameters of tests: every third of them, and the rest if full."""
+    made = list(names)
+    given = [name if isinstance(name, tuple) else (name,) for name in made]
+    return [
+        pytest.param(*values, marks=[pytest.mark.full] if number % 3 else [])
+        for number, values in enumerate(given)
+    ]
+
+
 # For what that comparison does not try: copies, images, attributes, the end of an environment.
 in_workers_too = pytest.mark.parametrize("backend", ["serial", "isolated"], indirect=True)
 

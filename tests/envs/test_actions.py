@@ -9,7 +9,7 @@ import pytest
 from classic_rows import assert_same as assert_blocks_equal_the_loop
 from classic_rows import falls_back, make, random_rows
 from comparing import assert_same, reached
-from conftest import make_on
+from conftest import make_on, third_of
 from gymnasium.wrappers import StickyAction
 from small_envs import Levers, Nested
 from suite import ROBOTS
@@ -48,7 +48,7 @@ def drawn(space: Any, rng: np.random.Generator, kind: str, lead: tuple[int, ...]
     return numbers.tolist() if kind == "list" else numbers.astype(KINDS[kind])
 
 
-@pytest.mark.parametrize("name", IDS)
+@pytest.mark.parametrize("name", third_of(IDS))
 def test_an_episode_is_gymnasiums_whatever_the_dtype(name: str) -> None:
     single = plangym_like.make(name, remove_time_limit=False, autoreset=False)
     batched = plangym_like.make(name, remove_time_limit=False)

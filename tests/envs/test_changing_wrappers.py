@@ -213,16 +213,16 @@ KINDS = [
     *(changing.BeforeReset, changing.AfterReset, changing.BeforeStep, changing.AfterStep),
     *(changing.Late, changing.BySetWrapperAttr),
 ]
-# In `make test`, every kind is tried over four environments, and three kinds over all others.
-WHOLE = ("classic control", "robot's mass", "own methods", "pickle")
-THREE = (changing.BeforeReset, changing.AfterStep, changing.Late)
+# In `make test`, every kind is tried over one environment, and two kinds over all others.
+WHOLE = ("classic control",)
+TWO = (changing.AfterStep, changing.Late)
 FULL = pytest.mark.full
 
 
 def cases(names: Any) -> list[Any]:
     """Return the pairs of an environment and a kind of wrapper that are tried in one process."""
     return [
-        pytest.param(name, kind, marks=() if name in WHOLE or kind in THREE else FULL)
+        pytest.param(name, kind, marks=() if name in WHOLE or kind in TWO else FULL)
         for name in names
         for kind in KINDS
     ]
