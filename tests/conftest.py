@@ -183,19 +183,19 @@ def first_of(ways: Iterable[Any], usual: int = 1) -> list[Any]:
     ``pytest -m full`` tries the rest. For backends, `tests/test_every_backend.py` compares them.
     """
     made = list(ways)
-    given = [way if isinstance(way, tuple) else (way,) for way in made[usual:]]
-    rest = [pytest.param(*values, marks=pytest.mark.full) for values in given]
-    return [*made[:usual], *rest]
+    return [*made[:usual], *map(_full, made[usual:])]
 
 
 def third_of(names: Iterable[Any]) -> list[Any]:
     """Return names as parameters of tests: every third of them, and the rest if full."""
-    made = list(names)
-    given = [name if isinstance(name, tuple) else (name,) for name in made]
-    return [
-        pytest.param(*values, marks=[pytest.mark.full] if number % 3 else [])
-        for number, values in enumerate(given)
-    ]
+    return [_full(name) if number % 3 else name for number, name in enumerate(names)]
+
+
+def _full(case: Any) -> Any:
+    """Return a case of a test as a parameter that ``pytest -m full`` alone tries."""
+    if hasattr(case, "marks"):
+        return pytest.param(*case.values, marks=[*case.marks, pytest.mark.full], id=case.id)
+    return pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.full)
 
 
 # For what that comparison does not try: copies, images, attributes, the end of an environment.

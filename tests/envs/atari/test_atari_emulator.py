@@ -203,7 +203,9 @@ def compare(saver: EmulatorStates, ale: Any, raw: ALEInterface, states: list[byt
         assert (ale.getRAM() == raw.getRAM()).all()
 
 
-@pytest.mark.parametrize("game", ["ms_pacman", "montezuma_revenge", "pitfall2", "atlantis2"])
+@pytest.mark.parametrize(
+    "game", first_of(["ms_pacman", "montezuma_revenge", "pitfall2", "atlantis2"], 2)
+)
 def test_states_of_several_resets_are_those_of_the_raw_emulator(game: str) -> None:
     raw = emulator(game)
     states = states_after_resets(raw)
@@ -243,7 +245,7 @@ def ignore(ale: ALEInterface) -> None:
     pass
 
 
-@pytest.mark.parametrize("on_short", [refuse, draw, ignore])
+@pytest.mark.parametrize("on_short", first_of([refuse, draw, ignore]))
 def test_a_build_that_needs_the_text_is_given_it(on_short: Any) -> None:
     raw = emulator("ms_pacman")
     states = states_after_resets(raw, resets=2)
