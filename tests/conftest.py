@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, settings
 from playground import AlwaysSend, CounterEnv, Meeting
 from small_envs import Nested
 from suite import newer_id
+from usual import first_of
 
 import plangym_like
 from plangym_like.audit import auditor
@@ -177,28 +178,8 @@ def sending(env: Any) -> Any:
     return env
 
 
-def first_of(ways: Iterable[Any], usual: int = 1) -> list[Any]:
-    """Return ways to do the same as parameters of tests: `usual` of them, and the rest if full.
-
-    ``pytest -m full`` tries the rest. For backends, `tests/test_every_backend.py` compares them.
-    """
-    made = list(ways)
-    return [*made[:usual], *map(_full, made[usual:])]
-
-
-def third_of(names: Iterable[Any]) -> list[Any]:
-    """Return names as parameters of tests: every third of them, and the rest if full."""
-    return [_full(name) if number % 3 else name for number, name in enumerate(names)]
-
-
-def _full(case: Any) -> Any:
-    """Return a case of a test as a parameter that ``pytest -m full`` alone tries."""
-    if hasattr(case, "marks"):
-        return pytest.param(*case.values, marks=[*case.marks, pytest.mark.full], id=case.id)
-    return pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.full)
-
-
-# For what that comparison does not try: copies, images, attributes, the end of an environment.
+# For what `tests/test_every_backend.py` does not try: copies, images, attributes, the end of an
+# environment.
 in_workers_too = pytest.mark.parametrize("backend", ["serial", "isolated"], indirect=True)
 
 

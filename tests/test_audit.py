@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import gymnasium
 import numpy as np
 import pytest
-from conftest import BACKENDS, first_of, in_workers_too, sending
+from conftest import BACKENDS, in_workers_too, sending
 from hostile_envs import (
     ClockInInfo,
     LateClassCounter,
@@ -28,6 +28,7 @@ from hostile_envs import (
     Walk,
 )
 from playground import CounterEnv, CounterSimulator
+from usual import first_of
 
 import plangym_like
 from plangym_like import BatchEnv, ExternalProcess, ParallelEnv

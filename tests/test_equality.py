@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from comparing import digests, reached, sampler
-from conftest import first_of, sending
+from conftest import sending
+from usual import first_of
 
 import plangym_like
 

@@ -6,8 +6,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from conftest import first_of, in_workers_too, sending
+from conftest import in_workers_too, sending
 from gymnasium import spaces
+from usual import first_of
 
 import plangym_like
 from plangym_like.batch.ownership import owned, owned_info

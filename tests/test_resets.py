@@ -10,11 +10,11 @@ import gymnasium
 import numpy as np
 import pytest
 from comparing import content
-from conftest import first_of
 from gymnasium import spaces
 from gymnasium.utils import seeding
 from gymnasium.wrappers import NormalizeObservation
 from suite import TAXI
+from usual import first_of
 
 import plangym_like
 from plangym_like import PickledEnv

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import first_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from usual import first_of
 
 import plangym_like
 from plangym_like import StateArchive

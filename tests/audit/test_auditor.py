@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import first_of
 from gymnasium import spaces
 from hostile_envs import SavesItself, Walk
+from usual import first_of
 
 import plangym_like
 from plangym_like.audit import auditor

@@ -27,11 +27,12 @@ from cluster_traps import (
     kill_actor,
 )
 from comparing import assert_same, content, reached, row
-from conftest import add_node, first_of
+from conftest import add_node
 from gymnasium.envs.mujoco.hopper_v5 import HopperEnv
 from hosted import run_script
 from playground import CounterEnv, Letter, Meeting, Trap, kill_itself, refuse
 from suite import needs
+from usual import first_of
 
 import plangym_like
 from plangym_like import RayEnv

@@ -9,10 +9,11 @@ import pytest
 from classic_rows import assert_same as assert_blocks_equal_the_loop
 from classic_rows import falls_back, make, random_rows
 from comparing import assert_same, reached
-from conftest import make_on, third_of
+from conftest import make_on
 from gymnasium.wrappers import StickyAction
 from small_envs import Levers, Nested
 from suite import ROBOTS
+from usual import third_of
 
 import plangym_like
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator

@@ -7,8 +7,8 @@ import gymnasium
 import numpy as np
 import pytest
 from comparing import assert_same, row
-from conftest import first_of, third_of
 from continuation import assert_goes_on
+from usual import first_of, third_of
 
 pytest.importorskip(
     "dm_control", reason="dm_control is not installed: pip install 'plangym_like[dm-control]'"

@@ -11,8 +11,8 @@ import gymnasium
 import numpy as np
 import pytest
 from comparing import assert_same, row
-from conftest import third_of
 from continuation import assert_equals_gymnasium, assert_goes_on, restore, saved
+from usual import third_of
 
 pytest.importorskip("mujoco", reason="MuJoCo is not installed: pip install 'plangym_like[mujoco]'")
 

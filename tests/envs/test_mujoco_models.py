@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 from comparing import assert_same
-from conftest import third_of
+from usual import third_of
 
 pytest.importorskip("mujoco", reason="MuJoCo is not installed: pip install 'plangym_like[mujoco]'")
 

@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 from comparing import assert_same
-from conftest import first_of
+from usual import first_of
 
 pytest.importorskip("mujoco", reason="MuJoCo is not installed: pip install 'plangym_like[mujoco]'")
 

@@ -8,9 +8,10 @@ import gymnasium
 import numpy as np
 import pytest
 from comparing import assert_same
-from conftest import sending, third_of
+from conftest import sending
 from gymnasium.utils import EzPickle
 from gymnasium.vector import SyncVectorEnv
+from usual import third_of
 
 import plangym_like
 from plangym_like.errors import SnapshotError, StateCapacityError

@@ -7,7 +7,7 @@ import gymnasium
 import numpy as np
 import pytest
 from comparing import assert_same, reached
-from conftest import first_of
+from usual import first_of
 
 import plangym_like
 from plangym_like import check_env

@@ -7,7 +7,6 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from conftest import first_of
 from continuation import (
     assert_equals_gymnasium,
     assert_goes_on,
@@ -20,6 +19,7 @@ from gymnasium import wrappers
 from gymnasium.envs.toy_text.frozen_lake import generate_random_map
 from gymnasium.envs.toy_text.taxi import TaxiEnv
 from suite import CLIFF, TAXI, is_at_least, needs
+from usual import first_of
 
 import plangym_like
 from plangym_like.batch.arrays import Rows

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import first_of
 from PIL import Image
+from usual import first_of
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # Transitions for which each is searched.

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import first_of
 from PIL import Image
+from usual import first_of
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

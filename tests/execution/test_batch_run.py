@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import pytest
 from comparing import assert_same
-from conftest import first_of
 from hosted import wait_until_gone
 from playground import (
     AlwaysSend,
@@ -34,6 +33,7 @@ from playground import (
     refuse,
     sending,
 )
+from usual import first_of
 
 import plangym_like
 from plangym_like.constructors import ParallelEnv

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from comparing import assert_same
-from conftest import first_of
 from playground import CounterEnv, Meeting, Trap, refuse, sending
+from usual import first_of
 
 from plangym_like.constructors import ParallelEnv
 from plangym_like.errors import InputError, StateError

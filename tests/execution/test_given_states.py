@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import first_of
 from playground import CounterEnv, CounterSimulator, kill_itself
+from usual import first_of
 
 import plangym_like
 from plangym_like.constructors import ParallelEnv

@@ -11,11 +11,11 @@ import gymnasium
 import numpy as np
 import pytest
 from comparing import assert_same, content, sampler
-from conftest import first_of
 from gymnasium.envs.classic_control import PendulumEnv
 from gymnasium.envs.registration import EnvSpec
 from playground import CounterEnv, Letter, Pair, Parcel, refuse, sending
 from small_envs import Nested
+from usual import first_of
 
 import plangym_like as pl
 from plangym_like.constructors import ParallelEnv

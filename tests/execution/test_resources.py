@@ -17,9 +17,9 @@ import numpy as np
 import psutil
 import pytest
 from comparing import content
-from conftest import first_of
 from hosted import descriptors, run_script, script_environ, wait_until_gone, workers
 from playground import CounterEnv, refuse, sending
+from usual import first_of
 
 import plangym_like as pl
 from plangym_like.constructors import ParallelEnv

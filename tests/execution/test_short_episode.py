@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import math
 import os
 import random
 import sys
@@ -14,10 +15,8 @@ from typing import Any, ClassVar
 import gymnasium
 import numpy as np
 import pytest
-import torch
-from conftest import first_of
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
-from gymnasium.envs.mujoco.hopper_v5 import HopperEnv
+from usual import first_of
 
 import plangym_like
 from plangym_like.errors import DifferentWorkerError
@@ -76,6 +75,9 @@ def doubled(env: Any, *args: Any) -> Any:
 
 @pytest.fixture
 def patched(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Workers import this module, and few tests need MuJoCo or torch.
+    from gymnasium.envs.mujoco.hopper_v5 import HopperEnv
+
     monkeypatch.setattr(HopperEnv, "original", HopperEnv._get_rew, raising=False)
     monkeypatch.setattr(HopperEnv, "_get_rew", doubled)
 
@@ -191,8 +193,8 @@ def test_a_change_inside_the_function_that_makes_the_environment_reaches_workers
         assert use_workers(env, 0).obs[0] == 3
 
 
-class Tensors(gymnasium.Env[Any, Any]):
-    """Computes with torch's default dtype."""
+class Sums(gymnasium.Env[Any, Any]):
+    """Adds the sine of 1 in each step."""
 
     observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float64)
     action_space = gymnasium.spaces.Discrete(2)
@@ -203,12 +205,26 @@ class Tensors(gymnasium.Env[Any, Any]):
         return np.zeros(1), {}
 
     def step(self, action: Any) -> Any:
-        self.sum = float(torch.tensor(self.sum) + torch.ones(1).sin()[0])
+        self.sum = self.added()
         return np.array([self.sum]), 0.0, False, False, {}
+
+    def added(self) -> float:
+        return self.sum + math.sin(1.0)
+
+
+class Tensors(Sums):
+    """Computes with torch's default dtype."""
+
+    def added(self) -> float:
+        import torch
+
+        return float(torch.tensor(self.sum) + torch.ones(1).sin()[0])
 
 
 @pytest.mark.parametrize("workers", first_of(WORKERS))
 def test_workers_have_the_default_dtype_of_torch(workers: dict[str, Any]) -> None:
+    import torch
+
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
@@ -218,7 +234,7 @@ def test_workers_have_the_default_dtype_of_torch(workers: dict[str, Any]) -> Non
         torch.set_default_dtype(before)
 
 
-class Honest(Tensors):
+class Honest(Sums):
     """Gives other infos in each process, and draws from global generators in its constructor."""
 
     def __init__(self) -> None:
@@ -229,7 +245,7 @@ class Honest(Tensors):
         return *outcome, {"pid": os.getpid()}
 
 
-class Approximate(Tensors):
+class Approximate(Sums):
     """Is approximate because its infos count steps, and gives other results in each process."""
 
     count = itertools.count()

@@ -10,10 +10,10 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from conftest import first_of
 from gymnasium import spaces
 from hosted import Stubborn, TwoArguments, run_script
 from playground import CounterEnv, sending
+from usual import first_of
 
 from plangym_like import make
 from plangym_like.constructors import ParallelEnv

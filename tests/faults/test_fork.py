@@ -6,8 +6,8 @@ import os
 
 import numpy as np
 import pytest
-from conftest import first_of
 from hosted import run_script
+from usual import first_of
 
 import plangym_like
 from plangym_like.errors import ClosedError

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 from comparing import assert_same
-from conftest import first_of
 from hosted import wait_until_gone
 from playground import CounterEnv, Meeting, PressCtrlC, Trap, get_stuck, refuse, sending
+from usual import first_of
 
 from plangym_like.constructors import ParallelEnv
 

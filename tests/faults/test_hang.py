@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from comparing import assert_same
-from conftest import first_of
 from harm import dangerous, loop, seconds_to_start, sleep
 from hosted import quickest, wait_until_gone
 from playground import CounterEnv, Meeting, get_stuck, sending
+from usual import first_of
 
 from plangym_like.constructors import ParallelEnv
 from plangym_like.errors import ClosedError, StepTimeoutError

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import first_of
 from hosted import script_environ, wait_until_gone
+from usual import first_of
 
 # Longer than any machine takes, however busy it is; nothing here waits for it to pass.
 PATIENCE = 100.0

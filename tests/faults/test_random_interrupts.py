@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 from comparing import assert_same
-from conftest import first_of
 from hosted import workers
 from playground import sending
+from usual import first_of
 
 import plangym_like
 

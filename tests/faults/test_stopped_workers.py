@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 from comparing import assert_same
-from conftest import first_of
 from harm import Fuses, seconds_to_start
 from playground import CounterEnv, CounterSimulator, Letter, sending
+from usual import first_of
 
 import plangym_like
 from plangym_like.constructors import BatchEnv, ParallelEnv

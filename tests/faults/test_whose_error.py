@@ -11,10 +11,10 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from conftest import first_of
 from gymnasium import spaces
 from hosted import run_script
 from playground import CounterEnv, CounterSimulator, sending
+from usual import first_of
 
 import plangym_like
 from plangym_like.batch.arrays import Outcome

@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from conftest import first_of
+from usual import first_of
 
 import plangym_like
 from plangym_like.errors import InputError

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import first_of
 from small_envs import BanditTree
 from suite import TAXI
+from usual import first_of
 
 import plangym_like
 from plangym_like.errors import InputError

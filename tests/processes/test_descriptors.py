@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import first_of
 from hosted import descriptors, run_script
+from usual import first_of
 
 import plangym_like
 

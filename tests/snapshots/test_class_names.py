@@ -7,8 +7,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from conftest import first_of
 from gymnasium.envs.classic_control import CartPoleEnv
+from usual import first_of
 
 import plangym_like
 from plangym_like.errors import SnapshotError

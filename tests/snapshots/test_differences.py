@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from conftest import first_of
+from usual import first_of
 
 import plangym_like
 from plangym_like.snapshots.differences import difference

@@ -21,7 +21,8 @@ from caching_envs import (
     Statistics,
     Walk,
 )
-from conftest import first_of, sending
+from conftest import sending
+from usual import first_of
 
 import plangym_like
 from plangym_like.errors import ImpureEnvironmentError, SnapshotError

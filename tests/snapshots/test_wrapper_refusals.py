@@ -12,7 +12,6 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from conftest import first_of
 from continuation import (
     PlainSimulator,
     assert_goes_on,
@@ -21,6 +20,7 @@ from gymnasium import wrappers
 from impure_wrappers import REFUSED, CounterOnTheBase, RandomResets
 from remembering_wrappers import Counting, Tracker, Tracking
 from suite import CLIFF
+from usual import first_of
 
 import plangym_like
 from plangym_like.errors import ImpureEnvironmentError, SnapshotError

@@ -13,7 +13,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from conftest import first_of
 from gymnasium.error import ResetNeeded
 from gymnasium.vector.utils import concatenate, create_empty_array
 from hosted import wait_until_gone
@@ -21,6 +20,7 @@ from interrupting import AlarmError, Moment
 from playing import closing_all
 from small_envs import Fuse, Nested, Teller
 from test_make_vec import same
+from usual import first_of
 
 from plangym_like.errors import ActionError, ClosedError, InputError
 from plangym_like.vector import make_vec as module

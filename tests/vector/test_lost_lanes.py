@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import first_of
 from hosted import wait_until_gone
 from interrupting import Moment
 from playing import Player, plain
 from small_envs import Nested
+from usual import first_of
 
 import plangym_like
 from plangym_like.errors import WorkerDiedError, WorkerStartError

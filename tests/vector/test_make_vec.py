@@ -12,11 +12,11 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from conftest import first_of
 from gymnasium.error import ResetNeeded
 from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers.vector import NormalizeObservation, RecordEpisodeStatistics
 from small_envs import Fuse, Nested, Teller
+from usual import first_of
 
 import plangym_like
 from plangym_like import make_vec, registry

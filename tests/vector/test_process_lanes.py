@@ -14,11 +14,11 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from conftest import first_of
 from hosted import descriptors, wait_until_gone, workers
 from interrupting import AlarmError, Moment
 from playing import Player, plain
 from small_envs import Fuse, Levers, Nested, Teller
+from usual import first_of
 
 import plangym_like
 from plangym_like import make_vec

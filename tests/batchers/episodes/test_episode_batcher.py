@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import first_of
 from episode_envs import (
     END,
     Count,
@@ -27,6 +26,7 @@ from episode_envs import (
 )
 from gymnasium.wrappers import TimeLimit
 from small_envs import Nested
+from usual import first_of
 
 from plangym_like.batchers.episodes import Agent, DictTensor, EpisodeBatcher, GymEnv, Trajectories
 from plangym_like.errors import ClosedError, InputError, WorkerTimeoutError

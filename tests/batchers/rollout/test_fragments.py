@@ -8,9 +8,9 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from conftest import first_of
 from counting import Count, Follower, Policy, Recurrent
 from small_envs import Nested
+from usual import first_of
 
 from plangym_like.batchers.rollout import BaseActorModule, Fragment, multi, same, single
 

@@ -9,8 +9,8 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from conftest import first_of
 from counting import Count, Follower, Recurrent
+from usual import first_of
 
 from plangym_like.batchers.rollout import BaseActorModule, Fragment, evaluate, multi, same, single
 from plangym_like.errors import ClosedError, InputError

@@ -13,8 +13,8 @@ import gymnasium
 import psutil
 import pytest
 import torch
-from conftest import first_of
 from counting import Count, Follower
+from usual import first_of
 
 from plangym_like.batchers.engine.worker_group import WorkerGroup
 from plangym_like.batchers.rollout import BaseActorModule, multi, same, single

@@ -8,9 +8,9 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from conftest import first_of
 from counting import Count, Follower, Recurrent
 from gymnasium import spaces
+from usual import first_of
 
 from plangym_like.batchers.returns import pyt_gae, pyt_returns
 from plangym_like.batchers.rollout import BaseActorModule, Fragment, multi, same, single

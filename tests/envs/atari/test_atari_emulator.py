@@ -11,8 +11,9 @@ import gymnasium
 import numpy as np
 import pytest
 from comparing import assert_same
-from conftest import first_of, sending
+from conftest import sending
 from numpy.typing import NDArray
+from usual import first_of
 
 pytest.importorskip("ale_py", reason="Atari is not installed: pip install 'plangym_like[atari]'")
 

@@ -9,9 +9,9 @@ import gymnasium
 import numpy as np
 import pytest
 from comparing import assert_same, content, reached, row
-from conftest import first_of
 from gymnasium.wrappers import FrameStackObservation
 from small_envs import preprocessed
+from usual import first_of
 
 import plangym_like
 from plangym_like.envs.atari.emulator import PlannableAle

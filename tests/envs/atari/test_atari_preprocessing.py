@@ -8,8 +8,8 @@ import gymnasium
 import numpy as np
 import pytest
 from comparing import assert_same
-from conftest import first_of
 from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation, RecordEpisodeStatistics
+from usual import first_of
 
 import plangym_like
 from plangym_like import make_vec
