@@ -24,13 +24,6 @@ from small_envs import Fuse, Labelled, Levers, Nested, Scaled, Teller
 import plangym_like
 from plangym_like.errors import InputError, StateError
 
-
-class Tree(Labelled):
-    """Its last action is observed as what does not fit."""
-
-    harmless = spaces.Discrete(3)
-
-
 # What a kind tries: name, arguments of `make`.
 KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
     "CartPole": ("CartPole-v1", {}),
@@ -39,7 +32,7 @@ KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
     "chance": ("FrozenLake-v1", {"is_slippery": True}),
     "game": ("ALE/Pong-v5", {"obs_type": "ram", "repeat_action_probability": 0.4}),
     "nested": (Nested, {}),
-    "tree": (Tree, {}),
+    "tree": (Labelled, {}),
     "text": (Teller, {}),
     "raising": (Fuse, {}),
     "integers": (Levers, {}),
@@ -69,7 +62,7 @@ class Subject:
         self.here, self.there = make_on("serial", name, **kwargs), make_on(backend, name, **kwargs)
         space = sampler(self.here, 0)
         self.actions = [space.sample() for _ in range(MOST_ROWS)]
-        if name in (Fuse, Tree):
+        if name in (Fuse, Labelled):
             self.actions[4] = 3  # raises an error
         begun = reached(self.here, MOST_ROWS, every=2)
         later = self.here.step_batch([space.sample() for _ in begun], begun, dt=9)
