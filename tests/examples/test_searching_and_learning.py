@@ -40,6 +40,7 @@ def test_backplay_learns_what_plain_ppo_does_not(tmp_path: Path) -> None:
     assert _number("mean return of plain PPO:", printed) < 0.1
 
 
+@pytest.mark.full
 def test_a_search_says_what_came_of_a_little_learning(tmp_path: Path) -> None:
     printed = _printed(tmp_path, "guided_search.py", "--steps", "256", "--horizon", "10")
     assert _number("mean return of the policy:", printed) > 0
