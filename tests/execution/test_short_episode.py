@@ -256,7 +256,7 @@ class Approximate(Sums):
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("workers", first_of(WORKERS))
 @pytest.mark.parametrize("env_class", [Honest, Approximate])
 def test_other_differences_between_processes_are_no_error(
     env_class: Any, workers: dict[str, Any]
@@ -352,7 +352,7 @@ LEGITIMATE = [
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("workers", first_of(WORKERS))
 @pytest.mark.parametrize("kind", LEGITIMATE)
 def test_environments_that_differ_from_each_other_and_not_from_their_states_are_no_error(
     kind: Any, workers: dict[str, Any]

@@ -37,6 +37,7 @@ class FragileEnv(CounterEnv):
     simulator_class = FragileSimulator
 
 
+@pytest.mark.full
 def test_a_clone_does_not_take_over_what_crashes_its_workers() -> None:
     with ParallelEnv(FragileEnv, "toy", n_workers=1, owner=os.getpid()) as env:
         good, bad = env.reset(seed=1).state, env.reset(seed=BAD).state

@@ -255,7 +255,7 @@ os.write(1, b"fine\\n")
 )
 
 
-@pytest.mark.parametrize("use", ["busy.step(1)", "busy.step_batch([0, 1], state)"])
+@pytest.mark.parametrize("use", first_of(["busy.step(1)", "busy.step_batch([0, 1], state)"]))
 def test_a_copy_does_not_wait_for_a_thread_that_it_lacks(use: str) -> None:
     result = run_script(SERIAL.replace("USE", use), timeout=300)
     assert (result.stdout, result.returncode) == ("fine\n", 0), result.stderr
@@ -267,17 +267,20 @@ def test_a_copy_of_a_program_with_lanes(tmp_path: object) -> None:
     assert (result.stdout, result.returncode) == ("fine\n", 0), result.stderr
 
 
+@pytest.mark.full
 def test_a_copy_of_a_program_with_environments_in_processes(tmp_path: object) -> None:
     path = tmp_path / "program.py"  # type: ignore[operator]
     result = run_script(VECTORISED, path=path, timeout=300)
     assert (result.stdout, result.returncode) == ("fine\n", 0), result.stderr
 
 
+@pytest.mark.full
 def test_no_lock_of_the_package_stays_locked_in_a_copy() -> None:
     result = run_script(HELD_LOCKS, timeout=300)
     assert (result.stdout, result.returncode) == ("fine\n", 0), result.stderr
 
 
+@pytest.mark.full
 def test_a_copy_of_a_program_with_archives_does_not_write_to_its_files() -> None:
     result = run_script(ARCHIVES, timeout=300)
     assert (result.stdout, result.returncode) == ("fine\n", 0), result.stderr

@@ -58,6 +58,7 @@ def test_ctrl_c_while_a_row_hangs(
     press.close()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", first_of(["dropped", "cancelled"]))
 def test_all_workers_hang_in_a_batch_that_nobody_wants(
     serial: CounterEnv, meeting: Meeting, how: str

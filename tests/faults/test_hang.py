@@ -56,6 +56,7 @@ def test_the_row_that_hangs_is_named_in_time(
         assert sorted(late)[(times - 1) // 2] < 0.5
 
 
+@pytest.mark.full
 def test_rows_that_hang_at_the_same_time_are_told_together(serial: CounterEnv) -> None:
     actions = np.arange(COUNT)
     actions[[0, 30]] = 4096

@@ -57,7 +57,7 @@ future()  # until it is killed
         pytest.param("forkserver", "SIGTERM", marks=pytest.mark.full),
         pytest.param("forkserver", "exit", marks=pytest.mark.full),
         pytest.param("forkserver", "crash", marks=pytest.mark.full),
-        ("spawn", "SIGKILL"),
+        pytest.param("spawn", "SIGKILL", marks=pytest.mark.full),
         pytest.param("spawn", "SIGTERM", marks=pytest.mark.full),
         pytest.param("spawn", "exit", marks=pytest.mark.full),
         pytest.param("spawn", "crash", marks=pytest.mark.full),

@@ -108,6 +108,7 @@ def test_no_worker_that_refuses_outlives_its_parent(method: str, start: str, clo
     _kill_and_await([sys.executable, "-c", script], ["stop", "ignore", *eval(f"[{closing}]")])
 
 
+@pytest.mark.full
 def test_a_stopped_fork_server_and_its_workers_do_not_outlive_the_parent() -> None:
     script = PARENT.format(method="forkserver", start="start()", closing=CLOSING)
 

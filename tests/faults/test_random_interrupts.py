@@ -115,6 +115,7 @@ def test_ctrl_c_at_random_times(
     assert {child.pid for child in workers()} - others == ours
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("ignored_errors")
 def test_a_second_ctrl_c_soon_after_the_first(env: Any, strike: Callable[[float], None]) -> None:
     with plangym_like.make("CartPole-v1") as serial:

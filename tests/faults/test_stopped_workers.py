@@ -71,6 +71,7 @@ def test_a_worker_is_stopped_before_it_tries_a_state(use: str) -> None:
         assert env.stats.timeouts == 1
 
 
+@pytest.mark.full
 def test_a_stopped_worker_holds_nobody_up() -> None:
     letters = [(1, 2, 3) * 5000 for _ in range(8)]
     with (
@@ -113,6 +114,7 @@ def test_the_constructor_of_a_restarted_worker_hangs(serial: CounterEnv, tmp_pat
         assert env.stats.restarts == 2
 
 
+@pytest.mark.full
 def test_constructors_that_hang_each_time(serial: CounterEnv, tmp_path: Path) -> None:
     make, state = HangingAtStart(tmp_path / "fuses"), serial.get_state()
     limit = 1.0 + round(10 * seconds_to_start())
@@ -126,6 +128,7 @@ def test_constructors_that_hang_each_time(serial: CounterEnv, tmp_path: Path) ->
         assert isinstance(caught.value.__cause__, WorkerTimeoutError)
 
 
+@pytest.mark.full
 def test_a_constructor_that_takes_long_is_no_failure(serial: CounterEnv) -> None:
     owner = os.getpid()
 
@@ -141,6 +144,7 @@ def test_a_constructor_that_takes_long_is_no_failure(serial: CounterEnv) -> None
         assert env.stats.restarts == 0
 
 
+@pytest.mark.full
 def test_a_batch_env_whose_worker_is_stopped_asks_another() -> None:
     workers = [ExternalProcess(lambda: CounterEnv("toy")) for _ in range(2)]
     limit = 2.0 + round(10 * seconds_to_start())
