@@ -25,7 +25,7 @@ help:
 	@echo "make demo   search $(DEMO_ENV) for about $(DEMO_SECONDS) seconds and show the result"
 	@echo "make learn  let the learners in examples/ learn, five seeds each, and draw their curves"
 	@echo "make results  play games and robots with every planner, beside published scores"
-	@echo "make test   lint, type-check, build the docs, run every test and documented example"
+	@echo "make test   lint, type-check, build the docs, run the tests and every documented example"
 	@echo "make lint   ruff and mypy --strict alone"
 	@echo "make faults run tests that kill and hang workers and look for leaks (takes minutes)"
 	@echo "make soak   SOAK_MINUTES=$(SOAK_MINUTES) of mixed load with kills"
