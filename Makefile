@@ -10,6 +10,8 @@ DEMO_ENV ?= ALE/MsPacman-v5
 DEMO_SECONDS ?= 60
 DEMO_DIR ?= demo
 SOAK_MINUTES ?= 30
+TESTS_ON_RAY := python -m pytest --quiet -m "ray and not full" tests
+OTHER_TESTS := python -m pytest --quiet -m "not ray and not full" --numprocesses 3 --dist loadgroup --no-loadscope-reorder
 PYTHONS ?= python3.11 python3.12 python3.13
 
 .PHONY: help demo learn results test test-all lint faults soak fault-table docs table bench test-lowest site-test release-check clean
@@ -23,7 +25,7 @@ help:
 	@echo "make demo   search $(DEMO_ENV) for about $(DEMO_SECONDS) seconds and show the result"
 	@echo "make learn  let the learners in examples/ learn, five seeds each, and draw their curves"
 	@echo "make results  play games and robots with every planner, beside published scores"
-	@echo "make test   lint, type-check, build the docs, run every test and documented example"
+	@echo "make test   lint, type-check, build the docs, run the tests and every documented example"
 	@echo "make lint   ruff and mypy --strict alone"
 	@echo "make faults run tests that kill and hang workers and look for leaks (takes minutes)"
 	@echo "make soak   SOAK_MINUTES=$(SOAK_MINUTES) of mixed load with kills"
@@ -51,18 +53,18 @@ learn: .venv/.test
 results: .venv-results/.results
 	$(RESULTS_BIN)/python benchmarks/results.py
 
-# Types are checked while the docs are built. Three processes on two cores: many tests wait for what
-# they have killed, stopped or started. The order matters: tests on a cluster come last.
+# Types are checked while the docs are built. Four processes on two cores: many tests wait for what
+# they have killed, stopped or started. One process has all tests on a Ray cluster.
 test: .venv/.test
 	@$(MAKE) docs & docs=$$!; $(MAKE) lint; lint=$$?; wait $$docs && exit $$lint
-	$(BIN)/python -m pytest --quiet --numprocesses 3 --dist loadgroup --no-loadscope-reorder
+	@$(BIN)/$(TESTS_ON_RAY) & ray=$$!; $(BIN)/$(OTHER_TESTS); others=$$?; wait $$ray && exit $$others
 
 lint: .venv/.test
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m mypy --strict plangym_like
 
 faults: .venv/.test
-	$(BIN)/python -m pytest --quiet --timeout 2400 -m "full or not full" tests/faults
+	$(BIN)/python -m pytest --quiet --timeout 2400 -m "full or not full" tests/faults tests/test_every_backend.py
 
 soak: .venv/.test
 	$(BIN)/python benchmarks/soak.py --minutes $(SOAK_MINUTES)
@@ -104,7 +106,7 @@ test-all:
 
 # lowest.txt is for Python 3.11; some old releases have no wheels for newer interpreters.
 test-lowest: .venv-lowest/.lowest
-	$(LOWEST_BIN)/python -m pytest --quiet --numprocesses 3 --dist loadgroup --no-loadscope-reorder
+	@$(LOWEST_BIN)/$(TESTS_ON_RAY); ray=$$?; $(LOWEST_BIN)/$(OTHER_TESTS) && exit $$ray
 
 release-check: .venv/.test
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check build twine wheel

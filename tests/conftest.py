@@ -8,7 +8,6 @@ import logging
 import os
 import signal
 import sys
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from hypothesis import HealthCheck, settings
 from playground import AlwaysSend, CounterEnv, Meeting
 from small_envs import Nested
 from suite import newer_id
+from usual import first_of
 
 import plangym_like
 from plangym_like.audit import auditor
@@ -68,44 +68,25 @@ SUITE: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 if importlib.util.find_spec("mujoco"):
     SUITE["Hopper"] = ("Hopper-v5", {"remove_time_limit": False})
-_EVERY = {"parallel": 2, "isolated": 3, "ray": 3}
 RANDOM = ["FrozenLake", "StickyPong", "Nested"]
 
 
 # First: pytest-xdist reads the groups in the same hook.
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have what runs on a cluster run last, and where tests run side by side, in two processes.
+    """Mark what runs on a cluster; it runs last, and where tests run side by side, in one process.
 
     It is last because a process that has used Ray may crash when it is forked. The other tests of
     a file share their environments, so a file stays together, too.
     """
     items.sort(key=_is_on_cluster)
-    _leave_out_much_the_same(items)
     _skip_examples_of_newer_ids(items)
     for item in items:
         group = item.nodeid.partition("::")[0]
         if _is_on_cluster(item):
-            group = f"cluster-{zlib.crc32(group.encode()) % 2}"
+            group = "cluster"
+            item.add_marker(pytest.mark.ray)
         item.add_marker(pytest.mark.xdist_group(group))
-
-
-def _leave_out_much_the_same(items: list[pytest.Item]) -> None:
-    """Where several backends try a test's cases, leave some to ``pytest -m full``.
-
-    The serial one tries all. Workers try every second case; isolated workers and Ray, which do what
-    workers do, every third. Each test leaves out others.
-    """
-    cases: dict[tuple[str, str], list[pytest.Item]] = {}
-    for item in items:
-        if (backend := _backend(item)) in _EVERY:
-            cases.setdefault((item.nodeid.partition("[")[0], backend), []).append(item)
-    for (name, backend), group in cases.items():
-        every = _EVERY[backend]
-        kept = zlib.crc32(name.encode()) % min(every, len(group))
-        for number, item in enumerate(group):
-            if number % every != kept:
-                item.add_marker(pytest.mark.full)
 
 
 def _skip_examples_of_newer_ids(items: list[pytest.Item]) -> None:
@@ -113,10 +94,6 @@ def _skip_examples_of_newer_ids(items: list[pytest.Item]) -> None:
         if isinstance(item, pytest.DoctestItem) and (name := newer_id(item.dtest.docstring or "")):
             reason = f"Gymnasium {gymnasium.__version__} has no {name}"
             item.add_marker(pytest.mark.skip(reason=reason))
-
-
-def _backend(item: pytest.Item) -> str | None:
-    return item.callspec.params.get("backend") if hasattr(item, "callspec") else None
 
 
 def _is_on_cluster(item: pytest.Item) -> bool:
@@ -201,7 +178,12 @@ def sending(env: Any) -> Any:
     return env
 
 
-@pytest.fixture(scope="module", params=list(BACKENDS))
+# For what `tests/test_every_backend.py` does not try: copies, images, attributes, the end of an
+# environment.
+in_workers_too = pytest.mark.parametrize("backend", ["serial", "isolated"], indirect=True)
+
+
+@pytest.fixture(scope="module", params=first_of(BACKENDS))
 def backend(request: pytest.FixtureRequest) -> str:
     """The name of a backend; each test that asks for it runs on all of them."""
     if request.param == "ray":

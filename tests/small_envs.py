@@ -70,6 +70,7 @@ class Labelled(gymnasium.Env):
         told=spaces.Tuple((spaces.Text(9), spaces.Discrete(5))),
     )
     action_space = spaces.Discrete(4)
+    harmless = spaces.Discrete(3)
 
     def __init__(self) -> None:
         self.place = 0

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import gymnasium
 import numpy as np
 import pytest
-from conftest import BACKENDS, sending
+from conftest import BACKENDS, in_workers_too, sending
 from hostile_envs import (
     ClockInInfo,
     LateClassCounter,
@@ -28,6 +28,7 @@ from hostile_envs import (
     Walk,
 )
 from playground import CounterEnv, CounterSimulator
+from usual import first_of
 
 import plangym_like
 from plangym_like import BatchEnv, ExternalProcess, ParallelEnv
@@ -102,6 +103,7 @@ def make(backend: str, kind: Any, **kwargs: Any) -> Any:
     return sending(plangym_like.make(kind, **{**BACKENDS[backend], **kwargs}))
 
 
+@in_workers_too
 def test_a_difference_is_an_error_that_names_row_field_values_and_cause(backend: str) -> None:
     with make(backend, LateNumpyGlobal) as env:
         actions, states = walk(env, 69)
@@ -286,7 +288,7 @@ def test_what_matters_some_steps_later_is_noticed(backend: str) -> None:
     assert told.value.field.startswith("terminateds")
 
 
-@pytest.mark.parametrize("where", ["serial", "parallel", "isolated"])
+@pytest.mark.parametrize("where", first_of(["serial", "parallel", "isolated"]))
 def test_infos_are_compared_with_those_of_an_episode_that_is_not_saved(where: str) -> None:
     with make(where, StaleInfo) as env:
         actions, states = walk(env, 40)
@@ -355,6 +357,7 @@ def test_what_begins_late_is_noticed() -> None:
             until_noticed(lambda: env.step_batch(actions, states), 69)
 
 
+@in_workers_too
 def test_a_warning_makes_the_environment_approximate(backend: str) -> None:
     with make(backend, LateClassCounter, audit="warn") as env:
         actions, states = walk(env, 69)

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from comparing import assert_same, content
+from comparing import assert_same
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plangym_like.batch.arrays import Rows
-from plangym_like.batch.layout import REGIONS, Layout, Shape, common_layout, shape_of
+from plangym_like.batch.layout import Layout, Shape, common_layout
 from plangym_like.batch.spaces import flatten, put
 from plangym_like.errors import InputError
 from plangym_like.states.rows import StateFormat
@@ -95,34 +95,6 @@ def test_both_sides_find_the_same_arrays(which: str, shape: Shape, seed: int) ->
     assert_same(ours.inputs, theirs.inputs)
 
 
-@pytest.mark.parametrize("which", LAYOUTS)
-@pytest.mark.parametrize("horizon", [0, 3])
-def test_they_look_as_a_batch_in_ordinary_memory(which: str, horizon: int) -> None:
-    here = LAYOUTS[which]
-    count = 11
-    space = here.action_space
-    actions: Any = [[space.sample() for _ in range(horizon)] for _ in range(count)]
-    if not horizon:
-        actions = [space.sample() for _ in range(count)]
-    numbers = np.arange(1, count + 1)
-    states = here.format.new(count)
-    inputs = here.check(actions, states, numbers, numbers, horizon=bool(horizon))
-    shape = shape_of(inputs, states=True, observations=True)
-    sizes = here.region_nbytes(shape)
-    memory = {region: np.zeros(nbytes, np.uint8) for region, nbytes in sizes.items() if nbytes}
-    shared = here.place(shape, memory, inputs.actions)
-    plain = here.allocate(inputs)
-    assert shared.inputs.count == count
-    assert shared.inputs.horizon == horizon
-    assert (shared.infos is None) == (plain.infos is None)
-    assert shared.columns.keys() == plain.columns.keys()
-    assert type(shared.observations) is type(plain.observations)
-    observed = here.observation_space
-    for one, other in zip(arrays_of(shared, observed), arrays_of(plain, observed), strict=True):
-        assert (one.shape, one.dtype) == (other.shape, other.dtype)
-        assert one.ctypes.data % 8 == 0
-
-
 @pytest.mark.parametrize("horizon", [0, 2])
 def test_a_result_of_some_rows_is_put_into_others(horizon: int) -> None:
     """Lists of equal lengths are objects, not rows of an array."""
@@ -146,16 +118,6 @@ def test_a_result_of_some_rows_is_put_into_others(horizon: int) -> None:
     assert_same(one["page"][[2, 0, 1]], other["page"])
     assert [one["pair"][row] for row in (2, 0, 1)] == other["pair"]
     assert_same(found.rewards, result.rewards)
-
-
-def test_only_what_is_there_takes_room() -> None:
-    here = LAYOUTS["nest"]
-    bare = Shape(4, 0, 1, 1, False, False, False, "<i8")
-    full = Shape(4, 0, 4, 0, True, True, True, "<i8")
-    assert here.region_nbytes(bare)["states"] == here.region_nbytes(bare)["observations"] == 0
-    assert all(here.region_nbytes(full)[region] > 0 for region in REGIONS)
-    assert here.region_nbytes(full)["inputs"] > here.region_nbytes(bare)["inputs"]
-    assert LAYOUTS["text"].region_nbytes(full)["observations"] == 0
 
 
 def test_rewards_do_not_live_as_long_as_images() -> None:
@@ -186,26 +148,6 @@ def test_equal_environments_have_equal_signatures() -> None:
 )
 def test_whatever_moves_an_array_changes_the_signature(other: Layout) -> None:
     assert other.signature != layout().signature
-
-
-def test_shapes_say_what_inputs_are() -> None:
-    here = layout()
-    states = here.format.new(3)
-    inputs = here.check([1, 2, 3], states, [1, 2, 3], [4, 5, 6])
-    assert shape_of(inputs, states=True, observations=False) == Shape(
-        3, 0, 3, 0, True, True, False, "<i8"
-    )
-    shared = here.check([1, 2, 3], states[0], 2, None)
-    assert shape_of(shared, states=False, observations=True) == Shape(
-        3, 0, 1, 2, False, False, True, "<i8"
-    )
-    assert content(shared.states) == content(states[:1])
-    numbers = layout(actions=BOX)
-    for kind in ("<f4", "<f8", "<f2"):
-        box = numbers.check(np.zeros((3, *BOX.shape), kind), states, 1, None)
-        assert shape_of(box, states=True, observations=True).action == kind
-    words = layout(actions=TEXT).check(["a"] * 3, states, 1, None)
-    assert shape_of(words, states=True, observations=True).action == ""
 
 
 def test_envs_of_a_batch_treat_bounds_alike() -> None:

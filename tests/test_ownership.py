@@ -6,8 +6,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from conftest import sending
+from conftest import in_workers_too, sending
 from gymnasium import spaces
+from usual import first_of
 
 import plangym_like
 from plangym_like.batch.ownership import owned, owned_info
@@ -17,7 +18,7 @@ from plangym_like.envs.save_load_env import SaveLoadSimulator
 ACTIONS = [0, 1, 2, 1]
 
 
-@pytest.fixture(scope="module", params=["serial", "parallel", "isolated"])
+@pytest.fixture(scope="module", params=first_of(["serial", "parallel", "isolated"]))
 def backend(request: pytest.FixtureRequest) -> str:
     """The backends of one machine; on a cluster, the same code steps rows, more slowly."""
     return str(request.param)
@@ -121,6 +122,7 @@ def plain(infos: Any, key: str) -> list[Any]:
 
 
 @way
+@in_workers_too
 def test_rows_have_infos_of_their_own(new_env: Any, snapshot: str) -> None:
     env = made(new_env, Miser, snapshot)
     state = env.reset(seed=0).state

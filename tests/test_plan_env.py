@@ -6,7 +6,6 @@ import gymnasium
 import numpy as np
 import pytest
 from comparing import assert_same, content, reached, sampler
-from conftest import SUITE, make_on
 from small_envs import Nested, Teller
 from suite import batch_of, spaces_agree
 
@@ -15,7 +14,6 @@ from plangym_like import (
     BatchStep,
     BatchTransition,
     ClassicControlEnv,
-    PlanEnv,
     ResetObservation,
     ResetResult,
     Rollout,
@@ -92,20 +90,6 @@ def test_results_belong_to_the_caller(env):
     first.rewards[:] = 7
     first.states[:] = 7
     assert content(again) == before
-
-
-def test_the_parallel_backends_really_send(backend, shared_env):
-    env = shared_env(*SUITE["CartPole"][:1])
-    if backend == "serial":
-        assert isinstance(env, PlanEnv)
-        return
-    actions, states = batch_of(env, 40)
-    before = env.stats.rows_sent
-    env.step_batch(actions, states)
-    if backend in ("isolated", "ray"):
-        assert env.stats.rows_sent - before >= 40
-    while env.stats.rows_sent == before:  # this process may be quicker than its workers
-        env.step_batch(actions, states)
 
 
 # Steps
@@ -328,10 +312,3 @@ def test_actions_are_checked_before_the_state_moves(env):
     with pytest.raises(InputError):
         env.step(sampler(env, 0).sample(), dt=0)
     assert_same(env.get_state(), state)
-
-
-def test_make_on_waits_for_the_lanes(backend):
-    env = make_on(backend, "CartPole-v1")
-    if backend in ("parallel", "isolated"):
-        assert all(lane.ready for lane in env.batch_env.workers)
-    env.close()

@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 from comparing import assert_same, content, reached
-from conftest import ATARI, BACKENDS, make_on
+from conftest import ATARI, BACKENDS, in_workers_too, make_on
 from gymnasium.envs.classic_control import PendulumEnv
 from gymnasium.wrappers import ClipAction
 from suite import batch_of
@@ -94,17 +94,17 @@ def test_a_clone_stands_in_the_same_state_and_goes_its_own_way(env):
     other.step(actions[1])
     assert_same(env.get_state(), here)
     assert_same(env.step(actions[2], here, return_state=True), other.step(actions[2], here))
-    if isinstance(env, plangym_like.ParallelEnv):
-        assert (other.n_workers, other.isolate) == (env.n_workers, env.isolate)
     other.close()
     assert_same(env.step_batch(actions, here), env.step_batch(actions, here))
 
 
+@in_workers_too
 def test_a_clone_keeps_what_it_was_built_with_but_for_changes(new_env):
     env = new_env("Pendulum-v1", frameskip=2, autoreset=False, remove_time_limit=False, g=9.0)
     env.reset(seed=0)
     same = env.clone()
     assert same.frameskip == 2 and same.autoreset is False
+    assert (same.n_workers, same.isolate) == (env.n_workers, env.isolate)
     assert same.gym_env.unwrapped.g == 9.0
     assert "TimeLimit" in same.simulator.wrapper_names()
     changed = env.clone(g=5.0, autoreset=True)
@@ -116,6 +116,7 @@ def test_a_clone_keeps_what_it_was_built_with_but_for_changes(new_env):
         other.close()
 
 
+@in_workers_too
 def test_an_env_that_is_not_set_up_can_be_pickled(backend):
     env = plangym_like.make(
         "CartPole-v1", delay_setup=True, frameskip=2, autoreset=False, **BACKENDS[backend]
@@ -131,6 +132,7 @@ def test_an_env_that_is_not_set_up_can_be_pickled(backend):
         live.close()
 
 
+@in_workers_too
 def test_a_delayed_env_is_set_up_by_its_first_use(backend):
     for use in (
         lambda env: env.observation_space,
@@ -148,6 +150,7 @@ def test_a_delayed_env_is_set_up_by_its_first_use(backend):
         env.close()
 
 
+@in_workers_too
 def test_looking_for_an_attribute_does_not_make_a_delayed_env(backend):
     env = plangym_like.make("CartPole-v1", delay_setup=True, **BACKENDS[backend])
     assert not hasattr(env, "nothing") and not hasattr(env, "gravity")
@@ -283,6 +286,7 @@ def test_looking_changes_nothing(shared_env):
 
 
 @pytest.mark.parametrize("name", ["ALE/Breakout-v5", "CartPole-v1"])
+@in_workers_too
 def test_infos_hold_images_where_asked_for(shared_env, name):
     env = shared_env(name, **DRAWN)
     first = env.reset(seed=0)
@@ -350,6 +354,7 @@ def test_unknown_kinds_of_observation_are_refused(backend):
 # The end
 
 
+@in_workers_too
 def test_results_outlive_the_env(backend):
     env = make_on(backend, "CartPole-v1")
     actions, states = batch_of(env, 50)
@@ -361,6 +366,7 @@ def test_results_outlive_the_env(backend):
     env.close()
 
 
+@in_workers_too
 def test_nothing_works_after_close_and_all_say_so(backend):
     env = make_on(backend, "CartPole-v1")
     state = env.reset(seed=0).state
@@ -398,6 +404,7 @@ def test_stats_can_be_read_after_close(n_workers):
     assert env.stats.rows == 30 and env.stats.batches == 1
 
 
+@in_workers_too
 def test_an_env_closes_itself_at_the_end_of_its_block(backend):
     with plangym_like.make("CartPole-v1", **BACKENDS[backend]) as env:
         env.step_batch([0, 1])

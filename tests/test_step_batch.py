@@ -265,23 +265,6 @@ def test_seeds_change_nothing_where_nothing_is_drawn(shared_env):
 # Without waiting
 
 
-def test_futures_return_what_blocking_calls_return(env):
-    actions, states = batch_of(env, 9)
-    expected = env.step_batch(actions, states)
-    future = env.step_batch(actions, states, blocking=False)
-    assert_same(future(), expected)
-    assert_same(future(), expected)
-    futures = [env.step_batch(actions[::way], states[::way], blocking=False) for way in (1, -1, 1)]
-    env.step(actions[0], states[0])
-    for future, way in zip(futures, (1, -1, 1), strict=True):
-        result = future()
-        for index in range(9):
-            assert_same(row(result, index), row(expected, index if way == 1 else 8 - index))
-    rollout = env.rollout_batch([[action] * 3 for action in actions], states)
-    later = env.rollout_batch([[action] * 3 for action in actions], states, blocking=False)
-    assert_same(later(), rollout)
-
-
 def test_later_changes_of_inputs_do_not_change_futures(shared_env):
     env = shared_env("CartPole-v1")
     _, states = batch_of(env, 400)
@@ -294,14 +277,6 @@ def test_later_changes_of_inputs_do_not_change_futures(shared_env):
         for array in given:
             array[:] = 1
         assert content(tuple(future())) == wanted
-
-
-def test_a_dropped_future_harms_nothing(env):
-    actions, states = batch_of(env, 9)
-    expected = env.step_batch(actions, states)
-    for _ in range(3):
-        env.step_batch(actions[::-1], states[::-1], blocking=False)
-    assert_same(env.step_batch(actions, states), expected)
 
 
 def test_the_current_state_may_change_before_a_future_is_read(env):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
-from conftest import BACKENDS, make_on
 from small_envs import Labelled
 
 import plangym_like
@@ -15,14 +15,19 @@ from plangym_like.errors import ObservationError
 from plangym_like.testing import check_env
 
 
+@pytest.fixture
+def env() -> Iterator[Any]:
+    """Every backend steps it in `tests/test_every_backend.py`."""
+    with plangym_like.make(Labelled) as env:
+        yield env
+
+
 def alone(env: Any, state: Any, actions: Any) -> list[Any]:
     """Return the observation of each action, stepped on its own."""
     return [env.step(action, state).obs for action in actions]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_batch_is_a_tree(cluster: Any, backend: str) -> None:
-    env = make_on(backend, Labelled)
+def test_a_batch_is_a_tree(env: Any) -> None:
     state = env.reset(seed=1).state
     actions = [0, 1, 2, 1, 0, 2]
     for count in (1, 6):
@@ -33,12 +38,9 @@ def test_a_batch_is_a_tree(cluster: Any, backend: str) -> None:
         assert obs["told"][0] == [row["told"][0] for row in rows]
         assert obs["told"][1].dtype == np.int64
         assert obs["told"][1].tolist() == [row["told"][1] for row in rows]
-    env.close()
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_rollout_is_a_tree(cluster: Any, backend: str) -> None:
-    env = make_on(backend, Labelled)
+def test_a_rollout_is_a_tree(env: Any) -> None:
     state = env.reset(seed=1).state
     plans = np.array([[0, 1, 2], [1, 1, 0]])
     found = env.rollout_batch(plans, state, return_observations=True).observations
@@ -49,12 +51,9 @@ def test_a_rollout_is_a_tree(cluster: Any, backend: str) -> None:
             obs = env.step(int(action)).obs
             assert found["place"][row, time].tolist() == obs["place"].tolist()
             assert (found["told"][0][row][time], found["told"][1][row, time]) == obs["told"]
-    env.close()
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_row_that_fails_is_blank(cluster: Any, backend: str) -> None:
-    env = make_on(backend, Labelled)
+def test_a_row_that_fails_is_blank(env: Any) -> None:
     state = env.reset(seed=1).state
     with pytest.raises(ObservationError, match=r"^obs\['place'\]: .*\(3,\)") as caught:
         env.step_batch([1, 1, 3, 1], state)
@@ -63,7 +62,6 @@ def test_a_row_that_fails_is_blank(cluster: Any, backend: str) -> None:
     assert masked.infos.failed.tolist() == [False, False, True, False]
     assert masked.obs["place"][2].tolist() == [0.0, 0.0] and masked.obs["place"][3].all()
     assert [text is None for text in masked.obs["told"][0]] == [False, False, True, False]
-    env.close()
 
 
 def test_it_is_what_make_vec_gives() -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from usual import first_of
 
 import plangym_like
 from plangym_like import StateArchive
@@ -107,8 +108,8 @@ def test_rows_of_games_take_little_memory() -> None:
         assert (archive.nbytes - buffer) / len(archive) < 200
 
 
-def test_a_million_rows(env: Any) -> None:
-    count = 1_000_000
+@pytest.mark.parametrize("count", first_of([100_000, 1_000_000]))
+def test_many_rows(env: Any, count: int) -> None:
     rows = np.empty((count, env.state_nbytes), np.uint8)
     archive = StateArchive(env)
     rows[0] = env.get_state()

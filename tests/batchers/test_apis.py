@@ -62,6 +62,7 @@ def _run(arguments: list[str], directory: Path) -> str:
     return outcome.stdout
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("api", APIS)
 def test_an_api_can_be_imported_without_the_others(api: str, tmp_path: Path) -> None:
     _remove_the_others(api, tmp_path)

@@ -30,8 +30,9 @@ from comparing import assert_same, content, reached, row
 from conftest import add_node
 from gymnasium.envs.mujoco.hopper_v5 import HopperEnv
 from hosted import run_script
-from playground import CounterEnv, Diary, Letter, Meeting, Trap, kill_itself, refuse
+from playground import CounterEnv, Letter, Meeting, Trap, kill_itself, refuse
 from suite import needs
+from usual import first_of
 
 import plangym_like
 from plangym_like import RayEnv
@@ -133,36 +134,7 @@ def test_results_are_the_serial_ones(breakout: RayEnv) -> None:
     assert breakout.stats.seconds_on_workers > 0
 
 
-@pytest.mark.parametrize("kind", [Diary, Letter])
-def test_nests_objects_and_pickled_states(cluster: Any, kind: type) -> None:
-    serial = plangym_like.make(kind)
-    state = serial.reset(seed=1).state
-    serial.action_space.seed(0)
-    actions = [serial.action_space.sample() for _ in range(30)]
-    plans = [actions[k : k + 3] for k in range(20)]
-    with make(kind) as env:
-        once = env.step_batch(actions, state)
-        assert_same(once, serial.step_batch(actions, state))
-        assert_same(
-            env.step_batch(actions, once.states, seeds=range(30)),
-            serial.step_batch(actions, once.states, seeds=range(30)),
-        )
-        assert_same(
-            env.rollout_batch(plans, once.states[:20], return_observations=True),
-            serial.rollout_batch(plans, once.states[:20], return_observations=True),
-        )
-
-
-def test_futures(calm: RayEnv, plain: CounterEnv) -> None:
-    state = plain.reset(seed=2).state
-    first = calm.step_batch(range(64), state, blocking=False)
-    second = calm.step_batch(range(64, 128), state, blocking=False)
-    calm.step_batch(range(300), state, blocking=False)  # dropped
-    assert_same(second(), plain.step_batch(range(64, 128), state))
-    assert_same(first(), plain.step_batch(range(64), state))
-    assert first() is first()
-
-
+@pytest.mark.full
 def test_futures_survive_a_timeout(cluster: Any, plain: CounterEnv) -> None:
     state = plain.reset(seed=2).state
     with counters(Pause(0.02), **ELSEWHERE) as env:
@@ -172,6 +144,7 @@ def test_futures_survive_a_timeout(cluster: Any, plain: CounterEnv) -> None:
         assert_same(future(), plain.step_batch(range(40), state))
 
 
+@pytest.mark.full
 def test_ids_that_only_this_program_registers(cluster: Any) -> None:
     import gymnasium
 
@@ -210,6 +183,7 @@ def test_one_machine_needs_no_actor(cluster: Any, plain: CounterEnv) -> None:
         assert (env.stats.actors, env.stats.chunks, env.batch_env.n_workers) == (0, 0, 1)
 
 
+@pytest.mark.full
 def test_workers_of_this_machine_claim_their_cores(cluster: Any) -> None:
     def await_free_cores(cores: float) -> None:
         until = time.monotonic() + 100
@@ -223,6 +197,7 @@ def test_workers_of_this_machine_claim_their_cores(cluster: Any) -> None:
     await_free_cores(2.0)
 
 
+@pytest.mark.full
 def test_pending_batches_run_at_the_same_time(
     cluster: Any, plain: CounterEnv, tmp_path: Path
 ) -> None:
@@ -237,6 +212,7 @@ def test_pending_batches_run_at_the_same_time(
             assert_same(future(), plain.step_batch([action], state))
 
 
+@pytest.mark.full
 def test_batches_may_be_submitted_before_there_is_any_process(
     cluster: Any, plain: CounterEnv
 ) -> None:
@@ -261,6 +237,7 @@ def test_exceptions_arrive_as_what_they_were(cluster: Any, plain: CounterEnv) ->
         assert env.stats.actors_lost == env.stats.deaths == 0
 
 
+@pytest.mark.full
 def test_the_lowest_failed_row_is_reported_in_any_order(
     cluster: Any, plain: CounterEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -297,6 +274,7 @@ def test_masked_rows(cluster: Any, plain: CounterEnv) -> None:
             assert_same(row(result, index), row(expected, index))
 
 
+@pytest.mark.full
 def test_a_row_that_kills_is_named(cluster: Any, plain: CounterEnv) -> None:
     state = plain.reset(seed=0).state
     with counters(Trap(kill_itself, [61]), **ELSEWHERE) as env:
@@ -308,6 +286,7 @@ def test_a_row_that_kills_is_named(cluster: Any, plain: CounterEnv) -> None:
         assert env.stats.actors_lost == 0
 
 
+@pytest.mark.full
 def test_a_worker_killed_in_an_actor(
     cluster: Any, plain: CounterEnv, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -319,6 +298,7 @@ def test_a_worker_killed_in_an_actor(
     assert "died and were replaced" in caplog.text
 
 
+@pytest.mark.full
 def test_a_row_that_hangs_is_named(cluster: Any, plain: CounterEnv) -> None:
     state = plain.reset(seed=0).state
     with counters(Trap(partial(hang, 600), [33]), step_timeout=0.3, **ELSEWHERE) as env:
@@ -328,6 +308,7 @@ def test_a_row_that_hangs_is_named(cluster: Any, plain: CounterEnv) -> None:
         assert env.stats.timeouts == 2
 
 
+@pytest.mark.full
 def test_a_row_that_kills_actors_is_named(cluster: Any, plain: CounterEnv) -> None:
     state = plain.reset(seed=0).state
     with counters(Trap(kill_actor, [2]), **ELSEWHERE) as env:
@@ -359,7 +340,7 @@ def test_killed_actors_are_replaced(
     assert "its rows run elsewhere" in caplog.text
 
 
-@pytest.mark.parametrize("here", [True, False], ids=["here_too", "elsewhere"])
+@pytest.mark.parametrize("here", first_of([False, True]), ids=["elsewhere", "here_too"])
 def test_nodes_go_and_come_within_20000_transitions(cluster: Any, here: bool) -> None:
     """One of three nodes is lost in the middle of a batch, and later another one joins."""
     batches, count = 40, 500
@@ -397,6 +378,7 @@ def test_nodes_go_and_come_within_20000_transitions(cluster: Any, here: bool) ->
     cluster.remove_node(joining)
 
 
+@pytest.mark.full
 def test_places_are_where_their_resources_are(cluster: Any) -> None:
     node = add_node(cluster, resources={"simulator": 2})
     try:
@@ -422,6 +404,7 @@ def test_placement_groups(cluster: Any, plain: CounterEnv) -> None:
         remove_placement_group(group)
 
 
+@pytest.mark.full
 def test_what_is_cheap_stays_here(
     cluster: Any, plain: CounterEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -436,6 +419,7 @@ def test_what_is_cheap_stays_here(
         assert env.stats.rows_sent == 60
 
 
+@pytest.mark.full
 def test_errors_of_constructors_arrive(cluster: Any) -> None:
     with pytest.raises(ArithmeticError, match="not on this machine"):
         RayEnv(
@@ -445,12 +429,14 @@ def test_errors_of_constructors_arrive(cluster: Any) -> None:
         ).wait_ready(60)
 
 
+@pytest.mark.full
 def test_actors_that_die_before_they_are_ready_are_started_three_times(cluster: Any) -> None:
     env = RayEnv(partial(die_elsewhere, os.getpid()), "counter", **ELSEWHERE)
     with env, pytest.raises(WorkerStartError, match="died 3 times in a row before"):
         env.wait_ready(100)
 
 
+@pytest.mark.full
 def test_a_cluster_without_room_is_reported(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("plangym_like.cluster.actors._PATIENCE_SECONDS", 0.0)
     env = RayEnv(CounterEnv, "counter", **{**ELSEWHERE, "resources": {"nowhere": 1}})
@@ -458,6 +444,7 @@ def test_a_cluster_without_room_is_reported(cluster: Any, monkeypatch: pytest.Mo
         env.wait_ready(100)
 
 
+@pytest.mark.full
 def test_a_module_that_this_program_has_changed(
     cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -474,6 +461,7 @@ def test_a_module_that_this_program_has_changed(
             env.step_batch(np.zeros((64, 3)), state)
 
 
+@pytest.mark.full
 def test_another_environment_on_an_actor_is_refused(cluster: Any) -> None:
     with pytest.raises(StateMismatchError, match="another machine"):
         RayEnv(
@@ -549,6 +537,7 @@ assert not ray.is_initialized()
 """
 
 
+@pytest.mark.full
 def test_a_cluster_is_joined_and_left_running(
     cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -589,6 +578,7 @@ else:
 
 
 # Ray 2.48 warns of its own open files, and leaves a zombie behind.
+@pytest.mark.full
 @needs("ray", "2.60")
 def test_an_unguarded_script_starts_its_own_ray_in_silence(tmp_path: Path) -> None:
     for name in ("RAY_ADDRESS",):

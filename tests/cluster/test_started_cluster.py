@@ -95,6 +95,7 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[st
                 yield environ, address
 
 
+@pytest.mark.full
 @needs("ray", "2.60")
 def test_a_program_with_the_token_steps_on_the_other_machine(machines: Any) -> None:
     environ, address = machines
@@ -102,6 +103,7 @@ def test_a_program_with_the_token_steps_on_the_other_machine(machines: Any) -> N
     assert done.returncode == 0 and done.stdout.endswith("equal\n"), done.stderr
 
 
+@pytest.mark.full
 @needs("ray", "2.60")
 def test_a_program_without_the_token_is_told_how_to_join(machines: Any, tmp_path: Path) -> None:
     _, address = machines

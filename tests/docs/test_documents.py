@@ -5,6 +5,7 @@ import re
 import runpy
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import gymnasium
@@ -82,6 +83,55 @@ def _run(command: list[str], directory: Path, stdin: str = "") -> str:
     return outcome.stdout
 
 
+# Imports modules that many pages need. A page then runs in a forked copy, which ends as a program
+# does. Only pages that import torch have it: workers import what the program has imported.
+HOST = """
+import os, runpy, sys
+for name in sys.argv[1:]:
+    __import__(name)
+for line in sys.stdin:
+    script = line.rstrip()
+    if not (child := os.fork()):
+        break
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+else:
+    sys.exit()
+folder = sys.path[0] = os.path.dirname(script)
+os.chdir(folder)
+for number, name in enumerate(("stdin", "stdout", "stderr")):
+    os.dup2(os.open(name, os.O_RDWR | os.O_CREAT), number)
+sys.argv = [script]
+runpy.run_path(script, run_name="__main__")
+"""
+
+
+@pytest.fixture(scope="module")
+def run_page() -> Iterator[Callable[[str, Path], str]]:
+    """``run_page(code, path)`` writes a script and returns what it printed."""
+    hosts: dict[bool, subprocess.Popen[str]] = {}
+
+    def run(code: str, path: Path) -> str:
+        path.write_text(code, encoding="utf-8")
+        needs_torch = "import torch" in code
+        if needs_torch not in hosts:
+            modules = ["gymnasium", *["torch", "tensordict"][: 2 * needs_torch]]
+            command = [*PYTHON, "-c", HOST, *modules]
+            hosts[needs_torch] = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
+        host = hosts[needs_torch]
+        assert host.stdin is not None and host.stdout is not None
+        host.stdin.write(f"{path}\n")
+        host.stdin.flush()
+        status = host.stdout.readline()
+        assert status == "0\n", (path.parent / "stderr").read_text(encoding="utf-8")
+        return (path.parent / "stdout").read_text(encoding="utf-8")
+
+    yield run
+    for host in hosts.values():
+        host.communicate(timeout=600)
+
+
 def _assert_prints_what_is_shown(text: str, printed: str) -> None:
     shown, parts = _shown_outputs(text), printed.split(f"{END}\n")
     assert {number: parts[number] for number in shown} == shown
@@ -95,16 +145,16 @@ WITH_CODE = [path for path in DOCUMENTS if FENCE.search(path.read_text(encoding=
 
 
 @pytest.mark.parametrize("document", [d for d in WITH_CODE if d != README], ids=_name)
-def test_every_fence_runs_as_an_unguarded_script(document: Path, tmp_path: Path) -> None:
+def test_every_fence_runs_as_an_unguarded_script(
+    document: Path, tmp_path: Path, run_page: Callable[[str, Path], str]
+) -> None:
     for module in NEEDED.get(_name(document), []):
         if importlib.util.find_spec(module) is None:
             pytest.skip(f"{module} is not installed")
     text = document.read_text(encoding="utf-8")
     if name := newer_id(text):
         pytest.skip(f"Gymnasium {gymnasium.__version__} has no {name}")
-    script = tmp_path / document.name
-    script.write_text(_code_of(text), encoding="utf-8")
-    _assert_prints_what_is_shown(text, _run([*PYTHON, str(script)], tmp_path))
+    _assert_prints_what_is_shown(text, run_page(_code_of(text), tmp_path / document.name))
 
 
 def test_the_readme_runs_as_a_session(tmp_path: Path) -> None:
@@ -128,26 +178,31 @@ def test_every_page_that_needs_a_module_exists() -> None:
     assert [name for name in NEEDED if ROOT / name not in WITH_CODE] == []
 
 
-def test_a_failing_fence_is_named_by_file_and_line(tmp_path: Path) -> None:
+def test_a_failing_fence_is_named_by_file_and_line(
+    tmp_path: Path, run_page: Callable[[str, Path], str]
+) -> None:
     text = "# Title\n\n```python\nx = 1\n```\n\ntext\n\n```python\nassert x == 2\n```\n"
-    script = tmp_path / "page.md"
-    script.write_text(_code_of(text), encoding="utf-8")
     with pytest.raises(AssertionError, match=r'page\.md", line 10'):
-        _run([sys.executable, str(script)], tmp_path)
+        run_page(_code_of(text), tmp_path / "page.md")
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=_name)
-def test_every_local_link_leads_somewhere(document: Path) -> None:
-    targets = LINK.findall(document.read_text(encoding="utf-8"))
-    local = [target for target in targets if "://" not in target]
-    assert [target for target in local if not (document.parent / target).exists()] == []
+def test_every_local_link_leads_somewhere() -> None:
+    missing = []
+    for document in DOCUMENTS:
+        targets = LINK.findall(document.read_text(encoding="utf-8"))
+        local = [target for target in targets if "://" not in target]
+        missing += [(_name(document), to) for to in local if not (document.parent / to).exists()]
+    assert missing == []
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=_name)
-def test_every_file_that_is_named_exists(document: Path) -> None:
-    named = FILE.findall(document.read_text(encoding="utf-8"))
+def test_every_file_that_is_named_exists() -> None:
     there = {f"/{_name(path)}" for top in OURS for path in (ROOT / top).rglob("*.py")}
-    assert [name for name in named if not any(path.endswith(f"/{name}") for path in there)] == []
+    missing = []
+    for document in DOCUMENTS:
+        named = FILE.findall(document.read_text(encoding="utf-8"))
+        absent = [one for one in named if not any(path.endswith(f"/{one}") for path in there)]
+        missing += [(_name(document), one) for one in absent]
+    assert missing == []
 
 
 COPIES = runpy.run_path(str(ROOT / "docs" / "copy_table.py"))

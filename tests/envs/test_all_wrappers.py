@@ -130,7 +130,7 @@ def test_it_is_saved_exactly(name: str) -> None:
         more["remove_time_limit"] = False
     if name == "AtariPreprocessing":
         more["frameskip"] = 1
-    steps = 3 if env_id.startswith("ALE/") else 6
+    steps = 3 if env_id.startswith("ALE/") or name in IMAGES else 5
     report = check_env(env_id, states=steps, steps=steps, workers=(), wrappers=chain, **more)
     assert report.ok, str(report)
     assert report.exactness == "exact"

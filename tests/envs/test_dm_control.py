@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from comparing import assert_same, row
 from continuation import assert_goes_on
+from usual import first_of, third_of
 
 pytest.importorskip(
     "dm_control", reason="dm_control is not installed: pip install 'plangym_like[dm-control]'"
@@ -48,7 +49,7 @@ def test_all_tasks_are_here() -> None:
     assert len(TASKS) >= 50 and {"walker-walk", "humanoid_CMU-run", "lqr-lqr_6_2"} <= set(TASKS)
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", third_of(TASKS))
 def test_goes_on_from_a_restored_state(name: str) -> None:
     sim = DmControlSimulator(name)
     assert sim.exactness == "exact"
@@ -295,7 +296,7 @@ def test_a_generator_is_restored_when_it_is_asked_for() -> None:
 
 
 @drawing
-@pytest.mark.parametrize("name", ["walker-walk", "fish-swim", "quadruped-escape"])
+@pytest.mark.parametrize("name", first_of(["walker-walk", "fish-swim", "quadruped-escape"]))
 def test_an_image_shows_the_state_that_was_set(name: str) -> None:
     kwargs = {"render_mode": "rgb_array", "width": 96, "height": 72}
     with plangym_like.make(name, **kwargs) as env, plangym_like.make(name, **kwargs) as other:

@@ -13,7 +13,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from conftest import BACKENDS, make_on
+from conftest import make_on
 from gymnasium import spaces
 from gymnasium.wrappers import PassiveEnvChecker, TimeLimit
 
@@ -329,8 +329,7 @@ def test_a_nest_that_is_another(obs: Any) -> None:
             env.step_batch([0, 1], state)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_every_backend_refuses_it(cluster: Any, backend: str) -> None:
+def test_every_backend_refuses_it(backend: str) -> None:
     env = make_on(backend, partial(OddNest, {"a": (1, [300, 1])}), snapshot="pickle")
     state = env.reset(seed=0).state
     with pytest.raises(ObservationError, match=r"^obs\['a'\]\[1\]: .* holds 300") as caught:
@@ -341,7 +340,6 @@ def test_every_backend_refuses_it(cluster: Any, backend: str) -> None:
     env.close()
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     ("reward", "told"),
     [
@@ -357,9 +355,7 @@ def test_every_backend_refuses_it(cluster: Any, backend: str) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
-def test_a_reward_that_is_not_one_number(
-    cluster: Any, backend: str, reward: Any, told: str
-) -> None:
+def test_a_reward_that_is_not_one_number(backend: str, reward: Any, told: str) -> None:
     env = make_on(backend, partial(Rewarding, reward=reward), snapshot="pickle")
     state = env.reset(seed=0).state
     for call in (

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from comparing import assert_same, row
 from continuation import assert_equals_gymnasium, assert_goes_on, restore, saved
+from usual import third_of
 
 pytest.importorskip("mujoco", reason="MuJoCo is not installed: pip install 'plangym_like[mujoco]'")
 
@@ -126,7 +127,7 @@ def inputs_of(env: Any) -> Any:
     return env._layout.check(env.action_space.sample(), env.get_state(), 1, None)
 
 
-@pytest.mark.parametrize("name", ["HalfCheetah-v5", "Humanoid-v5", *ENDING])
+@pytest.mark.parametrize("name", third_of(["HalfCheetah-v5", "Humanoid-v5", *ENDING]))
 @pytest.mark.parametrize("limited", [False, True])
 def test_held_actions_and_rollouts(name: str, limited: bool) -> None:
     kwargs: dict[str, Any] = {"frameskip": 2}

@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 from comparing import assert_same
+from usual import third_of
 
 pytest.importorskip("mujoco", reason="MuJoCo is not installed: pip install 'plangym_like[mujoco]'")
 
@@ -73,7 +74,7 @@ def with_more_joints(name: str, place: str, folder: Path) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("name, place", CASES)
+@pytest.mark.parametrize("name, place", third_of(CASES))
 def test_robots_with_more_joints_step_as_in_gymnasium(
     name: str, place: str, tmp_path: Path
 ) -> None:

@@ -11,6 +11,7 @@ from comparing import assert_same
 from conftest import sending
 from gymnasium.utils import EzPickle
 from gymnasium.vector import SyncVectorEnv
+from usual import third_of
 
 import plangym_like
 from plangym_like.errors import SnapshotError, StateCapacityError
@@ -128,7 +129,7 @@ def episode(env: Any, seed: int | None, actions: list[int]) -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", third_of(CASES))
 def test_episodes_are_gymnasiums(case: str) -> None:
     needs_box2d(case)
     theirs = alone(*CASES[case])

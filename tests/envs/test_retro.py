@@ -142,6 +142,7 @@ def test_the_image_is_that_of_the_restored_state(played):
         np.testing.assert_array_equal(env.get_image(), played[30][1].obs)
 
 
+@pytest.mark.full
 def test_other_observations_and_wrappers():
     wrappers = [(FrameStackObservation, {"stack_size": 2})]
     report = check_env(GAME, states=3, steps=4, workers=(), wrappers=wrappers, obs_type="ram")

@@ -7,6 +7,7 @@ import gymnasium
 import numpy as np
 import pytest
 from comparing import assert_same, reached
+from usual import first_of
 
 import plangym_like
 from plangym_like import check_env
@@ -19,7 +20,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("name", MINIGRID)
+@pytest.mark.parametrize("name", first_of(MINIGRID))
 def test_minigrid_is_exact_by_pickle(name: str) -> None:
     pytest.importorskip("minigrid", reason="minigrid is not installed")
     report = check_env(name, states=6, steps=8, workers=(2,))
@@ -27,6 +28,7 @@ def test_minigrid_is_exact_by_pickle(name: str) -> None:
     assert (report.snapshot, report.exactness) == ("pickle", "exact")
 
 
+@pytest.mark.full
 def test_minigrid_is_as_exact_by_replay() -> None:
     pytest.importorskip("minigrid", reason="minigrid is not installed")
     report = check_env(MINIGRID[0], states=6, steps=8, workers=(2,), snapshot="replay")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from usual import first_of
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -39,12 +40,14 @@ def test_it_keeps_the_pole_up(tmp_path: Path, name: str, arguments: list[str], g
 
 @pytest.mark.parametrize(
     ("name", "arguments", "goal"),
-    [
-        ("a2c", ["--seconds", "0", "--goal", "501"], 501),
-        ("dqn", ["--seconds", "0.1"], 195),
-        ("reinforce", ["--seconds", "0.1", "--processes", "0"], 195),
-        ("alphazero", ["--seconds", "0.1", "--goal", "501"], 501),
-    ],
+    first_of(
+        [
+            ("reinforce", ["--seconds", "0.1", "--processes", "0"], 195),
+            ("a2c", ["--seconds", "0", "--goal", "501"], 501),
+            ("dqn", ["--seconds", "0.1"], 195),
+            ("alphazero", ["--seconds", "0.1", "--goal", "501"], 501),
+        ]
+    ),
 )
 def test_a_seed_that_misses_the_goal_is_named(
     tmp_path: Path, name: str, arguments: list[str], goal: int

@@ -31,6 +31,12 @@ def test_it_learns_to_keep_the_pole_up(tmp_path: Path) -> None:
     assert progress[0][1] < 130 and progress[-1][1] > 250
 
 
+def test_it_runs(tmp_path: Path) -> None:
+    (last,) = _learn(tmp_path, "--steps", "1100", "--workers", "2")
+    assert last[0] == 1024 and last[1] > 0
+
+
+@pytest.mark.full
 def test_a_seed_learns_the_same_with_processes(tmp_path: Path) -> None:
     pytest.importorskip("mujoco")
     arguments = ["--env", "Hopper-v5", "--steps", "2100", "--seed", "3"]

@@ -40,10 +40,15 @@ def test_backplay_learns_what_plain_ppo_does_not(tmp_path: Path) -> None:
     assert _number("mean return of plain PPO:", printed) < 0.1
 
 
-def test_both_say_what_came_of_a_little_learning(tmp_path: Path) -> None:
+@pytest.mark.full
+def test_a_search_says_what_came_of_a_little_learning(tmp_path: Path) -> None:
     printed = _printed(tmp_path, "guided_search.py", "--steps", "256", "--horizon", "10")
     assert _number("mean return of the policy:", printed) > 0
     assert _number("mean return with the search:", printed) > 0
+
+
+@pytest.mark.full
+def test_backplay_says_what_came_of_a_little_learning(tmp_path: Path) -> None:
     printed = _printed(tmp_path, "backplay.py", "--size", "6", "--steps", "1000")
     assert _number("the search found a path of", printed) >= 10
     assert _number("episodes begin at step", printed) >= 0

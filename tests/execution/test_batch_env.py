@@ -21,9 +21,7 @@ from plangym_like.constructors import BatchEnv
 from plangym_like.env import PlanEnv
 from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.errors import (
-    ActionError,
     ClosedError,
-    InputError,
     StateFormatError,
     StateMismatchError,
 )
@@ -54,20 +52,6 @@ def test_it_is_a_sequence_of_its_processes() -> None:
         assert env.action_space == spaces.Discrete(2)
 
 
-@pytest.mark.parametrize("name", ["CartPole-v1", "FrozenLake-v1"])
-def test_registered_environments_in_processes(name: str) -> None:
-    with pl.make(name) as one, BatchEnv(processes(2, lambda: pl.make(name)), True) as env:
-        state = one.reset(seed=1).state
-        rng = np.random.default_rng(0)
-        states = np.repeat(state[None], 40, axis=0)
-        for _ in range(3):
-            actions = rng.integers(0, one.action_space.n, 40)
-            seeds = rng.integers(0, 1000, 40)
-            ours = env.step_batch(actions, states, 1, seeds=seeds)
-            assert_same(ours, one.step_batch(actions, states, seeds=seeds))
-            states = ours.states
-
-
 def test_an_atari_game_in_processes() -> None:
     pytest.importorskip("ale_py")
 
@@ -96,12 +80,6 @@ def test_the_positional_call(batch_env: BatchEnv, serial: CounterEnv) -> None:
     step = batch_env.step_batch(ACTIONS, state, 2, False)
     assert isinstance(step, pl.BatchStep)
     assert_same(step, serial.step_batch(ACTIONS, state, 2, False))
-
-
-def test_states_may_be_a_list_of_rows(batch_env: BatchEnv, serial: CounterEnv) -> None:
-    states = list(serial.step_batch(ACTIONS, serial.get_state()).states)
-    ours = batch_env.step_batch(list(ACTIONS), states)
-    assert_same(ours, serial.step_batch(ACTIONS, np.stack(states)))
 
 
 def test_set_states_are_what_batches_branch_from(batch_env: BatchEnv, serial: CounterEnv) -> None:
@@ -164,38 +142,6 @@ def test_batches_leave_the_processes_own_states_alone(batch_env: BatchEnv) -> No
     batch_env.step_batch(ACTIONS, states[0])
     assert_same(batch_env[1].get_state(), own)
     assert_same(batch_env[0].get_state(), states[0])
-
-
-@pytest.mark.parametrize(
-    ("error", "arguments"),
-    [
-        (InputError, lambda s: ([1, 2, 3], np.stack([s, s]))),
-        (InputError, lambda s: ([1, 2, 3], s, [1, 2])),
-        (ActionError, lambda s: ([1, 4096], s)),
-        (ActionError, lambda s: ([1.5], s)),
-        (InputError, lambda s: ([1], s, 0)),
-        (InputError, lambda s: ([1], s, 1.5)),
-        (StateFormatError, lambda s: ([1], s[:-1])),
-        (StateFormatError, lambda s: ([1, 2], [s, None])),
-    ],
-)
-def test_bad_input_is_refused_before_anything_is_sent(
-    batch_env: BatchEnv, serial: CounterEnv, error: Any, arguments: Any
-) -> None:
-    batches, sent = batch_env.stats.batches, batch_env.stats.rows_sent
-    with pytest.raises(error) as ours:
-        batch_env.step_batch(*arguments(serial.get_state()))
-    with pytest.raises(error) as theirs:
-        serial.step_batch(*arguments(serial.get_state()))
-    assert str(ours.value) == str(theirs.value)
-    assert (batch_env.stats.batches, batch_env.stats.rows_sent) == (batches, sent)
-
-
-def test_the_empty_batch(batch_env: BatchEnv, serial: CounterEnv) -> None:
-    ours = batch_env.step_batch([], [])
-    assert_same(ours, serial.step_batch([], []))
-    assert ours.states.shape == (0, serial.state_nbytes)
-    assert ours.obs.shape == (0, 4, 2)
 
 
 # What fits together
@@ -275,45 +221,6 @@ def test_a_constructor_that_returns_something_else_the_second_time(
 
 
 # Futures
-
-
-def test_several_futures_at_once(batch_env: BatchEnv, serial: CounterEnv) -> None:
-    state = serial.get_state()
-    counts = [1, 100, 0, 7, 64, 2]
-    futures = [batch_env.step_batch(np.arange(count), state, blocking=False) for count in counts]
-    for count, future in reversed(list(zip(counts, futures, strict=True))):
-        expected = serial.step_batch(np.arange(count), state)
-        assert_same(future(), expected)
-        assert future() is future()
-
-
-def test_futures_among_other_batches(batch_env: BatchEnv, serial: CounterEnv) -> None:
-    state = serial.get_state()
-    future = batch_env.step_batch(ACTIONS, state, 3, blocking=False)
-    states, _, _ = batch_env.reset()
-    ours = batch_env.step_batch(ACTIONS[::-1], states[0])
-    assert_same(ours, serial.step_batch(ACTIONS[::-1], states[0]))
-    assert_same(future(), serial.step_batch(ACTIONS, state, 3))
-
-
-def test_dropped_futures(batch_env: BatchEnv, serial: CounterEnv) -> None:
-    state = serial.get_state()
-    expected = serial.step_batch(ACTIONS, state)
-    for index in range(10):
-        batch_env.step_batch(ACTIONS, state, index + 1, blocking=False)
-    assert_same(batch_env.step_batch(ACTIONS, state), expected)
-
-
-def test_a_futures_inputs_are_taken_when_it_is_made(
-    batch_env: BatchEnv, serial: CounterEnv
-) -> None:
-    states = serial.step_batch(ACTIONS, serial.get_state()).states
-    actions, seeds, dt = ACTIONS.copy(), ACTIONS.copy(), ACTIONS + 1
-    expected = serial.step_batch(actions, states, dt, seeds=seeds)
-    future = batch_env.step_batch(actions, states, dt, seeds=seeds, blocking=False)
-    for array in (actions, seeds, dt, states):
-        array[:] = 1
-    assert_same(future(), expected)
 
 
 def test_rows_that_are_stepped_late_are_those_of_the_future(

@@ -33,6 +33,7 @@ from playground import (
     refuse,
     sending,
 )
+from usual import first_of
 
 import plangym_like
 from plangym_like.constructors import ParallelEnv
@@ -87,7 +88,7 @@ def aside() -> Iterator[Callable[..., threading.Thread]]:
 
 
 @pytest.mark.parametrize("isolate", [True, False])
-@pytest.mark.parametrize("n_workers", [1, 2, 3, 5])
+@pytest.mark.parametrize("n_workers", first_of([3, 1, 2, 5]))
 def test_results_do_not_depend_on_workers(
     serial: CounterEnv, make_env: Any, n_workers: int, isolate: bool
 ) -> None:
@@ -103,20 +104,6 @@ def test_results_do_not_depend_on_workers(
                 assert_same(ours, serial.step_batch(actions, states, dt, seeds=seeds))
     assert env.stats.rows == sum((1, 2, 3, n_workers + 1, 64, 257, 2000)) * 6
     assert env.stats.deaths == env.stats.restarts == env.stats.rows_retried == 0
-
-
-@pytest.mark.parametrize("isolate", [True, False])
-def test_rollouts_do_not_depend_on_workers(
-    serial: CounterEnv, make_env: Any, isolate: bool
-) -> None:
-    env = make_env(n_workers=3, isolate=isolate)
-    actions = np.random.default_rng(0).integers(0, 4096, (50, 7))
-    state = serial.get_state()
-    for observations in (True, False):
-        for states in (state, serial.step_batch(actions[:, 0], state).states):
-            kwargs = {"return_observations": observations, "seeds": np.arange(50)}
-            ours = env.rollout_batch(actions, states, 2, **kwargs)
-            assert_same(ours, serial.rollout_batch(actions, states, 2, **kwargs))
 
 
 # Fair shares
@@ -397,7 +384,7 @@ def test_rows_that_a_replaced_worker_had_not_reported_are_stepped_again(
     ("harm", "exitcode"),
     [(kill_itself, -signal.SIGKILL), (leave, 7), (read_nowhere, -signal.SIGSEGV)],
 )
-@pytest.mark.parametrize("n_workers", [1, 2])
+@pytest.mark.parametrize("n_workers", first_of([2, 1]))
 def test_a_row_that_kills_every_worker_is_named(
     serial: CounterEnv, make_env: Any, harm: Any, exitcode: int, n_workers: int
 ) -> None:
@@ -459,6 +446,7 @@ def test_a_row_that_hangs_once_is_done_again(
     assert (env.stats.timeouts, env.stats.restarts) == (2, 2)
 
 
+@pytest.mark.full
 def test_rows_that_are_merely_many_are_no_timeout(serial: CounterEnv, make_env: Any) -> None:
     env = make_env(lambda action: time.sleep(0.06), step_timeout=3.0, n_workers=1)
     actions = ACTIONS[:60]
@@ -513,7 +501,7 @@ def test_closing_while_a_worker_hangs_takes_a_bounded_time(
 
 
 @pytest.mark.parametrize("isolate", [True, False])
-@pytest.mark.parametrize("n_workers", [2, 3, 5])
+@pytest.mark.parametrize("n_workers", first_of([3, 2, 5]))
 def test_the_lowest_row_that_fails_is_reported(
     serial: CounterEnv, make_env: Any, n_workers: int, isolate: bool
 ) -> None:
@@ -635,7 +623,7 @@ def test_ctrl_c_while_a_future_is_awaited(
 
 
 @pytest.mark.usefixtures("ignored_errors")
-@pytest.mark.parametrize("isolate", [True, False])
+@pytest.mark.parametrize("isolate", first_of([True, False]))
 def test_interrupts_anywhere_leave_every_later_batch_right(
     serial: CounterEnv, make_env: Any, isolate: bool
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from usual import first_of
 
 import plangym_like
 from plangym_like.errors import (
@@ -56,7 +57,7 @@ def _short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("plangym_like.snapshots.step_limit._LEAST_SECONDS", 0.5)
 
 
-@pytest.mark.parametrize("snapshot", ["auto", "replay"])
+@pytest.mark.parametrize("snapshot", first_of(["auto", "replay"]))
 @pytest.mark.parametrize("options", [{"step_timeout": 1}, {"isolate": True, "n_workers": 2}])
 def test_an_action_that_ends_its_process(snapshot: str, options: dict[str, Any]) -> None:
     with pytest.raises(
@@ -66,8 +67,8 @@ def test_an_action_that_ends_its_process(snapshot: str, options: dict[str, Any])
     assert caught.value.exitcode == 7
 
 
-@pytest.mark.parametrize("trap", ["hang", "reset"])
-@pytest.mark.parametrize("snapshot", ["auto", "replay"])
+@pytest.mark.parametrize("trap", first_of(["hang", "reset"]))
+@pytest.mark.parametrize("snapshot", first_of(["auto", "replay"]))
 def test_an_action_or_a_reset_that_hangs(snapshot: str, trap: str) -> None:
     with pytest.raises(StepTimeoutError, match=r"Trapped could not be made.*step_timeout=1 "):
         plangym_like.make(Trapped, snapshot=snapshot, trap=trap, step_timeout=1)
@@ -80,6 +81,7 @@ def test_a_constructor_that_hangs() -> None:
         )
 
 
+@pytest.mark.full
 def test_a_wrapper_is_tried_in_a_worker_too() -> None:
     class Hanging(gymnasium.Wrapper[Any, Any, Any, Any]):
         def step(self, action: Any) -> Any:
@@ -91,7 +93,7 @@ def test_a_wrapper_is_tried_in_a_worker_too() -> None:
         plangym_like.make("CartPole-v1", wrappers=[Hanging], step_timeout=1)
 
 
-@pytest.mark.parametrize("snapshot", ["auto", "pickle", "replay"])
+@pytest.mark.parametrize("snapshot", first_of(["auto", "pickle", "replay"]))
 def test_the_caller_uses_what_the_worker_found_out(snapshot: str) -> None:
     options: dict[str, Any] = {"snapshot": snapshot, "trap": "none"}
     with (

@@ -19,6 +19,7 @@ import pytest
 from comparing import content
 from hosted import descriptors, run_script, script_environ, wait_until_gone, workers
 from playground import CounterEnv, refuse, sending
+from usual import first_of
 
 import plangym_like as pl
 from plangym_like.constructors import ParallelEnv
@@ -91,7 +92,9 @@ def assert_comes_to_rest(
 # A steady loop
 
 
-@pytest.mark.parametrize("way", ["isolated", "with the caller", "futures", "failures", "dropped"])
+@pytest.mark.parametrize(
+    "way", first_of(["isolated", "failures", "with the caller", "futures", "dropped"])
+)
 def test_hundreds_of_batches_leave_nothing(way: str) -> None:
     def refuse_some(action: int) -> None:
         if action == 99 and way == "failures":
@@ -146,6 +149,7 @@ def test_a_thousand_batches_of_a_real_game(obs_type: str, times: int, count: int
         assert_comes_to_rest(env, run, times, 2 * MEGABYTE)
 
 
+@pytest.mark.full
 def test_sizes_that_change_leave_nothing_either() -> None:
     with ParallelEnv(CounterEnv, "toy", n_workers=2, isolate=True) as env:
         state = env.reset(seed=0).state
@@ -201,7 +205,7 @@ print(len(kept))
     ("name", "times"),
     [
         ("CartPole-v1", 1000),
-        ("ALE/MsPacman-v5", 200),
+        pytest.param("ALE/MsPacman-v5", 200, marks=pytest.mark.full),
         pytest.param("ALE/MsPacman-v5", 5000, marks=pytest.mark.full),
     ],
 )
@@ -236,6 +240,7 @@ def test_one_kept_row_pins_no_shared_memory_beyond_a_few_blocks() -> None:
 # Processes
 
 
+@pytest.mark.full
 def test_cycles_of_making_and_closing() -> None:
     with ParallelEnv(CounterEnv, "toy", n_workers=2, isolate=True):
         pass

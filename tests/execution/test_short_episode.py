@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import math
 import os
 import random
 import sys
@@ -14,9 +15,8 @@ from typing import Any, ClassVar
 import gymnasium
 import numpy as np
 import pytest
-import torch
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
-from gymnasium.envs.mujoco.hopper_v5 import HopperEnv
+from usual import first_of
 
 import plangym_like
 from plangym_like.errors import DifferentWorkerError
@@ -75,6 +75,9 @@ def doubled(env: Any, *args: Any) -> Any:
 
 @pytest.fixture
 def patched(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Workers import this module, and few tests need MuJoCo or torch.
+    from gymnasium.envs.mujoco.hopper_v5 import HopperEnv
+
     monkeypatch.setattr(HopperEnv, "original", HopperEnv._get_rew, raising=False)
     monkeypatch.setattr(HopperEnv, "_get_rew", doubled)
 
@@ -131,15 +134,22 @@ class CountingEnv(CartPoleEnv):
         return obs, reward / self.episodes, *rest
 
 
-@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("workers", first_of(WORKERS))
 @pytest.mark.parametrize(
     ("source", "options"),
     [
         pytest.param("FrozenLake-v1", {"wrappers": [CountsEpisodes]}, id="native"),
-        pytest.param("Pendulum-v1", {"wrappers": [CountsEpisodes]}, id="dense"),
-        pytest.param("InvertedPendulum-v5", {"wrappers": [CountsEpisodes]}, id="robot"),
+        pytest.param(
+            "Pendulum-v1", {"wrappers": [CountsEpisodes]}, id="dense", marks=pytest.mark.full
+        ),
+        pytest.param(
+            "InvertedPendulum-v5",
+            {"wrappers": [CountsEpisodes]},
+            id="robot",
+            marks=pytest.mark.full,
+        ),
         pytest.param(CountingEnv, {"snapshot": "pickle"}, id="pickle"),
-        pytest.param(CountingEnv, {"snapshot": "replay"}, id="replay"),
+        pytest.param(CountingEnv, {"snapshot": "replay"}, id="replay", marks=pytest.mark.full),
     ],
 )
 def test_what_counts_episodes_is_the_same_in_workers(
@@ -152,7 +162,7 @@ def test_what_counts_episodes_is_the_same_in_workers(
         assert (use_workers(env, action).rewards == expected).all()
 
 
-@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("workers", first_of(WORKERS))
 @pytest.mark.parametrize("change", ["SCALE", "PRICE"])
 def test_a_changed_variable_is_an_error(
     module: Any, monkeypatch: pytest.MonkeyPatch, workers: dict[str, Any], change: str
@@ -183,8 +193,8 @@ def test_a_change_inside_the_function_that_makes_the_environment_reaches_workers
         assert use_workers(env, 0).obs[0] == 3
 
 
-class Tensors(gymnasium.Env[Any, Any]):
-    """Computes with torch's default dtype."""
+class Sums(gymnasium.Env[Any, Any]):
+    """Adds the sine of 1 in each step."""
 
     observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float64)
     action_space = gymnasium.spaces.Discrete(2)
@@ -195,12 +205,26 @@ class Tensors(gymnasium.Env[Any, Any]):
         return np.zeros(1), {}
 
     def step(self, action: Any) -> Any:
-        self.sum = float(torch.tensor(self.sum) + torch.ones(1).sin()[0])
+        self.sum = self.added()
         return np.array([self.sum]), 0.0, False, False, {}
 
+    def added(self) -> float:
+        return self.sum + math.sin(1.0)
 
-@pytest.mark.parametrize("workers", WORKERS)
+
+class Tensors(Sums):
+    """Computes with torch's default dtype."""
+
+    def added(self) -> float:
+        import torch
+
+        return float(torch.tensor(self.sum) + torch.ones(1).sin()[0])
+
+
+@pytest.mark.parametrize("workers", first_of(WORKERS))
 def test_workers_have_the_default_dtype_of_torch(workers: dict[str, Any]) -> None:
+    import torch
+
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
@@ -210,7 +234,7 @@ def test_workers_have_the_default_dtype_of_torch(workers: dict[str, Any]) -> Non
         torch.set_default_dtype(before)
 
 
-class Honest(Tensors):
+class Honest(Sums):
     """Gives other infos in each process, and draws from global generators in its constructor."""
 
     def __init__(self) -> None:
@@ -221,7 +245,7 @@ class Honest(Tensors):
         return *outcome, {"pid": os.getpid()}
 
 
-class Approximate(Tensors):
+class Approximate(Sums):
     """Is approximate because its infos count steps, and gives other results in each process."""
 
     count = itertools.count()
@@ -232,7 +256,7 @@ class Approximate(Tensors):
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("workers", first_of(WORKERS))
 @pytest.mark.parametrize("env_class", [Honest, Approximate])
 def test_other_differences_between_processes_are_no_error(
     env_class: Any, workers: dict[str, Any]
@@ -328,7 +352,7 @@ LEGITIMATE = [
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("workers", first_of(WORKERS))
 @pytest.mark.parametrize("kind", LEGITIMATE)
 def test_environments_that_differ_from_each_other_and_not_from_their_states_are_no_error(
     kind: Any, workers: dict[str, Any]

@@ -30,7 +30,7 @@ def digest(result: Any) -> bytes:
     ("batches", "count", "isolate"),
     [
         (24, 250, True),
-        (12, 250, False),
+        pytest.param(12, 250, False, marks=pytest.mark.full),
         pytest.param(200, 500, True, marks=pytest.mark.full),
     ],
 )
@@ -78,9 +78,8 @@ def test_toy_transitions_under_kills_at_every_moment(
         assert env.stats.rows >= batches * count
 
 
-@pytest.mark.parametrize(
-    ("batches", "count"), [(8, 300), pytest.param(40, 500, marks=pytest.mark.full)]
-)
+@pytest.mark.full
+@pytest.mark.parametrize(("batches", "count"), [(8, 300), (40, 500)])
 def test_game_transitions_under_a_kill_every_200_ms(batches: int, count: int) -> None:
     pytest.importorskip("ale_py")
     kwargs = {"obs_type": "ram", "frameskip": 1}

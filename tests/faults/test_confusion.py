@@ -71,7 +71,11 @@ def at_random() -> Any:
 @pytest.mark.usefixtures("ignored_errors")
 @pytest.mark.parametrize(
     ("isolate", "wanted"),
-    [(True, 60), (False, 60), pytest.param(True, 500, marks=pytest.mark.full)],
+    [
+        (True, 60),
+        pytest.param(False, 60, marks=pytest.mark.full),
+        pytest.param(True, 500, marks=pytest.mark.full),
+    ],
 )
 def test_no_batch_gets_the_rows_of_another(isolate: bool, wanted: int, at_random: Any) -> None:
     """Interrupts, alarms, timeouts, dropped futures and failing rows, in random order."""
@@ -247,7 +251,7 @@ print(caught >= {times} // 2, late, wrong, env._closed)
 """
 
 
-@pytest.mark.parametrize("times", [100, pytest.param(500, marks=pytest.mark.full)])
+@pytest.mark.parametrize("times", [40, pytest.param(500, marks=pytest.mark.full)])
 def test_ctrl_c_pressed_again_and_again(times: int) -> None:
     folder = str(Path(__file__).parent)
     result = run_script(ON_SIGINT.format(folder=folder, times=times))

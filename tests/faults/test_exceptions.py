@@ -13,6 +13,7 @@ import pytest
 from gymnasium import spaces
 from hosted import Stubborn, TwoArguments, run_script
 from playground import CounterEnv, sending
+from usual import first_of
 
 from plangym_like import make
 from plangym_like.constructors import ParallelEnv
@@ -208,7 +209,7 @@ def test_through_a_process(process: ExternalProcess, what: str, where: str) -> N
     assert process.call("step", 1)(30)[1] == 0.0
 
 
-@pytest.mark.parametrize("what", MAKERS)
+@pytest.mark.parametrize("what", first_of(MAKERS, 3))
 def test_in_a_constructor(what: str) -> None:
     with ExternalProcess(lambda: Thrower(what, "constructor")) as process:
         for use in (process.wait_ready, lambda: process.what):

@@ -7,6 +7,7 @@ import os
 import numpy as np
 import pytest
 from hosted import run_script
+from usual import first_of
 
 import plangym_like
 from plangym_like.errors import ClosedError
@@ -253,7 +254,7 @@ os.write(1, b"fine\\n")
 )
 
 
-@pytest.mark.parametrize("use", ["busy.step(1)", "busy.step_batch([0, 1], state)"])
+@pytest.mark.parametrize("use", first_of(["busy.step(1)", "busy.step_batch([0, 1], state)"]))
 def test_a_copy_does_not_wait_for_a_thread_that_it_lacks(use: str) -> None:
     result = run_script(SERIAL.replace("USE", use), timeout=300)
     assert (result.stdout, result.returncode) == ("fine\n", 0), result.stderr
@@ -265,17 +266,20 @@ def test_a_copy_of_a_program_with_lanes(tmp_path: object) -> None:
     assert (result.stdout, result.returncode) == ("fine\n", 0), result.stderr
 
 
+@pytest.mark.full
 def test_a_copy_of_a_program_with_environments_in_processes(tmp_path: object) -> None:
     path = tmp_path / "program.py"  # type: ignore[operator]
     result = run_script(VECTORISED, path=path, timeout=300)
     assert (result.stdout, result.returncode) == ("fine\n", 0), result.stderr
 
 
+@pytest.mark.full
 def test_no_lock_of_the_package_stays_locked_in_a_copy() -> None:
     result = run_script(HELD_LOCKS, timeout=300)
     assert (result.stdout, result.returncode) == ("fine\n", 0), result.stderr
 
 
+@pytest.mark.full
 def test_a_copy_of_a_program_with_archives_does_not_write_to_its_files() -> None:
     result = run_script(ARCHIVES, timeout=300)
     assert (result.stdout, result.returncode) == ("fine\n", 0), result.stderr
@@ -341,8 +345,8 @@ except Exception as error:
 """
 
 
-@pytest.mark.parametrize("method", ["forkserver", "spawn", "fork"])
-@pytest.mark.parametrize("ending", ["used", "ended"])
+@pytest.mark.parametrize("method", first_of(["forkserver", "spawn", "fork"]))
+@pytest.mark.parametrize("ending", first_of(["used", "ended"]))
 def test_a_copy_that_was_forked_in_c_ends_no_worker(method: str, ending: str) -> None:
     arguments = f"import sys; sys.argv[1:] = [{method!r}, {ending!r}]\n"
     result = run_script(arguments + FORKED_IN_C)

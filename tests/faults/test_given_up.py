@@ -14,6 +14,7 @@ import pytest
 from comparing import assert_same
 from hosted import wait_until_gone
 from playground import CounterEnv, Meeting, PressCtrlC, Trap, get_stuck, refuse, sending
+from usual import first_of
 
 from plangym_like.constructors import ParallelEnv
 
@@ -25,8 +26,8 @@ def stuck(meeting: Meeting) -> Callable[[int], None]:
     return lambda action: (meeting.report(), get_stuck(action))  # type: ignore[func-returns-value,return-value]
 
 
-@pytest.mark.parametrize("isolate", [True, False])
-@pytest.mark.parametrize("on_error", ["raise", "mask"])
+@pytest.mark.parametrize("isolate", first_of([True, False]))
+@pytest.mark.parametrize("on_error", first_of(["raise", "mask"]))
 def test_ctrl_c_while_a_row_hangs(
     serial: CounterEnv, tmp_path: Path, isolate: bool, on_error: str
 ) -> None:
@@ -57,7 +58,8 @@ def test_ctrl_c_while_a_row_hangs(
     press.close()
 
 
-@pytest.mark.parametrize("how", ["dropped", "cancelled"])
+@pytest.mark.full
+@pytest.mark.parametrize("how", first_of(["dropped", "cancelled"]))
 def test_all_workers_hang_in_a_batch_that_nobody_wants(
     serial: CounterEnv, meeting: Meeting, how: str
 ) -> None:
@@ -82,6 +84,7 @@ def test_all_workers_hang_in_a_batch_that_nobody_wants(
         assert env.stats.restarts == 2
 
 
+@pytest.mark.full
 def test_a_row_that_raises_is_told_while_a_later_one_hangs(
     serial: CounterEnv, meeting: Meeting
 ) -> None:

@@ -12,15 +12,16 @@ from comparing import assert_same
 from harm import dangerous, loop, seconds_to_start, sleep
 from hosted import quickest, wait_until_gone
 from playground import CounterEnv, Meeting, get_stuck, sending
+from usual import first_of
 
 from plangym_like.constructors import ParallelEnv
 from plangym_like.errors import ClosedError, StepTimeoutError
 
 COUNT = 60
-STUCK = [sleep, loop, get_stuck]
+STUCK = [get_stuck, sleep, loop]
 
 
-@pytest.mark.parametrize("kind", range(len(STUCK)), ids=["sleep", "loop", "in C"])
+@pytest.mark.parametrize("kind", first_of(range(len(STUCK))), ids=["in C", "sleep", "loop"])
 @pytest.mark.parametrize(
     ("timeout", "times"),
     [
@@ -55,6 +56,7 @@ def test_the_row_that_hangs_is_named_in_time(
         assert sorted(late)[(times - 1) // 2] < 0.5
 
 
+@pytest.mark.full
 def test_rows_that_hang_at_the_same_time_are_told_together(serial: CounterEnv) -> None:
     actions = np.arange(COUNT)
     actions[[0, 30]] = 4096
@@ -65,7 +67,7 @@ def test_rows_that_hang_at_the_same_time_are_told_together(serial: CounterEnv) -
         assert caught.value.indices == (0, 30)
 
 
-@pytest.mark.parametrize("kind", range(len(STUCK)), ids=["sleep", "loop", "in C"])
+@pytest.mark.parametrize("kind", first_of(range(len(STUCK))), ids=["in C", "sleep", "loop"])
 def test_close_while_all_workers_hang(serial: CounterEnv, tmp_path: Path, kind: int) -> None:
     def seconds_to_close() -> float:
         folder = tmp_path / f"{len(list(tmp_path.iterdir()))}"

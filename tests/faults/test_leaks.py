@@ -122,9 +122,6 @@ def nothing_more() -> Iterator[Callable[..., None]]:
 @pytest.mark.parametrize(
     ("function", "times"),
     [
-        (close_properly, 40),
-        (drop, 18),
-        (fail, 18),
         (lose_workers, 10),
         pytest.param(close_properly, 500, marks=pytest.mark.full),
         pytest.param(drop, 51, marks=pytest.mark.full),
@@ -139,7 +136,8 @@ def test_nothing_is_left(
     nothing_more(function, times)
 
 
-@pytest.mark.parametrize("times", [12, pytest.param(18, marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("times", [12, 18])
 def test_nothing_is_left_of_games(nothing_more: Callable[..., None], times: int) -> None:
     pytest.importorskip("ale_py")
     import plangym_like

@@ -18,6 +18,7 @@ import pytest
 from conftest import sending
 from gymnasium import spaces
 from hosted import script_environ
+from usual import first_of
 
 import plangym_like
 from plangym_like.support import memory_limits
@@ -101,6 +102,7 @@ def test_a_tiny_dev_shm_does_not_matter() -> None:
     assert (result.returncode, result.stdout) == (0, "works 907200\n"), result.stderr
 
 
+@pytest.mark.full
 def test_where_there_is_no_room_for_memory_files() -> None:
     pytest.importorskip("ale_py")
     result = run_with_tiny_shm(NO_ROOM)
@@ -161,8 +163,8 @@ with ParallelEnv(make, "toy", n_workers=2, isolate=True) as env, CounterEnv("toy
 @pytest.mark.parametrize(
     ("what", "side", "megabytes"),
     [
-        ("RLIMIT_FSIZE", "owner", 0.5),
-        ("RLIMIT_AS", "owner", 1),
+        pytest.param("RLIMIT_FSIZE", "owner", 0.5, marks=pytest.mark.full),
+        pytest.param("RLIMIT_AS", "owner", 1, marks=pytest.mark.full),
         ("RLIMIT_AS", "worker", 1),
         pytest.param("RLIMIT_AS", "owner", 4, marks=pytest.mark.full),
         pytest.param("RLIMIT_AS", "owner", 6, marks=pytest.mark.full),
@@ -234,7 +236,9 @@ def limit_by_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(memory_limits, "_CGROUPS", group.parent)
 
 
-@pytest.mark.parametrize("options", [{}, {"n_workers": 2}, {"n_workers": 2, "isolate": True}])
+@pytest.mark.parametrize(
+    "options", first_of([{"n_workers": 2, "isolate": True}, {}, {"n_workers": 2}])
+)
 def test_states_and_observations_are_counted_together(
     options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,7 +253,9 @@ def test_states_and_observations_are_counted_together(
                 assert (env.step_batch(np.zeros(count, int), state).obs == 1).all()
 
 
-@pytest.mark.parametrize("options", [{}, {"n_workers": 2}, {"n_workers": 2, "isolate": True}])
+@pytest.mark.parametrize(
+    "options", first_of([{"n_workers": 2, "isolate": True}, {}, {"n_workers": 2}])
+)
 def test_a_batch_of_300_megabytes_in_a_cgroup_of_250(
     options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from comparing import assert_same
 from playground import CounterEnv
+from usual import first_of
 
 from plangym_like.constructors import ParallelEnv
 
@@ -52,7 +53,7 @@ def test_an_environment_whose_step_uses_the_env_around_it(use: str, serial: Coun
     assert len(refused) >= len(ACTIONS)
 
 
-@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("where", first_of(WHERE, 2))
 def test_a_signal_handler_that_steps_a_batch(where: str, serial: CounterEnv) -> None:
     owner, answers = os.getpid(), []
     state = serial.get_state()

@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 from hosted import script_environ, wait_until_gone
+from usual import first_of
 
 # Longer than any machine takes, however busy it is; nothing here waits for it to pass.
 PATIENCE = 100.0
@@ -91,13 +92,15 @@ def _await(condition: Callable[[], bool]) -> None:
 
 @pytest.mark.parametrize(
     ("method", "start", "closing"),
-    [
-        ("forkserver", "start()", CLOSING),
-        ("forkserver", IN_THREAD, CLOSING),
-        ("spawn", "start()", CLOSING),
-        ("spawn", IN_THREAD, CLOSING),
-        ("fork", "start()", CLOSING),
-    ],
+    first_of(
+        [
+            ("forkserver", "start()", CLOSING),
+            ("forkserver", IN_THREAD, CLOSING),
+            ("spawn", "start()", CLOSING),
+            ("spawn", IN_THREAD, CLOSING),
+            ("fork", "start()", CLOSING),
+        ]
+    ),
 )
 def test_no_worker_that_refuses_outlives_its_parent(method: str, start: str, closing: str) -> None:
     """Those stopped, those that block or ignore signals, those without descriptors; all at once."""
@@ -105,6 +108,7 @@ def test_no_worker_that_refuses_outlives_its_parent(method: str, start: str, clo
     _kill_and_await([sys.executable, "-c", script], ["stop", "ignore", *eval(f"[{closing}]")])
 
 
+@pytest.mark.full
 def test_a_stopped_fork_server_and_its_workers_do_not_outlive_the_parent() -> None:
     script = PARENT.format(method="forkserver", start="start()", closing=CLOSING)
 

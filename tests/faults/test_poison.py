@@ -87,6 +87,7 @@ def test_a_slow_row_among_killings_is_never_blamed(
                 done += 1
 
 
+@pytest.mark.full
 def test_a_pool_whose_workers_die_in_every_row_gives_up(serial: CounterEnv) -> None:
     with ParallelEnv(dangerous([leave]), "toy", n_workers=2, isolate=True) as env:
         sending(env)

@@ -16,6 +16,7 @@ import pytest
 from comparing import assert_same
 from hosted import workers
 from playground import sending
+from usual import first_of
 
 import plangym_like
 
@@ -49,7 +50,7 @@ def death(env: Any, step: Step) -> None:
     step(MANY)
 
 
-@pytest.fixture(params=WORKERS)
+@pytest.fixture(params=first_of(WORKERS))
 def env(request: pytest.FixtureRequest) -> Iterator[Any]:
     with plangym_like.make("CartPole-v1", **WORKERS[request.param], audit="off") as env:
         sending(env)
@@ -67,7 +68,7 @@ def strike() -> Iterator[Callable[[float], None]]:
 
 @pytest.mark.usefixtures("ignored_errors")
 @pytest.mark.parametrize("wanted", [6, pytest.param(1000, marks=pytest.mark.full)])
-@pytest.mark.parametrize("use", [one, futures, given_up, death])
+@pytest.mark.parametrize("use", first_of([one, death, futures, given_up], 2))
 def test_ctrl_c_at_random_times(
     env: Any, use: Callable[[Any, Step], None], wanted: int, strike: Callable[[float], None]
 ) -> None:
@@ -114,6 +115,7 @@ def test_ctrl_c_at_random_times(
     assert {child.pid for child in workers()} - others == ours
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("ignored_errors")
 def test_a_second_ctrl_c_soon_after_the_first(env: Any, strike: Callable[[float], None]) -> None:
     with plangym_like.make("CartPole-v1") as serial:

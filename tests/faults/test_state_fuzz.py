@@ -219,6 +219,7 @@ def test_a_pickle_with_a_repaired_checksum_is_not_trusted(tmp_path: Path) -> Non
     assert not canary.exists()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("count", [60, pytest.param(500, marks=pytest.mark.full)])
 def test_game_states_with_a_repaired_checksum_end_workers_at_most(count: int) -> None:
     pytest.importorskip("ale_py")

@@ -13,6 +13,7 @@ import pytest
 from comparing import assert_same
 from harm import Fuses, seconds_to_start
 from playground import CounterEnv, Letter, sending
+from usual import first_of
 
 import plangym_like
 from plangym_like.constructors import BatchEnv, ParallelEnv
@@ -30,8 +31,8 @@ def stop(env: Any, number: int) -> int:
     return pid
 
 
-@pytest.mark.parametrize("count", [1, 2, 60])
-@pytest.mark.parametrize("on_error", ["raise", "mask"])
+@pytest.mark.parametrize("count", first_of([60, 1, 2]))
+@pytest.mark.parametrize("on_error", first_of(["raise", "mask"]))
 def test_an_idle_worker_is_stopped(serial: CounterEnv, count: int, on_error: str) -> None:
     actions, state = ACTIONS[:count], serial.get_state()
     expected = serial.step_batch(actions, state)
@@ -44,6 +45,7 @@ def test_an_idle_worker_is_stopped(serial: CounterEnv, count: int, on_error: str
         assert env.batch_env[0].pid != pids[0]
 
 
+@pytest.mark.full
 def test_a_stopped_worker_holds_nobody_up() -> None:
     letters = [(1, 2, 3) * 5000 for _ in range(8)]
     with (
@@ -86,6 +88,7 @@ def test_the_constructor_of_a_restarted_worker_hangs(serial: CounterEnv, tmp_pat
         assert env.stats.restarts == 2
 
 
+@pytest.mark.full
 def test_constructors_that_hang_each_time(serial: CounterEnv, tmp_path: Path) -> None:
     make, state = HangingAtStart(tmp_path / "fuses"), serial.get_state()
     limit = 1.0 + round(10 * seconds_to_start())
@@ -99,6 +102,7 @@ def test_constructors_that_hang_each_time(serial: CounterEnv, tmp_path: Path) ->
         assert isinstance(caught.value.__cause__, WorkerTimeoutError)
 
 
+@pytest.mark.full
 def test_a_constructor_that_takes_long_is_no_failure(serial: CounterEnv) -> None:
     owner = os.getpid()
 
@@ -114,6 +118,7 @@ def test_a_constructor_that_takes_long_is_no_failure(serial: CounterEnv) -> None
         assert env.stats.restarts == 0
 
 
+@pytest.mark.full
 def test_a_batch_env_whose_worker_is_stopped_asks_another() -> None:
     workers = [ExternalProcess(lambda: CounterEnv("toy")) for _ in range(2)]
     limit = 2.0 + round(10 * seconds_to_start())

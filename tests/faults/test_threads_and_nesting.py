@@ -147,6 +147,7 @@ print("fine")
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("methods", "times"),
     [(["forkserver"], 2), pytest.param(["forkserver", "spawn"], 5, marks=pytest.mark.full)],
@@ -156,6 +157,7 @@ def test_made_while_eight_threads_allocate_and_log(methods: list[str], times: in
     assert (result.stdout, result.stderr) == ("fine\n", "")
 
 
+@pytest.mark.full
 def test_in_a_daemonic_process(tmp_path: object) -> None:
     result = run_script(IN_A_DAEMON, path=tmp_path / "daemon.py")  # type: ignore[operator]
     assert (result.stdout, result.returncode) == ("(True, 3)\n(True, 3)\n", 0), result.stderr
@@ -184,6 +186,7 @@ JAX = (
 )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("module", ["torch", pytest.param("jax", marks=pytest.mark.full)])
 @pytest.mark.parametrize("method", ["forkserver", pytest.param("spawn", marks=pytest.mark.full)])
 def test_beside_libraries_with_threads_of_their_own(module: str, method: str) -> None:

@@ -14,6 +14,7 @@ import pytest
 from gymnasium import spaces
 from hosted import run_script
 from playground import CounterEnv, CounterSimulator, sending
+from usual import first_of
 
 import plangym_like
 from plangym_like.batch.arrays import Outcome
@@ -67,7 +68,7 @@ def raising(errors: dict[str, Callable[[], BaseException]], **options: Any) -> A
     return sending(ParallelEnv(CounterEnv, "toy", **given, **options))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", first_of(["isolated", "serial", "parallel", "timed"]))
 def test_a_rows_own_worker_error(backend: str) -> None:
     with raising(OWN_WORKER, **BACKENDS[backend]) as env:
         state = env.reset(seed=1).state
@@ -136,6 +137,7 @@ class Crowded(gymnasium.Env[Any, Any]):
         self.at = data[0]
 
 
+@pytest.mark.full
 def test_an_environment_whose_own_process_dies() -> None:
     with plangym_like.make(Crowded, n_workers=2, isolate=True) as env:
         state = env.reset(seed=1).state
@@ -190,7 +192,7 @@ def test_a_row_that_ends_the_program_here(what: str) -> None:
         assert np.array_equal(env.step_batch(np.arange(COUNT), state).states, expected.states)
 
 
-@pytest.mark.parametrize("backend", ["isolated", "timed"])
+@pytest.mark.parametrize("backend", first_of(["isolated", "timed"]))
 @pytest.mark.parametrize("what", EXITS)
 def test_a_row_that_would_end_the_program_in_a_worker(backend: str, what: str) -> None:
     with raising(EXITS, **BACKENDS[backend]) as env:
@@ -263,10 +265,14 @@ except {error} as error:
     ("number", "handle", "own", "error"),
     [
         ("signal.SIGTERM", "sys.exit(3)", True, "SystemExit"),
-        ("signal.SIGTERM", "raise SystemExit(3)", True, "SystemExit"),
-        ("signal.SIGINT", "pass", False, "KeyboardInterrupt"),
+        pytest.param(
+            "signal.SIGTERM", "raise SystemExit(3)", True, "SystemExit", marks=pytest.mark.full
+        ),
+        pytest.param("signal.SIGINT", "pass", False, "KeyboardInterrupt", marks=pytest.mark.full),
         ("signal.SIGINT", "raise KeyboardInterrupt", True, "KeyboardInterrupt"),
-        ("signal.SIGUSR1", "raise GeneratorExit", True, "GeneratorExit"),
+        pytest.param(
+            "signal.SIGUSR1", "raise GeneratorExit", True, "GeneratorExit", marks=pytest.mark.full
+        ),
     ],
 )
 def test_what_a_signal_handler_raises_in_a_row_is_no_rows(
@@ -306,7 +312,9 @@ except KeyboardInterrupt as error:
 """
 
 
-@pytest.mark.parametrize("number", [5, 15, 90])  # in a row, in a repeated row, in a followed row
+@pytest.mark.parametrize(
+    "number", first_of([15, 5, 90])
+)  # in a repeated row, in a row, in a followed row
 def test_what_a_signal_handler_raises_in_an_audit_is_raised(number: int) -> None:
     result = run_script(IN_AN_AUDIT.format(number=number))
     assert (result.stdout, result.stderr) == ("late\n", "")
@@ -336,7 +344,7 @@ except KeyboardInterrupt as error:
 """
 
 
-@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("count", first_of([3, 1]))
 def test_what_a_signal_handler_raises_in_a_masked_row_is_raised(count: int) -> None:
     result = run_script(IN_A_MASKED_ROW.format(count=count))
     assert (result.stdout, result.stderr) == ("late\n", "")
@@ -465,7 +473,7 @@ class Unsendable:
 
 
 @pytest.mark.parametrize("action", range(1001, 1004), ids=["lock", "riddle", "exit"])
-@pytest.mark.parametrize("count", [1, 60])
+@pytest.mark.parametrize("count", first_of([60, 1]))
 def test_an_info_that_cannot_travel(action: int, count: int) -> None:
     with OddEnv("odd") as alone, ParallelEnv(OddEnv, "odd", n_workers=2, isolate=True) as env:
         sending(env)

@@ -146,6 +146,7 @@ def test_the_heuristic_breaks_ties() -> None:
         assert plan.actions.tolist() == [0, 0, 0], "the smallest number is the highest row"
 
 
+@pytest.mark.full
 def test_the_same_seed_gives_the_same_plan_for_any_number_of_workers() -> None:
     plans = []
     for n_workers in (None, 2):
@@ -191,6 +192,7 @@ def test_functions_that_do_not_fit_the_batch_are_refused() -> None:
             BeamSearch(env, key=lambda obs, infos, states: [0]).plan(budget=10)
 
 
+@pytest.mark.full
 def test_a_width_that_doubles_very_often() -> None:
     with plangym_like.make("Pendulum-v1") as env:
         env.reset(seed=0)

@@ -88,8 +88,10 @@ def test_a_search_ends_when_its_distribution_is_a_point(planner_class: type[Plan
 @pytest.mark.parametrize(
     ("planner_class", "options", "at_least"),
     [
-        (CEM, {"horizon": 30, "batch": 64}, -400),
-        (ICEM, {"horizon": 25, "batch": 64, "std": 1.0, "dt": 2}, -320),
+        pytest.param(CEM, {"horizon": 30, "batch": 64}, -400, marks=pytest.mark.full),
+        pytest.param(
+            ICEM, {"horizon": 25, "batch": 64, "std": 1.0, "dt": 2}, -320, marks=pytest.mark.full
+        ),
         (MPPI, {"horizon": 30, "batch": 64}, -400),
     ],
 )

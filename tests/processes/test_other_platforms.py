@@ -215,10 +215,12 @@ def _run(script: str, folder: Path, *, hidden: bool, packages: Sequence[str] = (
     ("packages", "script"),
     [
         pytest.param([], CORE, id="core"),
-        pytest.param(["ale_py"], ATARI, id="atari"),
-        pytest.param(["mujoco", "gymnasium.envs.mujoco"], MUJOCO, id="mujoco"),
-        pytest.param(["Box2D", "pygame"], BOX2D, id="box2d"),
-        pytest.param(["torch", "tensordict"], BATCHERS, id="batchers"),
+        pytest.param(["ale_py"], ATARI, id="atari", marks=pytest.mark.full),
+        pytest.param(
+            ["mujoco", "gymnasium.envs.mujoco"], MUJOCO, id="mujoco", marks=pytest.mark.full
+        ),
+        pytest.param(["Box2D", "pygame"], BOX2D, id="box2d", marks=pytest.mark.full),
+        pytest.param(["torch", "tensordict"], BATCHERS, id="batchers", marks=pytest.mark.full),
     ],
 )
 def test_one_process_gives_the_same_results_elsewhere(
@@ -236,6 +238,7 @@ def test_workers_are_refused_with_one_clear_error(tmp_path: Path) -> None:
     assert len(_run(ERRORS, tmp_path / "elsewhere", hidden=True)) == 11
 
 
+@pytest.mark.full
 def test_batchers_with_workers_are_refused_with_the_same_error(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     setup = IN_ONE_PROCESS.replace("FAMILIES", BATCHERS)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hosted import HostedObject, Stubborn, TwoArguments, run_script
+from hosted import HostedObject, run_script
 
 from plangym_like.errors import (
     PlangymError,
@@ -41,20 +41,6 @@ def raised_in(process: ExternalProcess, make_error: Any) -> BaseException:
     return error
 
 
-def test_two_arguments(process: ExternalProcess) -> None:
-    error = raised_in(process, lambda: TwoArguments(4, "lost"))
-    assert type(error) is TwoArguments
-    assert str(error) == "4: lost"
-    assert error.code == 4
-
-
-def test_attributes_that_do_not_pickle_stay_behind(process: ExternalProcess) -> None:
-    error = raised_in(process, lambda: Stubborn("held"))
-    assert type(error) is Stubborn
-    assert (error.args, error.number) == (("held",), 7)
-    assert not hasattr(error, "generator")
-
-
 def test_arguments_that_do_not_pickle_come_as_text(process: ExternalProcess) -> None:
     error = raised_in(process, lambda: ValueError("held by", threading.Lock()))
     assert type(error) is ValueError
@@ -74,23 +60,6 @@ def test_a_class_that_does_not_pickle_is_named(process: ExternalProcess) -> None
     error = raised_in(process, make)
     assert type(error) is RemoteError
     assert "Unportable: in vain" in str(error)
-
-
-def test_an_exception_that_cannot_even_be_shown(process: ExternalProcess) -> None:
-    def make() -> Exception:
-        lock = threading.Lock()
-
-        class Mute(Exception):
-            held = lock
-
-            def __str__(self) -> str:
-                raise RuntimeError("no")
-
-        return Mute()
-
-    error = raised_in(process, make)
-    assert type(error) is RemoteError
-    assert "Mute" in str(error)
 
 
 def test_groups_notes_and_causes(process: ExternalProcess) -> None:

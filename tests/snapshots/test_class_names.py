@@ -8,6 +8,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.envs.classic_control import CartPoleEnv
+from usual import first_of
 
 import plangym_like
 from plangym_like.errors import SnapshotError
@@ -108,7 +109,7 @@ def local_classes() -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("name", local_classes())
+@pytest.mark.parametrize("name", first_of(local_classes(), 2))
 def test_classes_of_a_function_work_in_workers(name: str) -> None:
     what, options = local_classes()[name]
     with (

@@ -20,12 +20,13 @@ from interrupting import AlarmError, Moment
 from playing import closing_all
 from small_envs import Fuse, Nested, Teller
 from test_make_vec import same
+from usual import first_of
 
 from plangym_like.errors import ActionError, ClosedError, InputError
 from plangym_like.vector import make_vec as module
 from plangym_like.vector.process_lanes import ProcessLanes
 
-WORKERS = pytest.mark.parametrize("n_workers", [None, 1, 2, 3])
+WORKERS = pytest.mark.parametrize("n_workers", first_of([2, None, 1, 3], 2))
 MODES = pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
 SEED = 7
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gymnasium
@@ -27,9 +26,11 @@ EXECUTORS: dict[str, dict[str, Any]] = {
     "isolated": {"n_workers": 2, "isolate": True},
     "ray": BACKENDS["ray"],
 }
-# In the usual run, rows are stepped in this process, and by workers of these two kinds in turn.
-# `pytest -m full` steps all rows with every executor.
-FEW_ROWS = {"serial": 1000, "2 workers": 800, "isolated": 800}
+# In the usual run, a few rows are stepped and more of them audited than usual: in this process, and
+# some by workers of these two kinds in turn. `pytest -m full` steps all rows with every executor,
+# and audits the usual sample.
+FEW_ROWS = 100
+AUDIT_EVERY = 6
 IN_TURN = ("2 workers", "isolated")
 # Environments with which nothing is wrong.
 RIGHT = ("Walk", "OwnRandom", "OwnLegacyRandom", "Orders", "Namespace", "SavesItself", "Lock")
@@ -56,8 +57,7 @@ def _on_executors(*kinds: Any, by_workers: int | None = None) -> list[Any]:
         name = kind if isinstance(kind, str) else kind.__name__
         usual = ["serial", IN_TURN[number % 2]]
         for executor in usual if by_workers is None or number < by_workers else usual[:1]:
-            rows = FEW_ROWS[executor]
-            params.append(pytest.param(kind, executor, rows, id=f"{name}-{executor}"))
+            params.append(pytest.param(kind, executor, FEW_ROWS, id=f"{name}-{executor}"))
         for executor in EXECUTORS:
             which = f"{name}-{executor}-full"
             params.append(pytest.param(kind, executor, ROWS, id=which, marks=pytest.mark.full))
@@ -70,8 +70,10 @@ def _cluster(request: pytest.FixtureRequest) -> None:
         request.getfixturevalue("cluster")
 
 
-def _make(name: Any, **kwargs: Any) -> Any:
-    return sending(plangym_like.make(name, **kwargs))
+def _maker(name: Any, rows: int, **kwargs: Any) -> Callable[[], Any]:
+    """Return what makes the environment; where few rows are stepped, audits are frequent."""
+    options = {"audit_every": AUDIT_EVERY, **kwargs} if rows < ROWS else kwargs
+    return lambda: sending(plangym_like.make(name, **options))
 
 
 @pytest.mark.parametrize(("kind", "executor", "rows"), _on_executors(*ENVS))
@@ -80,7 +82,7 @@ def test_no_environment_is_silently_wrong(
 ) -> None:
     if executor == "isolated" and kind.__name__ in SAME_IN_WORKERS:
         pytest.skip("all isolated workers may give the same results (docs/audit.md)")
-    verdict = judge(kind, partial(_make, kind, **EXECUTORS[executor]), rows)
+    verdict = judge(kind, _maker(kind, rows, **EXECUTORS[executor]), rows)
     if kind.__name__ in RIGHT:
         assert verdict.outcome == "right", verdict.reason
     assert verdict.outcome != "silent", verdict.reason
@@ -90,7 +92,7 @@ def test_no_environment_is_silently_wrong(
 def test_replayed_environments_that_hand_out_what_they_use_are_right(
     kind: Callable[[], Walk], executor: str, rows: int
 ) -> None:
-    verdict = judge(kind, partial(_make, kind, snapshot="replay", **EXECUTORS[executor]), rows)
+    verdict = judge(kind, _maker(kind, rows, snapshot="replay", **EXECUTORS[executor]), rows)
     assert verdict.outcome == "right", verdict.reason
 
 
@@ -100,8 +102,18 @@ def _without_time_limit(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]
     return env
 
 
-@pytest.mark.parametrize(("name", "executor", "rows"), _on_executors(*FAMILIES, by_workers=2))
-@pytest.mark.parametrize("wrapper", WRAPPERS, ids=lambda wrapper: wrapper.__name__)
+def _wrappers() -> Iterator[Any]:
+    """Yield each wrapper with all families; in the usual run, with two of them in turn."""
+    names = list(FAMILIES)
+    for at, wrapper in enumerate(WRAPPERS):
+        chosen = names[at % 3 :: 3]
+        for param in _on_executors(*names, by_workers=2):
+            marks = param.marks if param.values[0] in chosen else [pytest.mark.full]
+            which = f"{wrapper.__name__}-{param.id}"
+            yield pytest.param(wrapper, *param.values, id=which, marks=marks)
+
+
+@pytest.mark.parametrize(("wrapper", "name", "executor", "rows"), list(_wrappers()))
 def test_no_wrapper_is_silently_wrong(
     wrapper: Callable[[Any], Any], name: str, executor: str, rows: int
 ) -> None:
@@ -113,5 +125,5 @@ def test_no_wrapper_is_silently_wrong(
         return wrapper(_without_time_limit(made))
 
     options = {**options, **EXECUTORS[executor], "wrappers": [wrapper]}
-    verdict = judge(build, partial(_make, name, **options), rows)
+    verdict = judge(build, _maker(name, rows, **options), rows)
     assert verdict.outcome != "silent", verdict.reason

@@ -26,6 +26,7 @@ from episode_envs import (
 )
 from gymnasium.wrappers import TimeLimit
 from small_envs import Nested
+from usual import first_of
 
 from plangym_like.batchers.episodes import Agent, DictTensor, EpisodeBatcher, GymEnv, Trajectories
 from plangym_like.batchers.randomness import seed_groups
@@ -158,7 +159,7 @@ def test_execute_again(shared: EpisodeBatcher) -> None:
     assert trajectories.env_info["end"].tolist() == ends.tolist()
 
 
-@pytest.mark.parametrize("n_threads", [1, 2])
+@pytest.mark.parametrize("n_threads", first_of([2, 1]))
 def test_get_need_not_wait(n_threads: int, tmp_path: Path) -> None:
     go = tmp_path / "go"
     with make(n_threads, create_env=waiting_env, path=str(go)) as batcher:

@@ -59,6 +59,7 @@ def test_episodes_are_those_of_processes_until_an_actor_dies(cluster: Any) -> No
             batcher.get()
 
 
+@pytest.mark.full
 def test_chunks_and_close_in_the_middle(cluster: Any) -> None:
     long = DictTensor({"end": torch.full((4,), 1_000_000)})
     found = []

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from counting import Count, Follower, Recurrent
+from usual import first_of
 
 from plangym_like.batchers.rollout import BaseActorModule, Fragment, evaluate, multi, same, single
 from plangym_like.errors import ClosedError, InputError
@@ -38,9 +39,11 @@ def _multi_here(factory: Any, actor: Any, **options: Any) -> Any:
     return multi.rollout(factory, actor, T, 2, LANES, 4, 2, workers=0, ordered=True, **options)
 
 
-EVERYWHERE = pytest.mark.parametrize("make", [_same, _single, _single_here, _multi, _multi_here])
-HERE = pytest.mark.parametrize("make", [_same, _single_here, _multi_here])
-IN_WORKERS = pytest.mark.parametrize("make", [_single, _multi])
+# All of them use one collector.
+COLLECTORS = [_same, _multi, _single, _single_here, _multi_here]
+EVERYWHERE = pytest.mark.parametrize("make", first_of(COLLECTORS, 2))
+HERE = pytest.mark.parametrize("make", first_of([_same, _single_here, _multi_here]))
+IN_WORKERS = pytest.mark.parametrize("make", first_of([_multi, _single]))
 
 
 # Exceptions that mean something to a loop or to a program

@@ -14,6 +14,7 @@ import psutil
 import pytest
 import torch
 from counting import Count, Follower
+from usual import first_of
 
 from plangym_like.batchers import Workers
 from plangym_like.batchers.rollout import BaseActorModule, multi, same, single
@@ -59,7 +60,7 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("mode", ["single", "multi"])
+@pytest.mark.parametrize("mode", first_of(["multi", "single"]))
 @pytest.mark.parametrize("what", list(ENDS))
 def test_what_goes_wrong_in_a_worker_comes_out(mode: str, what: str, tmp_path: Path) -> None:
     flag = tmp_path / "armed"

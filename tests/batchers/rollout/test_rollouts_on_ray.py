@@ -86,6 +86,7 @@ class Trap(Count):
         return super().step(action)
 
 
+@pytest.mark.full
 def test_what_goes_wrong_in_an_actor_comes_out(cluster: Any, tmp_path: Path) -> None:
     flag = tmp_path / "armed"
     with multi.rollout(lambda: Trap(str(flag)), Follower(), 5, 1, 2, 4, 1, workers=ON_RAY) as it:

@@ -115,6 +115,7 @@ def test_buffers_arrive_as_they_were_when_published(workers: WorkerGroup) -> Non
     assert (pool[5]["rows"] == 6).all()
 
 
+@pytest.mark.full
 def test_a_resident_that_cannot_be_made(cluster: Any) -> None:
     def make(context: GroupContext) -> Any:
         raise LookupError(f"no game for {context.group}")
@@ -126,6 +127,7 @@ def test_a_resident_that_cannot_be_made(cluster: Any) -> None:
         assert_gone(workers.pids)
 
 
+@pytest.mark.full
 def test_who_works_is_heard_of_and_who_hangs_is_found_out(cluster: Any) -> None:
     with workers_of(1, 1, timeout=6.0) as workers:
         pid = workers.run(0, "where")[1]

@@ -226,6 +226,7 @@ def test_a_worker_that_dies_or_hangs(
     assert not any(map(psutil.pid_exists, pids))
 
 
+@pytest.mark.full
 def test_slow_is_not_hung() -> None:
     with WorkerGroup(Hosted, 1, Workers(1, timeout=3.0)) as workers:
         assert workers.run(0, "work", 7.0) == "done"

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from comparing import assert_same
 from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation, RecordEpisodeStatistics
+from usual import first_of
 
 import plangym_like
 from plangym_like import make_vec
@@ -36,15 +37,18 @@ def test_the_source_code_of_this_version_is_known() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {},
-        {"grayscale_obs": False},
-        {"terminal_on_life_loss": True},
-        {"scale_obs": True, "grayscale_newaxis": True},
-        {"frame_skip": 3, "screen_size": (60, 40)},
-        {"frame_skip": 1, "frameskip": 4, "noop_max": 0},
-        {"frame_skip": 2},
-    ],
+    first_of(
+        [
+            {"terminal_on_life_loss": True},
+            {"frame_skip": 3, "screen_size": (60, 40)},
+            {"scale_obs": True, "grayscale_newaxis": True},
+            {},
+            {"grayscale_obs": False},
+            {"frame_skip": 1, "frameskip": 4, "noop_max": 0},
+            {"frame_skip": 2},
+        ],
+        3,
+    ),
     ids=str,
 )
 def test_steps_are_those_of_gymnasium(options: dict[str, Any]) -> None:
@@ -158,7 +162,7 @@ def test_a_plan_env_does_not_draw_them_either() -> None:
     plain.close()
 
 
-@pytest.mark.parametrize("n_workers", [None, 2])
+@pytest.mark.parametrize("n_workers", first_of([2, None]))
 def test_make_vec_is_sync_vector_env(n_workers: int | None) -> None:
     def factory() -> gymnasium.Env[Any, Any]:
         return RecordEpisodeStatistics(FrameStackObservation(game(terminal_on_life_loss=True), 4))
@@ -167,7 +171,7 @@ def test_make_vec_is_sync_vector_env(n_workers: int | None) -> None:
     sync = gymnasium.vector.SyncVectorEnv([factory] * 3)
     assert_same(vec.reset(seed=5)[0], sync.reset(seed=5)[0])
     sync.action_space.seed(5)
-    for step in range(200):
+    for step in range(100):
         actions = sync.action_space.sample()
         for mine, theirs in zip(vec.step(actions)[:4], sync.step(actions)[:4], strict=True):
             np.testing.assert_array_equal(mine, theirs, f"step {step}")
