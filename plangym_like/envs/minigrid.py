@@ -413,7 +413,7 @@ def _objects(base: Any) -> list[Any]:
         owned = _held(base) if thing is base else vars(thing)
         values = [owned[name] for name in sorted(owned)]
         for value in values:
-            kind = type(value)
+            kind: Any = type(value)
             if kind is list or kind is tuple:
                 values += value
             elif kind not in _ATOMS and _is_own(kind) and id(value) not in seen:
@@ -459,7 +459,7 @@ def _changing(kind: Any) -> tuple[str, ...]:
 
 @functools.cache
 def _is_own(kind: Any) -> bool:
-    return kind.__module__.startswith("minigrid.")
+    return str(kind.__module__).startswith("minigrid.")
 
 
 def _class(name: str) -> type:
