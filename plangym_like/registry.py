@@ -39,6 +39,8 @@ class Family:
         The prefix, or prefixes, of the entry points of the family's registered ids.
     package : str
         The package that registers the ids when it is imported; empty if no import is needed.
+    own : str or tuple of str
+        The prefix, or prefixes, of ids that only this package registers.
     names : str
         A regular expression for ids that are not registered.
     ids : str
@@ -50,6 +52,7 @@ class Family:
     place: str
     entry_point: str | tuple[str, ...] = ""
     package: str = ""
+    own: str | tuple[str, ...] = ()
     names: str = ""
     ids: str = ""
     extra: str = ""
@@ -71,7 +74,9 @@ FAMILIES = (
         ids="dm_control:all_ids",
         extra="dm-control",
     ),
-    Family(place="atari:AtariEnv", entry_point="ale_py.", package="ale_py", extra="atari"),
+    Family(
+        place="atari:AtariEnv", entry_point="ale_py.", package="ale_py", own="ALE/", extra="atari"
+    ),
     Family(place="classic.env:ClassicControlEnv", entry_point="gymnasium.envs.classic_control."),
     Family(place="box2d:Box2DEnv", entry_point="gymnasium.envs.box2d.", extra="box2d"),
     Family(place="mujoco.env:MujocoEnv", entry_point="gymnasium.envs.mujoco.", extra="mujoco"),
@@ -81,6 +86,13 @@ FAMILIES = (
         extra="jax",
     ),
     Family(place="toy_text:ToyTextEnv", entry_point="gymnasium.envs.toy_text."),
+    Family(
+        place="minigrid:MiniGridEnv",
+        entry_point="minigrid.envs",
+        package="minigrid",
+        own=("MiniGrid-", "BabyAI-"),
+        extra="minigrid",
+    ),
 )
 # Extra -> the first version of Python that its packages have no wheels for; see setup.cfg.
 _FIRST_WITHOUT_WHEELS = {"dm-control": (3, 13)}
@@ -158,7 +170,8 @@ def find_spec(name: str) -> EnvSpec:
         except ImportError as error:
             error.add_note(f"raised while make imported the module of {module}:{name}")
             raise
-    for family in FAMILIES:
+    owners = [family for family in FAMILIES if name.startswith(family.own)]
+    for family in owners or FAMILIES:
         if family.package and name not in gymnasium.registry:
             _import_package(family, name)
     try:
@@ -229,7 +242,7 @@ def _import_package(family: Family, name: str) -> None:
     try:
         gymnasium.register_envs(importlib.import_module(family.package))
     except ImportError as error:
-        if name.startswith("ALE/"):
+        if name.startswith(family.own):
             if broken_import(error):
                 raise
             raise _missing_extra(f"{name} needs {family.package}", family.extra) from error

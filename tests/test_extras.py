@@ -14,6 +14,7 @@ USES = {
     "dm_control": "pl.make('dm_control/walker-walk-v0')",
     "jax": "pl.make('pgx/connect_four')",
     "matplotlib": "from plangym_like.cli.images import require_images; require_images()",
+    "minigrid": "pl.make('MiniGrid-Empty-5x5-v0')",
     "mujoco": "pl.make('Hopper-v5')",
     "ray": "pl.make('CartPole-v1', ray=True)",
     "stable_baselines3": "pl.make_vec('CartPole-v1', 2).as_sb3()",

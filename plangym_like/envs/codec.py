@@ -25,6 +25,7 @@ from plangym_like.states.rows import Row, padded
 
 # Bytes reserved for growing data, besides twice the size that they have at first.
 _SLACK = 1024
+_LENGTH = struct.Struct("<Q")
 # The dtypes that a number may have, and their letters in the module `struct`.
 _LETTERS = {np.dtype(letter).str: letter for letter in "?bBhHiIqQefd"}
 
@@ -137,7 +138,7 @@ class AttributeCodec(Codec):
     A payload holds the attributes that have a dtype, one after the other; then, if there are
     others, the length of their values as plain data, and these data. A number with the dtype
     ``int64``, ``float64`` or ``bool`` is restored as one of Python, any other as one of NumPy.
-    Subclasses may replace `values` and `put`.
+    Subclasses may replace `values` and `put`, and `encoded` and `decoded`.
 
     Parameters
     ----------
@@ -182,7 +183,7 @@ class AttributeCodec(Codec):
         self._plain_at = self.nbytes = padded(self._packing.size)
         if self._plain_names:
             values = self.values()
-            needed = 8 + len(self._encoded(values))
+            needed = 8 + len(self.encoded(values))
             self.nbytes += padded(capacity or 2 * needed + _SLACK)
             place = self.place(" or ".join(self._plain_names))
             if note := note_on_sets(values[len(self._sized) :], place):
@@ -237,7 +238,9 @@ class AttributeCodec(Codec):
             found = {name: fields[name] for name in self.layout.names or ()}
         if not self._plain_names:
             return found
-        rows = [dict(zip(self._plain_names, self._decoded(each), strict=True)) for each in payloads]
+        rows = [
+            dict(zip(self._plain_names, self._plain_values(each), strict=True)) for each in payloads
+        ]
         return {**found, **columns_of(rows)}
 
     def reseed(self, seed: int) -> None:
@@ -259,9 +262,10 @@ class AttributeCodec(Codec):
                 f"{self.place(self.attributes[0].name)} and the attributes after it cannot be "
                 f"saved: {told} are not numbers of the dtypes that are given for them: {error}"
             ) from error
-        payload[self._packing.size : self._plain_at] = 0
+        if self._packing.size < self._plain_at:
+            payload[self._packing.size : self._plain_at] = 0
         if self._plain_names:
-            self._put_plain(payload[self._plain_at : self.nbytes], self._encoded(values))
+            self._put_plain(payload, self.encoded(values))
 
     def write(self, payload: Row) -> None:
         fields = self._packing.unpack_from(payload.data)
@@ -270,7 +274,7 @@ class AttributeCodec(Codec):
             for field, decode in zip(fields, self._decoders, strict=True)
         ]
         if self._plain_names:
-            values += self._decoded(payload)
+            values += self._plain_values(payload)
         self.put(values)
 
     def _bytes_of(self, value: Any, name: str, dtype: Any, shape: tuple[int, ...]) -> bytes:
@@ -282,35 +286,43 @@ class AttributeCodec(Codec):
 
     # Attributes without a dtype
 
-    def _encoded(self, values: Sequence[Any]) -> bytes:
+    def encoded(self, values: Sequence[Any]) -> bytes:
+        """Return the last of `values`, those of attributes without a dtype, as bytes."""
         try:
             return plain_data.encode(tuple(values[len(self._sized) :]))
         except SnapshotError as error:
             place = self.place(" or ".join(self._plain_names))
             raise SnapshotError(f"{place} cannot be saved: {error}") from error
 
-    def _put_plain(self, room: Row, data: bytes) -> None:
-        end = 8 + len(data)
-        if end > len(room):
-            raise StateCapacityError(
-                f"a state of {end} bytes is larger than the {len(room)} reserved; make the "
-                f"environment with state_capacity={padded(2 * end)}"
-            )
-        room[:8].view(np.uint64)[0] = len(data)
-        room[8:end] = np.frombuffer(data, np.uint8)
-        room[end:] = 0
-
-    def _decoded(self, payload: Row) -> list[Any]:
-        room = payload[self._plain_at : self.nbytes]
-        used = int(room[:8].view(np.uint64)[0])
-        if used > len(room) - 8:
-            raise StateFormatError("a state row is damaged: its length is wrong")
-        values = plain_data.decode(room[8 : 8 + used].tobytes())
+    def decoded(self, data: bytes) -> Sequence[Any]:
+        """Return the values whose bytes are `data`, a result of `encoded`."""
+        values: Sequence[Any] = plain_data.decode(data)
         if type(values) is not tuple or len(values) != len(self._plain_names):
             raise StateFormatError("a state row is damaged: it has other attributes")
+        return values
+
+    def _put_plain(self, payload: Row, data: bytes) -> None:
+        begin, end = self._plain_at + _LENGTH.size, self._plain_at + _LENGTH.size + len(data)
+        if end > self.nbytes:
+            end -= self._plain_at
+            raise StateCapacityError(
+                f"a state of {end} bytes is larger than the {self.nbytes - self._plain_at} "
+                f"reserved; make the environment with state_capacity={padded(2 * end)}"
+            )
+        memory = payload.data
+        _LENGTH.pack_into(memory, self._plain_at, len(data))
+        memory[begin:end] = data
+        payload[end : self.nbytes] = 0
+
+    def _plain_values(self, payload: Row) -> Sequence[Any]:
+        memory, begin = payload.data, self._plain_at + _LENGTH.size
+        (used,) = _LENGTH.unpack_from(memory, self._plain_at)
+        if used > self.nbytes - begin:
+            raise StateFormatError("a state row is damaged: its length is wrong")
+        values = self.decoded(bytes(memory[begin : begin + used]))
         if self.scatters:
             scatter_sets(values)
-        return list(values)
+        return values
 
 
 def _packing_of(

@@ -250,7 +250,7 @@ def test_info(capsys: pytest.CaptureFixture[str]) -> None:
         assert facts["state_nbytes"] == env.state_nbytes
         assert facts["observation_space"] == str(env.observation_space)
     assert facts["snapshot"] == "native" and facts["exactness"] == "exact"
-    assert main(["info", "minigrid:MiniGrid-Empty-5x5-v0"]) == 0
+    assert main(["info", "gymnasium.envs.classic_control:PendulumEnv"]) == 0
     shown = capsys.readouterr().out
     assert re.search(r"^saved by +pickle \(.+\)$", shown, re.MULTILINE)
     assert re.search(r"^bytes of a state +[\d,]+$", shown, re.MULTILINE)

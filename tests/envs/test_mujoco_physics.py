@@ -19,7 +19,7 @@ import mujoco
 import plangym_like
 from plangym_like.envs.mujoco import physics
 from plangym_like.envs.mujoco.physics import PARTS, PhysicsCodec, derived, remembered
-from plangym_like.errors import InputError
+from plangym_like.errors import InputError, SnapshotError
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is out of date")
 
@@ -198,3 +198,18 @@ def test_flexible_bodies_go_on_as_in_gymnasium(cloth: str, option: str, tmp_path
     if option == IPC:
         assert alone.unwrapped.data.flexvert_lambda.any()
     alone.close()
+
+
+@pytest.mark.skipif(
+    not hasattr(mujoco.mjtEnableBit, "mjENBL_SLEEP"), reason="this MuJoCo has no sleep"
+)
+def test_models_whose_bodies_may_sleep_are_replayed(tmp_path: Path) -> None:
+    text = (ASSETS / "hopper.xml").read_text()
+    path = tmp_path / "hopper.xml"
+    path.write_text(
+        text.replace("<worldbody>", '<option><flag sleep="enable"/></option><worldbody>')
+    )
+    with pytest.raises(SnapshotError, match="may fall asleep .*snapshot='replay'"):
+        plangym_like.make("Hopper-v5", xml_file=str(path))
+    with plangym_like.make("Hopper-v5", xml_file=str(path), snapshot="replay") as env:
+        assert env.exactness == "exact"

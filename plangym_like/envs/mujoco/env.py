@@ -5,7 +5,7 @@ Payload of a row::
     ...         MuJoCo's integration state, float64
     ...         the arrays that the robot's ``step`` reads before it simulates (Ant's torso
                 position, ...); with ``render_mode="rgb_array"``, the data that images are rendered
-                from; if bodies may sleep or are flexible, all arrays of ``MjData``
+                from; if bodies are flexible, all arrays of ``MjData``
     40 bytes    the random generator
     ...         the wrappers' state
 
@@ -145,7 +145,7 @@ class MujocoSimulator(GymnasiumSimulator):
 
     `make_state` takes ``qpos``, ``qvel`` and the other parts of MuJoCo's integration state
     (``act``, ``time``, ``qacc_warmstart``, ``qfrc_applied``, ``xfrc_applied``, ``eq_active``, ...),
-    ``tree_asleep`` if bodies may sleep, and ``elapsed_steps`` if there is a time limit.
+    and ``elapsed_steps`` if there is a time limit.
     """
 
     family = "MUJO"

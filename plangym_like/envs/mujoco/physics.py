@@ -6,21 +6,19 @@ warm start of the solver, controls, applied forces, mocap poses, ...). All other
 the positions from before the last integration. So a derived array is saved too if it is read before
 the next step computes it again. See `remembered` for arrays that a step may not compute again.
 
-See "The State" in the chapter "Computation" of MuJoCo's documentation, and "Sleeping islands" in
-the chapter "Simulation".
+See "The State" in the chapter "Computation" of MuJoCo's documentation.
 """
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.errors import InputError
+from plangym_like.errors import InputError, SnapshotError
 from plangym_like.states.rows import Row, padded
 
 INTEGRATION = int(mujoco.mjtState.mjSTATE_INTEGRATION)
@@ -49,7 +47,7 @@ C_colind C_rowadr C_rownnz D_diag M_colind M_rowadr M_rownnz mapD2M mapM2C mapM2
 # The arrays of MjData's buffer that every step computes from the integration state, or that only
 # the model determines, in all versions of MuJoCo since 3.2.
 RECOMPUTED = frozenset((_RECOMPUTED + _PLACES).split())
-# Sleep counters, which stay the same unless trees may sleep.
+# Sleep counters, which stay the same because no tree may sleep.
 ASLEEP = frozenset(("tree_asleep",))
 # State of flexible bodies that MuJoCo keeps from step to step.
 _FLEXIBLE = "flex_hessian_valid flexedge_hessian flexvert_conage flexvert_hessian flexvert_lambda"
@@ -65,8 +63,6 @@ PARTS = {
     )
     if flag & INTEGRATION and not flag & (flag - 1)
 }
-# The value of ``tree_asleep`` for a tree that has just moved.
-_AWAKE = -(1 + mujoco.mjMINAWAKE) if hasattr(mujoco, "mjMINAWAKE") else -11
 # The arrays that the scene is rendered from.
 _DRAWN = (
     *("xpos", "xquat", "xmat", "xipos", "ximat", "xanchor", "xaxis", "subtree_com"),
@@ -102,9 +98,19 @@ class PhysicsCodec:
         Each carried array as bytes, and its position in a payload.
     places : dict of str to (slice, shape)
         For each array of numbers, its position in a payload, in units of 8 bytes, and its shape.
+
+    Raises
+    ------
+    SnapshotError
+        Bodies of the model may sleep.
     """
 
     def __init__(self, model: Any, data: Any, carried: Mapping[str, NDArray[Any]]) -> None:
+        if may_sleep(model):
+            raise SnapshotError(
+                'bodies of this model may fall asleep (<flag sleep="enable"/>), and MuJoCo does '
+                "not restore which of them sleep; disable this flag, or use snapshot='replay'"
+            )
         self._model, self._data = model, data
         self._size = int(mujoco.mj_stateSize(model, INTEGRATION))
         self.state_nbytes = 8 * self._size
@@ -118,13 +124,7 @@ class PhysicsCodec:
         # The padding after arrays whose size is not a multiple of 8 bytes.
         ends = (place.stop for _, place in self.slices)
         self._gaps = [slice(end, padded(end)) for end in ends if end % 8]
-        self._asleep, self._update_sleep = None, None
         self.lost = "plugins have internal state (plugin_data)" if model.nplugin else ""
-        if may_sleep(model):
-            index = self.carried.index("tree_asleep")
-            self._asleep, self._update_sleep = self.slices[index][1], _sleep_updater()
-            if self._update_sleep is None:
-                self.lost = "this build of MuJoCo cannot restore how many trees sleep (ntree_awake)"
 
     def read(self, payload: Row) -> None:
         """Copy the simulation's state into `payload`, ``(nbytes,)`` or longer."""
@@ -144,22 +144,15 @@ class PhysicsCodec:
         mujoco.mj_setState(self._model, self._data, state, INTEGRATION)
         for view, place in self.slices:
             view[:] = payload[place]
-        if self._update_sleep is not None:
-            self._update_sleep(self._model._address, self._data._address)
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
-        """Return the non-empty parts of the integration state by name, each ``(N, ...)``.
-
-        If trees may sleep, ``tree_asleep`` ``(N, ntree) int32`` is included.
-        """
+        """Return the non-empty parts of the integration state by name, each ``(N, ...)``."""
         numbers = payloads[:, : self.state_nbytes].view(np.float64)
         found = {}
         for name in self._names:
             place, shape = self.places[name]
             if place.stop > place.start:
                 found[name] = numbers[:, place].reshape(len(payloads), *shape)
-        if self._asleep is not None:
-            found["tree_asleep"] = payloads[:, self._asleep].view(np.int32)
         return found
 
     def build_state(self, payload: Row, physics: Mapping[str, Any]) -> None:
@@ -185,7 +178,6 @@ class PhysicsCodec:
         }
         if all((value == known[name][0]).all() for name, value in values.items()):
             return
-        asleep = values.pop("tree_asleep", None)
         numbers = payload[: self.state_nbytes].view(np.float64)
         for name, value in values.items():
             numbers[self.places[name][0]] = value.ravel()
@@ -194,27 +186,12 @@ class PhysicsCodec:
         self.read(current)
         try:
             self.write(payload)
-            self._derive(asleep)
+            mujoco.mj_forward(self._model, self._data)
             self.read(payload)
         finally:
             self.write(current)
         # Some versions of MuJoCo change the warm start when they derive arrays.
         numbers[:] = kept
-
-    def _derive(self, asleep: NDArray[np.int32] | None) -> None:
-        """Compute all derived arrays; `asleep` are the sleep counters, if they are given.
-
-        Without them, MuJoCo wakes the sleeping trees that have moved or are pushed.
-        """
-        model, data = self._model, self._data
-        if asleep is None or self._update_sleep is None:
-            mujoco.mj_forward(model, data)
-            return
-        for counters, derives in ((_AWAKE, True), (asleep, False)):
-            data.tree_asleep[:] = counters
-            self._update_sleep(model._address, data._address)
-            if derives:
-                mujoco.mj_forward(model, data)
 
     def _checked(self, name: str, given: Any, shape: tuple[int, ...]) -> NDArray[Any]:
         """Return the value `given` for the field `name` as an array of `shape`."""
@@ -222,8 +199,6 @@ class PhysicsCodec:
             value = np.asarray(given, np.float64)
         except (TypeError, ValueError) as error:
             raise InputError(f"{name} must have the shape {shape}, got {given!r}") from error
-        if name == "tree_asleep":
-            return _checked_counters(value, shape, given)
         if name in _ANY_SIZE and value.shape == shape:
             return value
         if name == "eq_active" and not np.isin(value, (0, 1)).all():
@@ -237,52 +212,20 @@ class PhysicsCodec:
         return value
 
 
-def _checked_counters(
-    value: NDArray[np.float64], shape: tuple[int, ...], given: Any
-) -> NDArray[np.int32]:
-    """Return the sleep counters `value`; raise `InputError` if MuJoCo could not have set them."""
-    fits = value.shape == shape and np.isin(value, np.arange(_AWAKE, len(value))).all()
-    asleep = np.flatnonzero(value >= 0) if fits else None
-    if asleep is None or (np.sort(value[asleep]) != asleep).any():
-        raise InputError(
-            f"tree_asleep must be {shape[0]} whole numbers: {_AWAKE} to -1 for trees that are "
-            "awake; for a tree that sleeps, the index of the next tree in its cycle of sleeping "
-            f"trees; got {given!r}"
-        )
-    return value.astype(np.int32)
-
-
 def may_sleep(model: Any) -> bool:
     """Return whether bodies of `model` may fall asleep (``<flag sleep="enable"/>``)."""
     flag = getattr(mujoco.mjtEnableBit, "mjENBL_SLEEP", None)
     return flag is not None and bool(model.opt.enableflags & int(flag))
 
 
-def _sleep_updater() -> Callable[[int, int], None] | None:
-    """Return ``mj_updateSleep``, which takes the addresses of a model and its data.
-
-    It counts the trees and bodies that are awake according to ``tree_asleep``. MuJoCo's library
-    exports it, but its Python module does not. Return ``None`` if it is not found.
-    """
-    try:
-        # Looking a symbol up in an extension module finds it in the libraries that this links to.
-        update = ctypes.PyDLL(mujoco._functions.__file__).mj_updateSleep
-    except (AttributeError, OSError):
-        return None
-    update.argtypes, update.restype = (ctypes.c_void_p, ctypes.c_void_p), None
-    found: Callable[[int, int], None] = update
-    return found
-
-
 def remembered(model: Any, data: Any) -> dict[str, NDArray[Any]]:
     """Return the arrays that the next step may read from `data` before it computes them.
 
-    They are not in the integration state. If bodies of `model` may sleep, these are all arrays,
-    since a step computes nothing for bodies that sleep. Arrays that are new in a version of MuJoCo
-    are included.
+    They are not in the integration state. If `model` has flexible bodies, these are all arrays.
+    Arrays that are new in a version of MuJoCo are included.
     """
     found = derived(data)
-    if may_sleep(model) or model.nflex:
+    if model.nflex:
         return found
     return {name: found[name] for name in found if not (name in RECOMPUTED or name in ASLEEP)}
 

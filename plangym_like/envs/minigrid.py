@@ -1,0 +1,471 @@
+"""MiniGrid and BabyAI: grids of objects, in rows of one to a few thousand bytes.
+
+A row holds the episode as it was when it was first saved (the grid, its objects, rooms and
+instructions), and what has changed since: the agent, cells, doors, objects that were moved, and
+how far instructions are carried out. Steps replace such attributes and never change their values in
+place, so an attribute has changed if it is another object. The objects of recent episodes are kept,
+and a row of one of these episodes is restored by setting only what differs.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import struct
+import sys
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from itertools import compress
+from operator import is_not
+from typing import Any, ClassVar
+
+import numpy as np
+from minigrid.core.grid import Grid
+from minigrid.core.world_object import Ball, Box, Door, Key
+from minigrid.envs.babyai.core.verifier import ActionInstr, ObjDesc, SeqInstr
+from minigrid.minigrid_env import MiniGridEnv as MiniGridBase
+from numpy.typing import NDArray
+
+from plangym_like.envs.codec import Attribute, AttributeCodec
+from plangym_like.envs.family_env import FamilyEnv
+from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
+from plangym_like.errors import SnapshotError, StateFormatError
+from plangym_like.snapshots import plain_data
+from plangym_like.snapshots.base_settings import Settings
+from plangym_like.snapshots.chains import CONSTANT
+from plangym_like.snapshots.configuration import qualified_name
+from plangym_like.states.rows import Row
+
+# The number of episodes whose objects are kept, up to 100 kB each.
+_EPISODES = 64
+# The agent, in every row; the generator, which the simulator saves; and what only images need.
+_AGENT = ("step_count", "agent_dir", "agent_pos")
+_LEFT_OUT = frozenset(
+    [*CONSTANT, *_AGENT, "_np_random", "_np_random_seed", "window", "clock", "render_size"]
+)
+# The attributes that steps may replace, by class.
+_CHANGING: tuple[tuple[type, tuple[str, ...]], ...] = (
+    (MiniGridBase, ("carrying",)),
+    (Door, ("is_open", "is_locked")),
+    (Key, ("init_pos", "cur_pos")),
+    (Ball, ("init_pos", "cur_pos")),
+    (Box, ("init_pos", "cur_pos")),
+    (ObjDesc, ("obj_poss",)),
+    (ActionInstr, ("lastStepMatch", "preCarrying")),
+    (SeqInstr, ("a_done", "b_done")),
+)
+# Values of such attributes as codes of two bytes: one of these words, ...
+_WORDS: tuple[Any, ...] = (None, False, True, "success", "failure", "continue")
+# ... the number of an object, a list of positions, or a position of one of these kinds.
+_OBJECT, _LIST, _PLACE = range(len(_WORDS), len(_WORDS) + 3)
+_KINDS = ((int, int), (np.int64, np.int64), (int, np.int64), (np.int64, int))
+_NUMBERS = (int, np.int64)
+_ATOMS = frozenset((type(None), bool, int, float, str))
+_NOTHING = bytes(2)
+_SIZE = struct.Struct("<q")
+
+
+class MiniGridCodec(AttributeCodec):
+    """Saves a MiniGrid environment: the agent, the episode, and what has changed in it.
+
+    Parameters
+    ----------
+    base : minigrid.minigrid_env.MiniGridEnv
+        The environment, reset at least once.
+    capacity : int, optional
+        Bytes for the episode and its changes; by default, more than twice what they need now.
+    """
+
+    def __init__(self, base: Any, capacity: int | None) -> None:
+        self._episode: Episode | None = None
+        self._recent: OrderedDict[bytes, Episode] = OrderedDict()
+        numbers = (*_AGENT[:2], "agent_x", "agent_y", "agent_kinds")
+        own = [Attribute(name, np.int64) for name in numbers]
+        self._base = base
+        super().__init__(base, [*own, Attribute("episode"), Attribute("changes")], capacity)
+        self.columns = {}
+
+    def fingerprint_fields(self) -> Mapping[str, Any]:
+        return {
+            "class": qualified_name(type(self._base)),
+            "minigrid": importlib.metadata.version("minigrid"),
+            "generator": "behind the episode",
+        }
+
+    def held(self) -> Sequence[str]:
+        return [name for name in vars(self._base) if name not in CONSTANT]
+
+    def settings(self) -> Sequence[Settings]:
+        return (*super().settings(), _Objects(self))
+
+    def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
+        """Return ``step_count`` and ``agent_dir``, ``(N,)``, and ``agent_pos`` ``(N, 2)``."""
+        fields = self.fields(payloads)
+        places = np.stack([fields["agent_x"], fields["agent_y"]], axis=-1)
+        return {**{name: fields[name] for name in _AGENT[:2]}, "agent_pos": places}
+
+    def reseed(self, seed: int) -> None:
+        """Do nothing: ``np_random`` is the only generator."""
+
+    def values(self) -> Sequence[Any]:
+        base, episode = self._base, self._episode
+        changes = None if episode is None else episode.changes(base)
+        if episode is None or changes is None:
+            episode = self._keep(Episode.of(base))
+            changes = episode.changes(base)
+        place = _place(base.agent_pos)
+        if place is None or type(base.agent_dir) not in _NUMBERS:
+            raise SnapshotError(
+                f"the agent is at {base.agent_pos!r}, direction {base.agent_dir!r}: these are not "
+                "two numbers and a number"
+            )
+        kinds = 2 * place[0] + _NUMBERS.index(type(base.agent_dir))
+        return base.step_count, base.agent_dir, *place[1:3], kinds, episode.data, changes
+
+    def put(self, values: Sequence[Any]) -> None:
+        base, episode = self._base, self._episode
+        base.step_count, direction, x, y, kinds, data, changes = values
+        if episode is None or episode.data != data:
+            episode = self._recent.get(data)
+            episode = self._keep(Episode.decoded(base, data) if episode is None else episode)
+        try:
+            episode.restore(base, changes)
+            base.agent_dir = _NUMBERS[kinds % 2](direction)
+            base.agent_pos = _position(kinds // 2, x, y)
+        except (IndexError, KeyError, TypeError, struct.error) as error:
+            raise StateFormatError(f"a state row is damaged: {error!r}") from error
+
+    def begin(self) -> None:
+        """Note that an episode begins; without this, it would begin when it is first saved."""
+        self._keep(Episode.of(self._base))
+
+    def is_unchanged(self) -> bool:
+        """Return whether nothing has changed that rows do not hold."""
+        return self._episode is None or self._episode.is_unchanged(self._base)
+
+    def encoded(self, values: Sequence[Any]) -> bytes:
+        *_, episode, changes = values
+        return b"".join((_SIZE.pack(len(episode)), episode, changes))
+
+    def decoded(self, data: bytes) -> Sequence[Any]:
+        end = _SIZE.size + _SIZE.unpack_from(data)[0] if len(data) >= _SIZE.size else 0
+        return data[_SIZE.size : end], data[end:]
+
+    def forget(self) -> None:
+        """Forget the objects of recent episodes."""
+        self._recent.clear()
+        self._episode = None
+
+    def _keep(self, episode: Episode) -> Episode:
+        self._recent[episode.data] = episode
+        self._recent.move_to_end(episode.data)
+        if len(self._recent) > _EPISODES:
+            self._recent.popitem(last=False)
+        self._episode = episode
+        return episode
+
+
+class Episode:
+    """The objects of one episode, with the values that their attributes had at first.
+
+    Parameters
+    ----------
+    attributes : dict
+        The attributes of the environment that belong to the episode.
+    objects : list
+        The environment, and all of MiniGrid's objects that its attributes refer to.
+    data : bytes
+        The attributes of all objects.
+    """
+
+    def __init__(self, attributes: dict[str, Any], objects: list[Any], data: bytes) -> None:
+        self.data, self._objects = data, objects
+        self._attributes = attributes
+        self._numbers = {id(thing): number for number, thing in enumerate(objects)}
+        self._grid: Any = attributes["grid"]
+        self._cells = list(self._grid.grid)
+        # The attributes of an object, the name of one that steps may replace, and its first value.
+        self._first: list[tuple[dict[str, Any], str, Any]] = []
+        for thing in objects:
+            owned = attributes if thing is objects[0] else vars(thing)
+            for name in _changing(thing.__class__):
+                if name in owned:
+                    self._first.append((vars(thing), name, owned[name]))
+        changing = {name for place, name, _ in self._first if place is vars(objects[0])}
+        self._names = vars(objects[0]).keys() | attributes.keys()
+        self._others = [(n, value) for n, value in attributes.items() if n not in changing]
+
+    # The bytes of an episode
+
+    @classmethod
+    def of(cls, base: Any) -> Episode:
+        """Return the present episode of `base`, beginning with its present state."""
+        objects = _objects(base)
+        return cls(_held(base), objects, _encoded(objects))
+
+    @classmethod
+    def decoded(cls, base: Any, data: bytes) -> Episode:
+        """Return the episode that `data` describes, with new objects.
+
+        Raise `StateFormatError` if the bytes are not those of an episode.
+        """
+        try:
+            split = _SIZE.size + _SIZE.unpack_from(data)[0]
+            classes, kinds = plain_data.decode(data[_SIZE.size : split])
+            types = [_class(name) for name in classes]
+            objects = [base, *(types[kind].__new__(types[kind]) for kind in kinds.tolist())]
+            shapes, records, which = plain_data.decode(data[split:], objects)
+            found: list[dict[str, Any]] = []
+            for number in which.tolist():
+                shape, *values = records[number]
+                found.append(dict(zip(shapes[shape], values, strict=True)))
+            for thing, attributes in zip(objects[1:], found[1:], strict=True):
+                if isinstance(thing, Grid):
+                    cells = attributes["grid"].tolist()
+                    attributes["grid"] = [objects[cell] if cell else None for cell in cells]
+                vars(thing).update(attributes)
+            return cls(found[0], objects, data)
+        except (IndexError, KeyError, TypeError, ValueError, AttributeError, struct.error) as error:
+            raise StateFormatError(f"a state row is damaged: {error!r}") from error
+
+    def is_unchanged(self, base: Any) -> bool:
+        """Return whether nothing has changed that `changes` does not notice."""
+        changes = self.changes(base)
+        if changes is None:
+            return True  # another episode has begun
+        self.restore(base, _NOTHING)
+        try:
+            return _encoded(self._objects) == self.data
+        finally:
+            self.restore(base, changes)
+
+    # What has changed
+
+    def changes(self, base: Any) -> bytes | None:
+        """Return what has changed since the episode was first saved; ``None`` if it is another one.
+
+        It is another one, too, if there is a new object, or a value without a code.
+        """
+        attributes, grid = vars(base), self._grid
+        for name, value in self._others:
+            if attributes.get(name) is not value:
+                return None
+        codes = [0]
+        if grid.grid != self._cells:
+            places = compress(range(len(self._cells)), map(is_not, grid.grid, self._cells))
+            for place in places:
+                thing = grid.grid[place]
+                number = 0 if thing is None else self._numbers.get(id(thing))
+                if number is None:
+                    return None
+                codes += (place, number)
+            codes[0] = len(codes) // 2
+        for number, (owned, name, first) in enumerate(self._first):
+            value = owned[name]
+            if value is not first:
+                code = self._code(value)
+                if code is None:
+                    return None
+                codes += (number, *code)
+        return struct.pack(f"<{len(codes)}h", *codes)
+
+    def restore(self, base: Any, changes: bytes) -> None:
+        """Make this the episode of `base`, with `changes`."""
+        attributes = vars(base)
+        if attributes.keys() != self._names:
+            for name in _held(base).keys() - self._attributes.keys():
+                del attributes[name]
+        attributes.update(self._attributes)
+        cells, first, objects = self._grid.grid, self._first, self._objects
+        cells[:] = self._cells
+        for owned, name, value in first:
+            owned[name] = value
+        if changes == _NOTHING:
+            return
+        codes = struct.unpack(f"<{len(changes) // 2}h", changes)
+        at = 1 + 2 * codes[0]
+        for place, number in zip(codes[1:at:2], codes[2:at:2], strict=True):
+            cells[place] = objects[number] if number else None
+        while at < len(codes):
+            owned, name, _ = first[codes[at]]
+            owned[name], at = self._value(codes, at + 1)
+
+    def _code(self, value: Any) -> Sequence[int] | None:
+        """Return `value` as codes; ``None`` if that is not possible."""
+        if value is None or type(value) in (bool, str):
+            return (_WORDS.index(value),) if value in _WORDS else None
+        if (number := self._numbers.get(id(value))) is not None:
+            return _OBJECT, number
+        if type(value) is list and {type(item) for item in value} <= {tuple}:
+            places = [_place(item) for item in value]
+            if all(place is not None and place[0] == 0 for place in places):
+                return _LIST, len(value), *(number for item in value for number in item)
+            return None
+        place = _place(value)
+        return None if place is None else (_PLACE + place[0], *place[1:])
+
+    def _value(self, codes: Sequence[int], at: int) -> tuple[Any, int]:
+        """Return the value that is encoded in `codes` from the index `at` on, and its end."""
+        code = codes[at]
+        if code < _OBJECT:
+            return _WORDS[code], at + 1
+        if code == _OBJECT:
+            return self._objects[codes[at + 1]], at + 2
+        if code == _LIST:
+            end = at + 2 + 2 * codes[at + 1]
+            return list(zip(codes[at + 2 : end : 2], codes[at + 3 : end : 2], strict=True)), end
+        return _position(code - _PLACE, *codes[at + 1 : at + 3]), at + 3
+
+
+class _Objects(Settings):
+    """What foreign code may change in the objects of an episode, although no step does."""
+
+    def __init__(self, codec: MiniGridCodec) -> None:
+        self._codec = codec
+
+    def change(self, *, thorough: bool = False) -> str:
+        return "" if not thorough or self._codec.is_unchanged() else "an object of the grid changed"
+
+
+class MiniGridSimulator(GymnasiumSimulator):
+    """A simulator of one environment of MiniGrid or BabyAI.
+
+    The arguments are as in `GymnasiumSimulator`; ``state_capacity`` is for the objects of an
+    episode, too.
+    """
+
+    family = "MINI"
+    checksum = True
+    always_tried: ClassVar[bool] = True
+    other_ways: ClassVar[tuple[str, ...]] = ("pickle", "replay")
+    codec: MiniGridCodec
+
+    def make_codec(self) -> MiniGridCodec:
+        """Reset the environment, and return its codec."""
+        if not isinstance(self.base, MiniGridBase):
+            raise SnapshotError(
+                f"{qualified_name(type(self.base))} is not an environment of MiniGrid; use "
+                "plangym_like.PickledEnv for it"
+            )
+        self.reset_once()
+        return MiniGridCodec(self.base, self.state_capacity)
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset the environment and its wrappers; without a seed, keep the random generator.
+
+        So rows do not depend on which states of their episode were saved before.
+        """
+        result = super().reset(seed, options)
+        self.codec.begin()
+        return result
+
+    def clear_caches(self) -> None:
+        """Forget the objects of recent episodes."""
+        self.codec.forget()
+
+
+class MiniGridEnv(FamilyEnv):
+    """A `PlanEnv` of MiniGrid or BabyAI.
+
+    >>> env = MiniGridEnv("MiniGrid-Empty-5x5-v0")
+    >>> state, obs, info = env.reset(seed=0)
+    >>> steps = env.step_batch([0, 1, 2], state)
+    >>> env.view_state(steps.states)["agent_dir"]
+    array([3, 1, 0])
+    """
+
+    simulator_class = MiniGridSimulator
+
+
+def _place(value: Any) -> tuple[int, int, int] | None:
+    """Return the kind of the position `value`, and its two numbers; ``None`` if it is another."""
+    if type(value) is tuple and len(value) == 2:
+        types = type(value[0]), type(value[1])
+        return (_KINDS.index(types), int(value[0]), int(value[1])) if types in _KINDS else None
+    if type(value) is np.ndarray and value.shape == (2,) and value.dtype == np.int64:
+        return len(_KINDS), *value.tolist()
+    return None
+
+
+def _position(kind: int, x: int, y: int) -> Any:
+    """Return the position of this kind, as it was given to `_place`."""
+    if kind == len(_KINDS):
+        return np.array([x, y])
+    first, second = _KINDS[kind]
+    return first(x), second(y)
+
+
+def _held(base: Any) -> dict[str, Any]:
+    """Return the attributes of `base` that belong to an episode, by name."""
+    return {
+        name: value
+        for name, value in sorted(vars(base).items())
+        if name not in _LEFT_OUT and not isinstance(value, type)
+    }
+
+
+def _objects(base: Any) -> list[Any]:
+    """Return `base` and all of MiniGrid's objects in its attributes, in the order of a walk."""
+    found, seen = [base], {id(base)}
+    for thing in found:
+        owned = _held(base) if thing is base else vars(thing)
+        values = [owned[name] for name in sorted(owned)]
+        for value in values:
+            kind: Any = type(value)
+            if kind is list or kind is tuple:
+                values += value
+            elif kind not in _ATOMS and _is_own(kind) and id(value) not in seen:
+                seen.add(id(value))
+                found.append(value)
+    return found
+
+
+def _encoded(objects: list[Any]) -> bytes:
+    """Return the attributes of all `objects` as bytes, each of many equal objects only once."""
+    classes: dict[str, int] = {}
+    shapes: dict[tuple[str, ...], int] = {}
+    records: list[tuple[Any, ...]] = []
+    known: dict[Any, int] = {}
+    kinds, which = [], []
+    numbers = {id(thing): number for number, thing in enumerate(objects)}
+    for thing in objects:
+        owned = _held(thing) if thing is objects[0] else vars(thing)
+        names = tuple(sorted(owned))
+        values = [owned[name] for name in names]
+        if type(thing) is Grid:
+            cells = [0 if cell is None else numbers[id(cell)] for cell in thing.grid]
+            values[names.index("grid")] = np.array(cells, np.uint16)
+        record = shapes.setdefault(names, len(shapes)), *values
+        types = (*map(type, record),)
+        key = (record, types) if _ATOMS.issuperset(types) else len(records)
+        if key not in known:
+            known[key] = len(records)
+            records.append(record)
+        which.append(known[key])
+        kinds.append(classes.setdefault(qualified_name(type(thing)), len(classes)))
+    # The environment is there already.
+    head = plain_data.encode(((*classes,), np.array(kinds[1:], np.uint16)))
+    body = plain_data.encode(((*shapes,), records, np.array(which, np.uint16)), objects)
+    return _SIZE.pack(len(head)) + head + body
+
+
+@functools.cache
+def _changing(kind: Any) -> tuple[str, ...]:
+    """Return the attributes of objects of a class that steps may replace."""
+    return tuple(n for each, names in _CHANGING if issubclass(kind, each) for n in names)
+
+
+@functools.cache
+def _is_own(kind: Any) -> bool:
+    return str(kind.__module__).startswith("minigrid.")
+
+
+def _class(name: str) -> type:
+    """Return MiniGrid's class `name`; raise `ValueError` if there is none."""
+    module, _, attribute = name.rpartition(".")
+    found = getattr(sys.modules.get(module), attribute, None)
+    if not isinstance(found, type) or not _is_own(found):
+        raise ValueError(f"{name} is not a class of MiniGrid")
+    return found

@@ -1,0 +1,226 @@
+"""MiniGrid and BabyAI as a family: every id is saved exactly, with its objects and instructions."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from continuation import assert_equals_gymnasium, assert_goes_on, restore, saved
+
+import plangym_like
+from plangym_like import check_env, registry
+from plangym_like.errors import MissingExtraError, StateFormatError
+
+minigrid = pytest.importorskip("minigrid", reason="minigrid is not installed")
+from minigrid import wrappers  # noqa: E402
+from minigrid.core.world_object import Ball  # noqa: E402
+
+from plangym_like.envs.minigrid import Episode, MiniGridEnv, MiniGridSimulator  # noqa: E402
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.* is out of date:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*A seed has been passed to `ReseedWrapper:UserWarning"),
+]
+IDS = sorted(
+    name
+    for name, spec in gymnasium.registry.items()
+    # The WFC ids lack files of their package.
+    if str(spec.entry_point).startswith("minigrid") and "WFC" not in name
+)
+FEW = [
+    "BabyAI-BossLevel-v0",
+    "BabyAI-KeyInBox-v0",
+    "BabyAI-PutNextS5N2Carrying-v0",
+    "MiniGrid-DoorKey-8x8-v0",
+    "MiniGrid-Dynamic-Obstacles-Random-5x5-v0",
+    "MiniGrid-LockedRoom-v0",
+    "MiniGrid-MultiRoom-N4-S5-v1",
+    "MiniGrid-ObstructedMaze-2Dlhb-v1",
+]
+LEFT, RIGHT, FORWARD, PICKUP, DROP, TOGGLE = range(6)
+WRAPPERS: list[Any] = [
+    (wrappers.ReseedWrapper, {"seeds": (3, 4, 5)}),
+    wrappers.ActionBonus,
+    wrappers.PositionBonus,
+    wrappers.ImgObsWrapper,
+    wrappers.OneHotPartialObsWrapper,
+    wrappers.RGBImgObsWrapper,
+    wrappers.RGBImgPartialObsWrapper,
+    wrappers.FullyObsWrapper,
+    wrappers.DictObservationSpaceWrapper,
+    wrappers.FlatObsWrapper,
+    (wrappers.ViewSizeWrapper, {"agent_view_size": 5}),
+    wrappers.DirectionObsWrapper,
+    wrappers.SymbolicObsWrapper,
+    wrappers.StochasticActionWrapper,
+    (wrappers.NoDeath, {"no_death_types": ("lava",)}),
+]
+
+
+def _some(full: list[Any], few: list[Any]) -> list[Any]:
+    rest = [pytest.param(each, marks=pytest.mark.full) for each in full if each not in few]
+    return [*few, *rest]
+
+
+def _name(wrapper: Any) -> str:
+    return (wrapper[0] if isinstance(wrapper, tuple) else wrapper).__name__
+
+
+def _made(name: str) -> gymnasium.Env[Any, Any]:
+    return gymnasium.make(name, disable_env_checker=True)
+
+
+@pytest.mark.parametrize("name", _some(IDS, FEW))
+def test_every_id_goes_on_from_a_restored_state(name: str) -> None:
+    sim = MiniGridSimulator(name)
+    assert sim.exactness == "exact"
+    # With an open door in the outer wall, steps after the end raise an AssertionError of MiniGrid.
+    for seed, ends in ((0, True), (1, True), (2, "GoToDoor" in name)):
+        assert_goes_on(sim, seed=seed, steps=60, ends=ends)
+    assert_equals_gymnasium(sim, lambda: _made(name), seed=5, steps=150)
+
+
+@pytest.mark.parametrize("name", _some(IDS, FEW))
+def test_another_simulator_restores_the_same_objects(name: str) -> None:
+    sim, other = MiniGridSimulator(name), MiniGridSimulator(name)
+    random = np.random.default_rng(4)
+    for seed in range(3):
+        sim.reset(seed=seed)
+        for _ in range(int(random.integers(40))):
+            if sum(sim.step(int(random.integers(sim.action_space.n)), 1)[2:4]):
+                break
+            row = saved(sim)
+        row = saved(sim)
+        restore(other, row)
+        assert saved(other).tobytes() == row.tobytes()
+        # The whole graph of objects, whatever has changed since the episode began.
+        assert Episode.of(other.base).data == Episode.of(sim.base).data
+        assert repr(other.base.agent_pos) == repr(sim.base.agent_pos)
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS, ids=_name)
+def test_wrappers_of_minigrid_are_exact(wrapper: Any) -> None:
+    name = "MiniGrid-LavaGapS5-v0"
+    # Two of them count the states that they have seen.
+    with plangym_like.make(name, wrappers=[wrapper], state_capacity=8192) as env:
+        assert (env.snapshot, env.exactness) == ("native", "exact"), env.snapshot_note
+        assert_goes_on(env.simulator, seed=1, steps=30)
+
+
+@pytest.mark.parametrize("name", ["MiniGrid-DoorKey-8x8-v0", "BabyAI-GoToObj-v0"])
+def test_make_finds_the_family(name: str) -> None:
+    report = check_env(name, states=6, steps=8, workers=(2,))
+    assert report.ok, str(report)
+    assert (report.snapshot, report.exactness) == ("native", "exact")
+
+
+def test_a_search_from_restored_states_finds_the_key_and_the_goal() -> None:
+    """All situations of a game: with and without its key, in the hand or elsewhere on the floor."""
+    with MiniGridEnv("MiniGrid-DoorKey-5x5-v0") as env:
+        base = env.simulator.base
+        found, states, rewards = set(), [env.reset(seed=0).state], []
+        for state in states:
+            step = env.step_batch(range(6), np.tile(state, (6, 1)))
+            rewards += step.rewards[step.terminateds].tolist()
+            for row in step.states[~step.terminateds]:
+                env.simulator.write(row[32:])
+                key = base.carrying
+                assert key is None or not any(cell is key for cell in base.grid.grid)
+                situation = base.hash(), key is not None
+                if situation not in found:
+                    found.add(situation)
+                    states.append(row)
+        assert {carried for _, carried in found} == {False, True}
+        assert max(rewards) > 0.9
+
+
+def test_a_box_in_a_restored_state_has_its_content() -> None:
+    sim = MiniGridSimulator("BabyAI-KeyInBox-v0")
+    sim.reset(seed=0)
+    row = saved(sim)
+    place = next(i for i, cell in enumerate(sim.base.grid.grid) if cell and cell.type == "box")
+    x, y = place % sim.base.width, place // sim.base.width
+    sim.base.grid.get(x, y).toggle(sim.base, (x, y))
+    opened = saved(sim)
+    restore(sim, row)
+    assert sim.base.grid.get(x, y).contains.type == "key"
+    restore(sim, opened)
+    assert sim.base.grid.get(x, y).type == "key"
+
+
+def test_an_object_that_is_new_is_saved_too() -> None:
+    sim, other = (MiniGridSimulator("MiniGrid-Empty-5x5-v0") for _ in range(2))
+    sim.reset(seed=0)
+    before = saved(sim)
+    sim.base.put_obj(Ball("red"), 2, 2)
+    row = saved(sim)
+    restore(sim, before)
+    assert sim.base.grid.get(2, 2) is None
+    restore(other, row)
+    assert other.base.grid.get(2, 2).color == "red"
+
+
+def test_rows_of_many_episodes_are_restored() -> None:
+    """More than are kept as objects."""
+    with MiniGridEnv("MiniGrid-MultiRoom-N2-S4-v0") as env:
+        states = np.stack([env.reset(seed=seed).state for seed in range(80)])
+        actions = np.full(80, FORWARD)
+        batch = env.step_batch(actions, states)
+        for index in (0, 40, 79):
+            one = env.step(FORWARD, state=states[index])
+            assert (one.state == batch.states[index]).all()
+        env.simulator.clear_caches()
+        assert (env.step_batch(actions, states).states == batch.states).all()
+
+
+def test_fields_of_states() -> None:
+    with MiniGridEnv("MiniGrid-Empty-5x5-v0") as env:
+        state = env.reset(seed=0).state
+        fields = env.view_state(env.step_batch([LEFT, RIGHT, FORWARD], state).states)
+        assert fields["agent_dir"].tolist() == [3, 1, 0]
+        assert fields["agent_pos"].tolist() == [[1, 1], [1, 1], [2, 1]]
+        assert fields["step_count"].tolist() == [1, 1, 1]
+
+
+def test_damaged_rows_are_refused() -> None:
+    sim = MiniGridSimulator("MiniGrid-DoorKey-5x5-v0")
+    sim.reset(seed=0)
+    row = saved(sim)[32:]
+    begin = 8 * sim.codec.layout.itemsize // 8
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        forged = row.copy()
+        forged[begin + int(rng.integers(900))] ^= int(rng.integers(1, 256))
+        with contextlib.suppress(StateFormatError):
+            sim.write(forged)
+        sim.codec.forget()
+    sim.write(row)
+    assert saved(sim)[32:].tobytes() == row.tobytes()
+
+
+def test_a_wrapper_that_paints_doors_is_saved_in_another_way() -> None:
+    with plangym_like.make("MiniGrid-DoorKey-5x5-v0", wrappers=[Painter]) as env:
+        assert env.snapshot == "pickle" and "an object of the grid" in env.snapshot_note
+
+
+class Painter(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Repaints a door in each step, which no step of MiniGrid does."""
+
+    def step(self, action: Any) -> Any:
+        base: Any = self.unwrapped
+        for cell in base.grid.grid:
+            if cell and cell.type == "door":
+                cell.color = "blue" if cell.color == "red" else "red"
+        return self.env.step(action)
+
+
+def test_without_the_package_make_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> Any:
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    monkeypatch.setattr(registry.importlib, "import_module", missing)
+    with pytest.raises(MissingExtraError, match=r"needs minigrid: pip install .*\[minigrid\]"):
+        registry.find_spec("MiniGrid-DoorKey-9x9-v0")
