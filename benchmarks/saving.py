@@ -103,7 +103,7 @@ _DEFAULT: dict[str, Any] = {
 def contenders(source: Any, name: str, **options: Any) -> tuple[list[Any], str]:
     """Return the calls to measure, one for each column, and how states are saved."""
     env = plangym_like.make(source, audit="off", **options)
-    own = source() if callable(source) else gymnasium.make(source)
+    own = source() if callable(source) else gymnasium.make(source, disable_env_checker=True)
     own.reset(seed=0)
     state = root = env.reset(seed=0).state
     env.action_space.seed(0)
@@ -127,7 +127,7 @@ def contenders(source: Any, name: str, **options: Any) -> tuple[list[Any], str]:
         if terminated or truncated:
             own.reset()
 
-    original = source() if callable(source) else gymnasium.make(source)
+    original = source() if callable(source) else gymnasium.make(source, disable_env_checker=True)
     original.reset(seed=0)
 
     def copied_step() -> None:
@@ -175,6 +175,11 @@ def _slice(call: Callable[[], Any] | None, seconds: float) -> float:
     return 1e6 * elapsed / count
 
 
+def _machine() -> str:
+    found = machine()
+    return f"{found['cores']} cores ({found['cpu']})"
+
+
 def _named(text: str) -> Any:
     """Return the class ``module:Class``, or `text` itself if it is an id."""
     module, colon, name = text.partition(":")
@@ -202,7 +207,9 @@ def main() -> None:
         [name, *("" if each[key] is None else f"{each[key]:.0f}" for key in _COLUMNS), each["way"]]
         for name, each in found.items()
     ]
-    shown = table(["microseconds", *_COLUMNS, "saved by"], lines)
+    head = "Medians, in microseconds of CPU time; slices interleaved; without audits."
+    rows = table(["environment", *_COLUMNS, "saved by"], lines)
+    shown = "\n".join([f"Measured on {_machine()}. {head}", "", *rows])
     print(shown)
     if not (chosen.quick or chosen.names):
         result = {"machine": machine(), "microseconds": found}
