@@ -408,7 +408,7 @@ class _Zeros(ISeedSequence):
         return np.zeros(n_words, dtype)
 
 
-_zeros = _Zeros()
+_zeros: Any = _Zeros()
 
 
 def _pcg64(state: int, inc: int, has_uint32: int, uinteger: int, seeds: Any) -> Any:

@@ -137,7 +137,7 @@ def arrays() -> Iterator[Any]:
     yield np.arange(4, dtype=">i4")
 
 
-@pytest.mark.parametrize("array", arrays(), ids=lambda array: f"{array.dtype}{array.shape}")
+@pytest.mark.parametrize("array", [*arrays()], ids=lambda array: f"{array.dtype}{array.shape}")
 def test_arrays_keep_dtype_shape_order_and_memory_of_their_own(array: Any) -> None:
     found = copied(array)
     assert (found.dtype, found.shape, found.tolist()) == (array.dtype, array.shape, array.tolist())
