@@ -6,7 +6,9 @@ then no longer changes the array that it was a view of, and sums may be computed
 
 from __future__ import annotations
 
+import array as array_module
 import contextlib
+import ctypes
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -17,6 +19,8 @@ from numpy.typing import NDArray
 from plangym_like.errors import SnapshotError
 
 Reduced = tuple[Callable[..., Any], tuple[Any, ...]]
+# Objects whose memory programs change without an array.
+_WRITTEN_BY_OTHERS = (bytearray, array_module.array, ctypes.Array)
 # A view that spans more than this many times its own bytes is saved without the gaps.
 _WIDEST = 64
 
@@ -102,10 +106,11 @@ def refuse_hidden_memory(array: NDArray[Any]) -> None:
     owner: Any = root_of(array).base
     if owner is None or hasattr(owner, "__array_interface__") or hasattr(owner, "__array__"):
         return
-    with contextlib.suppress(TypeError):
-        if memoryview(owner).readonly:
-            return
     owner = owner.obj if isinstance(owner, memoryview) else owner
+    with contextlib.suppress(TypeError):
+        memoryview(owner)
+        if not isinstance(owner, _WRITTEN_BY_OTHERS):
+            return
     raise SnapshotError(
         f"the memory of the array belongs to a {type(owner).__name__}, and a restored array would "
         "have memory of its own; keep a copy made by numpy.array, or make the array each time"
