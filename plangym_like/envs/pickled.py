@@ -25,7 +25,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import gymnasium
-import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.envs.codec import Codec
@@ -97,10 +96,7 @@ class PickleCodec(Codec):
         self.pickle.unordered = self.pickle.look_for_sets()
 
     def _longest(self, steps: int) -> int:
-        """Take up to `steps` steps, if any, and return the length of the longest pickle.
-
-        Afterwards, raise `SnapshotError` if objects share memory in a way that a pickle loses.
-        """
+        """Take up to `steps` steps, if any, and return the length of the longest pickle."""
         env, longest = self._env, len(self.pickle.encoded())
         if not steps:
             return longest
@@ -115,7 +111,6 @@ class PickleCodec(Codec):
                 longest = max(longest, len(self.pickle.encoded()))
                 if terminated or truncated:
                     break
-        self.pickle.check_memory()
         return longest
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
@@ -146,11 +141,10 @@ class PickleCodec(Codec):
     def read(self, payload: Row) -> int:
         """Write length, tag and pickle into `payload`; return the number of bytes used."""
         data = self.pickle.encoded()
-        used = _START + len(data)
-        if used > len(payload):
-            raise _too_small(used, len(payload))
-        payload[:_START] = np.frombuffer(_LENGTH.pack(len(data)) + _tag(data), np.uint8)
-        payload[_START:used] = np.frombuffer(data, np.uint8)
+        used, memory = _START + len(data), payload.data
+        if used > len(memory):
+            raise _too_small(used, len(memory))
+        memory[:used] = b"".join((_LENGTH.pack(len(data)), _tag(data), data))
         return used
 
     def write(self, payload: Row) -> None:
@@ -170,11 +164,12 @@ class PickleCodec(Codec):
 
     def _checked(self, payload: Row) -> bytes:
         """Return the pickle in `payload`; check its tag first, unless `allow_pickle` is true."""
-        (length,) = _LENGTH.unpack(payload[: _LENGTH.size].tobytes())
-        if length > len(payload) - _START:
+        memory = payload.data
+        (length,) = _LENGTH.unpack_from(memory)
+        if length > len(memory) - _START:
             raise StateFormatError("the pickle in a state row is damaged: its length is wrong")
-        data = payload[_START : _START + length].tobytes()
-        tag = payload[_LENGTH.size : _START].tobytes()
+        data = bytes(memory[_START : _START + length])
+        tag = bytes(memory[_LENGTH.size : _START])
         if not self._allow_pickle and not hmac.compare_digest(tag, _tag(data)):
             raise UntrustedStateError(
                 "a state row holds a pickle that was not made in this session; unpickling it could "
@@ -265,7 +260,6 @@ class PickledSimulator(GymnasiumSimulator):
             raise SnapshotError(
                 f"after it was restored from a pickle, it raised {type(error).__name__}: {error}"
             ) from error
-        pickle.strict = not pickle.unordered
         if pickle.unordered:
             self.exactness, self.exactness_note = "approximate", pickle.unordered
 

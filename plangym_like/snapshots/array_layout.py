@@ -6,8 +6,10 @@ then no longer changes the array that it was a view of, and sums may be computed
 
 from __future__ import annotations
 
+import array as array_module
 import contextlib
-from collections.abc import Callable, Collection, Mapping
+import ctypes
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -15,10 +17,10 @@ from numpy.lib.array_utils import byte_bounds
 from numpy.typing import NDArray
 
 from plangym_like.errors import SnapshotError
-from plangym_like.snapshots.chains import reachable
-from plangym_like.snapshots.configuration import kind_of
 
 Reduced = tuple[Callable[..., Any], tuple[Any, ...]]
+# Objects whose memory programs change without an array.
+_WRITTEN_BY_OTHERS = (bytearray, array_module.array, ctypes.Array)
 # A view that spans more than this many times its own bytes is saved without the gaps.
 _WIDEST = 64
 
@@ -96,70 +98,23 @@ def root_of(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def refuse_hidden_memory(array: NDArray[Any]) -> None:
-    """Raise `SnapshotError` if the owner of the memory of `array` gives no access to this memory.
+    """Raise `SnapshotError` if another object than an array may change the memory of `array`.
 
-    An example is the owner of the memory of MuJoCo's ``MjData.qpos``, a capsule. Other objects may
-    use the same memory, and a restored array would no longer share memory with these objects.
+    Examples are a bytearray, and the capsule that owns the memory of MuJoCo's ``MjData.qpos``. A
+    restored array would no longer share its memory with that object.
     """
     owner: Any = root_of(array).base
     if owner is None or hasattr(owner, "__array_interface__") or hasattr(owner, "__array__"):
         return
-    try:
+    owner = owner.obj if isinstance(owner, memoryview) else owner
+    with contextlib.suppress(TypeError):
         memoryview(owner)
-    except TypeError:
-        raise SnapshotError(
-            f"the memory of the array belongs to a library (to a {type(owner).__name__}), and a "
-            "restored array would have memory of its own; keep a copy made by numpy.array, or ask "
-            "the library for the array each time"
-        ) from None
-
-
-def shared_memory(parts: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return two objects in `parts` that share memory now, but would not once they were restored.
-
-    Plain arrays that share memory still share it after a restore from a pickle. Any other object,
-    such as a bytearray, a masked array or a tensor, then has memory of its own.
-
-    Parameters
-    ----------
-    parts : mapping
-        Values by their names.
-
-    Returns
-    -------
-    tuple of str or None
-        Place and class of both objects.
-    """
-    found: dict[Any, tuple[str, bool]] = {}
-    seen: set[int] = set()
-    for name, part in parts.items():
-        for place, thing in reachable(part, name, seen):
-            owner, plain = _memory_of(thing)
-            here = f"{place}, {kind_of(thing)},"
-            first, is_plain = found.setdefault(owner, (here, plain))
-            if owner is not None and first != here and not (plain and is_plain):
-                return first, here
-    return None
-
-
-def _memory_of(thing: Any) -> tuple[Any, bool]:
-    """Return what identifies the memory of `thing`, and whether `thing` is a plain array.
-
-    It is ``None`` if there is none, or if it never changes.
-    """
-    if isinstance(thing, np.ndarray):
-        root = root_of(thing)
-        owner: Any = root.base.obj if isinstance(root.base, memoryview) else root.base
-        if isinstance(owner, bytes) or not thing.size:
-            return None, False
-        if owner is not None:
-            return _memory_of(owner)[0], False
-        return id(root), type(thing) is type(root) is np.ndarray and not thing.dtype.hasobject
-    if hasattr(type(thing), "untyped_storage"):
-        # A tensor of torch: each call returns another object for the same memory.
-        with contextlib.suppress(Exception):
-            return thing.untyped_storage().data_ptr() or None, False
-    return id(thing), False
+        if not isinstance(owner, _WRITTEN_BY_OTHERS):
+            return
+    raise SnapshotError(
+        f"the memory of the array belongs to a {type(owner).__name__}, and a restored array would "
+        "have memory of its own; keep a copy made by numpy.array, or make the array each time"
+    )
 
 
 def view_of(

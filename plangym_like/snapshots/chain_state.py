@@ -114,20 +114,18 @@ class StateOwner:
                 path, _, last = name.rpartition(".")
                 setattr(attrgetter(path)(thing) if path else thing, last, value)
             return
-        for name in list(attributes):
-            if name not in state and self._is_state(name, attributes):
+        for name in [name for name in attributes if name not in state]:
+            if self._is_state(name, attributes):
                 del attributes[name]
-        for name, value in state.items():
-            if not is_handle(attributes.get(name)):
-                attributes[name] = value
+        handles = {name: value for name, value in attributes.items() if is_handle(value)}
+        attributes.update(state)
+        attributes.update(handles)
 
     def fits(self, state: Any) -> bool:
         """Return whether `state` has the form of this object's state."""
         if self.names is not None:
             return type(state) is tuple and len(state) == len(self.names)
-        return type(state) is dict and all(
-            type(name) is str and name not in self.constant for name in state
-        )
+        return type(state) is dict and self.constant.isdisjoint(state)
 
     def items(self, state: Any) -> Iterator[tuple[str, Any]]:
         """Yield the name and value of each attribute in `state`."""
@@ -266,8 +264,6 @@ class ChainState(abc.ABC):
     scatters : bool
         Whether restored sets are iterated in another order than the saved ones. In trials, and in
         copies for audits, they are, to find steps that depend on the order.
-    strict : bool
-        Whether the trial is over, and there is no such message.
 
     Raises
     ------
@@ -278,7 +274,7 @@ class ChainState(abc.ABC):
     def __init__(self, env: gymnasium.Env[Any, Any], *, base: bool) -> None:
         self._env = env
         self.unordered = ""
-        self.scatters = self.strict = False
+        self.scatters = False
         chain = links(env)
         self._links = {id(link) for link in chain}
         self._fingerprint_fields = describe_wrappers(env)

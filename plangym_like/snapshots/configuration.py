@@ -52,9 +52,13 @@ _FIXED = (
     EnvSpec,
     WrapperSpec,
 )
+# No step changes objects of these types.
+CONFIGURATION = (*_FIXED, *FUNCTIONS, enum.Enum)
 _RENDERERS = frozenset(
     ["pygame", "glfw", "pyglet", "cv2", "matplotlib", "OpenGL", "tkinter", "_tkinter", "PIL"]
 )
+# The types of most attributes; none of them is a handle.
+_NEVER = frozenset([type(None), bool, int, float, str, bytes, np.ndarray, set, type])
 # Classes of pygame whose objects are part of a game's state.
 _FIGURES = frozenset(["Sprite", "WeakSprite", "AbstractGroup"])
 _GAME = frozenset(["Rect", "FRect", "Vector2", "Vector3", "Color"]) | _FIGURES
@@ -88,15 +92,18 @@ def is_handle(value: Any) -> bool:
     restore does not change them. The rectangles, vectors, colours and sprites of pygame are state.
     """
     kind: Any = type(value)
+    if kind in _NEVER:
+        return False
     if kind in (list, tuple):
         return bool(value) and is_handle(value[0]) and all(map(is_handle, value))
     if kind is dict:
         return bool(value) and all(map(is_handle, value.values()))
-    return _is_handle_kind(kind)
+    return is_handle_kind(kind)
 
 
 @functools.cache
-def _is_handle_kind(kind: type) -> bool:
+def is_handle_kind(kind: type) -> bool:
+    """Return whether instances of `kind` are windows, images, clocks or locks."""
     # SWIG creates classes without a module. The class of a ctypes array belongs to the module that
     # first used it, which may be a renderer.
     if getattr(kind, "__module__", "builtins") == "builtins" or issubclass(kind, ctypes.Array):
@@ -122,7 +129,7 @@ def _library_of(kind: type) -> str:
 
 def is_configuration(value: Any) -> bool:
     """Return whether `value` has a type whose instances no step ever changes."""
-    return isinstance(value, (*_FIXED, *FUNCTIONS, enum.Enum))
+    return isinstance(value, CONFIGURATION)
 
 
 def is_ordinary(kind: type) -> bool:

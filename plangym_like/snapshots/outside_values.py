@@ -9,7 +9,6 @@ results differ, the next step depends on what has changed, and the message names
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import dis
 import enum
 import functools
@@ -26,13 +25,11 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from plangym_like.snapshots.chains import links, reachable
+from plangym_like.snapshots.chains import links
 from plangym_like.snapshots.configuration import (
     function_inside,
     is_configuration,
-    is_handle,
     is_ordinary,
-    own_pickling,
 )
 from plangym_like.snapshots.differences import difference
 
@@ -267,31 +264,6 @@ class OutsideValues:
         if isinstance(now, _CACHES):
             return f"the lru_cache {place.name} holds {now.cache_info().currsize} earlier results"
         return f"{place.name} changed from {_repr.repr(before)} to {_repr.repr(now)}"
-
-
-def named_objects(search: CodeSearch) -> Iterator[tuple[str, Any]]:
-    """Yield place and value of each object that `search` has found.
-
-    Code may test ``tile is WALL``, where ``WALL`` is a global variable, a class attribute, a
-    default argument or a variable in a closure. A copy of ``WALL`` would be another object. Each
-    object is an instance of `object` itself or of a class written in Python, and may be in a
-    container. The places are the same in every process.
-    """
-    for place, value in search.values:
-        for inner, thing in reachable(value, place, into_objects=False):
-            if _may_be_compared(thing):
-                yield inner, thing
-
-
-def _may_be_compared(thing: Any) -> bool:
-    kind = type(thing)
-    if own_pickling(kind) and not dataclasses.is_dataclass(thing):
-        # Data frames, models and the like, which may be large.
-        return False
-    in_python = all(link.__flags__ & _IN_PYTHON for link in kind.__mro__[:-1])
-    return in_python and not (
-        isinstance(thing, gymnasium.Env) or is_configuration(thing) or is_handle(thing)
-    )
 
 
 @dataclass(eq=False, slots=True)

@@ -40,8 +40,8 @@ States = Row | Sequence[Row]
 
 HEADER_NBYTES = 32
 MAGIC = b"PLS1"
-# The fields before the checksum, and the checksum.
-_HEAD = struct.Struct("=24sQ")
+# The fields that all rows have in common, the bytes in use, and the checksum.
+_HEAD = struct.Struct("=16sQQ")
 _NUMBER = struct.Struct("=Q")
 _BYTE = np.dtype(np.uint8)
 # NumPy copies a header faster as one value than as four words.
@@ -121,7 +121,7 @@ class StateFormat:
         self.header = header
         self.header_bytes = header.view(np.uint8)
         self._head = header.tobytes()
-        self._fields = self._head[: _HEAD.size - _NUMBER.size]
+        self._fields = self._head[:16]
         self._tiled = (1, self._head)
         self._shape = (self.state_nbytes,)
 
@@ -197,15 +197,17 @@ class StateFormat:
             There is not exactly one row.
         """
         # Most rows of a search need only these quick tests; `check` explains what is wrong.
-        is_usual = type(state) is np.ndarray and not self.variable and state.shape == self._shape
+        is_usual = type(state) is np.ndarray and state.shape == self._shape
         if is_usual and state.dtype == _BYTE and state.strides == (1,):
             row: Row = state
             if self.checksum:
-                memory = state.data
-                head, payload = _HEAD.unpack_from(memory), memory[HEADER_NBYTES:]
-                if head == (self._fields, xxh64_intdigest(payload, self.payload_nbytes)):
-                    return row
-            else:
+                memory, full = state.data, self.payload_nbytes
+                fields, used, checksum = _HEAD.unpack_from(memory)
+                fits = used == full or (self.variable and used < full)
+                if fields == self._fields and fits:
+                    if checksum == xxh64_intdigest(memory[HEADER_NBYTES:], used):
+                        return row
+            elif not self.variable:
                 words = row.view(np.uint64)
                 if words.flags.aligned and words[:4].tobytes() == self._head:
                     return row

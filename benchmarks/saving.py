@@ -1,0 +1,221 @@
+"""Measure what it costs to step an environment from a state, beside its own step.
+
+Run it from anywhere::
+
+    python benchmarks/saving.py                       # writes docs/figures/saving.*
+    python benchmarks/saving.py --quick               # a rough look, writes nothing
+    python benchmarks/saving.py my_module:MyEnv ...   # your own environments; writes nothing
+
+Figures are medians in microseconds of CPU time, of slices that are measured in turn: the
+environment's own step; `copy.deepcopy` of the environment and a step of the copy;
+``env.step(action, state=s)``; and one row of a batch of 64. ``deepcopy`` does not copy environments
+in C or C++ correctly, so its figure is missing there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import importlib
+import json
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from bench import machine
+from gymnasium import spaces
+from tables import table
+
+import plangym_like
+
+FIGURES = Path(__file__).resolve().parent.parent / "docs" / "figures"
+_BATCH, _SLICE_SECONDS = 64, 0.02
+_COLUMNS = ("own step", "deepcopy + step", "step(a, state=s)", "a row of a batch of 64")
+# In these, deepcopy returns a new environment, or one that shares its world.
+_IN_C = ("LunarLander", "Bipedal", "CarRacing", "ALE/")
+
+
+class Game2048(gymnasium.Env[Any, Any]):
+    """2048 in plain Python, as one writes it for oneself."""
+
+    action_space = spaces.Discrete(4)
+    observation_space = spaces.Box(0, 17, (4, 4), np.int8)
+
+    def __init__(self) -> None:
+        self.board = np.zeros((4, 4), np.int8)
+        self.score = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.board = np.zeros((4, 4), np.int8)
+        self.score = 0
+        self._add_tile()
+        self._add_tile()
+        return self.board.copy(), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        turned = np.rot90(self.board, action)
+        moved, gained = [], 0
+        for row in turned.tolist():
+            tiles = [tile for tile in row if tile]
+            merged = []
+            while tiles:
+                tile = tiles.pop(0)
+                if tiles and tiles[0] == tile:
+                    tiles.pop(0)
+                    tile += 1
+                    gained += 1 << tile
+                merged.append(tile)
+            moved.append(merged + [0] * (4 - len(merged)))
+        board = np.rot90(np.array(moved, np.int8), -action)
+        if not np.array_equal(board, self.board):
+            self.board = np.ascontiguousarray(board)
+            self.score += gained
+            self._add_tile()
+        over = bool(self.board.all()) and not self._can_merge()
+        return self.board.copy(), float(gained), over, False, {"score": self.score}
+
+    def _can_merge(self) -> bool:
+        across, down = self.board[:, 1:] == self.board[:, :-1], self.board[1:] == self.board[:-1]
+        return bool(across.any() or down.any())
+
+    def _add_tile(self) -> None:
+        free = np.argwhere(self.board == 0)
+        if len(free):
+            at = free[self.np_random.integers(len(free))]
+            self.board[tuple(at)] = 1 if self.np_random.random() < 0.9 else 2
+
+
+_DEFAULT: dict[str, Any] = {
+    "an own 2048 in Python": Game2048,
+    "MiniGrid-DoorKey-8x8-v0": "MiniGrid-DoorKey-8x8-v0",
+    "MiniGrid-FourRooms-v0": "MiniGrid-FourRooms-v0",
+    "LunarLander-v3": "LunarLander-v3",
+    "FrozenLake-v1": "FrozenLake-v1",
+}
+
+
+def contenders(source: Any, name: str, **options: Any) -> tuple[list[Any], str]:
+    """Return the calls to measure, one for each column, and how states are saved."""
+    env = plangym_like.make(source, audit="off", **options)
+    own = source() if callable(source) else gymnasium.make(source, disable_env_checker=True)
+    own.reset(seed=0)
+    state = root = env.reset(seed=0).state
+    env.action_space.seed(0)
+    states, actions = [], []
+    while len(states) < _BATCH:
+        action = env.action_space.sample()
+        states.append(state)
+        actions.append(action)
+        result = env.step(action, state=state)
+        state = root if result.terminated or result.truncated else result.state
+    rows, taken = np.stack(states), np.array(actions)
+    at = 0
+
+    def next_at() -> int:
+        nonlocal at
+        at = (at + 1) % _BATCH
+        return at
+
+    def own_step() -> None:
+        _, _, terminated, truncated, _ = own.step(actions[next_at()])
+        if terminated or truncated:
+            own.reset()
+
+    original = source() if callable(source) else gymnasium.make(source, disable_env_checker=True)
+    original.reset(seed=0)
+
+    def copied_step() -> None:
+        copy.deepcopy(original).step(actions[next_at()])
+
+    def single_step() -> None:
+        index = next_at()
+        env.step(actions[index], state=states[index])
+
+    copies = not any(part in name for part in _IN_C)
+    calls: list[Any] = [
+        own_step,
+        copied_step if copies else None,
+        single_step,
+        partial(env.step_batch, taken, rows),
+    ]
+    return calls, env.snapshot
+
+
+def measure(calls: list[Callable[[], Any] | None], seconds: float) -> list[float | None]:
+    """Return the median microseconds of each call, measured in turn; of a batch, of one row."""
+    slices: list[list[float]] = [[] for _ in calls]
+    for call in calls:
+        _slice(call, 0.1)
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        for call, taken in zip(calls, slices, strict=True):
+            if call is not None:
+                taken.append(_slice(call, _SLICE_SECONDS))
+    counts = (1, 1, 1, _BATCH)
+    return [
+        statistics.median(taken) / count if taken else None
+        for taken, count in zip(slices, counts, strict=True)
+    ]
+
+
+def _slice(call: Callable[[], Any] | None, seconds: float) -> float:
+    """Call `call` for `seconds`; return the microseconds of CPU time of one call."""
+    if call is None:
+        return 0.0
+    begun, count = time.process_time(), 0
+    while (elapsed := time.process_time() - begun) < seconds:
+        call()
+        count += 1
+    return 1e6 * elapsed / count
+
+
+def _machine() -> str:
+    found = machine()
+    return f"{found['cores']} cores ({found['cpu']})"
+
+
+def _named(text: str) -> Any:
+    """Return the class ``module:Class``, or `text` itself if it is an id."""
+    module, colon, name = text.partition(":")
+    return getattr(importlib.import_module(module), name) if colon else text
+
+
+def main() -> None:
+    """Measure, print a table, and write it unless environments are given or ``--quick`` is."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("names", nargs="*", help="ids, or classes as module:Class")
+    parser.add_argument("--quick", action="store_true", help="a rough look, writes nothing")
+    parser.add_argument("--seconds", type=float, default=10.0, help="for each environment")
+    chosen = parser.parse_args()
+    jobs = {name: _named(name) for name in chosen.names} or _DEFAULT
+    if any("MiniGrid" in name for name in jobs):
+        importlib.import_module("minigrid")
+    found: dict[str, Any] = {}
+    for name, source in jobs.items():
+        calls, way = contenders(source, name)
+        figures = measure(calls, 2.0 if chosen.quick else chosen.seconds)
+        found[name] = {"way": way, **dict(zip(_COLUMNS, figures, strict=True))}
+        told = "  ".join("-" if each is None else f"{each:.1f}" for each in figures)
+        print(f"{name:28s} {way:8s} {told}", flush=True)
+    lines = [
+        [name, *("" if each[key] is None else f"{each[key]:.0f}" for key in _COLUMNS), each["way"]]
+        for name, each in found.items()
+    ]
+    head = "Medians, in microseconds of CPU time; slices interleaved; without audits."
+    rows = table(["environment", *_COLUMNS, "saved by"], lines)
+    shown = "\n".join([f"Measured on {_machine()}. {head}", "", *rows])
+    print(shown)
+    if not (chosen.quick or chosen.names):
+        result = {"machine": machine(), "microseconds": found}
+        (FIGURES / "saving.json").write_text(json.dumps(result, indent=1) + "\n")
+        (FIGURES / "saving.md").write_text(shown)
+
+
+if __name__ == "__main__":
+    main()

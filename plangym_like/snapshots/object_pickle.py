@@ -1,0 +1,438 @@
+"""Pickle Python objects faster than `pickle` alone, and refuse what a pickle would not bring back.
+
+An object of an ordinary class is pickled as a call of a function with the values of its attributes.
+This function is made for its class and the names of its attributes. Thus its attributes are neither
+put into a dict when it is pickled nor taken from one when it is restored, which halves both times.
+If objects refer to each other in a cycle, such calls are impossible; all objects are then pickled
+with a dict of their attributes.
+
+How objects of a class are pickled is decided once, when the first one is met (`Reducers`).
+"""
+
+from __future__ import annotations
+
+import collections
+import copyreg
+import importlib
+import inspect
+import keyword
+import pickle
+import random
+import threading
+import types
+import weakref
+from collections.abc import Callable
+from io import BytesIO
+from operator import attrgetter
+from typing import Any, Protocol
+
+import gymnasium
+import numpy as np
+from gymnasium.utils import EzPickle
+from numpy.random.bit_generator import ISeedSequence
+
+from plangym_like.snapshots.array_layout import ArrayLayout, OverlapError, refuse_hidden_memory
+from plangym_like.snapshots.configuration import (
+    CONFIGURATION,
+    LOCKS,
+    is_figure,
+    is_handle_kind,
+    is_ordinary,
+    kind_of,
+    loses_attributes,
+    own_pickling,
+)
+
+Reducer = Callable[[Any], Any]
+# Types of iterators whose pickles hold copies of the remaining items.
+_COPYING_ITERATORS = frozenset(
+    type(turn(items))
+    for table in ({}, collections.OrderedDict())  # type: ignore[var-annotated]
+    for items in (table, table.keys(), table.values(), table.items())
+    for turn in (iter, reversed)
+)
+# A class whose objects have attributes of more different names than this uses dicts.
+_MOST_FORMS = 16
+# The types of NumPy's scalars that a number of Python describes completely.
+_EXACT = frozenset(np.dtype(letter).type for letter in "?bBhHiIlLqQd")
+# The kinds of arrays that their bytes describe completely.
+_KINDS = "biufcSU"
+
+
+class Names(Protocol):
+    """What pickles refer to by name: objects that are shared, and classes."""
+
+    def place_of(self, thing: Any) -> str | None:
+        """Return the name of `thing` if it is pickled as a reference, or ``None``."""
+
+    def thing_at(self, place: str) -> Any:
+        """Return the object that has this name."""
+
+    def is_named(self, kind: type) -> bool:
+        """Return whether the class `kind` is found by `class_named` only."""
+
+    def class_named(self, module: str, name: str) -> type:
+        """Return a class that cannot be imported."""
+
+
+class ObjectPickle:
+    """Turns objects into bytes, and back.
+
+    Parameters
+    ----------
+    names : Names
+        The objects that are pickled as references, and the classes that cannot be imported.
+    """
+
+    def __init__(self, names: Names) -> None:
+        self._reducers = Reducers(names)
+        # What pickles from this module are made by, besides the methods of `pickle` itself.
+        self._makes: dict[str, Callable[..., Any]] = {
+            **_MAKES,
+            "thing": names.thing_at,
+            "class": names.class_named,
+            "maker": self._reducers.maker_of,
+        }
+        self._found: dict[tuple[str, str], Any] = {(__name__, _make.__name__): self._make}
+
+    def dumps(self, value: Any) -> bytes:
+        """Return a pickle of `value`.
+
+        Raises
+        ------
+        Exception
+            Something in `value` cannot be pickled.
+        """
+        whole: set[int] = set()
+        while True:
+            stream = BytesIO()
+            self._reducers.arrays = ArrayLayout(whole)
+            try:
+                _Pickler(stream, self._reducers).dump(value)
+            except OverlapError as overlap:
+                whole.add(overlap.args[0])
+            except RecursionError:
+                if self._reducers.has_cycles:
+                    raise
+                self._reducers.has_cycles = True
+            else:
+                return stream.getvalue()
+
+    def loads(self, data: bytes) -> Any:
+        """Return the value that `data` holds; this can run code, so its source must be trusted."""
+        return _Unpickler(data, self._makes["class"], self._found).load()
+
+    def _make(self, name: str, *arguments: Any) -> Any:
+        return self._makes[name](*arguments)
+
+
+class _Pickler(pickle.Pickler):
+    def __init__(self, stream: BytesIO, reducers: Reducers) -> None:
+        super().__init__(stream, protocol=5)
+        self._reducers = reducers
+
+    def reducer_override(self, thing: Any) -> Any:
+        return self._reducers[type(thing)](thing)
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(
+        self,
+        data: bytes,
+        class_named: Callable[[str, str], Any],
+        found: dict[tuple[str, str], Any],
+    ) -> None:
+        super().__init__(BytesIO(data))
+        self._class_named, self._found = class_named, found
+
+    def find_class(self, module: str, name: str) -> Any:
+        found = self._found.get((module, name))
+        if found is None:
+            try:
+                found = super().find_class(module, name)
+            except (ImportError, AttributeError):
+                return self._class_named(module, name)
+            self._found[module, name] = found
+        return found
+
+
+class Reducers(dict[type, Reducer]):
+    """For each class, the function that says how its objects are pickled.
+
+    The functions return what ``reducer_override`` of a pickler returns.
+
+    Attributes
+    ----------
+    arrays : ArrayLayout
+        The arrays in the pickle that is being made.
+    has_cycles : bool
+        Whether objects refer to each other in cycles.
+    """
+
+    def __init__(self, names: Names) -> None:
+        self._names = names
+        self.arrays = ArrayLayout()
+        self.has_cycles = False
+        # Functions that make objects from the values of their attributes, by their keys in pickles;
+        # and the reverse.
+        self._makers: dict[str, Callable[..., Any]] = {}
+        self._keys: dict[Any, str] = {}
+
+    def __missing__(self, kind: type) -> Reducer:
+        reducer = self[kind] = self._reducer_of(kind)
+        return reducer
+
+    def _reducer_of(self, kind: Any) -> Reducer:
+        """Decide how objects of class `kind` are pickled."""
+        if kind is types.FunctionType:
+            return self._reduce_function
+        if issubclass(kind, type):
+            return self._reduce_class
+        if issubclass(kind, np.ndarray):
+            return self._reduce_array if kind is np.ndarray else self._reduce_array_of_subclass
+        if issubclass(kind, gymnasium.Env | random.Random | np.random.RandomState):
+            return self._unless_named(self._ordinary_reducer_of(kind))
+        return self._special_reducer_of(kind) or self._ordinary_reducer_of(kind)
+
+    def _special_reducer_of(self, kind: Any) -> Reducer | None:
+        if kind is np.random.Generator:
+            return lambda thing: (_make, ("generator", thing.bit_generator))
+        if kind is np.random.PCG64:
+            return _reduce_pcg64
+        if kind is np.random.SeedSequence:
+            return lambda thing: (_make, ("seeds", thing.__reduce__()[2]))
+        if kind in _EXACT:
+            letter = np.dtype(kind).char
+            return lambda thing: (_make, ("scalar", letter, thing.item()))
+        if issubclass(kind, np.dtype):
+            # NumPy's own method makes a new object each time, so pickles of equal values would
+            # differ.
+            return lambda thing: (
+                (np.dtype, (thing.str,)) if thing.isbuiltin == 1 else NotImplemented
+            )
+        if kind is types.MethodType:
+            return _reduce_method
+        if kind in LOCKS:
+            return lambda thing: (LOCKS[kind], ())
+        if is_handle_kind(kind):
+            return lambda thing: (_make, ("nothing",))
+        return None
+
+    def _ordinary_reducer_of(self, kind: Any) -> Reducer:
+        if reason := _refusal_of(kind):
+            return _refusing(reason)
+        if issubclass(kind, CONFIGURATION):
+            return self._unless_named(_as_usual)
+        if is_ordinary(kind) and own_pickling(kind) is None and _is_made_simply(kind):
+            return self._reducer_by_attributes(kind)
+        return _unless_attributes_are_lost if kind.__dictoffset__ else _as_usual
+
+    def _unless_named(self, otherwise: Reducer) -> Reducer:
+        """Return a reducer for a class of which some objects are pickled as references."""
+        place_of = self._names.place_of
+
+        def reduce(thing: Any) -> Any:
+            place = place_of(thing)
+            return otherwise(thing) if place is None else (_make, ("thing", place))
+
+        return reduce
+
+    def _reduce_function(self, thing: Any) -> Any:
+        if thing is _make:
+            return NotImplemented
+        if key := self._keys.get(thing):
+            return _make, ("maker", key)
+        place = self._names.place_of(thing)
+        return NotImplemented if place is None else (_make, ("thing", place))
+
+    def _reduce_class(self, thing: type) -> Any:
+        if self._names.is_named(thing):
+            return _make, ("class", thing.__module__, thing.__name__)
+        return NotImplemented
+
+    # Arrays
+
+    def _reduce_array(self, thing: Any) -> Any:
+        if thing.base is not None:
+            refuse_hidden_memory(thing)
+        reduced = self.arrays.reduce(thing)
+        if reduced is not None:
+            return reduced
+        dtype = thing.dtype
+        flags = thing.flags
+        if flags.c_contiguous and flags.writeable and dtype.kind in _KINDS:
+            return _make, ("array", thing.shape, dtype.str, thing.tobytes())
+        return thing.__reduce__()
+
+    def _reduce_array_of_subclass(self, thing: Any) -> Any:
+        refuse_hidden_memory(thing)
+        if loses_attributes(thing):
+            raise TypeError(f"the attributes of {kind_of(thing)} would be lost")
+        return thing.__reduce__()
+
+    # Objects of ordinary classes
+
+    def _reducer_by_attributes(self, kind: Any) -> Reducer:
+        """Return a reducer for objects whose whole state is in their ``__dict__``."""
+        names: tuple[str, ...] = ()
+        make: Callable[..., Any] | None = None
+        forms: dict[tuple[str, ...], Callable[..., Any] | None] = {}
+
+        def reduce(thing: Any) -> Any:
+            nonlocal names, make
+            attributes = thing.__dict__
+            if (*attributes,) != names or make is None:
+                names = (*attributes,)
+                if names not in forms:
+                    forms[names] = self._maker(kind, names) if len(forms) < _MOST_FORMS else None
+                make = forms[names]
+            if make is None or self.has_cycles:
+                return copyreg.__newobj__, (kind,), attributes  # type: ignore[attr-defined]
+            return make, (*attributes.values(),)
+
+        return reduce
+
+    def _maker(self, kind: Any, names: tuple[str, ...]) -> Callable[..., Any] | None:
+        """Return a function that makes an object of class `kind` from the values of attributes.
+
+        Return ``None`` if attributes of these names cannot simply be set.
+        """
+        if not _can_be_set(kind, names):
+            return None
+        name = f":{kind.__name__}" if self._names.is_named(kind) else kind.__qualname__
+        key = " ".join((kind.__module__, name, *names))
+        given = ", ".join(f"value{at}" for at in range(len(names)))
+        lines = [f"    thing.{name} = value{at}" for at, name in enumerate(names)]
+        code = "\n".join([f"def make({given}):", "    thing = new(kind)", *lines])
+        space: dict[str, Any] = {"new": object.__new__, "kind": kind}
+        exec(f"{code}\n    return thing", space)
+        make: Callable[..., Any] = space["make"]
+        self._makers[key], self._keys[make] = make, key
+        return make
+
+    def maker_of(self, key: str) -> Callable[..., Any]:
+        """Return the function that has the name `key` in pickles."""
+        found = self._makers.get(key)
+        if found is None:
+            module, name, *names = key.split(" ")
+            if name.startswith(":"):
+                kind: Any = self._names.class_named(module, name[1:])
+            else:
+                kind = attrgetter(name)(importlib.import_module(module))
+            found = self._maker(kind, tuple(names))
+        if found is None:
+            raise TypeError(f"{module}.{name} is another class now")
+        return found
+
+
+def _is_made_simply(kind: Any) -> bool:
+    """Return whether the constructor of `kind` needs no arguments, and keeps no list of objects."""
+    own = hasattr(kind, "__getnewargs__") or hasattr(kind, "__getnewargs_ex__")
+    return kind.__new__ is object.__new__ and not own
+
+
+def _can_be_set(kind: Any, names: tuple[str, ...]) -> bool:
+    """Return whether setting attributes of these names does no more than to store their values."""
+    return kind.__setattr__ is object.__setattr__ and all(
+        type(name) is str
+        and name.isidentifier()
+        and not keyword.iskeyword(name)
+        and not hasattr(type(inspect.getattr_static(kind, name, None)), "__set__")
+        for name in names
+    )
+
+
+def _refusal_of(kind: Any) -> str:
+    """Return why objects of class `kind` cannot be restored from a pickle, or ``""``."""
+    if issubclass(kind, EzPickle):
+        return "{} is an EzPickle; its pickle holds only arguments"
+    if issubclass(kind, threading.Thread):
+        return "the work of a thread is not part of a state"
+    if kind in weakref.ProxyTypes:
+        return "a weak proxy would come back as a copy of its object"
+    if kind in _COPYING_ITERATORS:
+        return "an iterator over a dict would no longer belong to this dict"
+    if kind is object:
+        return "{} is only compared by identity, and would come back as another object"
+    if is_figure(kind):
+        return "{} has an image, and pickles hold no images"
+    if isinstance(getattr(kind, "__del__", None), types.FunctionType):
+        return (
+            "{} has a __del__, so it owns something that a pickle does not copy, and each copy of "
+            "it would release that"
+        )
+    return ""
+
+
+def _refusing(reason: str) -> Reducer:
+    def reduce(thing: Any) -> Any:
+        raise TypeError(reason.format(kind_of(thing)))
+
+    return reduce
+
+
+def _as_usual(thing: Any) -> Any:
+    return NotImplemented
+
+
+def _unless_attributes_are_lost(thing: Any) -> Any:
+    if loses_attributes(thing):
+        raise TypeError(f"the attributes of {kind_of(thing)} would be lost")
+    return NotImplemented
+
+
+def _reduce_method(thing: Any) -> Any:
+    # By default, a pickle holds only the method's name, which may mean another function.
+    if getattr(thing.__self__, thing.__name__, None) != thing:
+        return _make, ("method", thing.__func__, thing.__self__)
+    return NotImplemented
+
+
+def _reduce_pcg64(thing: Any) -> Any:
+    # NumPy's pickle of one takes ten times as long.
+    memory = thing.state
+    numbers = memory["state"]
+    rest = memory["has_uint32"], memory["uinteger"]
+    return _make, ("pcg64", numbers["state"], numbers["inc"], *rest, thing.seed_seq)
+
+
+def _make(name: str, *arguments: Any) -> Any:
+    """Stand for `ObjectPickle._make`, the only function that pickles call by its name."""
+    raise KeyError(name)
+
+
+class _Zeros(ISeedSequence):
+    """Seeds a generator whose state is set afterwards; NumPy's own take five times as long."""
+
+    def generate_state(self, n_words: int, dtype: Any = np.uint32) -> Any:
+        return np.zeros(n_words, dtype)
+
+
+_zeros: Any = _Zeros()
+
+
+def _pcg64(state: int, inc: int, has_uint32: int, uinteger: int, seeds: Any) -> Any:
+    bits: Any = np.random.PCG64(_zeros)
+    numbers = {"state": state, "inc": inc}
+    memory = {"bit_generator": "PCG64", "state": numbers}
+    bits.__setstate__(({**memory, "has_uint32": has_uint32, "uinteger": uinteger}, seeds))
+    return bits
+
+
+def _seeds(state: Any) -> Any:
+    function, arguments = _NEW_SEEDS
+    made = function(*arguments)
+    made.__setstate__(state)
+    return made
+
+
+_NEW_SEEDS: Any = np.random.SeedSequence(0).__reduce__()[:2]
+_MAKES: dict[str, Callable[..., Any]] = {
+    "array": lambda shape, dtype, data: np.ndarray(shape, dtype, data).copy(),
+    "generator": np.random.Generator,
+    "method": types.MethodType,
+    "nothing": lambda: None,
+    "pcg64": _pcg64,
+    "scalar": lambda letter, number: np.dtype(letter).type(number),
+    "seeds": _seeds,
+}
