@@ -201,7 +201,7 @@ OF_MAKE: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("given", "options", "words"), OF_MAKE, ids=str)
+@pytest.mark.parametrize(("given", "options", "words"), OF_MAKE)
 def test_what_make_is_given(given: Any, options: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         make(*given, **options)
