@@ -204,7 +204,8 @@ class GymnasiumSimulator(Simulator):
         self.env: gymnasium.Env[Any, Any] = env
         self.base: Any = innermost(env)
         self.action_space, self.observation_space = spaces_of(env)
-        check_reset(env)
+        if self._is_tried:
+            check_reset(env)
         if self._has_foreign_code and not self._is_copy:
             # The values of classes and modules on which the steps may depend.
             self.outside = OutsideValues(env)

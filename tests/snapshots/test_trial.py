@@ -298,7 +298,8 @@ def test_an_only_environment_repeats_its_own_episodes(snapshot: str) -> None:
     with plangym_like.make(OnlyOne, snapshot=snapshot) as env:
         assert env.exactness == "exact"
         assert env.reset(seed=0).info == {"episodes": 1}
-        state = env.step(2).state
+        env.step(2)
+        state = env.get_state()
         batch = env.step_batch([1, 1, 0], state)
         assert batch.rewards[0] == batch.rewards[1] == env.step(1).reward
     assert not OnlyOne.living
