@@ -123,7 +123,18 @@ def attributes(env: gymnasium.Env[Any, Any]) -> dict[str, bytes]:
     for link in links(env):
         if type(link) in TRANSPARENT:
             continue
-        _gather(f"{type(link).__name__}.", link, found, {id(link)}, 0)
+        own = attributes_of(link)
+        found |= {f"{type(link).__name__}.{name}": value for name, value in own.items()}
+    return found
+
+
+def attributes_of(thing: Any) -> dict[str, bytes]:
+    """Return the attributes of `thing`, and of objects in it, that are plain data, as bytes.
+
+    Keys are ``attribute``, or ``attribute.attribute`` inside objects.
+    """
+    found: dict[str, bytes] = {}
+    _gather("", thing, found, {id(thing)}, 0)
     return found
 
 

@@ -156,7 +156,8 @@ class Trial:
         again = _Episode(self._copy or self._sim, _SEED, [first.outcomes[0]])
         if self._copy is not None:
             again.simulator.write(first.rows[start])
-        # A reset after that may change the class, which both copies share.
+        # A reset may fail after a restore. It may also change the class, which both copies share.
+        self._sim.write(first.rows[-1])
         unseeded = self._begin(self._sim, None)
         meanwhile = self._stepping(unseeded, self._others[:_UNSEEDED_STEPS])
         if self._copy is None:
