@@ -43,7 +43,7 @@ from plangym_like.snapshots.chain_state import columns_of
 from plangym_like.snapshots.chains import links
 from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.differences import difference
-from plangym_like.snapshots.trial import STEPS, while_quick
+from plangym_like.snapshots.trial import MEASURED_STEPS, while_quick
 from plangym_like.states import random_state
 from plangym_like.states.rows import Row, padded, session_key
 
@@ -231,7 +231,7 @@ class PickledSimulator(GymnasiumSimulator):
         return PickleCodec(
             self.env,
             self.name,
-            steps=STEPS if known is None else 0,
+            steps=MEASURED_STEPS if known is None else 0,
             capacity=self.state_capacity if known is None else known.capacity,
             allow_pickle=self._allow_pickle,
         )

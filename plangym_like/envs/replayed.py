@@ -42,7 +42,7 @@ from plangym_like.snapshots.differences import attributes, differing_attributes
 from plangym_like.snapshots.known_wrappers import describe_wrappers
 from plangym_like.snapshots.open_libraries import close_copy
 from plangym_like.snapshots.replay import DIGEST_NBYTES, CurrentEnvProxy, ReplayCache
-from plangym_like.snapshots.trial import STEPS
+from plangym_like.snapshots.trial import MEASURED_STEPS
 from plangym_like.states.rows import Row, padded
 from plangym_like.support.arguments import as_count
 
@@ -288,7 +288,7 @@ class ReplayedSimulator(GymnasiumSimulator):
         space = copy.deepcopy(self.env.action_space)
         space.seed(1)
         with contextlib.suppress(Exception):
-            for _ in range(STEPS):
+            for _ in range(MEASURED_STEPS):
                 self.env.step(space.sample())
         episode = proxy.trace_digest.hex() if self.always_tried else None
         (_, _, begun), *entries = self._logs.entries(proxy.log)

@@ -51,7 +51,9 @@ from plangym_like.states.rows import Row
 Outcome = tuple[Any, ...]
 FIELDS = ("observation", "reward", "terminated", "truncated", "info")
 # The number of steps of the episode, of the one without a seed, and of one from the seed again.
-STEPS, _UNSEEDED_STEPS, _SEEDED_STEPS = 6, 3, 1
+_STEPS, _UNSEEDED_STEPS, _SEEDED_STEPS = 12, 3, 1
+# So many steps show the sizes of states and actions, and are repeated if data outside have changed.
+MEASURED_STEPS = 6
 # How often an episode is repeated if data outside the environment have changed.
 _REPEATS = 8
 # If so many seconds have passed after two steps, the episode ends.
@@ -116,8 +118,8 @@ class Trial:
         self._remedy = REMEDY_FOR_REPLAY if self._is_replayed else REMEDY
         space = copy.deepcopy(simulator.env.action_space)
         space.seed(0)
-        self._actions = [space.sample() for _ in range(STEPS)]
-        self._others = [space.sample() for _ in range(STEPS)]
+        self._actions = [space.sample() for _ in range(_STEPS)]
+        self._others = [space.sample() for _ in range(_STEPS)]
         self._notes: list[str] = []
         self._drawn: dict[str, None] = {}
 
@@ -228,11 +230,12 @@ class Trial:
         outside, row = self._sim.outside, episode.rows[0]
         if outside is None or not outside.have_changed():
             return
-        if cause := self._outside_cause(row, self._others):
+        actions = self._others[:MEASURED_STEPS]
+        if cause := self._outside_cause(row, actions):
             raise SnapshotError(f"{self._name()} does not repeat itself: {cause}")
-        expected = self._played(row, self._others)
+        expected = self._played(row, actions)
         for _ in range(_REPEATS if expected else 0):
-            pairs = zip(expected or (), self._played(row, self._others) or (), strict=False)
+            pairs = zip(expected or (), self._played(row, actions) or (), strict=False)
             for step, pair in enumerate(pairs, 1):
                 if found := compare_outcomes(*pair):
                     raise self._refusal(found[0], step, found[1])
