@@ -459,8 +459,9 @@ def make(
     WorkerStartError
         Workers are wanted, but the platform is not Linux, or this process is a worker that is
         importing a module.
-    StepTimeoutError, WorkerDiedError
-        An isolated worker has tried the environment out, and an action hangs or ends the process.
+    WorkerTimeoutError, WorkerDiedError
+        An isolated worker has tried the environment out, and this takes longer than
+        `start_timeout`, or ends the process.
 
     Examples
     --------

@@ -10,7 +10,6 @@ import abc
 import contextlib
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 import gymnasium
@@ -199,6 +198,8 @@ class Simulator(abc.ABC):
     shown_attributes: ClassVar[tuple[str, ...]] = ()
     fewest_rows: ClassVar[int] = 8
     step_row_moves: ClassVar[bool] = False
+    # Whether `renew` is all that is needed after resets and steps that are not the user's.
+    renews: ClassVar[bool] = False
     # An `OutsideValues`, which watches values of classes and modules; ``None`` if nothing does.
     outside: Any = None
 
@@ -250,8 +251,8 @@ class Simulator(abc.ABC):
     def renew(self) -> None:
         """Undo changes made by batches and by tests of exactness.
 
-        Called before a reset if there is no current state. The next episode gets a new generator.
-        Before the first episode, wrappers also get the state that they had originally.
+        Called before a reset if there is no current state. The next episode gets a new generator,
+        and wrappers get the state that they had originally.
         """
 
     def clear_caches(self) -> None:
@@ -366,14 +367,6 @@ class Simulator(abc.ABC):
         if used is not None:
             row[16:24].view(np.uint64)[0] = used
             row[HEADER_NBYTES + used :] = 0
-
-    def undisturbed(self) -> AbstractContextManager[None] | None:
-        """Return a context in which this may be used like a new simulator.
-
-        Its end restores the state, the generators and the wrappers. Return ``None`` if this is not
-        supported.
-        """
-        return None
 
     # Images
 

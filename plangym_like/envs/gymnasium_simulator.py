@@ -8,10 +8,9 @@ environment or a wrapper has foreign code, a trial tests whether it repeats its 
 from __future__ import annotations
 
 import abc
-import contextlib
 import importlib.metadata
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import is_
 from typing import Any, ClassVar, Self
 
@@ -38,6 +37,7 @@ from plangym_like.envs.wrapping import (
     as_env,
     as_wrappers,
     call_source,
+    check_is_new,
     check_reset,
     drop_generators,
     first_reset,
@@ -51,11 +51,9 @@ from plangym_like.errors import InputError, SnapshotError
 from plangym_like.snapshots.base_settings import BaseSettings
 from plangym_like.snapshots.chains import innermost
 from plangym_like.snapshots.configuration import describe, qualified_name
-from plangym_like.snapshots.generators import watched_generators
 from plangym_like.snapshots.known_wrappers import foreign_wrappers, is_foreign_env, visible
 from plangym_like.snapshots.open_libraries import close_copy, libraries_left_open
 from plangym_like.snapshots.outside_values import OutsideValues
-from plangym_like.snapshots.step_limit import CONSTRUCTOR_SECONDS, time_limit
 from plangym_like.snapshots.trial import Trial, TrialOutcome, known_trials
 from plangym_like.snapshots.wrapper_state import WrapperState, WrapperValues
 from plangym_like.states import random_state
@@ -63,8 +61,6 @@ from plangym_like.states.rows import Row, padded
 from plangym_like.support.arguments import as_count, name_of
 
 logger = logging.getLogger("plangym_like")
-# How many steps a codec takes at most when it is made, about.
-_CODEC_STEPS = 32
 _GREY = np.array([0.299, 0.587, 0.114])
 
 
@@ -78,9 +74,14 @@ class GymnasiumSimulator(Simulator):
     2. `restorer` keeps the state of the new wrappers: the user's first episode begins with it.
     3. `make_codec` resets the environment, and returns what saves its base.
     4. `make_memory` returns what saves the wrappers; now the layout of rows is known.
-    5. The trial plays some steps if `always_tried` is true, or if the environment or a wrapper has
-       code from outside Gymnasium and this package. Afterwards, the state is as before.
-    6. `make_kernel` is called later, before the first batch.
+    5. `make_kernel` is called later, before the first batch.
+
+    If `always_tried` is true, or if the environment or a wrapper has code from outside Gymnasium
+    and this package, a trial plays some steps with this environment and a second one (see `Trial`).
+    Then both are closed, and the user's environment is made as above. If a second one cannot be
+    made, the first one repeats its own episodes. It is then used further, because it may be the
+    only one; so is one that renders, because it may have opened a window. Before the user's first
+    episode, `renew` restores its wrappers as they were in step 2.
 
     Parameters
     ----------
@@ -113,18 +114,21 @@ class GymnasiumSimulator(Simulator):
     other_ways: ClassVar[tuple[str, ...]] = ()
     # Whether every environment of the family is tried out, or only those with foreign code.
     always_tried: ClassVar[bool] = False
-    # Whether the trial makes a second copy.
+    # Whether the trial uses a second environment.
     makes_copies: ClassVar[bool] = True
+    # Whether a reset without a seed draws one.
+    seeds_only: bool = False
+    renews: ClassVar[bool] = True
     codec: Codec
     # What saves the wrappers' state: a `WrapperState` or a `ChainPickle`.
     memory: Any
     _arguments: tuple[tuple[Any, ...], dict[str, Any]]
     _is_copy: bool = False
-    # The outcome of the trial of another environment of this kind.
-    _known: TrialOutcome | None = None
+    # The outcome of the trial; ``None`` until it is known, or if there is none.
+    _outcome: TrialOutcome | None = None
     # The settings of the base, which foreign code may change; ``None`` if there are none.
     _settings: BaseSettings | None = None
-    # Restores the wrappers as they were before the first reset; used until the user's first reset.
+    # Restores the wrappers as they were before the first reset.
     _restore_initial: Callable[[], None] | None = None
     _painter: Self | None = None
 
@@ -167,8 +171,7 @@ class GymnasiumSimulator(Simulator):
         self._set_frameskip(frameskip)
         self._wrappers = as_wrappers(wrappers)
         self._remove_time_limit = remove_time_limit
-        with time_limit(least=CONSTRUCTOR_SECONDS):
-            env = self.make_env()
+        env = self.make_env()
         self.render_mode = self.render_mode or getattr(env, "render_mode", None)
         try:
             env = self.wrapped(env)
@@ -176,10 +179,11 @@ class GymnasiumSimulator(Simulator):
             self._has_foreign_code = bool(self._foreign_wrappers) or is_foreign_env(innermost(env))
             self._is_tried = self.always_tried or self._has_foreign_code
             if self._is_tried and not self._is_copy:
-                self._known = known_trials().find(qualified_name(type(self)), self._arguments)
-            with watched_generators() if self._is_tried else contextlib.nullcontext():
+                self._set_up_tried(env)
+            else:
                 self._set_up(env)
-                self._try_out()
+            if not self._is_copy:
+                self._note_outcome()
             if self._settings is not None:
                 self._settings.use()
         except BaseException:
@@ -200,14 +204,14 @@ class GymnasiumSimulator(Simulator):
         self.env: gymnasium.Env[Any, Any] = env
         self.base: Any = innermost(env)
         self.action_space, self.observation_space = spaces_of(env)
-        check_reset(env)
+        if self._is_tried:
+            check_reset(env)
         if self._has_foreign_code and not self._is_copy:
             # The values of classes and modules on which the steps may depend.
             self.outside = OutsideValues(env)
-        with time_limit(_CODEC_STEPS):
-            if not self._is_copy:
-                self._restore_initial = self.restorer()
-            codec = self.codec = self.make_codec()
+        if not self._is_copy:
+            self._restore_initial = self.restorer()
+        codec = self.codec = self.make_codec()
         # Other environments of foreign code hold all of their attributes in each row.
         checked = self._foreign_wrappers or (self._has_foreign_code and not self.always_tried)
         if checked and (settings := codec.settings()):
@@ -281,79 +285,63 @@ class GymnasiumSimulator(Simulator):
 
     # The trial, and copies
 
-    def _try_out(self) -> None:
-        """Run the trial; if it fails, raise `SnapshotError`, or record why states are inexact."""
-        if self._is_copy:
-            return
-        if self._known is not None:
-            if self._has_foreign_code:
-                # Only the trial has shown whether the first reset and steps can be undone.
-                self.outside = OutsideValues(self.env)
-            if self._known.note:
-                self._note_inexact(self._known.note)
-        elif self._is_tried:
-            note = self._run_trial()
-            outcome = TrialOutcome(qualified_name(type(self)), note, self.codec.nbytes)
-            known_trials().note(outcome, self._arguments)
-        if self.memory.unordered:
-            self._note_inexact(self.memory.unordered)
-        self.memory.strict = not self.memory.unordered
+    def _set_up_tried(self, env: gymnasium.Env[Any, Any]) -> None:
+        """Set up the new chain `env`, or after a trial that needs it another one."""
+        known, kind = known_trials(), qualified_name(type(self))
+        self._outcome = known.find(kind, self._arguments)
+        if self._outcome is None:
+            self._set_up(env)
+            other = self.second_copy()
+            try:
+                note = self._run_trial(other)
+            finally:
+                if other is not None and self.render_mode is None:
+                    close_copy(other)
+            self._outcome = TrialOutcome(kind, note, self.codec.nbytes, seeds_only=self.seeds_only)
+            known.note(self._outcome, self._arguments)
+            if other is None or self.render_mode is not None:
+                self.memory.scatters = self.codec.scatters = False
+                return
+            close_copy(self.env)
+            env = self.wrapped(self.make_env())
+        self._set_up(env)
 
-    def _run_trial(self) -> str:
+    def _run_trial(self, other: Self | None) -> str:
         """Run the trial, and return why states are only approximate, or an empty string."""
+        # Steps that depend on the order of a set then give other results.
+        self.memory.scatters = self.codec.scatters = True
         try:
-            with self.undisturbed(renewed=False):
-                # Steps that depend on the order of a set then give other results.
-                self.memory.scatters = self.codec.scatters = True
-                try:
-                    note = Trial(self, self.second_copy).run()
-                finally:
-                    self.memory.scatters = self.codec.scatters = False
+            return Trial(self, other).run()
         except SnapshotError as error:
-            if self.exactness == "exact":
-                if self.outside is not None:
-                    # Another way to save states begins with the same values.
-                    self.outside.restore()
-                raise
-            note = str(error)
-        if note:
-            self._note_inexact(note)
-        return note
-
-    def _note_inexact(self, note: str) -> None:
-        self.exactness = "approximate"
-        self.exactness_note = "; ".join(filter(None, [self.exactness_note, note]))
-
-    def _end_trial(self, original: Row, initial: Callable[[], None] | None) -> None:
-        # Attributes that the first reset creates are kept, since `write` may be called before a
-        # reset.
-        self.write(original)
-        self._restore_initial = initial
-        drop_generators(self.env)
-
-    @contextlib.contextmanager
-    def undisturbed(self, *, renewed: bool = True) -> Iterator[None]:
-        """Return a context in which this may be stepped; at its end, the state is as before.
-
-        By default, it begins like a new simulator.
-        """
-        original = np.zeros(self.payload_nbytes, np.uint8)
-        self.read(original)
-        initial = self._restore_initial
-        if renewed:
-            self.renew()
-        try:
-            yield
-        except BaseException:
-            with contextlib.suppress(Exception):
-                self._end_trial(original, initial)
+            if self.exactness != "exact":
+                return str(error)
+            if self.outside is not None:
+                # Another way to save states begins with the same values.
+                self.outside.restore()
             raise
-        self._end_trial(original, initial)
+
+    def _note_outcome(self) -> None:
+        """Record why states are inexact, after the trial if there was one."""
+        if self._has_foreign_code:
+            # Now, because code such as a registration must run only once.
+            self.outside = OutsideValues(self.env)
+        for note in (self._outcome.note if self._outcome else "", self.memory.unordered):
+            if note:
+                self.exactness = "approximate"
+                self.exactness_note = "; ".join(filter(None, [self.exactness_note, note]))
+
+    def draw_seeds(self) -> bool:
+        """From now on, draw a seed for each reset without one; return whether that is new.
+
+        The trial calls this if an episode without a seed did not repeat itself.
+        """
+        return False
 
     def second_copy(self) -> Self | None:
         """Return a simulator made with the same arguments, which has been reset already.
 
-        Return ``None`` if this family makes no copies, or if there can be only one simulator.
+        Return ``None`` if this family makes no copies, or if there can be only one simulator. Raise
+        `InputError` if the callable returns the same environment each time.
         """
         if not self.makes_copies:
             return None
@@ -361,9 +349,7 @@ class GymnasiumSimulator(Simulator):
             other = self.make_again(*self._arguments[0])
         except Exception:
             return None
-        if innermost(other.env) is innermost(self.env):
-            # The callable returns the same object each time.
-            return None
+        check_is_new(other.env, self.env, self.name)
         other.memory.scatters = other.codec.scatters = True
         return other
 
@@ -396,7 +382,7 @@ class GymnasiumSimulator(Simulator):
         """
         kwargs = {**self._arguments[1], **changed}
         other = type(self).__new__(type(self), *args, **kwargs)
-        other._is_copy = True
+        other._is_copy, other._outcome = True, self._outcome
         other.__init__(*args, **kwargs)  # type: ignore[misc]
         return other
 
@@ -478,7 +464,7 @@ class GymnasiumSimulator(Simulator):
         self.memory.reseed(seed)
 
     def renew(self) -> None:
-        """Remove all random generators; before the first reset, also restore the wrappers."""
+        """Remove all random generators, and restore the wrappers as they were at first."""
         self.codec.renew()
         drop_generators(self.env)
         if self._restore_initial is not None:
@@ -497,7 +483,6 @@ class GymnasiumSimulator(Simulator):
         if seed is None:
             random_state.make_generator(innermost(self.env))
         obs, info = as_reset(self.env.reset(seed=seed, options=options))
-        self._restore_initial = None
         return self.observe(obs), info
 
     def step(self, action: Any, dt: int) -> Outcome:

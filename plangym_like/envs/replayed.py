@@ -21,8 +21,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import importlib.metadata
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, Self
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -32,19 +32,17 @@ from numpy.typing import NDArray
 from plangym_like.envs.codec import Codec
 from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
-from plangym_like.envs.wrapping import NothingSaved, drop_generators, is_plain, spaces_of
+from plangym_like.envs.wrapping import NothingSaved, check_is_new, is_plain, spaces_of
 from plangym_like.errors import SnapshotError, StateCapacityError, StateFormatError
-from plangym_like.snapshots.action_log import ACTIONS, CHANGE, ActionLogFormat, Change, Start
+from plangym_like.snapshots.action_log import ACTIONS, CHANGE, ActionLogFormat, Change
 from plangym_like.snapshots.carried_state import CarriedState
 from plangym_like.snapshots.chains import chain, has_addresses, innermost, links, sets_in
 from plangym_like.snapshots.configuration import describe, qualified_name
-from plangym_like.snapshots.differences import attributes, difference, differing_attributes
+from plangym_like.snapshots.differences import attributes, differing_attributes
 from plangym_like.snapshots.known_wrappers import describe_wrappers
 from plangym_like.snapshots.open_libraries import close_copy
 from plangym_like.snapshots.replay import DIGEST_NBYTES, CurrentEnvProxy, ReplayCache
-from plangym_like.snapshots.step_limit import CONSTRUCTOR_SECONDS, time_limit, while_quick
-from plangym_like.snapshots.trial import SECONDS, STEPS, Outcome, ends, outcome_of
-from plangym_like.states import random_state
+from plangym_like.snapshots.trial import MEASURED_STEPS
 from plangym_like.states.rows import Row, padded
 from plangym_like.support.arguments import as_count
 
@@ -262,63 +260,40 @@ class ReplayedSimulator(GymnasiumSimulator):
     def _set_up(self, env: gymnasium.Env[Any, Any]) -> None:
         self._logs = ActionLogFormat(spaces_of(env)[0])
         self._proxy = CurrentEnvProxy(env)
-        self._proxy.cache = ReplayCache(self._copy, self._logs, self._most or self.copies, env)
-        with time_limit(least=CONSTRUCTOR_SECONDS):
-            self._proxy.cache.single = self.always_tried and not self._can_be_copied()
+        self._proxy.cache = ReplayCache(self._copy, self._logs, self._most or self.copies)
+        self._proxy.seeds_only = self._outcome is not None and self._outcome.seeds_only
         super()._set_up(self._proxy)
 
     def _copy(self) -> gymnasium.Env[Any, Any]:
-        return self.wrapped(self.make_env())
+        """Return a new copy of the chain."""
+        env = self.wrapped(self.make_env())
+        check_is_new(env, self._proxy, self.name)
+        return env
 
     def restorer(self) -> Callable[[], None] | None:
-        """Return a function that restores the wrappers of an only copy.
-
-        If there can be several copies, return ``None``: the first is never reset.
-        """
-        env = self._proxy.env
-        return CarriedState(env).restorer() if self._proxy.cache.single else None
+        """Return ``None``: the first copy is never reset."""
+        return None
 
     def make_memory(self) -> Any:
         """Return an object that saves nothing: the log leads to the state of the wrappers too."""
         return NothingSaved(describe_wrappers(self.env))
 
-    def _can_be_copied(self) -> bool:
-        try:
-            other = self._copy()
-        except Exception:
-            # Some simulators allow only one instance in a process.
-            return False
-        if innermost(other) is innermost(self._proxy):
-            # The callable returns the same object each time.
-            return False
-        close_copy(other)
-        return True
-
     def make_codec(self) -> ReplayCodec:
-        """Return the codec, after finding out how to repeat episodes and how large actions are."""
+        """Return the codec, after finding out what wrappers keep and how large actions are."""
         proxy, cache = self._proxy, self._proxy.cache
-        tested = self._is_tried
         cache.carried = self._find_carried()
-        if tested:
-            proxy.seeds_only = self._needs_seeds()
-        # Not the episode that the trial plays, so that the trial uses new copies.
         self.env.reset(seed=1)
-        if tested:
+        if self._is_tried:
             _refuse_addresses(self._proxy.env)
         space = copy.deepcopy(self.env.action_space)
         space.seed(1)
         with contextlib.suppress(Exception):
-            for _ in range(STEPS):
-                with time_limit():
-                    self.env.step(space.sample())
+            for _ in range(MEASURED_STEPS):
+                self.env.step(space.sample())
         episode = proxy.trace_digest.hex() if self.always_tried else None
-        log = proxy.log
-        (_, _, begun), *entries = self._logs.entries(log)
+        (_, _, begun), *entries = self._logs.entries(proxy.log)
         steps = max(1, sum(tag in ACTIONS for tag, *_ in entries))
-        measured = -(-(len(log) - begun) // steps)
-        self.env.reset(seed=0)
-        drop_generators(self.env)
-        proxy.release_copy()
+        measured = -(-(len(proxy.log) - begun) // steps)
         return ReplayCodec(
             self._proxy,
             self._logs,
@@ -335,32 +310,28 @@ class ReplayedSimulator(GymnasiumSimulator):
         carried = CarriedState(first)
         if carried.is_empty:
             return carried
-        if self._proxy.cache.single:
-            return CarriedState(first, first)
         used = self._copy()
         try:
             return CarriedState(first, used)
         finally:
             close_copy(used)
 
-    def _needs_seeds(self) -> bool:
-        """Return whether an episode can be repeated only from a seed.
+    @property
+    def seeds_only(self) -> bool:  # type: ignore[override]
+        """Whether a reset without a seed draws one, since only that can be repeated."""
+        return self._proxy.seeds_only
 
-        This is the case if there are random generators other than ``np_random`` that no log holds.
-        To find out, the same actions are played twice from the same ``np_random``.
+    def draw_seeds(self) -> bool:
+        """From now on, draw a seed for each reset without one; return whether that is new.
+
+        The environment has random generators other than ``np_random``, which no log holds.
         """
-        space = copy.deepcopy(self.env.action_space)
-        space.seed(0)
-        actions = [space.sample() for _ in range(STEPS)]
-        cache = self._proxy.cache
-        generator = random_state.save_generator(random_state.seeded_generator(7))
-        start = Start(None, generator, None, None, cache.carried.read(self._proxy.env))
-        one = _play(cache, start, while_quick(actions, SECONDS))
-        other = _play(cache, start, actions[: len(one) - 1])
-        return difference(one, other) is not None
+        is_new = not self._proxy.seeds_only
+        self._proxy.seeds_only = True
+        return is_new
 
     def renew(self) -> None:
-        """Return to the first copy, which has never been reset unless it is the only one."""
+        """Return to the first copy, which has never been reset."""
         self._proxy.show_first()
         super().renew()
         self._proxy.accept_changes()
@@ -385,19 +356,10 @@ class ReplayedSimulator(GymnasiumSimulator):
         names = differing_attributes(*states)
         return None if not names else (names[0], "not the same value both times")
 
-    def _end_trial(self, original: Row, initial: Callable[[], None] | None) -> None:
-        super()._end_trial(original, initial)
-        self._proxy.release_copy()
-        self._proxy.forget()
-        self._proxy.cache.replayed = 0
-
-    def second_copy(self) -> Self | None:
-        return None if self._proxy.cache.single else super().second_copy()
-
     # Costs
 
     def clear_caches(self) -> None:
-        """Close all copies in the replay cache, unless only one copy can exist."""
+        """Close all copies in the replay cache."""
         self._proxy.forget()
 
     @property
@@ -425,25 +387,6 @@ def _unpack(payload: Row) -> tuple[bytes, bytes]:
         raise StateFormatError("the action log in a state row is damaged: its length is wrong")
     data = payload[8 : _HEAD + used].tobytes()
     return data[DIGEST_NBYTES:], data[:DIGEST_NBYTES]
-
-
-def _play(cache: ReplayCache, start: Start, actions: Iterable[Any]) -> list[Outcome]:
-    """Play `actions` in an episode of its own; return its outcomes without the infos.
-
-    If infos differ, states are only approximate.
-    """
-    with time_limit():
-        cached, obs, _ = cache.begin(start)
-    try:
-        outcomes: list[Outcome] = [(copy.deepcopy(obs),)]
-        for action in actions:
-            with time_limit():
-                outcomes.append(outcome_of(cached.env.step, action, error_text=False)[:4])
-            if ends(outcomes[-1]):
-                break
-    finally:
-        cache.discard(cached)
-    return outcomes
 
 
 def _refuse_addresses(env: gymnasium.Env[Any, Any]) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import gymnasium
 import numpy as np
@@ -32,13 +32,13 @@ from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.differences import attributes_of, difference
 from plangym_like.snapshots.known_wrappers import visible
 from plangym_like.snapshots.open_libraries import close_copy
-from plangym_like.snapshots.step_limit import while_quick
+from plangym_like.snapshots.trial import while_quick
 
 _METHODS = ("save_state", "load_state")
 # Rows hold the generator anyway.
 _GENERATOR = ("np_random", "_np_random", "_np_random_seed")
-# After so many steps of an episode, or seconds, it is known what an environment changes itself.
-_PLAYED, _SECONDS = 100, 5.0
+# After so many steps of an episode, it is known what an environment changes itself.
+_PLAYED = 100
 
 
 class OwnCodec(AttributeCodec):
@@ -87,6 +87,11 @@ class OwnCodec(AttributeCodec):
 
     def settings(self) -> Sequence[Settings]:
         return (_LeftOut(self._base, self),)
+
+    @property
+    def restores_initial(self) -> bool:
+        """Whether `renew` can restore the state before the first reset."""
+        return self._restore_initial is not None
 
     def renew(self) -> None:
         """Restore the state before the first reset, if there is one and it can be restored."""
@@ -211,7 +216,7 @@ class _LeftOut(Settings):
         with contextlib.suppress(Exception):
             for seed in range(2):
                 base.reset(seed=seed)
-                for _ in while_quick(range(_PLAYED), _SECONDS):
+                for _ in while_quick(range(_PLAYED)):
                     if any(base.step(actions.sample())[2:4]):
                         break
                 self._own |= self._not_restored()
@@ -335,26 +340,28 @@ class SaveLoadSimulator(GymnasiumSimulator):
         first_reset(self.env)
         kind = self.codec_class if _has_methods(self.base) else OwnCodec
         codec = kind(self.base, self.name, self.state_capacity, restore)
-        if restore is None and self._remembers_episodes(codec):
-            codec.exactness = "approximate"
-            codec.exactness_note = (
-                f"the state of {type(self.base).__name__} cannot be saved before the first reset, "
-                "and a second episode with the same seed begins in another state, so your first "
-                "episode is not the first one; make save_state work before the first reset, or "
-                "name no attributes of other objects in state_attributes"
-            )
         drop_generators(self.env)
         return codec
 
-    def _remembers_episodes(self, codec: OwnCodec) -> bool:
-        """Return whether a second reset with the same seed leads to a different state."""
+    def _note_on_first_episode(self) -> str:
+        """Return a note if the user's first episode may differ from an environment's first one."""
+        codec = self.codec
+        if codec.restores_initial:
+            return ""
         first, second = np.zeros((2, codec.nbytes), np.uint8)
         codec.read(first)
-        first_reset(self.env)
+        self.reset_once()
         codec.read(second)
-        return not np.array_equal(first, second)
+        if np.array_equal(first, second):
+            return ""
+        return (
+            f"the state of {type(self.base).__name__} cannot be saved before the first reset, "
+            "and a second episode with the same seed begins in another state, so your first "
+            "episode is not the first one; make save_state work before the first reset, or "
+            "name no attributes of other objects in state_attributes"
+        )
 
-    def _try_out(self) -> None:
+    def _run_trial(self, other: Self | None) -> str:
         """Check that a saved state can be restored, and run the trial."""
         payload = np.zeros(self.payload_nbytes, np.uint8)
         self.read(payload)
@@ -365,7 +372,8 @@ class SaveLoadSimulator(GymnasiumSimulator):
         except Exception as error:
             method = "load_state" if _has_methods(self.base) else "state_attributes"
             raise _refusal(self.base, method, error) from error
-        super()._try_out()
+        notes = self._note_on_first_episode(), super()._run_trial(other)
+        return "; ".join(filter(None, notes))
 
     def _steps_states(self) -> bool:
         """Return whether ``step_states`` can be used to step many rows at once."""

@@ -14,9 +14,8 @@ from gymnasium import Space
 from gymnasium.wrappers import PassiveEnvChecker, TimeLimit
 
 from plangym_like.errors import EnvApiError, InputError, SnapshotError
-from plangym_like.snapshots.chains import links
+from plangym_like.snapshots.chains import innermost, links
 from plangym_like.snapshots.known_wrappers import visible
-from plangym_like.snapshots.step_limit import time_limit
 from plangym_like.support.arguments import as_count, misfit, name_of, several_agents, unknown_option
 
 # Arguments of ``gymnasium.make`` that add wrappers, and are not passed on to the environment.
@@ -114,6 +113,15 @@ def call_source(source: Callable[..., Any], options: Mapping[str, Any]) -> Any:
     return made if limit == -1 else TimeLimit(made, as_count("max_episode_steps", limit))
 
 
+def check_is_new(env: gymnasium.Env[Any, Any], other: gymnasium.Env[Any, Any], name: Any) -> None:
+    """Raise `InputError` if `env` and `other`, both made by the callable `name`, are the same."""
+    if innermost(env) is innermost(other):
+        raise InputError(
+            f"{name_of(name)} returns the same environment each time, but several are needed; make "
+            "a new one in each call"
+        )
+
+
 def without_partials(source: Any) -> Any:
     """Return the callable inside `source`, which may be a `functools.partial`."""
     while isinstance(source, functools.partial):
@@ -177,7 +185,6 @@ class NothingSaved:
 
     nbytes = 0
     unordered = ""
-    strict = False
     time_limit = None
 
     def __init__(self, fields: list[Any]) -> None:
@@ -214,8 +221,7 @@ def first_reset(env: gymnasium.Env[Any, Any]) -> None:
         A wrapper replaces its environment when it is reset.
     """
     before = links(env)
-    with time_limit():
-        env.reset(seed=0)
+    env.reset(seed=0)
     if any(map(is_not, before, links(env))):
         raise SnapshotError(
             "a wrapper replaces its environment when it is reset, so the new environment is not "

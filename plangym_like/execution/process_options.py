@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from plangym_like.batch.row_stepper import RowStepper
-from plangym_like.errors import StepTimeoutError, WorkerDiedError, WorkerError, WorkerTimeoutError
+from plangym_like.errors import WorkerDiedError, WorkerError, WorkerTimeoutError
 from plangym_like.execution.known_ids import KnownIds, know, known_ids
 from plangym_like.execution.process_executor import ProcessExecutor
 from plangym_like.execution.short_episode import ShortEpisode, play_rows
@@ -18,7 +18,6 @@ from plangym_like.processes.child import check_can_start
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.pool import may_be_sent
 from plangym_like.processes.remote_errors import is_remote, portable_result
-from plangym_like.snapshots import step_limit
 from plangym_like.snapshots.trial import (
     KnownTrials,
     TrialOutcome,
@@ -84,7 +83,6 @@ class ProcessOptions:
         self._construct = partial(
             make_hosted,
             known_ids(name),
-            step_timeout,
             partial(env_class, name, **headless(env_kwargs)),
         )
         self._audit = env_kwargs.get("audit", "raise")
@@ -107,7 +105,7 @@ class ProcessOptions:
 
         Raises
         ------
-        StepTimeoutError, WorkerDiedError, WorkerTimeoutError
+        WorkerDiedError, WorkerTimeoutError
             The trial took too long, or ended the worker.
         Exception
             An error that the worker raised, such as a `SnapshotError`.
@@ -126,6 +124,8 @@ class ProcessOptions:
 
     def _run_trials(self) -> list[TrialOutcome]:
         limit, tries = self._start_timeout, 0
+        if limit is None and self._step_timeout is not None:
+            limit = max(START_SECONDS, 100 * self._step_timeout)
         while True:
             tries += 1
             worker = self._launch(0)
@@ -150,13 +150,7 @@ class ProcessOptions:
         if not isinstance(error, WorkerDiedError):
             return WorkerTimeoutError(
                 f"{begin}, and this was not done after start_timeout={limit:g} seconds; its "
-                "constructor hangs, or needs a larger start_timeout"
-            )
-        if self._step_timeout is not None and error.exitcode == step_limit.EXIT_CODE:
-            return StepTimeoutError(
-                f"{begin}, and one of them took much longer than step_timeout="
-                f"{self._step_timeout:g} seconds, so the worker was ended. It hangs, or needs a "
-                "larger step_timeout"
+                "constructor, a reset or an action hangs, or needs a larger start_timeout"
             )
         return WorkerDiedError(
             f"{begin}, and one of them ended the worker (exit status {error.exitcode})",
@@ -179,11 +173,10 @@ class ProcessOptions:
         shown = getattr(simulator, "render_mode", None) == "human"
         if self._audit != "raise" or simulator.exactness != "exact" or shown:
             return None
-        context = simulator.undisturbed()
-        if context is None:
+        if not simulator.renews:
             return None
-        with context:
-            return play_rows(simulator, layout)
+        simulator.renew()
+        return play_rows(simulator, layout)
 
     def start(
         self,
@@ -233,19 +226,17 @@ class ProcessOptions:
         )
 
 
-def make_hosted(ids: KnownIds, step_timeout: float | None, make: Callable[[], Any]) -> Any:
+def make_hosted(ids: KnownIds, make: Callable[[], Any]) -> Any:
     """Return the environment that a worker hosts, and remember the outcomes of its trials.
 
     Parameters
     ----------
     ids : KnownIds
-    step_timeout : float, optional
-        If given, a trial whose steps take much longer ends this process.
     make : callable
         Returns the environment.
     """
     know(ids)
-    with trials_shared(KnownTrials()) as trials, step_limit.steps_limited(step_timeout):
+    with trials_shared(KnownTrials()) as trials:
         env = make()
     _outcomes[:] = trials.outcomes()
     return env

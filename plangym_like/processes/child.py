@@ -49,7 +49,7 @@ _CAUSES = {
     "SIGABRT": "native code (a simulator or driver) called abort",
     "SIGFPE": "native code divided by zero",
     "SIGILL": "native code was compiled for another processor",
-    "SIGALRM": "a step of a trial exceeded step_timeout, or something in it set an alarm",
+    "SIGALRM": "something in it set an alarm",
     "SIGTERM": "it was asked to end, often by a job scheduler or when a container stops",
 }
 

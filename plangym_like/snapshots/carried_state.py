@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import gymnasium
@@ -26,7 +26,6 @@ from plangym_like.snapshots.chain_state import StateOwner
 from plangym_like.snapshots.chains import ATOMS, CONSTANT, innermost, links, put
 from plangym_like.snapshots.configuration import qualified_name
 from plangym_like.snapshots.known_wrappers import foreign_wrappers, is_known
-from plangym_like.snapshots.step_limit import time_limit
 from plangym_like.snapshots.wrapper_state import WrapperValues
 from plangym_like.states.rows import padded
 
@@ -89,8 +88,8 @@ class CarriedState:
     first : gymnasium.Env
         A chain that has never been reset.
     used : gymnasium.Env, optional
-        Another such chain, or `first` if there can be only one. The constructor resets and steps
-        it, to find out what resets replace. Without it, only `is_empty` may be read.
+        Another such chain. The constructor resets and steps it, to find out what resets replace.
+        Without it, only `is_empty` may be read.
 
     Attributes
     ----------
@@ -120,14 +119,12 @@ class CarriedState:
         self._own: frozenset[str] | None = None
         if used is None:
             return
-        if used is not first:
-            other = _encoded(_Owners(used))
-            for place, found in _encoded(self._first).items():
-                there = other.get(place, {})
-                self._new[place] = {k: data for k, data in found.items() if there.get(k) == data}
+        other = _encoded(_Owners(used))
+        for place, found in _encoded(self._first).items():
+            there = other.get(place, {})
+            self._new[place] = {k: data for k, data in found.items() if there.get(k) == data}
         if foreign:
-            # The settings of an only copy are never new again, so each log holds all of them.
-            self._settings = {} if used is first else _atoms_of(innermost(first))
+            self._settings = _atoms_of(innermost(first))
             self._own = _own_names(innermost(first), innermost(used))
         self._find_objects(used)
 
@@ -154,10 +151,6 @@ class CarriedState:
                     f"{place} cannot be saved: the wrapper makes it in its first reset and keeps "
                     "it in later ones; make it in the constructor, or in each reset"
                 )
-
-    def restorer(self) -> Callable[[], None]:
-        """Return a function that restores the present state of the first chain's wrappers."""
-        return self._first.restorer()
 
     def read(self, env: _Env, changed: Iterable[tuple[int, str]] = ()) -> bytes | None:
         """Return what the chain `env` takes over, as bytes; ``None`` if nothing.
@@ -279,13 +272,13 @@ def _values_of(found: list[Any], changed: list[tuple[int, str]]) -> list[tuple[i
 def _own_names(new: Any, used: Any) -> frozenset[str]:
     """Return the names of the attributes that an environment sets itself.
 
-    `used` is another new environment, or the same one; it is reset and stepped without wrappers. An
+    `used` is another new environment; it is reset and stepped without wrappers. An
     attribute that differs between the two, such as the number of a connection, is counted too.
     """
     before = _atoms_of(new)
     actions = copy.deepcopy(used.action_space)
     actions.seed(0)
-    with contextlib.suppress(Exception), time_limit(_PLAYED):
+    with contextlib.suppress(Exception):
         used.reset(seed=0)
         for _ in range(_PLAYED):
             if any(used.step(actions.sample())[2:4]):

@@ -61,19 +61,35 @@ _Env = gymnasium.Env[Any, Any]
 
 @dataclass(slots=True, eq=False)
 class CachedCopy:
-    """A copy of the wrapper chain and the action log that led to its current state.
+    """A copy of the wrapper chain, and how it got to its current state.
 
-    ``trace_digest`` is a digest of all observations, rewards and flags on the way to that state. It
-    shows whether two replays of a log gave the same results. ``changed`` are the attributes that
-    code outside the chain has changed, as the fields ``link`` and ``name`` of `Change`.
+    ``reached`` is the action log that led to that state, and a digest of all observations, rewards
+    and flags on the way. The digest shows whether two replays of a log gave the same results. The
+    two are assigned together, so that no interrupt comes between them. ``changed`` are the
+    attributes that code outside the chain has changed, as the fields ``link`` and ``name`` of
+    `Change`.
     """
 
     env: _Env
-    log: bytes = b""
-    trace_digest: bytes = b""
+    reached: tuple[bytes, bytes] = (b"", b"")
     last_used: int = 0
     alive: bool = True
     changed: set[tuple[int, str]] = field(default_factory=set)
+
+    @property
+    def log(self) -> bytes:
+        """The action log."""
+        return self.reached[0]
+
+    @property
+    def trace_digest(self) -> bytes:
+        """The digest."""
+        return self.reached[1]
+
+    def append(self, entry: bytes) -> None:
+        """Append `entry` to the log, without new results."""
+        log, trace_digest = self.reached
+        self.reached = log + entry, trace_digest
 
 
 _OUTCOME = struct.Struct("=d??")
@@ -90,37 +106,28 @@ class ReplayCache:
         The format of the action logs.
     capacity : int
         The maximum number of copies that are open at once.
-    first : gymnasium.Env
-        An existing copy, which is used if a process can hold only one.
 
     Attributes
     ----------
-    single : bool
-        Whether a process can hold only one copy; each episode then resets that copy.
     carried : CarriedState
         Reads and writes what a chain takes over from the episode before.
     replayed : int
         Steps that were replayed so far, for benchmarks.
     """
 
-    def __init__(
-        self, make: Callable[[], _Env], logs: ActionLogFormat, capacity: int, first: _Env
-    ) -> None:
+    def __init__(self, make: Callable[[], _Env], logs: ActionLogFormat, capacity: int) -> None:
         self._make = make
         self._logs = logs
         self._capacity = capacity
-        self._only = first
         self._copies: list[CachedCopy] = []
         self._restores = 0
-        self.single = False
         self.carried: Any = None
         self.replayed = 0
 
     def begin(self, start: Start) -> tuple[CachedCopy, Any, dict[str, Any]]:
         """Begin an episode in a new copy; return the copy, the observation and the info.
 
-        In a new copy, nothing that is left of an earlier episode can affect this episode. If only
-        one copy can exist, that copy is reset instead.
+        In a new copy, nothing that is left of an earlier episode can affect this episode.
 
         Raises
         ------
@@ -139,10 +146,9 @@ class ReplayCache:
                 cached.changed = self.carried.write(env, start.carried)
             obs, info = as_reset(env.reset(seed=start.seed, options=copy.deepcopy(start.options)))
         except BaseException:
-            if not self.single:
-                close_copy(env)
+            close_copy(env)
             raise
-        cached.log, cached.trace_digest = log, _digest(b"", obs)
+        cached.reached = log, _digest(b"", obs)
         self._copies.append(cached)
         return cached, obs, info
 
@@ -188,11 +194,11 @@ class ReplayCache:
         entry, own = self._logs.action(action)
         try:
             result = as_step(cached.env.step(own))
-            trace_digest = _digest(cached.trace_digest, result[0], result[1:4])
+            log, trace_digest = cached.reached
+            cached.reached = log + entry, _digest(trace_digest, result[0], result[1:4])
         except BaseException:
             self.discard(cached)
             raise
-        cached.log, cached.trace_digest = cached.log + entry, trace_digest
         return result
 
     def reseed(self, cached: CachedCopy, seed: int) -> None:
@@ -200,10 +206,10 @@ class ReplayCache:
         entry = self._logs.reseed(seed)
         try:
             _reseed(cached.env, seed)
+            cached.append(entry)
         except BaseException:
             self.discard(cached)
             raise
-        cached.log += entry
 
     def log_change(self, cached: CachedCopy, change: Change) -> None:
         """Log a change that code outside has made to `cached`.
@@ -213,7 +219,7 @@ class ReplayCache:
         SnapshotError
             The new value is not plain data.
         """
-        cached.log += self._logs.change(change)
+        cached.append(self._logs.change(change))
 
     def release(self, cached: CachedCopy) -> None:
         """Remove a copy from the cache without closing it."""
@@ -224,8 +230,7 @@ class ReplayCache:
     def discard(self, cached: CachedCopy) -> None:
         """Remove a copy from the cache and close it, while other copies may be in use."""
         self.release(cached)
-        if not self.single:
-            close_copy(cached.env)
+        close_copy(cached.env)
 
     def clear(self) -> None:
         """Remove all copies from the cache and close them."""
@@ -236,11 +241,8 @@ class ReplayCache:
         """Close all copies, which may shut down libraries."""
         for cached in list(self._copies):
             self.release(cached)
-            if not self.single:
-                with contextlib.suppress(Exception):
-                    cached.env.close()
-        if self.single:
-            self._only.close()
+            with contextlib.suppress(Exception):
+                cached.env.close()
 
     def _replay(self, cached: CachedCopy, log: bytes) -> None:
         """Step `cached` through the entries of `log` that its own log does not have yet."""
@@ -258,16 +260,12 @@ class ReplayCache:
                     result = env.step(value)
                     trace_digest = _digest(trace_digest, result[0], result[1:4])
                     self.replayed += 1
+            cached.reached = log, trace_digest
         except BaseException:
             self.discard(cached)
             raise
-        cached.log, cached.trace_digest = log, trace_digest
 
     def _new_env(self) -> _Env:
-        if self.single:
-            for cached in list(self._copies):
-                self.release(cached)
-            return self._only
         if len(self._copies) >= self._capacity:
             self.discard(self._evicted())
         return self._make()
@@ -390,12 +388,12 @@ class CurrentEnvProxy(gymnasium.Wrapper[Any, Any, Any, Any]):
         same = self.log == log and self.trace_digest == trace_digest
         if same and self._current.alive:
             return
-        before, seen = self._current.log, self._current.trace_digest
+        before = self._current.reached
         try:
             self._show(self.cache.restore(log, trace_digest))
         except BaseException:
             # The restore may have stepped the copy that was current.
-            self._current = CachedCopy(self.env, before, seen, alive=False)
+            self._current = CachedCopy(self.env, before, alive=False)
             raise
 
     def reset(
@@ -456,20 +454,13 @@ class CurrentEnvProxy(gymnasium.Wrapper[Any, Any, Any, Any]):
         if self._watched is not None:
             self._watch()
 
-    def release_copy(self) -> None:
-        """Remove the current copy from the cache, but keep its log.
-
-        Call this after removing the copy's random generator.
-        """
-        self.cache.release(self._current)
-
     def clear(self) -> None:
         """Drop the current state and its log, so that the next reset does not restore them."""
         self.cache.release(self._current)
         self._show(CachedCopy(self.env, alive=False, changed=self._current.changed))
 
     def show_first(self) -> None:
-        """Return to the first copy, which has never been reset unless it is the only one.
+        """Return to the first copy, which has never been reset.
 
         It gets the attributes that code outside has set in the current copy.
         """
@@ -484,21 +475,20 @@ class CurrentEnvProxy(gymnasium.Wrapper[Any, Any, Any, Any]):
     def forget(self) -> None:
         """Remove all copies from the cache, so that the next restore replays its whole log.
 
-        The current copy is not closed. If a process can hold only one copy, nothing is done.
+        The current copy is not closed.
         """
-        if self.cache.single:
-            return
-        log, trace_digest, env = self.log, self.trace_digest, self.env
-        self.cache.release(self._current)
+        self._log_changes()
+        current = self._current
+        self.cache.release(current)
         self.cache.clear()
-        changed = self._current.changed
-        self._current = CachedCopy(env, log, trace_digest, alive=False, changed=changed)
+        self._current = CachedCopy(
+            current.env, current.reached, alive=False, changed=current.changed
+        )
 
     def close(self) -> None:
         """Close all copies."""
         self.cache.close()
-        if not self.cache.single:
-            self._first.env.close()
+        self._first.env.close()
 
     def _ensure_copy(self) -> None:
         """If the current copy has left the cache, restore another copy to the current state."""

@@ -1,12 +1,11 @@
-"""`Trial`: tests whether a newly made environment can repeat its own results.
+"""`Trial`: tests whether a new environment can repeat its own results.
 
-It takes a dozen steps after a seeded reset. It repeats them in a second copy, and compares seven
-more resets of both. Then it repeats the steps from restored states: from the middle in the first
-copy, and from the start in the second, with different steps of the other copy in between. It does
-the same after an unseeded reset, from the start. It also checks random generators that are not part
-of state rows, and data that code keeps outside the environment. If steps are slow, it takes three
-instead of a dozen. A few steps cannot show everything, so rows in use are audited too
-(`plangym_like.audit`).
+One copy plays a short episode after a seeded reset. A second copy begins it from the same seed.
+Then the second copy continues it from a later state; meanwhile, the first copy plays another
+episode without a seed, which the second copy finally repeats from its first state. The trial also
+checks random generators that are not part of state rows, and data that code keeps outside the
+environment. If steps are slow, it takes fewer of them. A few steps cannot show everything, so rows
+in use are audited too (`plangym_like.audit`).
 
 The outcome is the same for every environment that is made with the same arguments, so lanes share
 it (`trials_shared`), and so do the caller and its isolated workers.
@@ -18,15 +17,16 @@ import contextlib
 import copy
 import time
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from plangym_like.batch.ownership import owned
-from plangym_like.batch.simulator import Simulator
 from plangym_like.errors import EnvApiError, SnapshotError, StateCapacityError, StateError
 from plangym_like.snapshots.chains import chain, links
 from plangym_like.snapshots.configuration import qualified_name
@@ -45,20 +45,23 @@ from plangym_like.snapshots.generators import (
 )
 from plangym_like.snapshots.known_wrappers import is_known
 from plangym_like.snapshots.open_libraries import libraries_left_open
-from plangym_like.snapshots.outside_values import OutsideValues
-from plangym_like.snapshots.step_limit import time_limit, while_quick
 from plangym_like.states.rows import Row
 
 # The observation, reward, flags and info of a step; or one string that describes an exception.
 Outcome = tuple[Any, ...]
 FIELDS = ("observation", "reward", "terminated", "truncated", "info")
-# The number of steps of an episode, and of one without a seed.
-STEPS, _UNSEEDED_STEPS = 12, 4
-# An episode of steps that take longer in all is shorter.
+# The number of steps of the episode, of the one without a seed, and of one from the seed again.
+_STEPS, _UNSEEDED_STEPS, _SEEDED_STEPS = 12, 3, 1
+# So many steps show the sizes of states and actions, and are repeated if data outside have changed.
+MEASURED_STEPS = 6
+# How often an episode is repeated if data outside the environment have changed.
+_REPEATS = 8
+# If so many seconds have passed after two steps, the episode ends.
 SECONDS = 1.0
-# Resets with at most this many seeds are compared between copies, for at most this many seconds.
-_RESETS, _RESET_SECONDS = 8, 0.5
+# New environments have been reset with another seed before (see `first_reset`).
+_SEED = 2
 _NAMED = 4
+_NOT_THE_SAME = "an episode with a seed is not the same in another copy"
 REMEDY = (
     "Its state was restored in between, so some of it is outside the state row (in its "
     "class, its module, a space, a global generator): keep all of it in attributes, and draw from "
@@ -73,13 +76,19 @@ REMEDY_FOR_REPLAY = (
 
 @dataclass(slots=True)
 class _Episode:
-    """An episode: ``outcomes[0]`` belongs to the reset; ``rows[k]`` is the state after k steps."""
+    """An episode: ``outcomes[0]`` belongs to the reset; ``rows[k]`` is the state after k steps.
 
-    simulator: Simulator
+    `seed` is ``None`` for an episode without one. `after_reset` are the states of the global
+    generators from which the reset drew, after it.
+    """
+
+    simulator: Any
+    seed: int | None
     outcomes: list[Outcome] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     generators: list[dict[str, bytes]] = field(default_factory=list)
     draws: set[tuple[int, str]] = field(default_factory=set)
+    after_reset: dict[str, Any] = field(default_factory=dict)
 
     def record(self) -> None:
         """Append the current state to `rows`, and the generators' states to `generators`."""
@@ -90,35 +99,32 @@ class _Episode:
 
 
 class Trial:
-    """One trial of a simulator.
+    """One trial of a simulator. It draws from the global random generators if the environment does.
 
     Parameters
     ----------
-    simulator : Simulator
-        A new simulator of a Gymnasium environment. The trial changes its state.
-    make_copy : callable
-        Returns a second simulator that was made with the same arguments, or ``None`` if there can
-        be only one.
+    simulator : GymnasiumSimulator
+        A new simulator. The trial changes its state.
+    other : GymnasiumSimulator, optional
+        A second simulator that was made with the same arguments, or ``None`` if there can be only
+        one, which then repeats its own episodes.
     """
 
-    def __init__(self, simulator: Simulator, make_copy: Callable[[], Simulator | None]) -> None:
+    def __init__(self, simulator: Any, other: Any = None) -> None:
         self._sim = simulator
-        self._make_copy = make_copy
+        self._copy = other
         # An episode is then repeated from its seed, which must therefore determine it.
         self._is_replayed = simulator.snapshot == "replay"
         self._remedy = REMEDY_FOR_REPLAY if self._is_replayed else REMEDY
         space = copy.deepcopy(simulator.env.action_space)
         space.seed(0)
-        self._actions = [space.sample() for _ in range(STEPS)]
-        self._others = [space.sample() for _ in range(STEPS)]
-        self._copy: Simulator | None = None
+        self._actions = [space.sample() for _ in range(_STEPS)]
+        self._others = [space.sample() for _ in range(_STEPS)]
         self._notes: list[str] = []
         self._drawn: dict[str, None] = {}
 
     def run(self) -> str:
         """Run the trial; return a description of inexact results, or an empty string if none.
-
-        This draws from the global random generators.
 
         Raises
         ------
@@ -127,118 +133,112 @@ class Trial:
         """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            try:
-                first = self._first_episode()
+            first = self._begin(self._sim, _SEED)
+            _finish(self._stepping(first, while_quick(self._actions)))
+            if not ends(first.outcomes[-1]):
+                taken = len(first.outcomes) - 1
+                self._actions, self._others = self._actions[:taken], self._others[:taken]
+            if self._drawn:
                 stir_global_generators()
-                self._copy = self._make_copy()
-                if self._copy is not None:
-                    self._compare_with_copy(self._copy, first)
-                self._compare_restored(first)
-                self._compare_unseeded()
-                self._compare_outside()
-            finally:
-                if self._copy is not None and getattr(self._copy, "render_mode", None) is None:
-                    # Some libraries close all windows of a process when the first one is closed.
-                    with libraries_left_open():
-                        self._copy.close()
+            if self._copy is not None:
+                self._compare_seeded(first)
+            unseeded = self._compare_restored(first)
+            self._compare_unseeded(unseeded)
+            self._compare_outside(unseeded)
         return "; ".join(dict.fromkeys(self._notes[:2]))
 
-    def _first_episode(self) -> _Episode:
-        first = self._begin(self._sim, 0)
-        self._steps(first, while_quick(self._actions, SECONDS))
-        if not ends(first.outcomes[-1]):
-            taken = len(first.outcomes) - 1
-            self._actions, self._others = self._actions[:taken], self._others[:taken]
-        return first
+    def _compare_restored(self, first: _Episode) -> _Episode:
+        """Continue `first` from one of its states in the second copy, and compare.
 
-    def _compare_with_copy(self, other: Simulator, first: _Episode) -> None:
-        """Repeat the seeded episode `first` in a second copy, and compare the outcomes.
-
-        Then compare more resets, since infos with few possible values may be equal by chance. What
-        a reset keeps of earlier episodes is equal too: both copies have played the same ones.
+        Meanwhile, the first copy plays an episode without a seed, which is returned.
         """
-        second = self._begin(other, 0)
-        self._steps(second, self._actions)
-        pairs = enumerate(zip(first.outcomes, second.outcomes, strict=False))
-        if any(self._differ(step, *pair) for step, pair in pairs):
-            return
-        begun = time.perf_counter()
-        for seed in range(1, _RESETS):
-            if self._differ(0, self._reset(self._sim, seed), self._reset(other, seed)):
-                return
-            if time.perf_counter() - begun > _RESET_SECONDS:
-                return
-
-    def _differ(self, step: int, one: Outcome, other: Outcome) -> bool:
-        """Return whether the outcomes of `step` differ; if so, note where, or raise an error."""
-        found = compare_outcomes(one, other)
-        if found is None:
-            return False
-        place, values = found
-        if self._is_replayed and not place.startswith("info"):
-            raise self._refusal(place, step, values)
-        self._notes.append(
-            "an episode with a seed is not the same in another copy: the "
-            f"{place} of step {step} was {values}. {draws_note(self._drawn)}".strip()
-        )
-        return True
-
-    def _compare_restored(self, first: _Episode) -> None:
-        """Repeat `first` from its middle, and in the other copy from its start, and compare."""
-        middle = (len(first.rows) - 1) // 2
-        self._continue(first, self._sim, middle, self._copy)
-        self._continue(first, self._copy or self._sim, 0, self._sim if self._copy else None)
-
-    def _continue(
-        self, first: _Episode, simulator: Simulator, start: int, other: Simulator | None
-    ) -> None:
-        simulator.write(first.rows[start])
-        if other is not None:
-            # A reset may change the class, which both copies share.
-            with contextlib.suppress(Exception), time_limit():
-                other.reset(1)
-        again = _Episode(simulator, [first.outcomes[0]])
+        taken = len(first.rows) - 1
+        # Not the number of steps that the second copy has taken, which it may keep elsewhere.
+        start = 2 * taken // 3 if taken > 2 else 0
+        again = _Episode(self._copy or self._sim, _SEED, [first.outcomes[0]])
+        if self._copy is not None:
+            again.simulator.write(first.rows[start])
+        # A reset may fail after a restore. It may also change the class, which both copies share.
+        self._sim.write(first.rows[-1])
+        unseeded = self._begin(self._sim, None)
+        meanwhile = self._stepping(unseeded, self._others[:_UNSEEDED_STEPS])
+        if self._copy is None:
+            _finish(meanwhile)
+            again.simulator.write(first.rows[start])
         again.record()
-        if simulator is self._sim:
-            self._check_generators(first, start)
-        self._steps(again, self._actions[start:], stepped_between=other)
+        self._check_generators(first, again, start)
+        _finish(zip_longest(meanwhile, self._stepping(again, self._actions[start:])))
         self._compare(first, again, start)
         both = first.draws & {(step + start, name) for step, name in again.draws}
         if both:
             step, name = min(both)
             raise self._refusal_of_draw(f"the global generator of {name}", step)
+        return unseeded
 
-    def _check_generators(self, first: _Episode, start: int) -> None:
+    def _check_generators(self, first: _Episode, again: _Episode, start: int) -> None:
         """Check that every random generator used by a step has been restored."""
-        now = own_generators(self._sim.env)
-        recorded, last = first.generators[start], first.generators[-1]
-        for name, state in recorded.items():
-            if last.get(name) != state and now.get(name) != state:
+        begun, last = first.generators[0], first.generators[-1]
+        for name, state in first.generators[start].items():
+            used = begun.get(name) != last.get(name)
+            if used and again.generators[0].get(name) != state:
                 raise self._refusal_of_draw(f"the generator of {name}", None)
 
-    def _compare_unseeded(self) -> None:
-        first = self._begin(self._sim, None)
-        actions = self._actions[:_UNSEEDED_STEPS]
-        self._steps(first, actions)
-        again = _Episode(self._copy or self._sim, [first.outcomes[0]])
-        again.simulator.write(first.rows[0])
-        again.record()
-        self._steps(again, actions, stepped_between=None if self._copy is None else self._sim)
-        self._compare(first, again, 0)
+    def _compare_seeded(self, first: _Episode) -> None:
+        """Begin `first` from its seed again, in the second copy, and compare the outcomes.
 
-    def _compare_outside(self) -> None:
-        """Step another episode with values of classes and modules as they were when it was made."""
-        outside = self._sim.outside
+        What a reset keeps of earlier episodes is the same: both copies have played the same ones.
+        """
+        again = self._begin(self._copy, _SEED)
+        _finish(self._stepping(again, self._actions[:_SEEDED_STEPS]))
+        for step, (one, other) in enumerate(zip(first.outcomes, again.outcomes, strict=False)):
+            found = compare_outcomes(one, other)
+            if found is None:
+                continue
+            place, values = found
+            if self._is_replayed and not place.startswith("info"):
+                raise self._refusal(place, step, values)
+            told = f"{_NOT_THE_SAME}: the {place} of step {step} was {values}"
+            self._notes.append(f"{told}. {draws_note(self._drawn)}".strip())
+            return
+        # The values may be equal by chance.
+        left, now = first.after_reset, again.after_reset
+        if drawn := [name for name in left if name in now and left[name] != now[name]]:
+            self._notes.append(f"{_NOT_THE_SAME}. {draws_note(drawn)}".strip())
+
+    def _compare_unseeded(self, unseeded: _Episode) -> None:
+        """Repeat the episode without a seed in the second copy, and compare."""
+        try:
+            self._repeat(unseeded)
+        except SnapshotError:
+            if not self._sim.draw_seeds():
+                raise
+            if self._copy is not None:
+                self._copy.draw_seeds()
+            unseeded = self._begin(self._sim, None)
+            _finish(self._stepping(unseeded, self._others[:_UNSEEDED_STEPS]))
+            self._repeat(unseeded)
+
+    def _repeat(self, episode: _Episode) -> None:
+        again = _Episode(self._copy or self._sim, episode.seed, [episode.outcomes[0]])
+        again.simulator.write(episode.rows[0])
+        again.record()
+        _finish(self._stepping(again, self._others[:_UNSEEDED_STEPS]))
+        self._compare(episode, again, 0)
+
+    def _compare_outside(self, episode: _Episode) -> None:
+        """If values of classes and modules have changed, find out whether steps depend on them."""
+        outside, row = self._sim.outside, episode.rows[0]
         if outside is None or not outside.have_changed():
             return
-        row = self._begin(self._sim, _RESETS).rows[0]
-        if cause := self._outside_cause(row, self._others):
+        actions = self._others[:MEASURED_STEPS]
+        if cause := self._outside_cause(row, actions):
             raise SnapshotError(f"{self._name()} does not repeat itself: {cause}")
-        if self._played(row, self._others) is not None:
-            with outside.as_before():
-                fails = self._played(row, self._others) is None
-            if fails:  # some code, such as a registration, must run only once
-                self._sim.outside = OutsideValues(self._sim.env)
+        expected = self._played(row, actions)
+        for _ in range(_REPEATS if expected else 0):
+            pairs = zip(expected or (), self._played(row, actions) or (), strict=False)
+            for step, pair in enumerate(pairs, 1):
+                if found := compare_outcomes(*pair):
+                    raise self._refusal(found[0], step, found[1])
 
     def _outside_cause(self, row: Row, actions: Sequence[Any]) -> str:
         """Return a sentence that names values of classes and modules that steps depend on."""
@@ -250,51 +250,39 @@ class Trial:
 
         Infos are left out: if only they differ, states are approximate.
         """
-        episode = _Episode(self._sim)
+        episode = _Episode(self._sim, None)
         try:
             self._sim.clear_caches()
             self._sim.write(row)
-            self._steps(episode, actions)
+            _finish(self._stepping(episode, actions))
         except Exception:
             return None
         finally:
             self._sim.clear_caches()
         if any(len(outcome) == 1 for outcome in episode.outcomes):
             return None
-        return [outcome[:4] for outcome in episode.outcomes]
+        return [(*outcome[:4], {}) for outcome in episode.outcomes]
 
     # Playing
 
-    def _begin(self, simulator: Simulator, seed: int | None) -> _Episode:
-        episode = _Episode(simulator, [self._reset(simulator, seed)])
+    def _begin(self, simulator: Any, seed: int | None) -> _Episode:
+        """Reset `simulator`, and return the new episode."""
+        before = global_generators()
+        obs, info = simulator.reset(seed)
+        after, moved = global_generators(), moved_generators(before)
+        self._drawn.update(dict.fromkeys(moved))
+        outcome: Outcome = owned((obs, 0.0, False, False, without_clock(info)))
+        episode = _Episode(simulator, seed, [outcome])
+        episode.after_reset = {name: after[name] for name in moved}
         episode.record()
         return episode
 
-    def _reset(self, simulator: Simulator, seed: int | None) -> Outcome:
-        """Reset `simulator`, and return the outcome."""
-        before = global_generators()
-        with time_limit():
-            obs, info = simulator.reset(seed)
-        self._drawn.update(dict.fromkeys(moved_generators(before)))
-        outcome: Outcome = owned((obs, 0.0, False, False, without_clock(info)))
-        return outcome
-
-    def _steps(
-        self,
-        episode: _Episode,
-        actions: Iterable[Any],
-        stepped_between: Simulator | None = None,
-    ) -> None:
+    def _stepping(self, episode: _Episode, actions: Iterable[Any]) -> Iterator[None]:
+        """Take a step of `episode` at each ``next``, until it ends."""
         simulator = episode.simulator
-        between = None if stepped_between is None else self._other_steps(stepped_between)
         for step, action in enumerate(actions, 1):
-            if between is not None:
-                next(between)
             before = global_generators()
-            with time_limit():
-                outcome = outcome_of(
-                    lambda action: simulator.step(action, 1), action, error_text=False
-                )
+            outcome = outcome_of(lambda action: simulator.step(action, 1), action, error_text=False)
             episode.outcomes.append(outcome)
             if len(outcome) == 1:
                 return
@@ -307,17 +295,6 @@ class Trial:
                 return
             if ends(outcome):
                 return
-
-    def _other_steps(self, simulator: Simulator) -> Iterator[None]:
-        """Take one step of `simulator` at each ``next``, or none after the end of its episode."""
-        for action in self._others:
-            outcome = None
-            with contextlib.suppress(Exception), time_limit():
-                outcome = simulator.step(copy.deepcopy(action), 1)
-            yield
-            if outcome is None or outcome[2] or outcome[3]:
-                break
-        while True:
             yield
 
     # Comparing
@@ -330,7 +307,7 @@ class Trial:
             if found is not None:
                 place, values = found
                 if not place.startswith("info"):
-                    raise self._refusal(place, step, values, first.rows[start], start)
+                    raise self._refusal(place, step, values, first, start)
                 self._notes.append(f"{place} is not the same when a step is repeated: {values}")
         if len(first.outcomes) - start != len(again.outcomes):
             raise SnapshotError(
@@ -348,15 +325,17 @@ class Trial:
                 return
 
     def _refusal(
-        self, place: str, step: int, values: str, row: Row | None = None, start: int = 0
+        self, place: str, step: int, values: str, episode: _Episode | None = None, start: int = 0
     ) -> SnapshotError:
-        remedy = ""
-        if row is not None:
-            remedy = self._outside_cause(row, self._actions[start:])
-        remedy = remedy or self._remedy
+        """Return the error for a difference; `episode` was continued from its step `start`."""
+        cause = remedy = ""
+        if episode is not None:
+            actions = self._actions if episode.seed else self._others
+            remedy = self._outside_cause(episode.rows[start], actions[start:])
+            cause = self._cause(episode, start)
         return SnapshotError(
             f"{self._name()} does not repeat itself: the {place} of step {step} was {values} the "
-            f"second time. {draws_note(self._drawn)}{self._cause(row, start)}{remedy}"
+            f"second time. {draws_note(self._drawn)}{cause}{remedy or self._remedy}"
         )
 
     def _refusal_of_draw(self, generator: str, step: int | None) -> SnapshotError:
@@ -372,28 +351,39 @@ class Trial:
         name = qualified_name(type(links(env)[-1]))
         return f"{name} in {', '.join(own)}" if own else name
 
-    def _cause(self, row: Row | None, start: int) -> str:
+    def _cause(self, episode: _Episode, start: int) -> str:
         """Return a sentence that names the attributes that were not restored, or ``""``."""
-        if row is None or self._copy is None:
+        if episode.seed is None or self._copy is None:
             return ""
         try:
-            played = self._make_copy()
-            assert played is not None
-            played.reset(0)
+            played = self._sim.second_copy()
+            played.reset(episode.seed)
             for action in self._actions[:start]:
                 played.step(copy.deepcopy(action), 1)
             wanted = attributes(played.env)
             with libraries_left_open():
                 played.close()
             # What is not restored keeps the value of another moment of another episode.
-            other = self._begin(self._sim, 1)
-            if not start:
-                self._steps(other, self._others)
-            self._sim.write(row)
+            self._sim.reset(episode.seed + 1)
+            self._sim.write(episode.rows[start])
             names = differing_attributes(wanted, attributes(self._sim.env))
         except Exception:
             return ""
         return f"Not restored: {', '.join(names[:_NAMED])}. " if names else ""
+
+
+def while_quick(actions: Iterable[Any]) -> Iterator[Any]:
+    """Yield `actions`, but only the first two of them if their steps take more than a second."""
+    until = time.perf_counter() + SECONDS
+    for step, action in enumerate(actions):
+        if step >= 2 and time.perf_counter() > until:
+            return
+        yield action
+
+
+def _finish(steps: Iterator[Any]) -> None:
+    """Take all `steps`."""
+    deque(steps, maxlen=0)
 
 
 # Outcomes of steps
@@ -456,12 +446,15 @@ class TrialOutcome(NamedTuple):
         Bytes of the codec in each row, if a trial determines this number; otherwise 0.
     way : str
         How states are saved; only for the kind ``"auto"``.
+    seeds_only : bool
+        Whether a replayed episode can be repeated only from a seed.
     """
 
     kind: str
     note: str = ""
     capacity: int = 0
     way: str = ""
+    seeds_only: bool = False
 
 
 class KnownTrials:

@@ -17,7 +17,6 @@ import plangym_like
 from plangym_like.errors import (
     EnvApiError,
     SnapshotError,
-    StepTimeoutError,
     WorkerDiedError,
     WorkerTimeoutError,
 )
@@ -52,11 +51,6 @@ class Trapped(gymnasium.Env[Any, Any]):
         return np.array([self.count]), 1.0, False, False, {}
 
 
-@pytest.fixture(autouse=True)
-def _short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plangym_like.snapshots.step_limit._LEAST_SECONDS", 0.5)
-
-
 @pytest.mark.parametrize("snapshot", first_of(["auto", "replay"]))
 @pytest.mark.parametrize("options", [{"step_timeout": 1}, {"isolate": True, "n_workers": 2}])
 def test_an_action_that_ends_its_process(snapshot: str, options: dict[str, Any]) -> None:
@@ -70,8 +64,9 @@ def test_an_action_that_ends_its_process(snapshot: str, options: dict[str, Any])
 @pytest.mark.parametrize("trap", first_of(["hang", "reset"]))
 @pytest.mark.parametrize("snapshot", first_of(["auto", "replay"]))
 def test_an_action_or_a_reset_that_hangs(snapshot: str, trap: str) -> None:
-    with pytest.raises(StepTimeoutError, match=r"Trapped could not be made.*step_timeout=1 "):
-        plangym_like.make(Trapped, snapshot=snapshot, trap=trap, step_timeout=1)
+    options = {"step_timeout": 1, "start_timeout": 3}
+    with pytest.raises(WorkerTimeoutError, match=r"Trapped could not be made.*start_timeout=3 "):
+        plangym_like.make(Trapped, snapshot=snapshot, trap=trap, **options)
 
 
 def test_a_constructor_that_hangs() -> None:
@@ -89,8 +84,9 @@ def test_a_wrapper_is_tried_in_a_worker_too() -> None:
                 time.sleep(0.1)
             return super().step(action)
 
-    with pytest.raises(StepTimeoutError, match="CartPole-v1 could not be made"):
-        plangym_like.make("CartPole-v1", wrappers=[Hanging], step_timeout=1)
+    options = {"isolate": True, "start_timeout": 3}
+    with pytest.raises(WorkerTimeoutError, match="CartPole-v1 could not be made"):
+        plangym_like.make("CartPole-v1", wrappers=[Hanging], **options)
 
 
 @pytest.mark.parametrize("snapshot", first_of(["auto", "pickle", "replay"]))

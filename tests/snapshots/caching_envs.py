@@ -148,6 +148,6 @@ LATE: dict[Callable[[], Walk], str] = {
     LateModuleCache: EARLY[ModuleCache],
     LateClassCache: EARLY[ClassCache],
     LateCachedFunction: EARLY[CachedFunction],
-    ClassCounter: r"ClassCounter.count \(a class attribute\) changed from 0 to",
-    ModuleCounter: r"COUNT \(a global of caching_envs\) changed from 0 to",
+    ClassCounter: r"ClassCounter.count \(a class attribute\) changed from \d+ to",
+    ModuleCounter: r"COUNT \(a global of caching_envs\) changed from \d+ to",
 }

@@ -108,10 +108,10 @@ class RandomResets(gym.Wrapper):
 
 REFUSED: dict[Any, str] = {
     CounterOnTheBase: "(the reward of step|total changed)",
-    SpaceSampler: r"does not repeat itself",
+    SpaceSampler: r"(does|did) not repeat itself",
     NoisyView: "draw from the generator of .*observation_space",
     ClassCounter: "the reward of step",
-    Novelty: "the reward of step",
+    Novelty: "(the reward of step|Novelty.seen .* changed)",
     Clock: "the reward of step",
     FileCounter: "the reward of step",
     GlobalNoise: "draws from the global generator of numpy.random",

@@ -105,7 +105,7 @@ class VectorizedEnv(PlangymEnv):
         shown = self._env_kwargs.get("render_mode") == "human"
         mode = {"render_mode": "rgb_array"} if shown else {}
         make = self.create_env_callable(delay_setup=False, **mode)
-        return partial(make_hosted, known_ids(), None, make)
+        return partial(make_hosted, known_ids(), make)
 
     def setup(self) -> None:
         """Make the environment in this process; workers are made when they are first needed."""
