@@ -16,6 +16,7 @@ from plangym_like.errors import InputError, SnapshotError
 from plangym_like.processes.child import check_can_start
 from plangym_like.processes.start_methods import check_start_method
 from plangym_like.snapshots.trial import trials_shared
+from plangym_like.states.rows import Row
 from plangym_like.support.arguments import as_count, check_seconds, several_agents
 from plangym_like.vector.async_vector_env import AsyncPlanVectorEnv
 from plangym_like.vector.lanes import Lanes
@@ -76,6 +77,7 @@ def make_vec(
     timeout: float = 60.0,
     batch_size: int | None = None,
     start_method: str = "forkserver",
+    start_states: tuple[Row, Any] | None = None,
     **kwargs: Any,
 ) -> PlanVectorEnv:
     """Make n environments that are stepped together, as one `gymnasium.vector.VectorEnv`.
@@ -95,8 +97,9 @@ def make_vec(
     n_workers : int, optional
         How many processes may step environments, this one included. If steps are cheaper than
         messages to other processes, as in classic control, this process steps all environments.
-    autoreset_mode, copy, observation_mode
-        See `PlanVectorEnv`.
+    autoreset_mode, copy, observation_mode, start_states
+        See `PlanVectorEnv`. With `start_states`, episodes begin in given states, as in a
+        curriculum; `batch_size` cannot be given as well.
     vectorise : bool
         Whether to use the vectorised form of environments that have one.
     timeout : float
@@ -115,8 +118,8 @@ def make_vec(
     ------
     InputError
         `source` has another type; `num_envs` or `n_workers` is less than 1; `num_envs` is not the
-        length of `source`; `batch_size` or `timeout` is out of range; or a keyword of
-        `gymnasium.make_vec` is not supported.
+        length of `source`; `batch_size` or `timeout` is out of range; `start_states` do not fit; or
+        a keyword of `gymnasium.make_vec` is not supported.
     DifferentWorkerError
         The environments give other results in another process than in this one, usually because the
         program has changed a module after importing it.
@@ -171,6 +174,7 @@ def make_vec(
         "autoreset_mode": autoreset_mode,
         "copy": copy,
         "observation_mode": observation_mode,
+        "start_states": start_states,
     }
     try:
         if batch_size is None:

@@ -13,8 +13,8 @@ import plangym_like
 from plangym_like.batchers import episodes, workspaces
 from plangym_like.batchers.episodes import DictTensor
 from plangym_like.batchers.rollout import BaseActorModule, evaluate, multi, same, single
-from plangym_like.batchers.stepping import StartStates
 from plangym_like.errors import InputError, SnapshotError, StateMismatchError
+from plangym_like.vector.start_states import StartStates
 
 IDS = pytest.mark.parametrize("env_id", ["CartPole-v1", TAXI, "Pendulum-v1"])
 COUNT = 4

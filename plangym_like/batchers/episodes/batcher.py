@@ -33,7 +33,6 @@ from plangym_like.batchers.episodes.trajectories import (
     assemble,
     has_tensors,
 )
-from plangym_like.batchers.stepping import StartStates
 from plangym_like.batchers.trees import clone_tree
 from plangym_like.batchers.workers.backend import Workers
 from plangym_like.batchers.workers.group import Closable, Job, WorkerGroup
@@ -41,6 +40,7 @@ from plangym_like.errors import InputError, WorkerTimeoutError
 from plangym_like.processes.child import interrupts_deferred
 from plangym_like.support.arguments import as_count
 from plangym_like.vector.lanes import whole_seeds
+from plangym_like.vector.start_states import StartStates
 from plangym_like.vector.tree import tree_map, with_axes
 
 # Seconds to collect results when the caller does not want to wait.

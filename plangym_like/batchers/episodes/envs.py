@@ -12,12 +12,13 @@ from tensordict import TensorDict
 from plangym_like.batchers.buffers import as_actions
 from plangym_like.batchers.episodes.trajectories import DictTensor, has_tensors
 from plangym_like.batchers.randomness import seed_groups
-from plangym_like.batchers.stepping import EpisodeLanes, Outcome, StartStates
+from plangym_like.batchers.stepping import EpisodeLanes, Outcome
 from plangym_like.batchers.trees import tensor_layout
 from plangym_like.errors import ActionError, InputError
 from plangym_like.support.arguments import as_count
 from plangym_like.vector.lanes import Lanes
 from plangym_like.vector.make_lanes import EnvSource, lanes_from, make_lanes
+from plangym_like.vector.start_states import StartStates
 from plangym_like.vector.tree import Leaf, named_parts, tree_map, zeros
 
 # An observation and the environments that its rows belong to, in ascending order.

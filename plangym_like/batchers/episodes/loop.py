@@ -15,9 +15,9 @@ from plangym_like.batchers.buffers import TimeBuffer
 from plangym_like.batchers.episodes.envs import GymEnv, VecEnv
 from plangym_like.batchers.episodes.trajectories import DictTensor, Trajectories, has_tensors
 from plangym_like.batchers.randomness import RandomStreams, seed_groups
-from plangym_like.batchers.stepping import StartStates
 from plangym_like.batchers.workers.backend import GroupContext
 from plangym_like.errors import ClosedError, InputError
+from plangym_like.vector.start_states import StartStates
 from plangym_like.vector.tree import Leaf, take, tree_map
 
 

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from plangym_like.batchers.buffers import copy_actions
-from plangym_like.batchers.stepping import EpisodeLanes, Outcome, StartStates
+from plangym_like.batchers.stepping import EpisodeLanes, Outcome
 from plangym_like.batchers.trees import (
     as_arrays,
     as_tensors,
@@ -22,6 +22,7 @@ from plangym_like.batchers.trees import (
 from plangym_like.errors import InputError
 from plangym_like.vector.lanes import whole_seeds
 from plangym_like.vector.make_lanes import make_lanes
+from plangym_like.vector.start_states import StartStates
 from plangym_like.vector.tree import tree_map
 
 

@@ -22,7 +22,7 @@ from plangym_like.batchers.rollout.fragment import (
     fragment_layout,
     without_empty_rows,
 )
-from plangym_like.batchers.stepping import EpisodeLanes, StartStates
+from plangym_like.batchers.stepping import EpisodeLanes
 from plangym_like.batchers.trees import (
     as_tensors,
     clone_tree,
@@ -36,6 +36,7 @@ from plangym_like.batchers.workers.backend import GroupContext
 from plangym_like.errors import InputError
 from plangym_like.vector.lanes import Lanes
 from plangym_like.vector.make_lanes import EnvSource, lanes_from
+from plangym_like.vector.start_states import StartStates
 from plangym_like.vector.tree import Leaf, take, tree_leaves, tree_map
 
 

@@ -17,7 +17,6 @@ from plangym_like.batchers.rollout.actor import BaseActorModule, check_actor
 from plangym_like.batchers.rollout.collector import ACTOR, BUFFERS, RolloutPlan, RolloutWorker
 from plangym_like.batchers.rollout.fragment import Fragment, FragmentOptions
 from plangym_like.batchers.rollout.iterator import FragmentAssembler, RolloutIterator
-from plangym_like.batchers.stepping import StartStates
 from plangym_like.batchers.weights import ActorWeights
 from plangym_like.batchers.workers.backend import Workers
 from plangym_like.batchers.workers.group import Job, WorkerGroup
@@ -25,6 +24,7 @@ from plangym_like.errors import InputError
 from plangym_like.processes.child import interrupts_deferred
 from plangym_like.support.arguments import as_count
 from plangym_like.vector.make_lanes import EnvSource, sample_of
+from plangym_like.vector.start_states import StartStates
 
 
 class PooledRollout(RolloutIterator):

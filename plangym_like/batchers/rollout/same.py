@@ -14,13 +14,13 @@ from plangym_like.batchers.rollout.actor import BaseActorModule, check_actor
 from plangym_like.batchers.rollout.collector import Collector
 from plangym_like.batchers.rollout.fragment import Fragment, FragmentBuffer, FragmentOptions
 from plangym_like.batchers.rollout.iterator import FragmentAssembler, RolloutIterator
-from plangym_like.batchers.stepping import StartStates
 from plangym_like.batchers.trees import empty
 from plangym_like.batchers.weights import ActorWeights
 from plangym_like.errors import InputError
 from plangym_like.support.arguments import as_count
 from plangym_like.vector.lanes import whole_seeds
 from plangym_like.vector.make_lanes import make_lanes
+from plangym_like.vector.start_states import StartStates
 
 
 def rollout(

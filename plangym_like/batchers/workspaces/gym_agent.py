@@ -17,7 +17,7 @@ from torch import Tensor
 
 from plangym_like.batchers.buffers import TimeBuffer, as_actions, named_leaves
 from plangym_like.batchers.randomness import seed_groups
-from plangym_like.batchers.stepping import EpisodeLanes, Outcome, StartStates
+from plangym_like.batchers.stepping import EpisodeLanes, Outcome
 from plangym_like.batchers.trees import tensor_layout
 from plangym_like.batchers.workspaces.agents import Agent
 from plangym_like.batchers.workspaces.workspace import Workspace
@@ -25,6 +25,7 @@ from plangym_like.errors import InputError
 from plangym_like.support.arguments import as_count
 from plangym_like.vector.lanes import Lanes
 from plangym_like.vector.make_lanes import env_factory, make_envs, make_lanes
+from plangym_like.vector.start_states import StartStates
 from plangym_like.vector.tree import Leaf, is_leaf, tree_map, tree_unflatten
 
 
