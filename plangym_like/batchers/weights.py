@@ -87,7 +87,9 @@ class VersionedTree:
                 except BlockingIOError:
                     if time.monotonic() > deadline:
                         raise WorkerTimeoutError(
-                            f"a worker has been loading weights for {timeout:g} s"
+                            f"a worker has held the lock of the weights for {timeout:g} s: it "
+                            "hangs or was stopped. Close this object and make another one, or "
+                            "increase timeout="
                         ) from None
                     time.sleep(_POLL_SECONDS)
         try:
@@ -174,5 +176,5 @@ def _equal(new: torch.Tensor, old: torch.Tensor) -> bool:
     if new.dtype != old.dtype or new.shape != old.shape:
         return False
     return torch.equal(new, old) or torch.equal(
-        new.contiguous().view(-1).view(torch.uint8), old.view(-1).view(torch.uint8)
+        *(each.contiguous().view(-1).view(torch.uint8) for each in (new, old))
     )

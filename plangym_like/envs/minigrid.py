@@ -38,7 +38,8 @@ from plangym_like.states.rows import Row
 
 # The number of episodes whose objects are kept, up to 100 kB each.
 _EPISODES = 64
-# The agent, in every row; the generator, which the simulator saves; and what only images need.
+# Attributes that the bytes of an episode leave out: the agent, which has fields of its own; the
+# generator, which the simulator saves; and what only images need.
 _AGENT = ("step_count", "agent_dir", "agent_pos")
 _LEFT_OUT = frozenset(
     [*CONSTANT, *_AGENT, "_np_random", "_np_random_seed", "window", "clock", "render_size"]
@@ -136,7 +137,7 @@ class MiniGridCodec(AttributeCodec):
             raise StateFormatError(f"a state row is damaged: {error!r}") from error
 
     def begin(self) -> None:
-        """Note that an episode begins; without this, it would begin when it is first saved."""
+        """Record the state after a reset as the beginning of the episode."""
         self._keep(Episode.of(self._base))
 
     def is_unchanged(self) -> bool:
@@ -355,7 +356,8 @@ class MiniGridSimulator(GymnasiumSimulator):
     ) -> tuple[Any, dict[str, Any]]:
         """Reset the environment and its wrappers; without a seed, keep the random generator.
 
-        So rows do not depend on which states of their episode were saved before.
+        Also record the beginning of the episode, so that rows do not depend on which of its states
+        were saved.
         """
         result = super().reset(seed, options)
         self.codec.begin()
@@ -445,7 +447,7 @@ def _encoded(objects: list[Any]) -> bytes:
             records.append(record)
         which.append(known[key])
         kinds.append(classes.setdefault(qualified_name(type(thing)), len(classes)))
-    # The environment is there already.
+    # The decoder has the environment, so its class is left out.
     head = plain_data.encode(((*classes,), np.array(kinds[1:], np.uint16)))
     body = plain_data.encode(((*shapes,), records, np.array(which, np.uint16)), objects)
     return _SIZE.pack(len(head)) + head + body

@@ -165,9 +165,10 @@ class ProcessOptions:
     def expected_of(self, stepper: RowStepper) -> ShortEpisode | None:
         """Return a short episode of the caller's environment, which workers have to repeat.
 
-        The caller plays it even if batches are isolated: a worker has taken the same steps in the
-        trial. Return ``None`` if workers are not compared: the environment is approximate, or is
-        not audited with ``audit="raise"``.
+        The caller plays it even if batches are isolated. If the environment has code from outside
+        Gymnasium and this package, a worker has tried the same actions before. Return ``None`` if
+        workers are not compared: the environment is approximate, or is not audited with
+        ``audit="raise"``.
         """
         simulator, layout = stepper.simulator, stepper.layout
         shown = getattr(simulator, "render_mode", None) == "human"

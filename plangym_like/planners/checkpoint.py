@@ -40,7 +40,7 @@ def stored(thing: Stored) -> Stored:
 
 
 def _name(thing: Any) -> str:
-    return f"{thing.__module__}.{thing.__qualname__}"
+    return f"{getattr(thing, '__module__', '')}.{getattr(thing, '__qualname__', '')}"
 
 
 def save(path: str | os.PathLike[str], state_format: StateFormat, value: Any) -> None:
@@ -121,8 +121,8 @@ class _Encoder:
             if isinstance(value, tuple):
                 return ["record", _name(type(value)), [self.encode(item) for item in value]]
             return ["object", _name(type(value)), self.encode(value.__getstate__() or {})]
-        if callable(value) and _STORED.get(_qualified(value)) is value:
-            return ["name", _qualified(value)]
+        if callable(value) and _STORED.get(_name(value)) is value:
+            return ["name", _name(value)]
         raise InputError(f"a file of a search cannot hold {value!r}")
 
     def _array(self, array: NDArray[Any]) -> Any:
@@ -139,10 +139,6 @@ class _Encoder:
             raise InputError("a search can be saved only if its generator has a SeedSequence")
         spawned = self.encode(seeds.state)
         return [type(rng.bit_generator).__name__, self.encode(rng.bit_generator.state), spawned]
-
-
-def _qualified(value: Any) -> str:
-    return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', '')}"
 
 
 class _Decoder:

@@ -211,7 +211,7 @@ class CellArchive:
 @stored
 @dataclass
 class _Memory:
-    """The state of a search: the explorations under way have taken `step` of their actions."""
+    """The state of a search; `step` is how many actions the current explorations have taken."""
 
     archive: CellArchive
     lineage: Lineage

@@ -28,7 +28,7 @@ class Nodes:
     ----------
     *fields : tuple
         The fields of a node besides ``parent``, as in `numpy.dtype`: a name, a dtype, and a shape
-        if a node has an array. Fields of the dtype `Ints` in `links` are numbers of nodes.
+        if a node has an array.
     links : sequence of str
         The fields that hold numbers of other nodes, -1 for none. New nodes begin with -1.
 
@@ -123,7 +123,7 @@ class Nodes:
 class Lineage(Nodes):
     """The action, dt and reward of every step, so that paths can be read back.
 
-    It holds no states: a step takes 28 bytes, plus the size of its action.
+    It holds no states: a step takes about 24 bytes, plus the size of its action.
 
     Parameters
     ----------

@@ -124,9 +124,9 @@ class Planner(ABC):
             `Progress` after every batch; if it raises StopIteration, the search ends with the best
             plan so far.
         checkpoint : path, optional
-            A file in which `save` stores the search, again and again.
+            A file to which the search is saved while it runs.
         every : float
-            The number of seconds between two calls of `save`.
+            The number of seconds between two saves.
 
         Returns
         -------
@@ -147,6 +147,7 @@ class Planner(ABC):
                 "plan needs a budget in transitions, or seconds: give budget= or seconds="
             )
         budget, seconds = _checked_limits(budget, seconds)
+        check_seconds("every", every)
         start = np.array(checked_start(self.env, state))
         with ProgressBar(self.name, progress) as report:
             search = Search(self.env, budget, seconds, seed, report)
@@ -184,6 +185,7 @@ class Planner(ABC):
         if self._last is None:
             raise InputError("there is no search to resume: call plan first, or load a saved one")
         budget, seconds = _checked_limits(budget, seconds)
+        check_seconds("every", every)
         state, last = self._last
         self._check_memory(last)
         with ProgressBar(self.name, progress) as report:
@@ -197,11 +199,10 @@ class Planner(ABC):
         checkpoint: str | os.PathLike[str] | None,
         every: float,
     ) -> Plan:
-        self._last = self._next_action = None  # after an error, there is nothing to resume
         if checkpoint is not None:
-            check_seconds("every", every)
             self._check_memory(search)
             search.checkpoint = _Repeated(lambda: self._write(checkpoint, state, search), every)
+        self._last = self._next_action = None  # after an error, there is nothing to resume
         plan = self._search(state, search)
         self._last, self._next_action = (state, search), plan.next_action
         return plan
@@ -264,7 +265,7 @@ class Planner(ABC):
             )
         given = {**content["options"], **options}
         for name, value in given.items():
-            if isinstance(value, list) and value[:1] == [_UNSAVED]:
+            if isinstance(value, list) and len(value) == 2 and str(value[0]) == _UNSAVED:
                 raise InputError(
                     f"the search was made with {name}={value[1]}, which files do not hold: give "
                     f"{name}= to load"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from plangym_like.env import PlanEnv
 from plangym_like.planners.action_sets import ActionSampler
 from plangym_like.planners.plan import Plan
@@ -45,8 +47,8 @@ class RandomShooting(Planner):
         self.dt = as_count("dt", dt)
         self._sample = ActionSampler(env, self.name)
 
-    def _begin(self, state: Row, search: Search, kept: Kept | None) -> str:
-        return "nothing but the best plan"
+    def _begin(self, state: Row, search: Search, kept: Kept | None) -> dict[str, Any]:
+        return {}  # only the best plan is kept
 
     def _search(self, state: Row, search: Search) -> Plan:
         while search.has((batch := search.fit(self.batch, self.horizon)) * self.horizon):

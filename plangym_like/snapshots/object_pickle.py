@@ -75,6 +75,10 @@ class Names(Protocol):
         """Return a class that cannot be imported."""
 
 
+class _CycleError(Exception):
+    """An object refers to itself, through other objects or not."""
+
+
 class ObjectPickle:
     """Turns objects into bytes, and back.
 
@@ -104,17 +108,22 @@ class ObjectPickle:
             Something in `value` cannot be pickled.
         """
         whole: set[int] = set()
+        # The bytes must not depend on what was pickled before. Once there was a cycle, the next one
+        # is noticed at once, not by the length of the recursion.
+        self._reducers.has_cycles = False
         while True:
             stream = BytesIO()
             self._reducers.arrays = ArrayLayout(whole)
+            if self._reducers.begun is not None:
+                self._reducers.begun.clear()
             try:
                 _Pickler(stream, self._reducers).dump(value)
             except OverlapError as overlap:
                 whole.add(overlap.args[0])
-            except RecursionError:
+            except (_CycleError, RecursionError):
                 if self._reducers.has_cycles:
                     raise
-                self._reducers.has_cycles = True
+                self._reducers.has_cycles, self._reducers.begun = True, set()
             else:
                 return stream.getvalue()
 
@@ -173,6 +182,7 @@ class Reducers(dict[type, Reducer]):
         self._names = names
         self.arrays = ArrayLayout()
         self.has_cycles = False
+        self.begun: set[int] | None = None
         # Functions that make objects from the values of their attributes, by their keys in pickles;
         # and the reverse.
         self._makers: dict[str, Callable[..., Any]] = {}
@@ -288,6 +298,11 @@ class Reducers(dict[type, Reducer]):
                 make = forms[names]
             if make is None or self.has_cycles:
                 return copyreg.__newobj__, (kind,), attributes  # type: ignore[attr-defined]
+            # A pickler does not ask again for an object that is complete.
+            if self.begun is not None:
+                if id(thing) in self.begun:
+                    raise _CycleError
+                self.begun.add(id(thing))
             return make, (*attributes.values(),)
 
         return reduce

@@ -41,8 +41,6 @@ _ABSENT: Any = type("_Absent", (), {"__repr__": lambda self: "nothing"})()
 _MOST_ITEMS, _MOST_NBYTES, _MOST_PLACES = 2000, 1 << 16, 20_000
 # How many places a message names, and how many are tried alone.
 _NAMED, _TRIED = 3, 50
-# The flag of classes that are made by a class statement.
-_IN_PYTHON = 1 << 9
 _LIBRARIES = ("gymnasium", "plangym_like", "numpy")
 _SITE_PACKAGES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 _ADVICE = "keep it in an attribute of the environment, so that it is part of the state"

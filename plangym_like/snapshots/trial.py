@@ -58,7 +58,7 @@ MEASURED_STEPS = 6
 _REPEATS = 8
 # If so many seconds have passed after two steps, the episode ends.
 SECONDS = 1.0
-# New environments have been reset with another seed before (see `first_reset`).
+# Not 0, the seed with which `first_reset` has reset new environments.
 _SEED = 2
 _NAMED = 4
 _NOT_THE_SAME = "an episode with a seed is not the same in another copy"

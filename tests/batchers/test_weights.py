@@ -59,6 +59,17 @@ def test_a_copy_follows() -> None:
     assert version == 1 and _same(net, mirror)
 
 
+@pytest.mark.parametrize("memory", [torch.channels_last, torch.contiguous_format])
+def test_weights_in_any_order_of_memory(memory: torch.memory_format) -> None:
+    net = torch.nn.Conv2d(3, 4, 3).to(memory_format=memory)
+    weights = ActorWeights(net)
+    assert not weights.update()
+    for version in (1, 2):
+        net.weight.data[0, 0, 0, 0] += 1
+        assert weights.update() and weights.version == version
+        assert not weights.update()
+
+
 def test_only_changes_count_however_they_are_made() -> None:
     net = _net()
     weights = ActorWeights(net)

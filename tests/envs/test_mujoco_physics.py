@@ -24,7 +24,9 @@ from plangym_like.errors import InputError, SnapshotError
 pytestmark = pytest.mark.filterwarnings("ignore:.*is out of date")
 
 ASSETS = Path(gymnasium.envs.mujoco.__file__).parent / "assets"
-KNOWN = PARTS.keys() | physics.RECOMPUTED | physics.ASLEEP | physics.FLEXIBLE | physics.PLUGINS
+# State of flexible bodies that MuJoCo keeps from step to step.
+_FLEXIBLE = "flex_hessian_valid flexedge_hessian flexvert_conage flexvert_hessian flexvert_lambda"
+KNOWN = PARTS.keys() | physics.RECOMPUTED | physics.ASLEEP | physics.PLUGINS | {*_FLEXIBLE.split()}
 # Counts and flags that every step sets before it reads them, statistics, and pointers.
 _SCALARS = (
     "efm_active flg_energypos flg_energyvel flg_rnepost flg_subtreevel maxuse_arena maxuse_con "

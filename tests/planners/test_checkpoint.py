@@ -143,6 +143,18 @@ def _heuristic(obs: Any, infos: Any, states: Any) -> Any:
     return np.zeros(len(states))
 
 
+def test_wrong_arguments_leave_the_search_as_it_is(tmp_path: Path) -> None:
+    with plangym_like.make(TAXI) as env:
+        state = env.reset(seed=0).state
+        expected = planners.UCT(env).plan(state, budget=1_000, seed=0)
+        planner = planners.UCT(env)
+        planner.plan(state, budget=1_000, seed=0, progress=_after(3, StopIteration()))
+        for _ in range(2):
+            with pytest.raises(InputError, match="every"):
+                planner.resume(checkpoint=tmp_path / "search", every=-1)
+        _assert_same_plans(planner.resume(), expected)
+
+
 def test_functions_are_given_again(tmp_path: Path) -> None:
     path = tmp_path / "search"
     with plangym_like.make(TAXI) as env:

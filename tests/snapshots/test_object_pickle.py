@@ -87,6 +87,18 @@ def test_attributes_keep_their_values_and_their_order() -> None:
     ]
 
 
+def test_equal_data_have_equal_bytes_whatever_was_pickled_before() -> None:
+    pickler, plain = ObjectPickle(NoNames()), Thing(inside=Thing(a=1), again=[Thing(a=2)])
+    before = pickler.dumps(plain)
+    cycle = Thing(inside=Thing(a=1))
+    cycle.inside.outside = cycle
+    found = pickler.dumps(cycle)
+    assert pickler.dumps(plain) == before
+    assert pickler.dumps(cycle) == found
+    loaded = pickler.loads(found)
+    assert loaded.inside.outside is loaded
+
+
 def test_what_is_shared_stays_shared_and_cycles_are_closed() -> None:
     shared = [1]
     one, other = Thing(shared=shared), Other(shared=shared)

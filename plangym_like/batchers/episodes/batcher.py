@@ -148,12 +148,13 @@ class BackgroundBatcher(Closable):
 
     def _publish_weights(self) -> Weights:
         """Publish the argument of `update`, if there is a new one."""
-        content, self._new_weights = self._new_weights, None
+        content = self._new_weights
         if content is not None:
             is_shared = _is_state_dict(content)
             if is_shared:
                 self._workers.publish(WEIGHTS, content)
             self._weights = Weights(self._weights.version + 1, None if is_shared else content)
+            self._new_weights = None  # not before, so that they are published again after an error
         return self._weights
 
     def _begin(self, orders: Mapping[int, tuple[Any, ...]]) -> None:
@@ -251,9 +252,8 @@ class BackgroundBatcher(Closable):
         return any(not group.finished or group.n_lent for group in self._groups)
 
     def _what_is_missing(self, timeout: float) -> str:
-        pids = self._workers.pids or [os.getpid()]
         groups = [g for g, group in enumerate(self._groups) if not group.finished]
-        missing = ", ".join(f"{g} (pid {pids[g % len(pids)]})" for g in groups)
+        missing = ", ".join(f"{g} ({self._workers.describe(g)})" for g in groups)
         return (
             f"not done after {timeout:g} s: groups {missing}. Nothing is lost; get() may be called "
             f"again, and a worker counts as hung after {self._workers.timeout:g} s without a step"
@@ -572,7 +572,8 @@ def _group_seeds(seeds: int | Sequence[int] | None, num_workers: int | None) -> 
     """
     if seeds is None or np.ndim(seeds) == 0:
         entropy = None if seeds is None else whole_seeds([seeds])[0]
-        num_groups = (os.cpu_count() or 1) if num_workers is None else max(num_workers, 1)
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        num_groups = (cores or 1) if num_workers is None else max(num_workers, 1)
         words = np.random.SeedSequence(entropy).generate_state(num_groups)
         return tuple(int(word) >> 1 for word in words)
     found = tuple(seed for seed in whole_seeds(seeds) if seed is not None)  # type: ignore[arg-type]

@@ -86,6 +86,8 @@ class Workers:
             as_count("the number of workers", self.n, 0)
         check_start_method(self.start_method)
         check_seconds("timeout", self.timeout)
+        if not isinstance(self.ray, bool | Mapping):
+            raise InputError(f"ray must be True, False or a dict of options, got {self.ray!r}")
         if unknown := self.ray_options.keys() - set(_RAY_OPTIONS):
             raise InputError(f"ray takes {', '.join(_RAY_OPTIONS)}, got {sorted(unknown)}")
         check_resources(self.ray_options.get("resources"))
@@ -395,7 +397,7 @@ class Backend(abc.ABC):
     def close(self, timeout: float) -> None:
         """Close the hosted objects; kill workers still running after about `timeout` seconds.
 
-        Nested tensors that were already read from the workers' memory stay valid.
+        Trees of tensors that were already read from the workers' memory stay valid.
         """
 
 

@@ -119,6 +119,10 @@ class WorkerGroup:
         """The process ids of the workers, each valid on the machine where the worker runs."""
         return self._workers.pids
 
+    def describe(self, group: int) -> str:
+        """Return the name of the worker that hosts a group, for error messages."""
+        return self._workers.describe(group % self._workers.num_workers)
+
     def publish(self, name: str, tree: Any) -> int:
         """Let hosted objects load the tree of tensors `tree` by ``context.load(name)``.
 

@@ -49,9 +49,6 @@ C_colind C_rowadr C_rownnz D_diag M_colind M_rowadr M_rownnz mapD2M mapM2C mapM2
 RECOMPUTED = frozenset((_RECOMPUTED + _PLACES).split())
 # Sleep counters, which stay the same because no tree may sleep.
 ASLEEP = frozenset(("tree_asleep",))
-# State of flexible bodies that MuJoCo keeps from step to step.
-_FLEXIBLE = "flex_hessian_valid flexedge_hessian flexvert_conage flexvert_hessian flexvert_lambda"
-FLEXIBLE = frozenset(_FLEXIBLE.split())
 # A copy of the model's list of plugins, and pointers to their data.
 PLUGINS = frozenset(("plugin", "plugin_data"))
 # The parts of the integration state, by name: their flags in ascending order.

@@ -294,3 +294,9 @@ def test_numbers_that_make_no_sense() -> None:
     for options, message in wrong:
         with pytest.raises(InputError, match=message):
             Workers(**options)
+
+
+@pytest.mark.parametrize("ray", [None, 0, "auto", []])
+def test_what_is_no_way_to_use_ray(ray: Any) -> None:
+    with pytest.raises(InputError, match="ray must be True, False or a dict"):
+        Workers(2, ray=ray)
