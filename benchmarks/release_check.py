@@ -43,6 +43,7 @@ with plangym_like.make("CartPole-v1", render_mode="rgb_array") as env:
     "mujoco": STEP.format(names=["HalfCheetah-v5", "Humanoid-v5"]),
     "box2d": STEP.format(names=["LunarLander-v3"]),
     "dm-control": STEP.format(names=["walker-walk"]),
+    "minigrid": STEP.format(names=["MiniGrid-DoorKey-5x5-v0"]),
     "retro": STEP.format(names=["Airstriker-Genesis-v0"]),
     "jax": STEP.format(names=["pgx/2048"]) + "import mctx",
     "ray": """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from os import PathLike
 from typing import Any, Generic, Literal, Self, TypedDict, TypeVar, Unpack, cast, overload
@@ -703,8 +703,12 @@ class PlanEnv(_Repeatable):
         return executor.submit(inputs, options)
 
     def _outside_cause(self, inputs: Inputs) -> str:
-        # The rows of isolated batches are not stepped in this process.
-        return "" if self.executor.isolated else self.row_stepper.outside_cause(inputs)
+        if not self.executor.isolated:
+            return self.row_stepper.outside_cause(inputs)
+        # The rows of isolated batches are not stepped in this process. One worker may only suspect
+        # what another one has found out.
+        told: list[str] = list(_answers(self.executor, _outside_cause, inputs))
+        return max(told, key=lambda text: ("depends on it" in text, text), default="")
 
     # States
 
@@ -833,13 +837,21 @@ def _state_difference(
     """
     if not executor.isolated:
         return simulator.state_difference(one, other)
-    workers = executor.workers if isinstance(executor, ProcessExecutor) else ()
     with contextlib.suppress(WorkerError, OSError):
-        for worker in workers:
-            if worker.ready:
-                found = worker.process.apply(_compare, one, other).result(_ASK_SECONDS)
-                return cast(tuple[str, str] | None, found)
+        for found in _answers(executor, _compare, one, other):
+            return cast(tuple[str, str] | None, found)
     return Simulator.state_difference(simulator, one, other)  # of the bytes
+
+
+def _answers(executor: Executor, ask: Callable[..., Any], *args: Any) -> Iterator[Any]:
+    """Yield what ``ask(env, *args)`` returns in each worker that is ready."""
+    for worker in executor.workers if isinstance(executor, ProcessExecutor) else ():
+        if worker.ready:
+            yield worker.process.apply(ask, *args).result(_ASK_SECONDS)
+
+
+def _outside_cause(env: PlanEnv, inputs: Inputs) -> str:
+    return env.row_stepper.outside_cause(inputs)
 
 
 def _compare(env: PlanEnv, one: Row, other: Row) -> tuple[str, str] | None:

@@ -467,10 +467,10 @@ def test_approximate_environments_are_not_audited() -> None:
 class Presses(Walk):
     """Presses Ctrl-C in a step, if that is asked for."""
 
-    armed: ClassVar[list[bool]] = []
+    armed: ClassVar[threading.Event] = threading.Event()
 
     def extra(self, action: int) -> float:
-        if self.armed:
+        if self.armed.is_set():
             self.armed.clear()
             signal.raise_signal(signal.SIGINT)
         return 0.0
@@ -489,7 +489,7 @@ def test_a_ctrl_c_does_not_end_the_audit_of_a_future() -> None:
         state = env.reset(seed=0).state
         before = env.stats.rows_audited
         future = done(env.step_batch(np.arange(30) % 3, state, blocking=False))
-        Presses.armed.append(True)
+        Presses.armed.set()
         with pytest.raises(KeyboardInterrupt):
             future.result()
         assert env.stats.rows_audited == before

@@ -89,7 +89,7 @@ class VersionedTree:
                         raise WorkerTimeoutError(
                             f"a worker has held the lock of the weights for {timeout:g} s: it "
                             "hangs or was stopped. Close this object and make another one, or "
-                            "increase timeout="
+                            "increase the timeout of its Workers"
                         ) from None
                     time.sleep(_POLL_SECONDS)
         try:

@@ -56,7 +56,6 @@ def add_to(commands: Any) -> None:
     )
     parser.add_argument(
         "--planner",
-        default="random-shooting",
         metavar="NAME",
         help="the algorithm (random-shooting); `list planners` lists all of them",
     )
@@ -74,7 +73,7 @@ def add_to(commands: Any) -> None:
         help="number of worker processes that step batches (none)",
     )
     parser.add_argument(
-        "--seed", type=whole, default=0, metavar="S", help="seed of the episode and the search (0)"
+        "--seed", type=whole, metavar="S", help="seed of the episode and the search (0)"
     )
     parser.add_argument(
         "--checkpoint",
@@ -86,7 +85,8 @@ def add_to(commands: Any) -> None:
         "--resume",
         type=Path,
         metavar="DIR",
-        help="continue the search in this folder, with its planner, options, seed and limits",
+        help="continue the search in this folder, with its planner, options and seed; --budget and "
+        "--seconds replace both of its limits",
     )
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="the folder to write results to (none)"
@@ -153,11 +153,17 @@ def _check(chosen: argparse.Namespace) -> None:
     if chosen.resume is not None:
         try:
             saved = json.loads((chosen.resume / _COMMAND).read_text(encoding="utf-8"))
-            env_id, chosen.seed = saved["id"], saved["seed"]
+            seed, (env_id, chosen.seed) = chosen.seed, (saved["id"], saved["seed"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UsageError(f"--resume: there is no search in {chosen.resume}: {error}") from error
         if env_id != chosen.id:
             raise UsageError(f"--resume: the search in {chosen.resume} is in {env_id}")
+        if chosen.planner is not None or seed not in (None, chosen.seed):
+            raise UsageError(
+                "--planner and --seed are those of the search to resume: leave them out"
+            )
+    chosen.planner = chosen.planner or "random-shooting"
+    chosen.seed = chosen.seed or 0
 
 
 def _load(chosen: argparse.Namespace, env: PlanEnv) -> Planner:
@@ -177,6 +183,9 @@ def _search(
     limits = {"budget": chosen.budget, "seconds": chosen.seconds, "progress": progress}
     folder = chosen.checkpoint or chosen.resume
     path = None if folder is None else folder / _SEARCH
+    if folder is not None:
+        command = {"id": chosen.id, "seed": chosen.seed}
+        (folder / _COMMAND).write_text(json.dumps(command) + "\n", encoding="utf-8")
     if chosen.resume is not None:
         plan = planner.resume(**limits, checkpoint=path)
     else:
@@ -184,9 +193,6 @@ def _search(
         state = planner.env.reset(seed=chosen.seed).state
         if chosen.steps is not None:
             return play(planner, chosen.steps, state, **limits)
-        if folder is not None:
-            command = {"id": chosen.id, "seed": chosen.seed}
-            (folder / _COMMAND).write_text(json.dumps(command) + "\n", encoding="utf-8")
         plan = planner.plan(state, **limits, checkpoint=path)
     if path is not None:
         planner.save(path)

@@ -8,6 +8,7 @@ environment or a wrapper has foreign code, a trial tests whether it repeats its 
 from __future__ import annotations
 
 import abc
+import copy
 import importlib.metadata
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -286,30 +287,46 @@ class GymnasiumSimulator(Simulator):
     # The trial, and copies
 
     def _set_up_tried(self, env: gymnasium.Env[Any, Any]) -> None:
-        """Set up the new chain `env`, or after a trial that needs it another one."""
+        """Set up the new chain `env`, after a trial with two others if that is possible."""
         known, kind = known_trials(), qualified_name(type(self))
         self._outcome = known.find(kind, self._arguments)
         if self._outcome is None:
-            self._set_up(env)
-            other = self.second_copy()
+            given, self.env_kwargs = self.env_kwargs, _copied(self.env_kwargs)
+            tried = self._chain_to_try(env)
             try:
-                note = self._run_trial(other)
+                self._set_up(tried)
+                note = self._run_trial()
+            except BaseException:
+                if tried is not env:
+                    close_copy(tried)
+                    self.env = env
+                raise
             finally:
-                if other is not None and self.render_mode is None:
-                    close_copy(other)
+                self.env_kwargs = given
             self._outcome = TrialOutcome(kind, note, self.codec.nbytes, seeds_only=self.seeds_only)
             known.note(self._outcome, self._arguments)
-            if other is None or self.render_mode is not None:
+            if tried is env:
                 self.memory.scatters = self.codec.scatters = False
                 return
-            close_copy(self.env)
-            env = self.wrapped(self.make_env())
+            close_copy(tried)
         self._set_up(env)
 
-    def _run_trial(self, other: Self | None) -> str:
+    def _chain_to_try(self, env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
+        """Return a new chain; or `env`, if it may own a window or be the only one."""
+        if not self.makes_copies or self.render_mode is not None:
+            return env
+        try:
+            other = self.wrapped(self.make_env())
+        except Exception:
+            return env
+        check_is_new(other, env, self.name)
+        return other
+
+    def _run_trial(self) -> str:
         """Run the trial, and return why states are only approximate, or an empty string."""
         # Steps that depend on the order of a set then give other results.
         self.memory.scatters = self.codec.scatters = True
+        other = self.second_copy()
         try:
             return Trial(self, other).run()
         except SnapshotError as error:
@@ -319,6 +336,9 @@ class GymnasiumSimulator(Simulator):
                 # Another way to save states begins with the same values.
                 self.outside.restore()
             raise
+        finally:
+            if other is not None and self.render_mode is None:
+                close_copy(other)
 
     def _note_outcome(self) -> None:
         """Record why states are inexact, after the trial if there was one."""
@@ -346,7 +366,7 @@ class GymnasiumSimulator(Simulator):
         if not self.makes_copies:
             return None
         try:
-            other = self.make_again(*self._arguments[0])
+            other = self.make_again(*self._arguments[0], **_copied(self.env_kwargs))
         except Exception:
             return None
         check_is_new(other.env, self.env, self.name)
@@ -614,3 +634,14 @@ def _remedy(other_ways: tuple[str, ...]) -> str:
         return "Change it in the constructor of the wrapper, in one environment for each value"
     ways = " or ".join(f"snapshot={way!r}" for way in other_ways)
     return f"Make the environment with {ways}, whose rows hold it"
+
+
+def _copied(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return copies of the arguments that can be copied: steps of a trial may change them."""
+    copies = {}
+    for name, value in arguments.items():
+        try:
+            copies[name] = copy.deepcopy(value)
+        except Exception:
+            copies[name] = value
+    return copies

@@ -29,13 +29,16 @@ from numpy.typing import NDArray
 from plangym_like.envs.codec import Attribute, AttributeCodec
 from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
-from plangym_like.errors import SnapshotError, StateFormatError
+from plangym_like.errors import ChangedSettingError, SnapshotError, StateFormatError
 from plangym_like.snapshots import plain_data
 from plangym_like.snapshots.base_settings import Settings
 from plangym_like.snapshots.chains import CONSTANT
 from plangym_like.snapshots.configuration import qualified_name
+from plangym_like.snapshots.known_wrappers import visible
 from plangym_like.states.rows import Row
 
+# The longest side of a grid whose cells have numbers of 16 bits.
+_WIDEST = 128
 # The number of episodes whose objects are kept, up to 100 kB each.
 _EPISODES = 64
 # Attributes that the bytes of an episode leave out: the agent, which has fields of its own; the
@@ -348,8 +351,24 @@ class MiniGridSimulator(GymnasiumSimulator):
                 f"{qualified_name(type(self.base))} is not an environment of MiniGrid; use "
                 "plangym_like.PickledEnv for it"
             )
+        if other := self._other_code():
+            raise ChangedSettingError(
+                f"{other} is not MiniGrid's, and may change anything in the grid"
+            )
+        if max(self.base.width, self.base.height) > _WIDEST:
+            raise SnapshotError(
+                f"a side of the grid has more than {_WIDEST} cells: give snapshot='pickle'"
+            )
         self.reset_once()
         return MiniGridCodec(self.base, self.state_capacity)
+
+    def _other_code(self) -> str:
+        """Return the name of a class that is neither MiniGrid's nor a known wrapper, if any."""
+        wrappers = visible(self.env)
+        others = [each for each in wrappers if type(each).__name__ in self._foreign_wrappers]
+        kinds = map(type, (self.base, *others))
+        names = (qualified_name(kind) for kind in kinds)
+        return next((name for name in names if name.partition(".")[0] != "minigrid"), "")
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None

@@ -22,7 +22,7 @@ import hashlib
 import hmac
 import struct
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import gymnasium
 from numpy.typing import NDArray
@@ -235,11 +235,11 @@ class PickledSimulator(GymnasiumSimulator):
         """Return the codec's `ChainPickle`, which saves the wrappers as well."""
         return self.codec.pickle
 
-    def _run_trial(self, other: Self | None) -> str:
+    def _run_trial(self) -> str:
         """Run the trial; its errors say that they are about a pickle."""
         pickle = self.codec.pickle
         try:
-            return super()._run_trial(other)
+            return super()._run_trial()
         except StateFormatError as error:
             raise SnapshotError(f"a pickle of it cannot be loaded: {error.__cause__}") from error
         except SnapshotError as error:

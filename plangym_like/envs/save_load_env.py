@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -361,7 +361,7 @@ class SaveLoadSimulator(GymnasiumSimulator):
             "name no attributes of other objects in state_attributes"
         )
 
-    def _run_trial(self, other: Self | None) -> str:
+    def _run_trial(self) -> str:
         """Check that a saved state can be restored, and run the trial."""
         payload = np.zeros(self.payload_nbytes, np.uint8)
         self.read(payload)
@@ -372,7 +372,7 @@ class SaveLoadSimulator(GymnasiumSimulator):
         except Exception as error:
             method = "load_state" if _has_methods(self.base) else "state_attributes"
             raise _refusal(self.base, method, error) from error
-        notes = self._note_on_first_episode(), super()._run_trial(other)
+        notes = self._note_on_first_episode(), super()._run_trial()
         return "; ".join(filter(None, notes))
 
     def _steps_states(self) -> bool:

@@ -200,6 +200,8 @@ class Planner(ABC):
         every: float,
     ) -> Plan:
         if checkpoint is not None:
+            if not os.path.isdir(os.path.dirname(os.path.abspath(checkpoint))):
+                raise InputError(f"checkpoint: there is no folder for the file {checkpoint}")
             self._check_memory(search)
             search.checkpoint = _Repeated(lambda: self._write(checkpoint, state, search), every)
         self._last = self._next_action = None  # after an error, there is nothing to resume

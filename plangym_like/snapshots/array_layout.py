@@ -9,6 +9,8 @@ from __future__ import annotations
 import array as array_module
 import contextlib
 import ctypes
+import pickle
+import sys
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -97,12 +99,28 @@ def root_of(array: NDArray[Any]) -> NDArray[Any]:
     return array
 
 
+def _references(array: NDArray[Any]) -> tuple[int, int] | None:
+    """Return how many references there are to the memory of `array`, and to its memoryview.
+
+    Return ``None`` if the memory is not reached through a memoryview.
+    """
+    view: Any = root_of(array).base
+    return (sys.getrefcount(view.obj), sys.getrefcount(view)) if type(view) is memoryview else None
+
+
+# Those of an array that was unpickled, if nothing else refers to its memory.
+_OWN_MEMORY = _references(pickle.loads(pickle.dumps(np.zeros(1), 5)))
+
+
 def refuse_hidden_memory(array: NDArray[Any]) -> None:
     """Raise `SnapshotError` if another object than an array may change the memory of `array`.
 
     Examples are a bytearray, and the capsule that owns the memory of MuJoCo's ``MjData.qpos``. A
-    restored array would no longer share its memory with that object.
+    restored array would no longer share its memory with that object. An array that comes from a
+    pickle has a bytearray of its own, which nothing else refers to.
     """
+    if _references(array) == _OWN_MEMORY:
+        return
     owner: Any = root_of(array).base
     if owner is None or hasattr(owner, "__array_interface__") or hasattr(owner, "__array__"):
         return
@@ -112,9 +130,14 @@ def refuse_hidden_memory(array: NDArray[Any]) -> None:
         if not isinstance(owner, _WRITTEN_BY_OTHERS):
             return
     raise SnapshotError(
-        f"the memory of the array belongs to a {type(owner).__name__}, and a restored array would "
-        "have memory of its own; keep a copy made by numpy.array, or make the array each time"
+        f"the memory of the array belongs to {_described(owner)}, and a restored array would have "
+        "memory of its own; keep a copy made by numpy.array, or make the array each time"
     )
+
+
+def _described(owner: Any) -> str:
+    name = type(owner).__name__
+    return "a library" if name == "PyCapsule" else f"a {name}"
 
 
 def view_of(

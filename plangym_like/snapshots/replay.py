@@ -49,7 +49,16 @@ _UNUSED_RESTORES = 4
 # The attributes of the proxy itself; all others belong to the current copy.
 _OWN = frozenset(
     [
-        *("env", "cache", "seeds_only", "_first", "_current", "_watched", "_generator"),
+        *(
+            "env",
+            "cache",
+            "seeds_only",
+            "_first",
+            "_current",
+            "_watched",
+            "_generator",
+            "_released",
+        ),
         *("_action_space", "_observation_space", "_metadata", "_cached_spec", "_saved_kwargs"),
     ]
 )
@@ -351,6 +360,8 @@ class CurrentEnvProxy(gymnasium.Wrapper[Any, Any, Any, Any]):
         # they were after the last call.
         self._watched: list[tuple[dict[str, Any], dict[str, Any]]] | None = None
         self._generator = b""
+        # A copy that was taken out of the cache while it was current.
+        self._released: gymnasium.Env[Any, Any] | None = None
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or "env" not in self.__dict__:
@@ -456,7 +467,7 @@ class CurrentEnvProxy(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def clear(self) -> None:
         """Drop the current state and its log, so that the next reset does not restore them."""
-        self.cache.release(self._current)
+        self._release_current()
         self._show(CachedCopy(self.env, alive=False, changed=self._current.changed))
 
     def show_first(self) -> None:
@@ -469,17 +480,17 @@ class CurrentEnvProxy(gymnasium.Wrapper[Any, Any, Any, Any]):
         for at, name in self._current.changed:
             vars(there[at])[name] = vars(here[at])[name]
         self._first.changed |= self._current.changed
-        self.cache.release(self._current)
+        self._release_current()
         self._show(self._first)
 
     def forget(self) -> None:
         """Remove all copies from the cache, so that the next restore replays its whole log.
 
-        The current copy is not closed.
+        The current copy is not closed yet.
         """
         self._log_changes()
         current = self._current
-        self.cache.release(current)
+        self._release_current()
         self.cache.clear()
         self._current = CachedCopy(
             current.env, current.reached, alive=False, changed=current.changed
@@ -488,6 +499,7 @@ class CurrentEnvProxy(gymnasium.Wrapper[Any, Any, Any, Any]):
     def close(self) -> None:
         """Close all copies."""
         self.cache.close()
+        self._close_released()
         self._first.env.close()
 
     def _ensure_copy(self) -> None:
@@ -495,9 +507,22 @@ class CurrentEnvProxy(gymnasium.Wrapper[Any, Any, Any, Any]):
         if not self._current.alive and self._current.log:
             self._show(self.cache.restore(self._current.log, self._current.trace_digest))
 
+    def _release_current(self) -> None:
+        """Take the current copy out of the cache; it is closed when another one is shown."""
+        if self._current.alive:
+            self._released = self._current.env
+        self.cache.release(self._current)
+
+    def _close_released(self) -> None:
+        released, self._released = self._released, None
+        if released is not None:
+            close_copy(released)
+
     def _show(self, cached: CachedCopy) -> None:
         self._current = cached
         self.env = cached.env
+        if self._released is not self.env:
+            self._close_released()
         if self._watched is not None:
             self._watch()
 

@@ -147,7 +147,7 @@ def test_a_reader_that_dies_or_hangs_does_not_hold_up_the_owner(dies: bool) -> N
             os.kill(reader.pid or 0, signal.SIGKILL)
             owned.write([torch.ones(1)], 1, 600.0)
         else:
-            with pytest.raises(WorkerTimeoutError, match="loading weights"):
+            with pytest.raises(WorkerTimeoutError, match="held the lock of the weights"):
                 owned.write([torch.ones(1)], 1, 0.05)
     finally:
         reader.kill()

@@ -12,7 +12,7 @@ from continuation import assert_equals_gymnasium, assert_goes_on, restore, saved
 
 import plangym_like
 from plangym_like import check_env, registry
-from plangym_like.errors import MissingExtraError, StateFormatError
+from plangym_like.errors import MissingExtraError, SnapshotError, StateFormatError
 
 minigrid = pytest.importorskip("minigrid", reason="minigrid is not installed")
 from minigrid import wrappers  # noqa: E402
@@ -203,7 +203,15 @@ def test_damaged_rows_are_refused() -> None:
 
 def test_a_wrapper_that_paints_doors_is_saved_in_another_way() -> None:
     with plangym_like.make("MiniGrid-DoorKey-5x5-v0", wrappers=[Painter]) as env:
-        assert env.snapshot == "pickle" and "an object of the grid" in env.snapshot_note
+        assert (env.snapshot, env.exactness) == ("pickle", "exact")
+        assert "Painter is not MiniGrid's" in env.snapshot_note
+
+
+def test_a_grid_with_a_long_side_needs_pickle() -> None:
+    with pytest.raises(SnapshotError, match="more than 128 cells: give snapshot='pickle'"):
+        plangym_like.make("MiniGrid-Empty-16x16-v0", size=140)
+    with plangym_like.make("MiniGrid-Empty-16x16-v0", size=140, snapshot="pickle") as env:
+        assert env.exactness == "exact"
 
 
 class Painter(gymnasium.Wrapper[Any, Any, Any, Any]):

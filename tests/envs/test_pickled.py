@@ -147,7 +147,8 @@ def test_trying_out_leaves_the_environment_as_new() -> None:
     before = np.random.get_state()[1].tolist()
     sim = PickledSimulator(make)
     assert np.random.get_state()[1].tolist() == before
-    env = held[-1]
+    env = sim.base
+    assert len(held) == 3
     assert env._np_random is None
     assert env.action_space._np_random is None
     sim.renew()

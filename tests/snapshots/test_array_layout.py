@@ -11,7 +11,13 @@ import numpy as np
 import pytest
 
 import plangym_like
-from plangym_like.snapshots.array_layout import ArrayLayout, OverlapError
+from plangym_like.errors import SnapshotError
+from plangym_like.snapshots.array_layout import (
+    ArrayLayout,
+    OverlapError,
+    refuse_hidden_memory,
+    root_of,
+)
 from plangym_like.snapshots.chains import reachable
 
 
@@ -138,3 +144,19 @@ def test_a_class_that_belongs_to_no_module_is_looked_at() -> None:
     env = gymnasium.make("LunarLander-v3").unwrapped
     env.reset(seed=0)
     assert any(type(thing).__name__ == "b2World" for _, thing in reachable(env, "env"))
+
+
+def test_only_arrays_whose_memory_is_shared_are_refused() -> None:
+    unpickled = pickle.loads(pickle.dumps(np.arange(6.0).reshape(2, 3), 5))
+    for array in (unpickled, unpickled[1:], unpickled.T):
+        refuse_hidden_memory(array)
+    memory = bytearray(48)
+    shared = np.frombuffer(memory)
+    for array in (shared, shared[1:]):
+        with pytest.raises(SnapshotError, match="belongs to a bytearray"):
+            refuse_hidden_memory(array)
+    held = root_of(unpickled).base.obj
+    with pytest.raises(SnapshotError, match="belongs to a bytearray"):
+        refuse_hidden_memory(unpickled)
+    del held
+    refuse_hidden_memory(unpickled)

@@ -17,6 +17,7 @@ from plangym_like.batchers.episodes.trajectories import (
     masked_dicttensor,
     masked_tensor,
 )
+from plangym_like.batchers.workers.backend import Workers
 
 __all__ = [
     "Agent",
@@ -27,6 +28,7 @@ __all__ = [
     "GymInfEnv",
     "Trajectories",
     "VecEnv",
+    "Workers",
     "masked_dicttensor",
     "masked_tensor",
     "replay_agent",

@@ -272,7 +272,7 @@ class WorkerGroup:
             error = WorkerTimeoutError(
                 f"{self._workers.describe(worker)} has made no progress for {limit:g} s while "
                 f"{doing}; it was killed. Its environment may be waiting for something that never "
-                "happens; if its steps take that long, increase timeout="
+                "happens; if its steps take that long, increase timeout: Workers(n, timeout=300)"
             )
             self._fail(error, jobs[0])
 

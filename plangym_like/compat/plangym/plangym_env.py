@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import gymnasium
@@ -180,11 +182,13 @@ class PlangymEnv(PlanEnv):
 
     @_gym_env.setter
     def _gym_env(self, env: gymnasium.Env[Any, Any]) -> None:
-        """Remove the wrappers around `env`; if `env` is not in the chain, it replaces the chain."""
+        """Remove the wrappers around `env`; if it is not in the chain, copies replace the chain."""
         depth = next((i for i, link in enumerate(links(self.gym_env)) if link is env), None)
         if depth is None:
             kwargs = {**self._core_kwargs(), "frameskip": 1, "autoreset": False}
-            self._use(make_core(lambda: env, self.core_class, self._execution, kwargs))
+            self._use(
+                make_core(partial(copy.deepcopy, env), self.core_class, self._execution, kwargs)
+            )
         else:
             self._wrappers = self._wrappers[: max(0, len(self._wrappers) - depth)]
             self.setup()
