@@ -205,7 +205,8 @@ class CellArchive:
         """Return the node of the cell that was found last; without cells, 1 (the first step)."""
         if not self._names:
             return 1
-        return int(self._cells["node"][1 + np.argmax(self._cells["transitions"][1:])])
+        latest = int(np.argmax(self._cells["transitions"][1:])) + 1
+        return int(self._cells["node"][latest])
 
 
 @stored
