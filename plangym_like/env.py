@@ -47,7 +47,7 @@ from plangym_like.states import state_files
 from plangym_like.states.rows import HEADER_NBYTES, Row, States
 from plangym_like.support.arguments import as_count, name_of
 
-# How long to wait for a worker that compares two states.
+# How long to wait for a worker that compares two states, or looks for the cause of a difference.
 _ASK_SECONDS = 60.0
 # How audits step rows one by one.
 _WHOLE = SubmitOptions()

@@ -155,8 +155,8 @@ class MiniGridCodec(AttributeCodec):
         end = _SIZE.size + _SIZE.unpack_from(data)[0] if len(data) >= _SIZE.size else 0
         return data[_SIZE.size : end], data[end:]
 
-    def forget(self) -> None:
-        """Forget the objects of recent episodes."""
+    def clear_caches(self) -> None:
+        """Drop the objects of recent episodes."""
         self._recent.clear()
         self._episode = None
 
@@ -383,8 +383,8 @@ class MiniGridSimulator(GymnasiumSimulator):
         return result
 
     def clear_caches(self) -> None:
-        """Forget the objects of recent episodes."""
-        self.codec.forget()
+        """Drop the objects of recent episodes."""
+        self.codec.clear_caches()
 
 
 class MiniGridEnv(FamilyEnv):

@@ -99,17 +99,17 @@ def root_of(array: NDArray[Any]) -> NDArray[Any]:
     return array
 
 
-def _references(array: NDArray[Any]) -> tuple[int, int] | None:
-    """Return how many references there are to the memory of `array`, and to its memoryview.
+def _references(root: NDArray[Any]) -> tuple[int, int] | None:
+    """Return how many references there are to the memory of `root`, and to its memoryview.
 
     Return ``None`` if the memory is not reached through a memoryview.
     """
-    view: Any = root_of(array).base
+    view: Any = root.base
     return (sys.getrefcount(view.obj), sys.getrefcount(view)) if type(view) is memoryview else None
 
 
 # Those of an array that was unpickled, if nothing else refers to its memory.
-_OWN_MEMORY = _references(pickle.loads(pickle.dumps(np.zeros(1), 5)))
+_OWN_MEMORY = _references(root_of(pickle.loads(pickle.dumps(np.zeros(1), 5))))
 
 
 def refuse_hidden_memory(array: NDArray[Any]) -> None:
@@ -119,10 +119,11 @@ def refuse_hidden_memory(array: NDArray[Any]) -> None:
     restored array would no longer share its memory with that object. An array that comes from a
     pickle has a bytearray of its own, which nothing else refers to.
     """
-    if _references(array) == _OWN_MEMORY:
+    root = root_of(array)
+    if root.base is None or _references(root) == _OWN_MEMORY:
         return
-    owner: Any = root_of(array).base
-    if owner is None or hasattr(owner, "__array_interface__") or hasattr(owner, "__array__"):
+    owner: Any = root.base
+    if hasattr(owner, "__array_interface__") or hasattr(owner, "__array__"):
         return
     owner = owner.obj if isinstance(owner, memoryview) else owner
     with contextlib.suppress(TypeError):

@@ -196,7 +196,7 @@ def test_damaged_rows_are_refused() -> None:
         forged[begin + int(rng.integers(900))] ^= int(rng.integers(1, 256))
         with contextlib.suppress(StateFormatError):
             sim.write(forged)
-        sim.codec.forget()
+        sim.codec.clear_caches()
     sim.write(row)
     assert saved(sim)[32:].tobytes() == row.tobytes()
 
