@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import logging
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -55,6 +56,8 @@ BACKENDS: dict[str, dict[str, Any]] = {
     # share the cluster.
     "ray": {"ray": True, "n_workers": 1, "resources": {"num_cpus": 0, "elsewhere": 0.001}},
 }
+# Where `make test` looks for tests on a cluster (`ON_RAY` of the Makefile).
+ON_RAY = re.compile(r"tests/(cluster|batchers/(workers|\w+/test_\w+_on_ray)|test_every_backend)")
 STORE_NBYTES = 100 << 20
 # One environment of each kind.
 ATARI = ("ALE/MsPacman-v5", {"obs_type": "ram"})
@@ -71,22 +74,18 @@ if importlib.util.find_spec("mujoco"):
 RANDOM = ["FrozenLake", "StickyPong", "Nested"]
 
 
-# First: pytest-xdist reads the groups in the same hook.
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what runs on a cluster; it runs last, and where tests run side by side, in one process.
+    """Mark what runs on a cluster; it runs last.
 
-    It is last because a process that has used Ray may crash when it is forked. The other tests of
-    a file share their environments, so a file stays together, too.
+    A process that has used Ray may crash when it is forked.
     """
     items.sort(key=_is_on_cluster)
     _skip_examples_of_newer_ids(items)
     for item in items:
-        group = item.nodeid.partition("::")[0]
         if _is_on_cluster(item):
-            group = "cluster"
             item.add_marker(pytest.mark.ray)
-        item.add_marker(pytest.mark.xdist_group(group))
+            if not item.get_closest_marker("full") and not ON_RAY.search(item.nodeid):
+                raise pytest.UsageError(f"`make test` runs no test on Ray in {item.path}")
 
 
 def _skip_examples_of_newer_ids(items: list[pytest.Item]) -> None:

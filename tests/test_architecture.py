@@ -8,8 +8,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 import plangym_like
 
 ROOT = Path(__file__).parents[1]
@@ -173,12 +171,6 @@ def test_every_public_name_is_documented() -> None:
     assert [name for name in names if f"plangym_like.{name}\n" not in page] == []
     public = {name: getattr(plangym_like, name) for name in names}
     assert [name for name, one in public.items() if callable(one) and not inspect.getdoc(one)] == []
-
-
-def test_the_tests_of_a_file_share_their_environments(request: pytest.FixtureRequest) -> None:
-    # Otherwise each process that runs tests would make them all, and a cluster besides.
-    if getattr(request.config.option, "loadgroup", False):
-        assert request.node.nodeid.endswith("@tests/test_architecture.py")
 
 
 def test_tests_of_one_family_need_no_other_simulator() -> None:
