@@ -1,4 +1,4 @@
-"""One suite over every backend: environments made once for each module and backend."""
+"""What all tests share: environments made once for each module, backends, a cluster."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from hypothesis import HealthCheck, settings
 from playground import AlwaysSend, CounterEnv, Meeting
 from small_envs import Nested
 from suite import newer_id
-from usual import first_of
 
 import plangym_like
 from plangym_like.audit import auditor
@@ -182,12 +181,13 @@ def sending(env: Any) -> Any:
 in_workers_too = pytest.mark.parametrize("backend", ["serial", "isolated"], indirect=True)
 
 
-@pytest.fixture(scope="module", params=first_of(BACKENDS))
+@pytest.fixture(scope="module")
 def backend(request: pytest.FixtureRequest) -> str:
-    """The name of a backend; each test that asks for it runs on all of them."""
-    if request.param == "ray":
+    """The name of a backend: this process alone, unless a test names others."""
+    name = str(getattr(request, "param", "serial"))
+    if name == "ray":
         request.getfixturevalue("cluster")
-    return str(request.param)
+    return name
 
 
 @pytest.fixture(scope="module")
@@ -241,7 +241,7 @@ def new_env(backend: str) -> Iterator[Callable[..., Any]]:
 
 @pytest.fixture(scope="module", params=list(SUITE))
 def env(request: pytest.FixtureRequest, shared_env: Any) -> Any:
-    """One environment of each kind, on each backend."""
+    """One environment of each kind."""
     name, kwargs = SUITE[request.param]
     return shared_env(name, **kwargs)
 

@@ -224,3 +224,20 @@ def test_workers_know_the_ids_that_a_callable_makes(monkeypatch: pytest.MonkeyPa
         lambda: gymnasium.make("Ours-v0"), n_workers=1, isolate=True, snapshot="pickle"
     ) as env:
         assert env.step_batch([[0.0]] * 2).rewards.shape == (2,)
+
+
+def test_the_example_of_plangyms_own_parallel_env() -> None:
+    pytest.importorskip("ale_py", reason="Atari is not installed")
+    options = {"clone_seeds": True, "autoreset": True, "blocking": False}
+    with ParallelEnv(env_class=pl.AtariEnv, name="MsPacman-v0", **options) as env:
+        state, obs, info = env.reset()
+        states = [state.copy() for _ in range(10)]
+        actions = [env.sample_action() for _ in range(10)]
+        data = env.step_batch(states=states, actions=actions)
+        new_states, observs, rewards, ends, truncated, infos = data
+        assert env.n_workers == 8
+        assert len(new_states) == len(observs) == len(rewards) == len(ends) == 10
+        assert len(truncated) == len(infos) == 10
+        assert observs.shape == (10, *obs.shape) and "lives" in info and "lives" in infos[0]
+        with pl.AtariEnv("MsPacman-v0") as serial:
+            assert_same(tuple(serial.step_batch(states=states, actions=actions)), tuple(data))
