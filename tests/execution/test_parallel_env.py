@@ -140,30 +140,7 @@ def test_use_after_the_end(serial: CounterEnv) -> None:
         env.no_such_thing  # noqa: B018
 
 
-# Copies
-
-
 # Threads
-
-
-def test_two_threads_step_batches_on_one_env(parallel: ParallelEnv, serial: CounterEnv) -> None:
-    states = serial.step_batch(ACTIONS, serial.get_state()).states
-    expected = [
-        content(serial.step_batch(ACTIONS, states, seeds=ACTIONS + seed)) for seed in range(4)
-    ]
-    start = threading.Barrier(4)
-
-    def work(seed: int) -> bool:
-        start.wait(10)
-        same = True
-        for index in range(20):
-            kwargs = {"seeds": ACTIONS + seed, "blocking": bool(index % 3)}
-            result: Any = parallel.step_batch(ACTIONS, states, **kwargs)
-            same &= content(result if index % 3 else result()) == expected[seed]
-        return same
-
-    with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(work, range(4))) == [True] * 4
 
 
 def test_single_steps_in_one_thread_and_batches_in_another(
