@@ -1,6 +1,7 @@
 """The layers of the package: imports, names and lengths of files, and what an import costs."""
 
 import ast
+import functools
 import graphlib
 import inspect
 import subprocess
@@ -81,6 +82,7 @@ def _imports(tree: ast.AST, module: str, is_package: bool) -> Iterator[str]:
         yield from (name for name in found if name.split(".")[0] == PACKAGE.name)
 
 
+@functools.cache
 def _imports_of(path: Path) -> set[str]:
     """Return the modules that ``path`` imports, for types only or at runtime."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
