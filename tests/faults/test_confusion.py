@@ -71,7 +71,7 @@ def at_random() -> Any:
 @pytest.mark.parametrize(
     ("isolate", "wanted"),
     [
-        (True, 60),
+        (True, 40),
         pytest.param(False, 60, marks=pytest.mark.full),
         pytest.param(True, 500, marks=pytest.mark.full),
     ],
