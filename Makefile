@@ -14,7 +14,8 @@ SOAK_MINUTES ?= 30
 ON_RAY := $(wildcard tests/cluster/test_*.py tests/batchers/*/test_*_on_ray.py tests/batchers/workers/test_*.py) tests/test_every_backend.py
 # Each folder's tests are one process, so that none imports what others need. The slowest begin first.
 FOLDERS := envs batchers vector docs
-FOLDERS += $(filter-out $(FOLDERS),$(sort $(patsubst tests/%/,%,$(dir $(wildcard tests/*/test_*.py)))))
+FILES := $(wildcard tests/*/test_*.py tests/*/*/test_*.py)
+FOLDERS += $(filter-out $(FOLDERS),$(sort $(foreach file,$(FILES),$(word 2,$(subst /, ,$(file))))))
 RUN_TESTS := python -m pytest --quiet
 PYTHONS ?= python3.11 python3.12 python3.13
 
