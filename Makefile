@@ -10,16 +10,23 @@ DEMO_ENV ?= ALE/MsPacman-v5
 DEMO_SECONDS ?= 60
 DEMO_DIR ?= demo
 SOAK_MINUTES ?= 30
-TESTS_ON_RAY := python -m pytest --quiet -m "ray and not full" tests
-OTHER_TESTS := python -m pytest --quiet -m "not ray and not full" --numprocesses 3 --dist loadgroup --no-loadscope-reorder
+# The files with tests on a Ray cluster. A test of another file that needs one fails.
+ON_RAY := $(wildcard tests/cluster/test_*.py tests/batchers/*/test_*_on_ray.py tests/batchers/workers/test_*.py) tests/test_every_backend.py
+# Each folder's tests are one process, so that none imports what others need. The slowest begin first.
+FOLDERS := envs batchers vector docs
+FILES := $(wildcard tests/*/test_*.py tests/*/*/test_*.py)
+FOLDERS += $(filter-out $(FOLDERS),$(sort $(foreach file,$(FILES),$(word 2,$(subst /, ,$(file))))))
+RUN_TESTS := python -m pytest --quiet
 PYTHONS ?= python3.11 python3.12 python3.13
 
-.PHONY: help demo learn results test test-all lint faults soak fault-table docs table bench test-lowest site-test release-check clean
+.PHONY: help demo learn results test all-tests on-ray $(FOLDERS:%=folder/%) top-level test-all lint faults soak fault-table docs table bench test-lowest site-test release-check clean
 .DELETE_ON_ERROR:
 # Thousands of processes would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 # Two targets at once would install into one environment at once.
+ifndef SIDE_BY_SIDE
 .NOTPARALLEL:
+endif
 
 help:
 	@echo "make demo   search $(DEMO_ENV) for about $(DEMO_SECONDS) seconds and show the result"
@@ -53,11 +60,23 @@ learn: .venv/.test
 results: .venv-results/.results
 	$(RESULTS_BIN)/python benchmarks/results.py
 
-# Types are checked while the docs are built. Four processes on two cores: many tests wait for what
-# they have killed, stopped or started. One process has all tests on a Ray cluster.
+# Four processes on two cores: many tests wait for what they have killed, stopped or started.
 test: .venv/.test
-	@$(MAKE) docs & docs=$$!; $(MAKE) lint; lint=$$?; wait $$docs && exit $$lint
-	@$(BIN)/$(TESTS_ON_RAY) & ray=$$!; $(BIN)/$(OTHER_TESTS); others=$$?; wait $$ray && exit $$others
+	@$(MAKE) --jobs 4 --keep-going --output-sync=target SIDE_BY_SIDE=1 TESTS_BIN=$(BIN) on-ray lint docs all-tests
+
+all-tests: $(FOLDERS:%=folder/%) top-level
+
+on-ray:
+	@echo "tests on a Ray cluster"
+	@$(TESTS_BIN)/$(RUN_TESTS) -m "ray and not full" $(ON_RAY)
+
+$(FOLDERS:%=folder/%): folder/%:
+	@echo "tests/$*"
+	@$(TESTS_BIN)/$(RUN_TESTS) -m "not ray and not full" tests/$*
+
+top-level:
+	@echo "doctests of plangym_like, and tests/test_*.py"
+	@$(TESTS_BIN)/$(RUN_TESTS) -m "not ray and not full" plangym_like tests/test_*.py
 
 lint: .venv/.test
 	$(BIN)/python -m ruff check .
@@ -89,9 +108,7 @@ bench: .venv-bench/.bench
 	$(BENCH_BIN)/python benchmarks/mujoco_bench.py
 	$(BENCH_BIN)/python benchmarks/one_step.py
 	$(BENCH_BIN)/python benchmarks/vector.py
-	$(BENCH_BIN)/python benchmarks/audit_cost.py
 	$(BENCH_BIN)/python benchmarks/first_second.py
-	$(BENCH_BIN)/python benchmarks/many_workers.py
 	$(BENCH_BIN)/python benchmarks/planner_time.py
 	$(BENCH_BIN)/python docs/copy_table.py
 
@@ -106,7 +123,7 @@ test-all:
 
 # lowest.txt is for Python 3.11; some old releases have no wheels for newer interpreters.
 test-lowest: .venv-lowest/.lowest
-	@$(LOWEST_BIN)/$(TESTS_ON_RAY); ray=$$?; $(LOWEST_BIN)/$(OTHER_TESTS) && exit $$ray
+	@$(MAKE) --jobs 4 --keep-going --output-sync=target SIDE_BY_SIDE=1 TESTS_BIN=$(LOWEST_BIN) on-ray all-tests
 
 release-check: .venv/.test
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check build twine wheel

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 from typing import Any
 
 import numpy as np
@@ -52,14 +51,6 @@ def _take(batch: Any, index: int) -> Any:
     if isinstance(batch, tuple):
         return tuple(_take(inner, index) for inner in batch)
     return batch[index]
-
-
-def digests(result: Any) -> list[bytes]:
-    """Return a digest of each row of a batch's result."""
-    return [
-        hashlib.blake2b(content(row(result, index)), digest_size=12).digest()
-        for index in range(len(result.rewards))
-    ]
 
 
 def rows_in(env: Any, order: Any, states: Any, actions: Any, **more: Any) -> Any:

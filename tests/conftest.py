@@ -1,4 +1,4 @@
-"""One suite over every backend: environments made once for each module and backend."""
+"""What all tests share: environments made once for each module, backends, a cluster."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import logging
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -18,7 +19,6 @@ from hypothesis import HealthCheck, settings
 from playground import AlwaysSend, CounterEnv, Meeting
 from small_envs import Nested
 from suite import newer_id
-from usual import first_of
 
 import plangym_like
 from plangym_like.audit import auditor
@@ -55,6 +55,8 @@ BACKENDS: dict[str, dict[str, Any]] = {
     # share the cluster.
     "ray": {"ray": True, "n_workers": 1, "resources": {"num_cpus": 0, "elsewhere": 0.001}},
 }
+# Where `make test` looks for tests on a cluster (`ON_RAY` of the Makefile).
+ON_RAY = re.compile(r"tests/(cluster|batchers/(workers|\w+/test_\w+_on_ray)|test_every_backend)")
 STORE_NBYTES = 100 << 20
 # One environment of each kind.
 ATARI = ("ALE/MsPacman-v5", {"obs_type": "ram"})
@@ -71,22 +73,18 @@ if importlib.util.find_spec("mujoco"):
 RANDOM = ["FrozenLake", "StickyPong", "Nested"]
 
 
-# First: pytest-xdist reads the groups in the same hook.
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what runs on a cluster; it runs last, and where tests run side by side, in one process.
+    """Mark what runs on a cluster; it runs last.
 
-    It is last because a process that has used Ray may crash when it is forked. The other tests of
-    a file share their environments, so a file stays together, too.
+    A process that has used Ray may crash when it is forked.
     """
     items.sort(key=_is_on_cluster)
     _skip_examples_of_newer_ids(items)
     for item in items:
-        group = item.nodeid.partition("::")[0]
         if _is_on_cluster(item):
-            group = "cluster"
             item.add_marker(pytest.mark.ray)
-        item.add_marker(pytest.mark.xdist_group(group))
+            if not item.get_closest_marker("full") and not ON_RAY.search(item.nodeid):
+                raise pytest.UsageError(f"`make test` runs no test on Ray in {item.path}")
 
 
 def _skip_examples_of_newer_ids(items: list[pytest.Item]) -> None:
@@ -183,12 +181,13 @@ def sending(env: Any) -> Any:
 in_workers_too = pytest.mark.parametrize("backend", ["serial", "isolated"], indirect=True)
 
 
-@pytest.fixture(scope="module", params=first_of(BACKENDS))
+@pytest.fixture(scope="module")
 def backend(request: pytest.FixtureRequest) -> str:
-    """The name of a backend; each test that asks for it runs on all of them."""
-    if request.param == "ray":
+    """The name of a backend: this process alone, unless a test names others."""
+    name = str(getattr(request, "param", "serial"))
+    if name == "ray":
         request.getfixturevalue("cluster")
-    return str(request.param)
+    return name
 
 
 @pytest.fixture(scope="module")
@@ -242,7 +241,7 @@ def new_env(backend: str) -> Iterator[Callable[..., Any]]:
 
 @pytest.fixture(scope="module", params=list(SUITE))
 def env(request: pytest.FixtureRequest, shared_env: Any) -> Any:
-    """One environment of each kind, on each backend."""
+    """One environment of each kind."""
     name, kwargs = SUITE[request.param]
     return shared_env(name, **kwargs)
 

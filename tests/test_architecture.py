@@ -1,14 +1,13 @@
 """The layers of the package: imports, names and lengths of files, and what an import costs."""
 
 import ast
+import functools
 import graphlib
 import inspect
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 import plangym_like
 
@@ -83,6 +82,7 @@ def _imports(tree: ast.AST, module: str, is_package: bool) -> Iterator[str]:
         yield from (name for name in found if name.split(".")[0] == PACKAGE.name)
 
 
+@functools.cache
 def _imports_of(path: Path) -> set[str]:
     """Return the modules that ``path`` imports, for types only or at runtime."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -173,12 +173,6 @@ def test_every_public_name_is_documented() -> None:
     assert [name for name in names if f"plangym_like.{name}\n" not in page] == []
     public = {name: getattr(plangym_like, name) for name in names}
     assert [name for name, one in public.items() if callable(one) and not inspect.getdoc(one)] == []
-
-
-def test_the_tests_of_a_file_share_their_environments(request: pytest.FixtureRequest) -> None:
-    # Otherwise each process that runs tests would make them all, and a cluster besides.
-    if getattr(request.config.option, "loadgroup", False):
-        assert request.node.nodeid.endswith("@tests/test_architecture.py")
 
 
 def test_tests_of_one_family_need_no_other_simulator() -> None:

@@ -131,22 +131,22 @@ def test_only_wrappers_whose_memory_is_unknown_are_suspected(own: Any) -> None:
     assert not any(name in str(told.value) for name in ("TimeLimit", "CurrentEnvProxy"))
 
 
-def test_rollouts_are_audited(backend: str) -> None:
-    with make(backend, LateNumpyGlobal) as env:
+def test_rollouts_are_audited() -> None:
+    with make("serial", LateNumpyGlobal) as env:
         _, states = walk(env, 69)
         with pytest.raises(ImpureEnvironmentError):
             until_noticed(lambda: env.rollout_batch(np.ones((69, 3), int), states), 69)
 
 
-def test_a_future_is_audited_when_its_result_is_asked_for(backend: str) -> None:
-    with make(backend, LateNumpyGlobal) as env:
+def test_a_future_is_audited_when_its_result_is_asked_for() -> None:
+    with make("serial", LateNumpyGlobal) as env:
         actions, states = walk(env, 69)
         with pytest.raises(ImpureEnvironmentError):
             until_noticed(lambda: env.step_batch(actions, states, blocking=False)(), 69)
 
 
-def test_single_steps_from_given_states_are_audited(backend: str) -> None:
-    with make(backend, LateNumpyGlobal) as env:
+def test_single_steps_from_given_states_are_audited() -> None:
+    with make("serial", LateNumpyGlobal) as env:
         actions, states = walk(env, 69)
 
         def step() -> None:
@@ -158,8 +158,8 @@ def test_single_steps_from_given_states_are_audited(backend: str) -> None:
     assert told.value.index == 0
 
 
-def test_two_threads_step_and_audit_one_environment(backend: str) -> None:
-    with make(backend, Walk, audit_every=1) as env, ThreadPoolExecutor(2) as threads:
+def test_two_threads_step_and_audit_one_environment() -> None:
+    with make("serial", Walk, audit_every=1) as env, ThreadPoolExecutor(2) as threads:
         actions, states = walk(env, 8)
         expected = env.step_batch(actions, states).rewards
 
@@ -280,8 +280,8 @@ def test_audits_of_isolated_rows_wait_for_a_second_worker(tmp_path: Path) -> Non
     assert told.value.field.startswith("rewards") and told.value.index >= 29
 
 
-def test_what_matters_some_steps_later_is_noticed(backend: str) -> None:
-    with make(backend, StaleStreak) as env:
+def test_what_matters_some_steps_later_is_noticed() -> None:
+    with make("serial", StaleStreak) as env:
         _, states = walk(env, 30)
         with pytest.raises(ImpureEnvironmentError, match="with and without saving") as told:
             until_noticed(lambda: env.step_batch(np.ones(30, int), states), 30)
@@ -421,8 +421,8 @@ def test_an_audit_changes_nothing_else() -> None:
         assert env.step(1).reward == plain.step(1).reward
 
 
-def test_rows_that_fail_are_left_out(backend: str) -> None:
-    with make(backend, Fails, audit_every=1) as env:
+def test_rows_that_fail_are_left_out() -> None:
+    with make("serial", Fails, audit_every=1) as env:
         state, _, _ = env.reset(seed=0)
         result = env.step_batch([0, 1, 2, 0], state, on_error="mask")
         assert result.infos.failed.tolist() == [False, False, True, False]
@@ -447,8 +447,8 @@ def test_a_row_that_raises_the_second_time_is_noticed() -> None:
             until_noticed(lambda: env.step_batch(actions, states), 69)
 
 
-def test_persistent_infos_are_no_difference(backend: str) -> None:
-    with make(backend, PersistentInfo, audit_every=1) as env:
+def test_persistent_infos_are_no_difference() -> None:
+    with make("serial", PersistentInfo, audit_every=1) as env:
         actions, states = walk(env, 60)
         env.step_batch(actions, states)
         assert env.stats.rows_audited == 60

@@ -1,4 +1,4 @@
-"""What `make` is given: names, numbers and wrappers, on every backend."""
+"""What `make` is given: names, numbers and wrappers."""
 
 import re
 
@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 from comparing import assert_same, reached
-from conftest import ATARI, BACKENDS
+from conftest import ATARI
 from gymnasium.wrappers import ClipReward, FrameStackObservation, TimeAwareObservation
 from small_envs import Scaled
 
@@ -78,15 +78,15 @@ def test_states_under_other_wrappers_are_of_another_environment(new_env):
         ("Nothing Like It", gymnasium.error.Error, "Nothing Like It"),
     ],
 )
-def test_unknown_names_are_what_gymnasium_raises_with_near_matches(backend, name, error, near):
+def test_unknown_names_are_what_gymnasium_raises_with_near_matches(name, error, near):
     with pytest.raises(error, match=re.escape(near)) as caught:
-        plangym_like.make(name, **BACKENDS[backend])
+        plangym_like.make(name)
     assert type(caught.value).__module__.startswith("gymnasium")
 
 
-def test_a_name_is_an_id_or_a_callable(backend):
+def test_a_name_is_an_id_or_a_callable():
     with pytest.raises(InputError, match="callable"):
-        plangym_like.make(3, **BACKENDS[backend])
+        plangym_like.make(3)
 
 
 @pytest.mark.parametrize("n_workers", [0, -1, 1.5, "2", True])

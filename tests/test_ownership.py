@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from conftest import in_workers_too, sending
 from gymnasium import spaces
-from usual import first_of
 
 import plangym_like
 from plangym_like.batch.ownership import owned, owned_info
@@ -16,12 +15,6 @@ from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.envs.save_load_env import SaveLoadSimulator
 
 ACTIONS = [0, 1, 2, 1]
-
-
-@pytest.fixture(scope="module", params=first_of(["serial", "parallel", "isolated"]))
-def backend(request: pytest.FixtureRequest) -> str:
-    """The backends of one machine; on a cluster, the same code steps rows, more slowly."""
-    return str(request.param)
 
 
 class Miser(gymnasium.Env):

@@ -14,7 +14,6 @@ from gymnasium import spaces
 from gymnasium.utils import seeding
 from gymnasium.wrappers import NormalizeObservation
 from suite import TAXI
-from usual import first_of
 
 import plangym_like
 from plangym_like import PickledEnv
@@ -23,12 +22,6 @@ from plangym_like.errors import StateLostError
 from plangym_like.states.rows import HEADER_NBYTES
 
 pytestmark = pytest.mark.filterwarnings("ignore:builtin type .* has no __module__")
-
-
-@pytest.fixture(scope="module", params=first_of(["serial", "parallel", "isolated"]))
-def backend(request: pytest.FixtureRequest) -> str:
-    """The backends of one machine; on a cluster, the same code steps rows, more slowly."""
-    return str(request.param)
 
 
 class Drifter(gymnasium.Env):

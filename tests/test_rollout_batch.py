@@ -1,4 +1,4 @@
-"""Rollouts, in every environment and on every backend."""
+"""Rollouts, in every environment."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""States as data, copies, images and the end of an environment, on every backend."""
+"""States as data, copies, images and the end of an environment."""
 
 import inspect
 import pickle
@@ -300,8 +300,8 @@ def test_infos_hold_images_where_asked_for(shared_env, name):
 
 
 @pytest.mark.parametrize("name", ["CartPole-v1", ATARI[0]])
-def test_images_in_infos_need_no_mode(backend, name):
-    env = plangym_like.make(name, return_image=True, **BACKENDS[backend])
+def test_images_in_infos_need_no_mode(name):
+    env = plangym_like.make(name, return_image=True)
     state, _, info = env.reset(seed=0)
     assert_same(info["rgb"], env.get_image())
     result = env.step_batch([0, 1, 1], state)
@@ -344,11 +344,11 @@ def test_coords_are_what_the_id_registers(name, shape):
         assert_same(env.reset(seed=3), plain.reset(seed=3))
 
 
-def test_unknown_kinds_of_observation_are_refused(backend):
+def test_unknown_kinds_of_observation_are_refused():
     with pytest.raises(InputError, match="obs_type"):
-        plangym_like.make("CartPole-v1", obs_type="ram", **BACKENDS[backend])
+        plangym_like.make("CartPole-v1", obs_type="ram")
     with pytest.raises(InputError, match="obs_type"):
-        plangym_like.make("ALE/Pong-v5", obs_type="smell", **BACKENDS[backend])
+        plangym_like.make("ALE/Pong-v5", obs_type="smell")
 
 
 # The end
@@ -412,8 +412,8 @@ def test_an_env_closes_itself_at_the_end_of_its_block(backend):
         env.step_batch([0, 1])
 
 
-def test_an_env_closed_before_it_was_set_up(backend):
-    env = plangym_like.make("CartPole-v1", delay_setup=True, **BACKENDS[backend])
+def test_an_env_closed_before_it_was_set_up():
+    env = plangym_like.make("CartPole-v1", delay_setup=True)
     env.close()
     env.close()
     for use in (env.setup, lambda: env.reset(seed=0), lambda: env.step_batch([0])):

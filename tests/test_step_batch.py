@@ -1,4 +1,4 @@
-"""Batches of states, in every environment and on every backend."""
+"""Batches of states, in every environment."""
 
 from typing import Any
 

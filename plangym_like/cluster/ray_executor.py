@@ -39,7 +39,7 @@ from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.remote_errors import unpack_exception
 
 # How long to wait for workers on this machine before checking for results of actors, and vice
-# versa (`benchmarks/constants.py` for the first).
+# versa.
 _LOOK_SECONDS, _POLL_SECONDS = 2e-3, 0.05
 # The number of chunks that an actor has at once: one that it steps, and the next one.
 _DEPTH = 2
@@ -48,10 +48,10 @@ _DEPTH = 2
 LEAST_SECONDS, _MOST_SECONDS = 4e-3, 1.0
 _MOST_NBYTES = 16 << 20
 # An actor's equal part of a batch, divided by this number, is the least size of a chunk (2 to 32
-# take the same time if machines are equally fast, `benchmarks/constants.py`).
+# take the same time if machines are equally fast).
 _PIECES = 8
 # A state that all rows share is sent with each chunk if it has fewer bytes. Otherwise it is put
-# into the object store, from which each node fetches it once (`benchmarks/constants.py`).
+# into the object store, from which each node fetches it once.
 _PUT_NBYTES = 1 << 16
 
 

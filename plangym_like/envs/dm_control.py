@@ -427,7 +427,7 @@ class DmControlSimulator(GymnasiumSimulator):
     """
 
     family = "DMCS"
-    fewest_rows = 64  # `benchmarks/lanes.py`
+    fewest_rows = 64  # From so many on, rows cost less CPU time stepped together than alone.
     obs_types = ("coords", "dict", "rgb", "grayscale")
     codec: DmControlCodec
 

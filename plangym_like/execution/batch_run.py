@@ -30,7 +30,7 @@ from plangym_like.processes.remote_errors import portable, unpack_exception
 from plangym_like.processes.wire import loads
 from plangym_like.results import Future
 
-# How long this process steps rows before it checks for dead workers (`benchmarks/constants.py`).
+# How long this process steps rows before it checks for dead workers.
 _LOOK_SECONDS = 6e-3
 # If the rest of a batch takes less time, this process polls for its end instead of sleeping.
 _SOON_SECONDS = 1e-3

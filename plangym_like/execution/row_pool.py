@@ -41,7 +41,7 @@ from plangym_like.results import Future, Stats
 logger = logging.getLogger("plangym_like")
 
 # How long to poll for the last rows before sleeping; workers usually finish theirs shortly after
-# this process (`benchmarks/constants.py`).
+# this process.
 _SPIN_SECONDS = 3e-4
 # How long a worker may go on stepping an abandoned batch before it is replaced.
 _GRACE_SECONDS = 1.0

@@ -38,9 +38,9 @@ MAX_DESCRIPTORS = 250
 # Writing to a dead worker must raise an error, even in programs that set SIGPIPE to its default.
 SEND_FLAGS = getattr(socket, "MSG_NOSIGNAL", 0)
 
-# Shorter payloads are copied behind their header and sent in one call (`benchmarks/constants.py`).
+# Shorter payloads are copied behind their header and sent in one call.
 _JOIN_NBYTES = 1 << 16
-# How many bytes to receive at once, for short and for long messages (`benchmarks/constants.py`).
+# How many bytes to receive at once, for short and for long messages.
 _CHUNK_NBYTES = 1 << 16
 _LARGE_CHUNK_NBYTES = 1 << 20
 

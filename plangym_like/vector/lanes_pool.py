@@ -24,7 +24,7 @@ from plangym_like.vector.tree import take
 logger = logging.getLogger("plangym_like")
 
 # How long to poll for replies before sleeping, and how many of the next waits sleep at once if no
-# reply came. All parts take about the same time, so polling is short (`benchmarks/constants.py`).
+# reply came. All parts take about the same time, so polling is short.
 # With three times as many busy processes as cores, sleeping at once cuts the time of CartPole's
 # steps to a third.
 _SPIN_SECONDS, _WAITS_WITHOUT_SPIN = 3e-4, 16

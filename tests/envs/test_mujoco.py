@@ -70,7 +70,7 @@ def test_all_robots_are_here() -> None:
 # The future
 
 
-@pytest.mark.parametrize("name", ROBOTS)
+@pytest.mark.parametrize("name", third_of(ROBOTS))
 def test_goes_on_from_a_restored_state(name: str) -> None:
     sim = MujocoSimulator(name)
     for seed in range(2):
@@ -78,7 +78,7 @@ def test_goes_on_from_a_restored_state(name: str) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", ROBOTS)
+@pytest.mark.parametrize("name", third_of(ROBOTS))
 def test_goes_on_from_fifty_restored_states(name: str) -> None:
     sim = MujocoSimulator(name, remove_time_limit=False)
     for seed in range(50):
@@ -106,7 +106,7 @@ def test_the_first_reward_needs_what_is_carried(
 # Chunks
 
 
-@pytest.mark.parametrize("name", ROBOTS)
+@pytest.mark.parametrize("name", third_of(ROBOTS))
 def test_chunks_are_stepped_at_once_and_are_what_single_steps_are(name: str) -> None:
     with plangym_like.make(name) as fast, Slow(name).env as slow:
         states, actions = reached(slow, 40, seed=5)
@@ -313,7 +313,7 @@ def test_the_random_generator_is_part_of_the_state(env: Any) -> None:
     assert_same(env.reset().obs, first)
 
 
-@pytest.mark.parametrize("name", ROBOTS)
+@pytest.mark.parametrize("name", third_of(ROBOTS))
 def test_the_quick_step_from_a_given_state_equals_the_simulators_step(name: str) -> None:
     with plangym_like.make(name) as quick, plangym_like.make(name) as slow:
         slow.simulator.step_row = lambda row, action, dt: None

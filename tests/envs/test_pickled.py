@@ -18,6 +18,7 @@ from continuation import (
 )
 from dungeon import CHAINS, Diary, Dungeon
 from suite import TAXI
+from usual import first_of
 
 import plangym_like
 from plangym_like.envs.pickled import PickledEnv, PickledSimulator
@@ -274,7 +275,7 @@ print("equal")
 """
 
 
-@pytest.mark.parametrize("isolate", [False, True])
+@pytest.mark.parametrize("isolate", first_of([True, False]))
 def test_classes_of_main_work_in_workers(isolate: bool) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-"],

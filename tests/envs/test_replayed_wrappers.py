@@ -11,7 +11,7 @@ from comparing import assert_same
 from conftest import sending
 from gymnasium.utils import EzPickle
 from gymnasium.vector import SyncVectorEnv
-from usual import third_of
+from usual import first_of, third_of
 
 import plangym_like
 from plangym_like.errors import SnapshotError, StateCapacityError
@@ -153,7 +153,7 @@ def test_episodes_are_gymnasiums(case: str) -> None:
     theirs.close()
 
 
-@pytest.mark.parametrize("isolate", [False, True], ids=["workers", "isolated"])
+@pytest.mark.parametrize("isolate", first_of([True, False]), ids=["isolated", "workers"])
 @pytest.mark.parametrize("case", IN_WORKERS)
 def test_workers_agree(case: str, isolate: bool) -> None:
     needs_box2d(case)

@@ -29,7 +29,6 @@ from playground import (
     get_stuck,
     kill_itself,
     leave,
-    read_nowhere,
     refuse,
     sending,
 )
@@ -41,7 +40,6 @@ from plangym_like.errors import (
     ClosedError,
     PoisonInputError,
     RemoteTraceback,
-    StepTimeoutError,
     WorkerStartError,
 )
 from plangym_like.execution import process_executor
@@ -253,26 +251,6 @@ def test_a_worker_that_is_killed_within_a_row(
     assert killed[0] not in [process.pid for process in env.batch_env]
 
 
-@pytest.mark.parametrize("n_workers", [1, 3])
-def test_many_deaths_in_one_batch(
-    serial: CounterEnv, make_env: Any, tmp_path: Path, n_workers: int
-) -> None:
-    rows = [0, 1, 57, 58, 121, 199]
-    env = make_env(Trap(kill_itself, rows, tmp_path), n_workers=n_workers)
-    expected = serial.step_batch(ACTIONS, serial.get_state(), 2, seeds=ACTIONS)
-    assert_same(env.step_batch(ACTIONS, serial.get_state(), 2, seeds=ACTIONS), expected)
-    assert env.stats.deaths == env.stats.restarts == len(rows)
-    assert_same(env.step_batch(ACTIONS, serial.get_state(), 2, seeds=ACTIONS), expected)
-
-
-def test_a_death_in_a_rollout(serial: CounterEnv, make_env: Any, tmp_path: Path) -> None:
-    env = make_env(Trap(leave, [150], tmp_path))
-    actions = ACTIONS.reshape(40, 5)
-    ours = env.rollout_batch(actions, serial.get_state(), return_observations=True)
-    assert_same(ours, serial.rollout_batch(actions, serial.get_state(), return_observations=True))
-    assert env.stats.deaths == 1
-
-
 def test_a_death_next_to_the_caller(
     serial: CounterEnv, make_env: Any, meeting: Meeting, tmp_path: Path
 ) -> None:
@@ -380,28 +358,6 @@ def test_rows_that_a_replaced_worker_had_not_reported_are_stepped_again(
 # Poison
 
 
-@pytest.mark.parametrize(
-    ("harm", "exitcode"),
-    [(kill_itself, -signal.SIGKILL), (leave, 7), (read_nowhere, -signal.SIGSEGV)],
-)
-@pytest.mark.parametrize("n_workers", first_of([2, 1]))
-def test_a_row_that_kills_every_worker_is_named(
-    serial: CounterEnv, make_env: Any, harm: Any, exitcode: int, n_workers: int
-) -> None:
-    env = make_env(Trap(harm, [57]), n_workers=n_workers)
-    deaths = 16 if exitcode == -signal.SIGKILL else 3  # others may have killed workers
-    message = rf"row 57 killed \d+ workers, {deaths} of which were trying it alone"
-    with pytest.raises(PoisonInputError, match=message) as caught:
-        env.step_batch(ACTIONS, serial.get_state())
-    assert (caught.value.index, caught.value.exitcode) == (57, exitcode)
-    before = env.stats.deaths
-    assert before == env.stats.restarts and before - deaths in (0, 1)
-    others = np.delete(ACTIONS, 57)
-    ours = env.step_batch(others, serial.get_state())
-    assert_same(ours, serial.step_batch(others, serial.get_state()))
-    assert env.stats.deaths == before
-
-
 def test_of_two_poisonous_rows_the_lower_is_named(serial: CounterEnv, make_env: Any) -> None:
     env = make_env(Trap(leave, [44, 45, 160]), n_workers=2)
     with pytest.raises(PoisonInputError) as caught:
@@ -409,32 +365,7 @@ def test_of_two_poisonous_rows_the_lower_is_named(serial: CounterEnv, make_env: 
     assert caught.value.index == 44
 
 
-def test_poison_in_every_row(serial: CounterEnv, make_env: Any) -> None:
-    env = make_env(Trap(leave, range(8)), n_workers=2)
-    with pytest.raises(PoisonInputError) as caught:
-        env.step_batch(np.arange(8), serial.get_state())
-    assert caught.value.index == 0
-    others = np.arange(8, 20)
-    ours = env.step_batch(others, serial.get_state())
-    assert_same(ours, serial.step_batch(others, serial.get_state()))
-
-
 # Hanging
-
-
-def test_a_row_that_hangs_is_named_and_its_worker_replaced(
-    serial: CounterEnv, make_env: Any
-) -> None:
-    env = make_env(Trap(get_stuck, [57]), step_timeout=1.5)
-    begun = time.monotonic()
-    with pytest.raises(StepTimeoutError, match=r"row 57 .*step_timeout=1\.5") as caught:
-        env.step_batch(ACTIONS, serial.get_state())
-    assert time.monotonic() - begun < 100
-    assert caught.value.indices == (57,)
-    assert (env.stats.timeouts, env.stats.restarts, env.stats.deaths) == (2, 2, 0)
-    others = np.delete(ACTIONS, 57)
-    ours = env.step_batch(others, serial.get_state())
-    assert_same(ours, serial.step_batch(others, serial.get_state()))
 
 
 def test_a_row_that_hangs_once_is_done_again(
@@ -480,21 +411,6 @@ def test_closing_during_a_batch_of_another_thread(
         env.close()
         with pytest.raises(ClosedError, match="closed"):
             batch.result(100)
-
-
-def test_closing_while_a_worker_hangs_takes_a_bounded_time(
-    serial: CounterEnv, make_env: Any, meeting: Meeting, monkeypatch: Any
-) -> None:
-    monkeypatch.setattr(process_executor, "_CLOSE_SECONDS", 0.7)
-    env = make_env(Trap(lambda action: (meeting.report(), get_stuck(action)), [0, 1]), n_workers=2)
-    future = env.step_batch([0, 1], serial.get_state(), blocking=False)
-    pids = [meeting.next_report()[0] for _ in range(2)]
-    begun = time.monotonic()
-    env.close()
-    assert 0.5 < time.monotonic() - begun < 100
-    assert all(wait_until_gone(pid, 0) for pid in pids)
-    with pytest.raises(RuntimeError, match="closed"):
-        future()
 
 
 # Exceptions of rows

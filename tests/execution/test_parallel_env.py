@@ -140,30 +140,7 @@ def test_use_after_the_end(serial: CounterEnv) -> None:
         env.no_such_thing  # noqa: B018
 
 
-# Copies
-
-
 # Threads
-
-
-def test_two_threads_step_batches_on_one_env(parallel: ParallelEnv, serial: CounterEnv) -> None:
-    states = serial.step_batch(ACTIONS, serial.get_state()).states
-    expected = [
-        content(serial.step_batch(ACTIONS, states, seeds=ACTIONS + seed)) for seed in range(4)
-    ]
-    start = threading.Barrier(4)
-
-    def work(seed: int) -> bool:
-        start.wait(10)
-        same = True
-        for index in range(20):
-            kwargs = {"seeds": ACTIONS + seed, "blocking": bool(index % 3)}
-            result: Any = parallel.step_batch(ACTIONS, states, **kwargs)
-            same &= content(result if index % 3 else result()) == expected[seed]
-        return same
-
-    with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(work, range(4))) == [True] * 4
 
 
 def test_single_steps_in_one_thread_and_batches_in_another(
@@ -224,3 +201,20 @@ def test_workers_know_the_ids_that_a_callable_makes(monkeypatch: pytest.MonkeyPa
         lambda: gymnasium.make("Ours-v0"), n_workers=1, isolate=True, snapshot="pickle"
     ) as env:
         assert env.step_batch([[0.0]] * 2).rewards.shape == (2,)
+
+
+def test_the_example_of_plangyms_own_parallel_env() -> None:
+    pytest.importorskip("ale_py", reason="Atari is not installed")
+    options = {"clone_seeds": True, "autoreset": True, "blocking": False}
+    with ParallelEnv(env_class=pl.AtariEnv, name="MsPacman-v0", **options) as env:
+        state, obs, info = env.reset()
+        states = [state.copy() for _ in range(10)]
+        actions = [env.sample_action() for _ in range(10)]
+        data = env.step_batch(states=states, actions=actions)
+        new_states, observs, rewards, ends, truncated, infos = data
+        assert env.n_workers == 8
+        assert len(new_states) == len(observs) == len(rewards) == len(ends) == 10
+        assert len(truncated) == len(infos) == 10
+        assert observs.shape == (10, *obs.shape) and "lives" in info and "lives" in infos[0]
+        with pl.AtariEnv("MsPacman-v0") as serial:
+            assert_same(tuple(serial.step_batch(states=states, actions=actions)), tuple(data))

@@ -494,7 +494,7 @@ print(cold, warm, (time.perf_counter() - wall) / 0.1)
 
 @pytest.mark.full
 @pytest.mark.parametrize("isolate", [False, True])
-@pytest.mark.parametrize("name", ["ALE/MsPacman-v5", "CartPole-v1"])
+@pytest.mark.parametrize("name", first_of(["ALE/MsPacman-v5", "CartPole-v1"]))
 def test_the_first_batch_comes_soon(name: str, isolate: bool) -> None:
     if name.startswith("ALE"):
         pytest.importorskip("ale_py")
@@ -553,7 +553,7 @@ for name, kwargs in (("CartPole-v1", {"wrappers": [Doubled]}), (Lamp, {}), (lamb
 """
 
 
-@pytest.mark.parametrize("way", ["file", "stdin"])
+@pytest.mark.parametrize("way", first_of(["stdin", "file"]))
 def test_a_session_needs_no_guard(way: str, tmp_path: Path) -> None:
     result = run_script(SESSION, path=tmp_path / "session.py" if way == "file" else None)
     assert result.returncode == 0, result.stderr

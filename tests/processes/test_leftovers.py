@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from hosted import HostedObject, Noted, descriptors, run_script, wait_until_gone, workers
+from usual import first_of
 
 from plangym_like.errors import ClosedError
 from plangym_like.processes.external_process import ExternalProcess
@@ -29,7 +30,9 @@ def nothing_left() -> object:
     assert after == before
 
 
-@pytest.mark.parametrize(("method", "num_cycles"), [("forkserver", 50), ("fork", 10), ("spawn", 3)])
+@pytest.mark.parametrize(
+    ("method", "num_cycles"), first_of([("forkserver", 50), ("fork", 10), ("spawn", 3)])
+)
 def test_cycles(method: str, num_cycles: int) -> None:
     for index in range(num_cycles):
         with ExternalProcess(HostedObject, start_method=method) as process:
@@ -38,7 +41,7 @@ def test_cycles(method: str, num_cycles: int) -> None:
         assert wait_until_gone(process.pid, 0)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", first_of(METHODS))
 def test_dropped_without_close(method: str, tmp_path: Path) -> None:
     process = ExternalProcess(lambda: Noted(tmp_path / "note"), start_method=method)
     process.wait_ready(100)
@@ -215,7 +218,9 @@ print(num_caught > 5, descriptors() - before, workers())
 """
 
 
-@pytest.mark.parametrize(("method", "num_interrupts"), [("forkserver", 150), ("fork", 150)])
+@pytest.mark.parametrize(
+    ("method", "num_interrupts"), first_of([("forkserver", 150), ("fork", 150)])
+)
 def test_interrupted_starts_and_ends(method: str, num_interrupts: int, tmp_path: Path) -> None:
     arguments = f"import sys; sys.argv[1:] = [{method!r}, {num_interrupts}]\n"
     result = run_script(arguments + INTERRUPTED, path=tmp_path / "script.py")

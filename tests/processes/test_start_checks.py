@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from hosted import script_environ
+from usual import first_of
 
 from plangym_like.processes.external_process import ExternalProcess
 
@@ -72,7 +73,7 @@ else:
 """
 
 
-@pytest.mark.parametrize("how", START)
+@pytest.mark.parametrize("how", first_of(START, 2))
 def test_a_module_that_starts_workers_when_imported_starts_them_once(
     how: str, tmp_path: Path
 ) -> None:

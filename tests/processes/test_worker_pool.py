@@ -13,7 +13,6 @@ import pytest
 from hosted import HostedObject, wait_until_gone
 
 from plangym_like.errors import WorkerDiedError, WorkerStartError, WorkerTimeoutError
-from plangym_like.processes import pool as worker_handle
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.pool import RetryPolicy, WorkerHandle, WorkerPool
 from plangym_like.processes.wire import Channel
@@ -222,17 +221,6 @@ def test_deaths_without_progress_are_an_error_in_the_end() -> None:
         for number in range(64):
             policy.note_death_without_progress(WorkerDiedError(f"death {number}", 1, -9))
     assert str(caught.value.__cause__) == "death 63"
-
-
-def test_a_handle_without_a_pool() -> None:
-    with ExternalProcess(HostedObject) as process:
-        worker = worker_handle.WorkerHandle(process, 0)
-        until = time.monotonic() + 60
-        while not worker.become_ready():
-            assert time.monotonic() < until
-            process.drain()
-        worker.start_task(pid_of)
-        assert worker.take_task().result(60) == process.pid
 
 
 def test_a_task_for_a_worker_that_an_interrupt_has_ended(

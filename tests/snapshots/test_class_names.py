@@ -109,7 +109,7 @@ def local_classes() -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("name", first_of(local_classes(), 2))
+@pytest.mark.parametrize("name", first_of(local_classes()))
 def test_classes_of_a_function_work_in_workers(name: str) -> None:
     what, options = local_classes()[name]
     with (

@@ -147,7 +147,7 @@ def _expected(envs: Any, history: list[Any]) -> list[Any]:
 
 @MODES
 @WORKERS
-@pytest.mark.parametrize(("source", "batch_size"), [("CartPole-v1", 2), ("Hopper-v5", 5)])
+@pytest.mark.parametrize(("source", "batch_size"), first_of([("CartPole-v1", 2), ("Hopper-v5", 5)]))
 def test_episodes_are_those_of_step(
     make: Callable[..., Any], source: str, batch_size: int, mode: str, n_workers: int | None
 ) -> None:
@@ -161,7 +161,7 @@ def test_episodes_are_those_of_step(
 
 
 @MODES
-@pytest.mark.parametrize("n_workers", [None, 2])
+@pytest.mark.parametrize("n_workers", first_of([2, None]))
 @pytest.mark.parametrize("source", [Nested, Teller, Gated])
 def test_spaces_and_infos_of_all_kinds(
     make: Callable[..., Any], source: Any, mode: str, n_workers: int | None
@@ -363,7 +363,7 @@ def test_the_results_of_an_interrupted_step_are_not_taken_for_those_of_later_act
     assert (np.diff(loads, axis=0) == 2).all()
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, AlarmError])
+@pytest.mark.parametrize("error", first_of([AlarmError, KeyboardInterrupt]))
 @pytest.mark.parametrize("n_workers", [None, 2])
 def test_a_signal_handler_at_any_moment_leaves_no_environment_pending(
     make: Callable[..., Any], n_workers: int | None, error: type[BaseException]

@@ -16,6 +16,7 @@ from episode_envs import (
     count_env,
     endless_count_env,
 )
+from usual import first_of
 
 from plangym_like.batchers.episodes import Batcher, DictTensor
 from plangym_like.errors import InputError
@@ -30,7 +31,7 @@ def chunk(batcher: Batcher, **options: Any) -> Any:
     return batcher.get()
 
 
-@pytest.mark.parametrize("n_threads", [0, 1, 2])
+@pytest.mark.parametrize("n_threads", first_of([2, 0, 1]))
 def test_chunks_follow_each_other_through_the_ends_of_episodes(n_threads: int) -> None:
     with make(n_threads) as batcher:
         chunks = [chunk(batcher) for _ in range(5)]

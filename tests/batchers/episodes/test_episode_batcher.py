@@ -120,7 +120,9 @@ def test_any_number_of_episodes_with_a_row_of_the_infos_each(
 
 
 @pytest.mark.parametrize("n_threads", [0, 2])
-@pytest.mark.parametrize(("n_slots", "n_timesteps"), [(1, 1), (3, 2), (5, 7), (64, 50)])
+@pytest.mark.parametrize(
+    ("n_slots", "n_timesteps"), first_of([(3, 2), (1, 1), (5, 7), (64, 50)], 2)
+)
 def test_no_number_of_slots_is_too_small(n_threads: int, n_slots: int, n_timesteps: int) -> None:
     ends = torch.tensor([1, 9, 3, 4, 12, 6, 7, 8, 2, 10, 11])
     with make(n_threads, n_slots=n_slots, n_timesteps=n_timesteps) as batcher:
@@ -177,7 +179,7 @@ def _seeds_of(number: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("create_env", [cart_pole_env, chance_env], ids=["CartPole", "Chance"])
-@pytest.mark.parametrize("create_agent", [Counter, Noisy])
+@pytest.mark.parametrize("create_agent", first_of([Noisy, Counter]))
 def test_the_number_of_processes_changes_nothing(create_agent: Any, create_env: Any) -> None:
     found = []
     for n_threads, n_slots, n_timesteps in ((0, 30, 40), (1, 1, 6), (2, 10, 30)):
@@ -429,7 +431,7 @@ def test_environments_without_an_end_belong_elsewhere() -> None:
             batcher.get()
 
 
-@pytest.mark.parametrize("n_threads", [0, 1])
+@pytest.mark.parametrize("n_threads", first_of([1, 0]))
 def test_a_get_that_has_waited_long_enough_loses_nothing(n_threads: int) -> None:
     with make(n_threads, n_timesteps=50) as batcher:
         batcher.execute(2, env_info=DictTensor({"end": torch.tensor([1999, 1999])}))

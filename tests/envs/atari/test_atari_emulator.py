@@ -262,7 +262,7 @@ def test_a_rejected_state_does_not_change_which_generator_is_held() -> None:
     states = states_after_resets(raw, resets=2)
     ale = emulator("ms_pacman")
     saver = states_of(ale, "ms_pacman")
-    for good, other in zip(states[:30:5], states[30::5], strict=True):
+    for good, other in zip(states[:30:15], states[30::15], strict=True):
         saver.restore(good)
         saver.save()
         # The length of what ALE parses: none, too much, or less than the generator's text alone.
@@ -295,7 +295,9 @@ def test_states_of_one_frame_number_may_differ_in_the_generator() -> None:
 
 @pytest.mark.parametrize(
     ("name", "game", "frames"),
-    [("Qbert", "qbert", 80), ("TicTacToe3D", "tic_tac_toe_3d", 80), ("AirRaid", "air_raid", 96)],
+    first_of(
+        [("Qbert", "qbert", 80), ("TicTacToe3D", "tic_tac_toe_3d", 80), ("AirRaid", "air_raid", 96)]
+    ),
 )
 def test_frames_that_settle_a_game_do_not_hide_which_generator_is_held(
     name: str, game: str, frames: int
@@ -377,10 +379,13 @@ class Painted:
 # Quiet ones, one with all colours, one of whose screen much changes at times, one always.
 @pytest.mark.parametrize(
     ("game", "most_drawn", "most_tried"),
-    [
-        *(("MsPacman", 10, 410), ("Breakout", 10, 410), ("Seaquest", 10, 410)),
-        *(("StarGunner", 60, 450), ("Frogger", 300, 350), ("YarsRevenge", 400, 60)),
-    ],
+    first_of(
+        [
+            *(("MsPacman", 10, 410), ("StarGunner", 60, 450), ("YarsRevenge", 400, 60)),
+            *(("Breakout", 10, 410), ("Seaquest", 10, 410), ("Frogger", 300, 350)),
+        ],
+        3,
+    ),
 )
 def test_images_are_those_that_ale_draws(game: str, most_drawn: int, most_tried: int) -> None:
     rng = np.random.default_rng(3)
