@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import bounds
+import cold_sizes
 import costs
 import never_slower
 import tables
@@ -37,6 +38,7 @@ FULL = {
     "slice_seconds": 0.25,
     "batch_rounds": 21,
     "batch_slice_seconds": 0.05,
+    "cold_rounds": 9,
     "starts": 5,
 }
 QUICK = {
@@ -44,6 +46,7 @@ QUICK = {
     "slice_seconds": 0.15,
     "batch_rounds": 5,
     "batch_slice_seconds": 0.03,
+    "cold_rounds": 3,
     "starts": 1,
 }
 BUSY_LOAD = 0.5
@@ -134,7 +137,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--only",
         nargs="+",
-        choices=(*(task.key for task in throughput.TASKS), "never_slower", "costs"),
+        choices=(*(task.key for task in throughput.TASKS), "never_slower", "cold_sizes", "costs"),
         help="only these jobs",
     )
     parser.add_argument("--check", action="store_true", help="exit with 1 if a bound is broken")
@@ -156,7 +159,7 @@ def main() -> int:
     # Contenders are ended by `finally` blocks, which a plain SIGTERM would skip.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     settings = QUICK if arguments.quick else FULL
-    wanted = set(arguments.only or ("never_slower", "costs"))
+    wanted = set(arguments.only or ("never_slower", "cold_sizes", "costs"))
     if not arguments.only:
         wanted |= {task.key for task in throughput.TASKS}
     interpreters = arguments.interpreters
@@ -197,6 +200,11 @@ def main() -> int:
             versions=versions,
         )
         checks += bounds.never_slower_checks(results["never_slower"])
+    if "cold_sizes" in wanted:
+        results["cold_sizes"] = cold_sizes.measure(
+            rounds=int(settings["cold_rounds"]), interpreters=interpreters
+        )
+        checks += bounds.cold_checks(results["cold_sizes"])
     if "costs" in wanted:
         results["start_up"] = costs.start_up(
             rounds=int(settings["starts"]), interpreters=interpreters

@@ -13,6 +13,16 @@ from throughput import best
 MAX_WORKER_MEGABYTES = 90.0
 MAX_FIRST_SECONDS = 1.5
 MAX_SECOND_SECONDS = 0.5
+COLD_BOUNDS = {
+    "40 of 256": 1.57,
+    "40 of 100 to 400": 1.41,
+    "40 of 8 to 64": 1.29,
+    "growing from 1 to 1,500": 1.33,
+    "160 of 16, each row with dt from 1 to 8": 1.29,
+    "40 of 64, each row with dt from 1 to 8": 1.41,
+    # One long batch in each round: three runs on one machine gave 0.94, 0.99 and 1.04.
+    "16,384 at once": 0.9,
+}
 
 
 @dataclass(frozen=True)
@@ -70,6 +80,14 @@ def never_slower_checks(ratios: Ratios) -> list[Check]:
             largest = sizes[max(sizes)] if sizes else None
             found.append(Check(f"{game}: parallel / serial at 256", largest, 1.7))
     return found
+
+
+def cold_checks(ratios: Mapping[str, float | None]) -> list[Check]:
+    """Return the promises about new environments and sizes that change."""
+    return [
+        Check(f"new environment, MsPacman RAM, {series}", ratios.get(series), bound)
+        for series, bound in COLD_BOUNDS.items()
+    ]
 
 
 def cost_checks(start_up: Mapping[str, Any], memory: Mapping[str, Any]) -> list[Check]:

@@ -79,6 +79,14 @@ class Contender:
         env.close()
         return {"children": found}
 
+    def cold(
+        self, module: str, job: dict[str, Any], n_workers: int | None, **batches: Any
+    ) -> dict[str, Any]:
+        """Make a new environment and time batches; `batches` are arguments of ``time_batches``."""
+        contender = importlib.import_module(f"contenders.{module}")
+        seconds = contender.time_batches(Job(**job), n_workers=n_workers, **batches)
+        return {"seconds": seconds}
+
     def close(self) -> dict[str, Any]:
         """End what was opened."""
         if self._work is not None:

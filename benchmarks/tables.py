@@ -59,6 +59,15 @@ def other_tables(results: Mapping[str, Any]) -> str:
     if "never_slower" in results:
         parts += ["**Parallel divided by serial, by rows in a batch**", ""]
         parts += _never_slower_table(results["never_slower"])
+    if "cold_sizes" in results:
+        parts += ["**New environments, MsPacman RAM: parallel divided by serial**", ""]
+        parts += table(
+            ("batches", "ratio"),
+            [
+                (series, "" if ratio is None else f"{ratio:.2f}")
+                for series, ratio in results["cold_sizes"].items()
+            ],
+        )
     if "start_up" in results:
         parts += ["**Start-up and memory, 2 workers, batches of 256 rows**", ""]
         parts += _costs_table(results["start_up"], results["memory"])

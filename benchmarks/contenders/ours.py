@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import far_node
@@ -10,6 +11,9 @@ from contenders import walks
 from contenders.contract import Job, Work, summarise
 
 PACKAGES = ("plangym_like", "gymnasium", "ale-py", "numpy")
+# What workers of a new environment get to start.
+START_SECONDS = 1.0
+_ROOTS: dict[Job, tuple[Any, int]] = {}
 
 
 def open_job(job: Job, *, n_workers: int | None, **where: Any) -> Work:
@@ -50,6 +54,40 @@ def first_batch(env: Any, job: Job) -> None:
     """Do the first batch of a fresh environment."""
     state, _, _ = env.reset(seed=walks.SEED)
     env.step_batch([0] * job.count, states=state)
+
+
+def time_batches(
+    job: Job, *, n_workers: int | None, sizes: list[int], most_dt: int, warm: int
+) -> float:
+    """Return the seconds that batches of these sizes take on a new environment.
+
+    Its workers have had a second to start, and `warm` batches have run before. Each row has a `dt`
+    of its own, from 1 to `most_dt`; if that is 1, no `dt` is given.
+    """
+    import numpy as np
+
+    if job not in _ROOTS:
+        with make(job, n_workers=None) as env:
+            _ROOTS[job] = _roots(env, job)
+    states, num_actions = _ROOTS[job]
+    rng = np.random.default_rng(walks.SEED)
+    batches = [
+        (
+            rng.integers(0, num_actions, size),
+            states[rng.integers(0, len(states), size)],
+            rng.integers(1, most_dt + 1, size) if most_dt > 1 else 1,
+        )
+        for size in sizes
+    ]
+    with make(job, n_workers=n_workers) as env:
+        env.reset(seed=walks.SEED)
+        time.sleep(START_SECONDS)
+        for _ in range(warm):
+            env.step_batch(*batches[0])
+        begun = time.perf_counter()
+        for batch in batches:
+            env.step_batch(*batch)
+        return time.perf_counter() - begun
 
 
 def _roots(env: Any, job: Job) -> tuple[Any, int]:
