@@ -109,6 +109,7 @@ bench: .venv-bench/.bench
 	$(BENCH_BIN)/python benchmarks/one_step.py
 	$(BENCH_BIN)/python benchmarks/vector.py
 	$(BENCH_BIN)/python benchmarks/first_second.py
+	$(BENCH_BIN)/python benchmarks/many_workers.py
 	$(BENCH_BIN)/python benchmarks/planner_time.py
 	$(BENCH_BIN)/python docs/copy_table.py
 
