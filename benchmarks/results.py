@@ -28,6 +28,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import control
+import equal_budgets
 import published
 import results_page
 import uct_speed
@@ -41,6 +42,7 @@ LONGER = ("GoExplore", "RandomShooting")
 
 def tasks(frames: int, seeds: int) -> Iterator[tuple[str, Any, dict[str, Any]]]:
     """Yield the name, the function and the arguments of each task, the most telling ones first."""
+    yield from equal_budgets.tasks()
     demo = [("FractalMonteCarlo", seed) for seed in range(max(seeds, 5))]
     for planner, seed in [*demo, *((planner, 0) for planner in LONGER)]:
         yield (
