@@ -19,7 +19,7 @@ _UCT = (
 _ROLLOUT_IW = (
     "As in W. Bandres et al., AAAI 2018: an action lasts 15 frames, and games have at most 1,200 "
     "actions. Their planner had 0.5 seconds an action on a machine of 2017. Here, each planner has "
-    "as many frames as this gave them on average, or fewer if nothing new is left to see. RolloutIW "
+    "as many frames as this gave them on average, or fewer if nothing new is left. RolloutIW "
     "sees the colours of tiles of the screen (theirs saw pairs of colours and changes, too). The "
     "other two see the RAM."
 )
