@@ -282,7 +282,8 @@ def family_of(name: str | Callable[..., Any], snapshot: str = "auto") -> EnvClas
 
 def _find_family(name: Any) -> Family:
     if callable(name):
-        return GENERIC
+        place = getattr(name, "plangym_family", "")
+        return Family(place=place, extra="mujoco") if place else GENERIC
     if not isinstance(name, str):
         raise InputError(
             "name must be a Gymnasium id or a callable that returns an environment, got "
