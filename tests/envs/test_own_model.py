@@ -13,7 +13,7 @@ import plangym_like
 from plangym_like import MujocoModel, make_mujoco
 from plangym_like.envs.mujoco.own_model import BLOCK
 from plangym_like.errors import EnvApiError, InputError
-from plangym_like.planners import MPPI, play
+from plangym_like.planners import CEM, MPPI, play
 
 ARM = """
 <mujoco model="arm">
@@ -303,3 +303,33 @@ def test_bounds_of_controls() -> None:
     with make_mujoco(free, reward=reach, control_range=(-3, [3, 1])) as env:
         assert env.action_space.low.tolist() == [-3.0, -3.0]
         assert env.action_space.high.tolist() == [3.0, 1.0]
+
+
+def test_cem_finds_the_solution_of_the_linear_quadratic_regulator() -> None:
+    step, length = 0.05, 20
+    slider = f"""
+      <mujoco><option timestep="{step}" gravity="0 0 0"/>
+      <worldbody><body><joint name="x" type="slide" axis="1 0 0"/><geom size="0.1" mass="1"/></body>
+      </worldbody><actuator><motor joint="x" ctrlrange="-5 5" ctrllimited="true"/></actuator>
+      </mujoco>"""
+
+    def reward(data: Any) -> Any:
+        x, speed, force = data.qpos[:, 0], data.qvel[:, 0], data.ctrl[:, 0]
+        return -(x**2 + 0.1 * speed**2 + 0.01 * force**2)
+
+    # The Riccati recursion, for MuJoCo's semi-implicit Euler steps.
+    mass = np.diag([1, 0.1])
+    a, b = np.array([[1, step], [0, 1]]), np.array([[step**2], [step]])
+    value = np.zeros((2, 2))
+    for _ in range(length):
+        total = value + mass
+        gain = np.linalg.solve(0.01 + b.T @ total @ b, b.T @ total @ a)
+        left = a - b @ gain
+        value = left.T @ total @ left + 0.01 * gain.T @ gain
+    with make_mujoco(slider, reward=reward) as env:
+        env.reset(seed=0)
+        state = env.make_state(qpos=[0.5], qvel=[0.0])
+        plan = CEM(env, horizon=length, batch=200, elites=20).plan(state, budget=200_000, seed=0)
+    start = np.array([0.5, 0])
+    assert plan.score == pytest.approx(-start @ value @ start, rel=1e-4)
+    assert plan.actions[0] == pytest.approx(-gain @ start, rel=0.01)

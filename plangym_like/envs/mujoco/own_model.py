@@ -1,6 +1,6 @@
-"""`make_mujoco`: an environment made from a MuJoCo model and vectorised functions.
+"""`MujocoModel`: an environment made from a MuJoCo model and vectorised functions.
 
-A `MujocoModel` holds the model and the functions, and makes a `ModelEnv`. `ModelRobot` steps blocks
+It holds the model and the functions, and makes a `ModelEnv`. `ModelRobot` steps blocks
 of its rows: the functions are called with `BatchData`, always for `BLOCK` simulations at once. If
 there are fewer, the last one is repeated. So the results of a row do not depend on how many rows
 are stepped with it, although NumPy and BLAS may round differently for other numbers of rows.
@@ -19,12 +19,10 @@ import numpy as np
 from gymnasium.envs.mujoco import MujocoEnv as GymnasiumMujocoEnv
 from numpy.typing import ArrayLike, NDArray
 
-from plangym_like.env import PlanEnv
 from plangym_like.envs.mujoco.batch import Array, Frames, Look, Robot
 from plangym_like.envs.mujoco.env import MujocoEnv
 from plangym_like.envs.mujoco.physics import PARTS, derived
 from plangym_like.errors import EnvApiError, InputError
-from plangym_like.registry import make
 from plangym_like.support.arguments import as_count
 
 BLOCK = 64
@@ -471,96 +469,5 @@ def _advance_and_derive(model: Any, data: Any, substeps: int) -> None:
     mujoco.mj_step1(model, data)
 
 
-def make_mujoco(
-    model: Any,
-    *,
-    reward: Vectorised,
-    observation: Vectorised | None = None,
-    terminated: Vectorised | None = None,
-    n_substeps: int = 1,
-    reset: int | str | Callable[[Any, np.random.Generator], object] | None = None,
-    control_range: tuple[ArrayLike, ArrayLike] | None = None,
-    fields: Sequence[str] = (),
-    **options: Any,
-) -> PlanEnv:
-    """Make an environment from a MuJoCo model and a reward.
-
-    The functions are vectorised: they take a `BatchData` of N simulations, whose arrays are
-    ``(N, ...)``, and return one value for each. They are always called with 64 simulations; N is
-    the first length of every array. They must not depend on anything that changes.
-
-    Parameters
-    ----------
-    model : str, path, MjSpec or MjModel
-        XML text, the path of an XML or MJB file, or a model. It is compiled here, with its meshes
-        and textures, and sent to workers.
-    reward : callable
-        ``reward(data)`` returns the rewards ``(N,)`` of the step that led to these states. The
-        negative of a cost is a reward.
-    observation : callable, optional
-        ``observation(data)`` returns the observations ``(N, ...)``; by default ``qpos``, ``qvel``
-        and, if there is any, ``act``.
-    terminated : callable, optional
-        ``terminated(data)`` returns whether the episode has ended, ``(N,) bool``. By default, it
-        never does.
-    n_substeps : int
-        The number of simulation steps for which an action is held.
-    reset : int, str or callable, optional
-        Where episodes begin: a keyframe, by its number or name; or ``reset(data, rng)``, which
-        changes the ``mujoco.MjData`` of one simulation with random numbers from `rng`, a
-        ``numpy.random.Generator``. By default, the model's own initial state.
-    control_range : (low, high), optional
-        The bounds of actions, which are the controls ``data.ctrl``; by default the model's
-        ``ctrlrange``. Planners need bounds.
-    fields : sequence of str
-        Arrays that the functions read in some states only. The others are found by calling each
-        function once.
-    options
-        As in `make`: ``n_workers``, ``ray``, ``max_episode_steps``, ``render_mode``, ``wrappers``,
-        and so on; for images also ``width``, ``height``, ``camera_id`` and ``camera_name``.
-
-    Raises
-    ------
-    InputError
-        MuJoCo cannot load the model, or an argument is invalid.
-    EnvApiError
-        A function returns something of another shape or type.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import plangym_like
-    >>> cart = '''
-    ... <mujoco>
-    ...   <worldbody>
-    ...     <body name="cart">
-    ...       <joint name="x" type="slide" axis="1 0 0"/>
-    ...       <geom size="0.1" mass="1"/>
-    ...     </body>
-    ...   </worldbody>
-    ...   <actuator><motor joint="x" ctrlrange="-1 1" ctrllimited="true"/></actuator>
-    ... </mujoco>
-    ... '''
-    >>> def reward(data):
-    ...     return -np.abs(data.body("cart").xpos[:, 0] - 1.0)
-    >>> env = plangym_like.make_mujoco(cart, reward=reward, n_substeps=10)
-    >>> state, obs, info = env.reset(seed=0)
-    >>> step = env.step_batch([[-1.0], [1.0]], state)
-    >>> step.rewards[1] > step.rewards[0]
-    np.True_
-    """
-    source = MujocoModel(
-        model,
-        reward=reward,
-        observation=observation,
-        terminated=terminated,
-        n_substeps=n_substeps,
-        reset=reset,
-        control_range=control_range,
-        fields=fields,
-    )
-    return make(source, **options)
-
-
 class MujocoModelEnv(MujocoEnv):
-    """A `PlanEnv` of a `MujocoModel`; see `make_mujoco`."""
+    """A `PlanEnv` of a `MujocoModel`; see `plangym_like.make_mujoco`."""
