@@ -21,6 +21,7 @@ from plangym_like.planners.nodes import Floats
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.planner import Kept, Planner
 from plangym_like.planners.search import Search, lengths
+from plangym_like.planners.splines import Spline
 from plangym_like.states.rows import Row
 from plangym_like.support.arguments import as_count, as_number
 
@@ -39,16 +40,16 @@ class _Memory:
 
     Attributes
     ----------
-    mean, std : array ``(T, *action_shape)``
-        The distribution of the plans.
+    mean, std : array ``(D, *action_shape)``
+        The distribution of the plans, or of their knots.
     count, steps : int
         The number of plans that were rolled out, and the number of their actions.
     budget : int, optional
         The budget of the whole search.
     iteration : int
-    elites : array ``(K, T, *action_shape)``
+    elites : array ``(K, D, *action_shape)``
         iCEM's best plans; with `returns` ``(K,)``.
-    old : array ``(K, T, *action_shape)``
+    old : array ``(K, D, *action_shape)``
         iCEM's elites of the last search, shifted by one action.
     """
 
@@ -81,6 +82,11 @@ class GaussianPlanner(Planner):
         noise changes more slowly. See `power_spectrum`.
     dt : int
         How long each action is held.
+    knots : int, optional
+        Plans are splines with so many knots, D, and noise is added to the knots. By default, every
+        action is a knot.
+    spline : {"zero", "linear", "cubic"}
+        The kind of spline; see `Spline`. Without `knots`, it has no effect.
 
     Attributes
     ----------
@@ -94,7 +100,15 @@ class GaussianPlanner(Planner):
     """
 
     def __init__(
-        self, env: PlanEnv, horizon: int, batch: int, std: float, beta: float, dt: int
+        self,
+        env: PlanEnv,
+        horizon: int,
+        batch: int,
+        std: float,
+        beta: float,
+        dt: int,
+        knots: int | None = None,
+        spline: str = "linear",
     ) -> None:
         super().__init__(env)
         self.low, self.high = bounds(env, self.name)
@@ -103,7 +117,22 @@ class GaussianPlanner(Planner):
         ranges = self.high - self.low
         # Where bounds are equal, plans are clipped to them, and any deviation above 0 will do.
         self.std: Floats = as_number("std", std, 1e-6) * np.where(ranges > 0, ranges, 1.0) / 2
-        self._power = power_spectrum(self.beta, self.horizon)
+        self.knots = None if knots is None else as_count("knots", knots)
+        self._spline = None if knots is None else Spline(spline, knots, self.horizon)
+        self._power = power_spectrum(self.beta, self.num_knots)
+
+    @property
+    def num_knots(self) -> int:
+        """The number of knots of a plan, D; without a spline, that of its actions."""
+        return self.knots or self.horizon
+
+    def actions(self, plans: Floats) -> Floats:
+        """Return the actions ``(N, T, *action_shape)`` of plans ``(N, D, *action_shape)``."""
+        return plans if self._spline is None else self._spline.actions(plans)
+
+    def shifted(self, plans: Floats) -> Floats:
+        """Return plans without their first action, and with their last action twice."""
+        return shifted(plans) if self._spline is None else self._spline.shifted(plans)
 
     def _begin(self, state: Row, search: Search, kept: Kept | None) -> _Memory:
         """Begin with the mean and the elites of the last search, shifted by one action.
@@ -112,16 +141,16 @@ class GaussianPlanner(Planner):
         used even if another action was played, or if `state` is not the expected one.
         """
         middle = (self.low + self.high) / 2
-        mean = np.broadcast_to(middle, (self.horizon, *middle.shape)).copy()
+        mean = np.broadcast_to(middle, (self.num_knots, *middle.shape)).copy()
         none, old = np.empty((0, *mean.shape)), np.empty((0, *mean.shape))
         if kept is not None:
-            mean, old = shifted(kept.memory.mean[None])[0], shifted(kept.memory.elites)
+            mean, old = self.shifted(kept.memory.mean[None])[0], self.shifted(kept.memory.elites)
         std = np.broadcast_to(self.std, mean.shape).copy()
         return _Memory(mean, std, search.remaining, none, np.empty(0), old)
 
     def _noise(self, rng: np.random.Generator, count: int) -> Floats:
-        """Return noise ``(count, T, *action_shape)`` with a standard deviation of 1."""
-        white = rng.standard_normal((count, self.horizon, *self.low.shape))
+        """Return noise ``(count, D, *action_shape)`` with a standard deviation of 1."""
+        white = rng.standard_normal((count, self.num_knots, *self.low.shape))
         return filtered(white, np.sqrt(self._power)) if self.beta else white
 
 
@@ -173,26 +202,34 @@ class Candidates:
 
         Parameters
         ----------
-        plans : array ``(N, T, *action_shape)``
+        plans : array ``(N, D, *action_shape)``
             They are clipped to the bounds of the action space.
 
         Returns
         -------
-        plans : array ``(M, T, *action_shape)``
+        plans : array ``(M, D, *action_shape)``
         returns : array ``(M,)``
         """
         horizon, found = self._planner.horizon, [np.empty(0)]
-        actions, done = self._clipped(plans), 0
+        plans, done = self._clipped(plans), 0
+        actions = self._actions(plans)
         while done < len(actions) and (not done or self._search.affords(2 * horizon)):
             most = self._search.fit(len(actions) - done + 1, horizon) - 1  # leave room for the mean
             found.append(self._returns(actions[done : done + most]))
             done += most
-        return actions[:done].astype(np.float64), np.concatenate(found)
+        return plans[:done].astype(np.float64), np.concatenate(found)
 
     def _clipped(self, plans: Floats) -> NDArray[Any]:
+        """Return `plans` within the bounds, in the dtype of the actions."""
         planner = self._planner
-        actions: NDArray[Any] = np.clip(plans, planner.low, planner.high)
-        return actions.astype(planner.env.action_space.dtype)
+        clipped: NDArray[Any] = np.clip(plans, planner.low, planner.high)
+        return clipped.astype(planner.env.action_space.dtype)
+
+    def _actions(self, plans: NDArray[Any]) -> NDArray[Any]:
+        """Return the actions of clipped plans; those of a cubic spline may have to be clipped."""
+        if self._planner.knots is None:
+            return plans
+        return self._clipped(self._planner.actions(plans.astype(np.float64)))
 
     def _returns(self, actions: NDArray[Any]) -> Floats:
         """Roll out one batch, and return the return of each plan."""
@@ -207,8 +244,9 @@ class Candidates:
     def plan(self, mean: Floats) -> Plan:
         """Roll out the mean, and return the best of all plans that were rolled out."""
         planner, search = self._planner, self._search
-        rollout = search.rollout_batch(self._clipped(mean[None]), self._state, planner.dt)
-        search.keep_rollout(self._clipped(mean[None]), rollout)
+        plan = self._actions(self._clipped(mean[None]))
+        rollout = search.rollout_batch(plan, self._state, planner.dt)
+        search.keep_rollout(plan, rollout)
         search.report(search.best.score)
         actions, rewards, _ = search.best.found
         return search.plan(
@@ -233,7 +271,7 @@ class CEM(GaussianPlanner):
 
     Parameters
     ----------
-    env, horizon, std, dt
+    env, horizon, std, dt, knots, spline
         See `GaussianPlanner`. `std` is the first standard deviation.
     batch : int
         The number of plans in each iteration; it is smaller if the budget would otherwise allow for
@@ -264,8 +302,10 @@ class CEM(GaussianPlanner):
         std: float = 0.5,
         alpha: float = 0.1,
         dt: int = 1,
+        knots: int | None = None,
+        spline: str = "linear",
     ) -> None:
-        super().__init__(env, horizon, batch, std, 0.0, dt)
+        super().__init__(env, horizon, batch, std, 0.0, dt, knots, spline)
         self.elites, self.alpha = as_count("elites", elites), as_number("alpha", alpha, 0.0, 1.0)
         if self.elites >= self.batch:
             raise InputError(f"elites must be less than batch = {self.batch}, got {self.elites}")
@@ -303,7 +343,7 @@ class ICEM(GaussianPlanner):
 
     Parameters
     ----------
-    env, horizon, std, beta, dt
+    env, horizon, std, beta, dt, knots, spline
         See `GaussianPlanner`. `std` is the first standard deviation, `horizon` is h.
     batch : int
         The number of plans in the first iteration, N; it is smaller if the budget would otherwise
@@ -339,8 +379,10 @@ class ICEM(GaussianPlanner):
         kept: float = 0.3,
         alpha: float = 0.1,
         dt: int = 1,
+        knots: int | None = None,
+        spline: str = "linear",
     ) -> None:
-        super().__init__(env, horizon, batch, std, beta, dt)
+        super().__init__(env, horizon, batch, std, beta, dt, knots, spline)
         self.elites, self.decay = as_count("elites", elites), as_number("decay", decay, 1.0)
         self.kept = as_number("kept", kept, 0.0, 1.0)
         self.alpha = as_number("alpha", alpha, 0.0, 1.0)
@@ -410,7 +452,7 @@ class MPPI(GaussianPlanner):
 
     Parameters
     ----------
-    env, horizon, std, beta, dt
+    env, horizon, std, beta, dt, knots, spline
         See `GaussianPlanner`.
     batch : int
         The number of plans in each batch, K; it is reduced if the budget is too small.
@@ -444,8 +486,10 @@ class MPPI(GaussianPlanner):
         beta: float = 1.0,
         relative: bool = True,
         dt: int = 1,
+        knots: int | None = None,
+        spline: str = "linear",
     ) -> None:
-        super().__init__(env, horizon, batch, std, beta, dt)
+        super().__init__(env, horizon, batch, std, beta, dt, knots, spline)
         self.temperature = as_number("temperature", temperature, 1e-6)
         self.alpha, self.relative = as_number("alpha", alpha, 0.0, 1.0), bool(relative)
 
@@ -473,9 +517,9 @@ class MPPI(GaussianPlanner):
         Parameters
         ----------
         returns : array ``(K,)``
-        mean : array ``(T, *action_shape)``
+        mean : array ``(D, *action_shape)``
             u.
-        noise : array ``(K, T, *action_shape)``
+        noise : array ``(K, D, *action_shape)``
             ε.
         """
         spread = float(returns.std()) if self.relative else 1.0
@@ -490,7 +534,7 @@ class MPPI(GaussianPlanner):
 
 
 def fitted(best: Floats, mean: Floats, std: Floats, alpha: float) -> tuple[Floats, Floats]:
-    """Return a new mean and standard deviation, fitted to the best plans ``(K, T, ...)``.
+    """Return a new mean and standard deviation, fitted to the best plans ``(K, D, ...)``.
 
     Each is averaged with the old value, which has the weight `alpha`.
     """
