@@ -18,10 +18,12 @@ from plangym_like.errors import InputError
 from plangym_like.planners.action_sets import bounds
 from plangym_like.planners.checkpoint import stored
 from plangym_like.planners.nodes import Floats
+from plangym_like.planners.objective import Objective, Reward, TerminalValue
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.planner import Kept, Planner
 from plangym_like.planners.search import Search, lengths
 from plangym_like.planners.splines import Spline
+from plangym_like.results import Rollout
 from plangym_like.states.rows import Row
 from plangym_like.support.arguments import as_count, as_number
 
@@ -87,6 +89,9 @@ class GaussianPlanner(Planner):
         action is a knot.
     spline : {"zero", "linear", "cubic"}
         The kind of spline; see `Spline`. Without `knots`, it has no effect.
+    discount, reward, terminal_value : optional
+        What is maximised; see `Objective`. By default, it is the sum of the rewards. `Plan.score`
+        and `Plan.rewards` are always those of the environment.
 
     Attributes
     ----------
@@ -109,8 +114,12 @@ class GaussianPlanner(Planner):
         dt: int,
         knots: int | None = None,
         spline: str = "linear",
+        discount: float = 1.0,
+        reward: Reward | None = None,
+        terminal_value: TerminalValue | None = None,
     ) -> None:
         super().__init__(env)
+        self.objective = Objective(discount, reward, terminal_value)
         self.low, self.high = bounds(env, self.name)
         self.horizon, self.batch = as_count("horizon", horizon), as_count("batch", batch)
         self.dt, self.beta = as_count("dt", dt), as_number("beta", beta, 0.0, _LARGEST_BETA)
@@ -232,22 +241,33 @@ class Candidates:
         return self._clipped(self._planner.actions(plans.astype(np.float64)))
 
     def _returns(self, actions: NDArray[Any]) -> Floats:
-        """Roll out one batch, and return the return of each plan."""
-        rollout = self._search.rollout_batch(actions, self._state, self._planner.dt)
+        """Roll out one batch, and return the value of each plan (see `Objective`)."""
+        rollout, values = self._rolled_out(actions)
         steps = lengths(rollout)
         self._memory.count += len(steps)
         self._memory.steps += int(steps.sum())
-        self._search.keep_rollout(actions, rollout)
-        returns: Floats = rollout.rewards.sum(axis=1)
-        return returns
+        return values
+
+    def _rolled_out(self, actions: NDArray[Any]) -> tuple[Rollout, Floats]:
+        """Roll out `actions`, and keep them if they are the best; return their values too."""
+        planner, search, goal = self._planner, self._search, self._planner.objective
+        rollout = search.rollout_batch(
+            actions, self._state, planner.dt, return_observations=goal.needs_observations
+        )
+        values = goal.values(actions, rollout)
+        search.keep_rollout(actions, rollout, values=None if goal.is_score else values)
+        return rollout, values
+
+    def report(self, note: str = "") -> None:
+        """Report the best score, if it is what the planner maximises."""
+        goal = self._planner.objective
+        self._search.report(self._search.best.score if goal.is_score else -np.inf, note)
 
     def plan(self, mean: Floats) -> Plan:
         """Roll out the mean, and return the best of all plans that were rolled out."""
         planner, search = self._planner, self._search
-        plan = self._actions(self._clipped(mean[None]))
-        rollout = search.rollout_batch(plan, self._state, planner.dt)
-        search.keep_rollout(plan, rollout)
-        search.report(search.best.score)
+        self._rolled_out(self._actions(self._clipped(mean[None])))
+        self.report()
         actions, rewards, _ = search.best.found
         return search.plan(
             self._state, actions, rewards, planner.dt, ended=search.best.ended, mean=mean
@@ -271,7 +291,7 @@ class CEM(GaussianPlanner):
 
     Parameters
     ----------
-    env, horizon, std, dt, knots, spline
+    env, horizon, std, dt, knots, spline, discount, reward, terminal_value
         See `GaussianPlanner`. `std` is the first standard deviation.
     batch : int
         The number of plans in each iteration; it is smaller if the budget would otherwise allow for
@@ -304,8 +324,12 @@ class CEM(GaussianPlanner):
         dt: int = 1,
         knots: int | None = None,
         spline: str = "linear",
+        discount: float = 1.0,
+        reward: Reward | None = None,
+        terminal_value: TerminalValue | None = None,
     ) -> None:
-        super().__init__(env, horizon, batch, std, 0.0, dt, knots, spline)
+        goal = discount, reward, terminal_value
+        super().__init__(env, horizon, batch, std, 0.0, dt, knots, spline, *goal)
         self.elites, self.alpha = as_count("elites", elites), as_number("alpha", alpha, 0.0, 1.0)
         if self.elites >= self.batch:
             raise InputError(f"elites must be less than batch = {self.batch}, got {self.elites}")
@@ -323,7 +347,7 @@ class CEM(GaussianPlanner):
                 best = plans[np.argsort(-returns, kind="stable")[:elites]]
                 memory.mean, memory.std = fitted(best, mean, std, self.alpha)
             spread = (memory.std / self.std).mean()
-            search.report(search.best.score, f"std {spread:.3f} of the first")
+            candidates.report(f"std {spread:.3f} of the first")
         return candidates.plan(memory.mean)
 
 
@@ -343,7 +367,7 @@ class ICEM(GaussianPlanner):
 
     Parameters
     ----------
-    env, horizon, std, beta, dt, knots, spline
+    env, horizon, std, beta, dt, knots, spline, discount, reward, terminal_value
         See `GaussianPlanner`. `std` is the first standard deviation, `horizon` is h.
     batch : int
         The number of plans in the first iteration, N; it is smaller if the budget would otherwise
@@ -381,8 +405,12 @@ class ICEM(GaussianPlanner):
         dt: int = 1,
         knots: int | None = None,
         spline: str = "linear",
+        discount: float = 1.0,
+        reward: Reward | None = None,
+        terminal_value: TerminalValue | None = None,
     ) -> None:
-        super().__init__(env, horizon, batch, std, beta, dt, knots, spline)
+        goal = discount, reward, terminal_value
+        super().__init__(env, horizon, batch, std, beta, dt, knots, spline, *goal)
         self.elites, self.decay = as_count("elites", elites), as_number("decay", decay, 1.0)
         self.kept = as_number("kept", kept, 0.0, 1.0)
         self.alpha = as_number("alpha", alpha, 0.0, 1.0)
@@ -417,7 +445,7 @@ class ICEM(GaussianPlanner):
                 memory.mean, memory.std = fitted(memory.elites, mean, std, self.alpha)
                 memory.iteration, memory.old = memory.iteration + 1, old[:0]
             spread = (memory.std / self.std).mean()
-            search.report(search.best.score, f"std {spread:.3f} of the first")
+            candidates.report(f"std {spread:.3f} of the first")
         return candidates.plan(memory.mean)
 
     def _sizes(self, candidates: Candidates, iteration: int) -> tuple[int, int, int]:
@@ -452,7 +480,7 @@ class MPPI(GaussianPlanner):
 
     Parameters
     ----------
-    env, horizon, std, beta, dt, knots, spline
+    env, horizon, std, beta, dt, knots, spline, discount, reward, terminal_value
         See `GaussianPlanner`.
     batch : int
         The number of plans in each batch, K; it is reduced if the budget is too small.
@@ -488,8 +516,12 @@ class MPPI(GaussianPlanner):
         dt: int = 1,
         knots: int | None = None,
         spline: str = "linear",
+        discount: float = 1.0,
+        reward: Reward | None = None,
+        terminal_value: TerminalValue | None = None,
     ) -> None:
-        super().__init__(env, horizon, batch, std, beta, dt, knots, spline)
+        goal = discount, reward, terminal_value
+        super().__init__(env, horizon, batch, std, beta, dt, knots, spline, *goal)
         self.temperature = as_number("temperature", temperature, 1e-6)
         self.alpha, self.relative = as_number("alpha", alpha, 0.0, 1.0), bool(relative)
 
@@ -502,7 +534,7 @@ class MPPI(GaussianPlanner):
             plans, returns = candidates.roll_out(mean + noise)
             noise = plans - mean  # of the plans that the budget allowed, after clipping
             memory.mean = mean + np.tensordot(self.weights(returns, mean, noise), noise, axes=1)
-            search.report(search.best.score)
+            candidates.report()
         return candidates.plan(memory.mean)
 
     def weights(self, returns: Floats, mean: Floats, noise: Floats) -> Floats:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from plangym_like.env import PlanEnv
 from plangym_like.planners.gaussian_plans import Candidates, GaussianPlanner
+from plangym_like.planners.objective import Reward, TerminalValue
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.search import Search
 from plangym_like.states.rows import Row
@@ -21,7 +22,7 @@ class PredictiveSampling(GaussianPlanner):
 
     Parameters
     ----------
-    env, horizon, batch, std, beta, dt, knots, spline
+    env, horizon, batch, std, beta, dt, knots, spline, discount, reward, terminal_value
         See `GaussianPlanner`.
 
     Examples
@@ -46,8 +47,12 @@ class PredictiveSampling(GaussianPlanner):
         dt: int = 1,
         knots: int | None = None,
         spline: str = "linear",
+        discount: float = 1.0,
+        reward: Reward | None = None,
+        terminal_value: TerminalValue | None = None,
     ) -> None:
-        super().__init__(env, horizon, batch, std, beta, dt, knots, spline)
+        goal = discount, reward, terminal_value
+        super().__init__(env, horizon, batch, std, beta, dt, knots, spline, *goal)
 
     def _search(self, state: Row, search: Search) -> Plan:
         candidates, memory = Candidates(self, search, state), search.memory
@@ -56,5 +61,5 @@ class PredictiveSampling(GaussianPlanner):
             noise[0] = 0.0
             plans, returns = candidates.roll_out(memory.mean + noise)
             memory.mean = plans[returns.argmax()]
-            search.report(search.best.score)
+            candidates.report()
         return candidates.plan(memory.mean)
