@@ -294,7 +294,7 @@ class ModelEnv(GymnasiumMujocoEnv):
         self.source = source
         dt = source.model.opt.timestep * source.n_substeps
         self.metadata = {
-            "render_modes": ["human", "rgb_array", "depth_array"],
+            "render_modes": ["human", "rgb_array", "depth_array", "rgbd_tuple"],
             "render_fps": int(np.round(1 / dt)),
         }
         # The base class wants the path of a file; `_initialize_simulation` does not use it.
