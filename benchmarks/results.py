@@ -28,6 +28,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import control
+import equal_budgets
 import results_page
 import uct_speed
 from atari_results import GAMES, PLANNERS, montezuma, play_game
@@ -43,6 +44,7 @@ LONGER = ("GoExplore", "RandomShooting")
 
 def tasks(frames: int, seeds: int) -> Iterator[tuple[str, Any, dict[str, Any]]]:
     """Yield the name, the function and the arguments of each task, the most telling ones first."""
+    yield from equal_budgets.tasks()
     demo = [("FractalMonteCarlo", seed) for seed in range(max(seeds, 5))]
     for planner, seed in [*demo, *((planner, 0) for planner in LONGER)]:
         yield (

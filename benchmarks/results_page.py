@@ -12,24 +12,37 @@ from tables import table
 
 PAGE = pathlib.Path(__file__).resolve().parent.parent / "docs" / "results.md"
 BEGIN = "<!-- what follows is written by benchmarks/results_page.py -->"
-_BEST = (
-    "The planner of this package with the highest score in each game, with the frames of the "
-    "console that it simulated for the whole game. **Budgets are not equal**; those of the others "
-    "are below the table."
+_UCT = (
+    "As in M. Bellemare et al., JAIR 47, 2013: an action lasts 5 frames, and each is planned with "
+    "150,000 frames, to a depth of 60 actions below a new node."
+)
+_ROLLOUT_IW = (
+    "As in W. Bandres et al., AAAI 2018: an action lasts 15 frames, and games have at most 1,200 "
+    "actions. Their planner had 0.5 seconds an action on a machine of 2017. Here, each planner has "
+    "as many frames as this gave them on average, or fewer if nothing new is left. RolloutIW "
+    "sees the colours of tiles of the screen (theirs saw pairs of colours and changes, too). The "
+    "other two see the RAM."
+)
+_CEM = (
+    "As in C. Pinneri et al., CoRL 2020: 200 actions of 1 step, each planned with the same number "
+    "of plans of 30 actions. Options are those of the authors' code "
+    "(https://github.com/martius-lab/iCEM, icem/settings). The paper shows curves, no numbers. "
+    "Mean return, and the lowest and highest of several seeds."
 )
 _EVERY = (
     "Median score / frames of play; a game that has ended has a full stop. Random: the mean of 20 "
-    "games."
-)
-_ROBOTS = (
-    "Returns of 1,000 steps. Planners know the simulator and learn nothing; the others learned a "
-    "policy or a model (TD-MPC2 plans in its model)."
+    "games. `FractalMonteCarlo`, `BeamSearch` and `GoExplore` search once, with the whole budget, "
+    "and the score is that of the best game that they have seen. The others plan each action of 16 "
+    "frames with an equal part of the budget, and stop with the game. Budgets are at most 400,000 "
+    "frames of the console, and 1,650,000 for some planners of MsPacman."
 )
 _WALL = (
-    "Wall times are those of two cores on which other programs were running: the load is the mean "
-    "number of processes that wanted a core at the end."
+    "Go-Explore. Wall times are those of two cores on which other programs "
+    "were running: the load is the mean number of processes that wanted a core at the end."
 )
-Records = Mapping[str, Mapping[str, Any]]
+_ROBOTS = "Returns of 1,000 steps, by planners that know the simulator and learn nothing."
+Record = Mapping[str, Any]
+Records = Mapping[str, Record]
 
 
 def write(records: Records, published: Mapping[str, Any]) -> None:
@@ -39,98 +52,125 @@ def write(records: Records, published: Mapping[str, Any]) -> None:
 
 
 def tables(records: Records, published: Mapping[str, Any]) -> str:
-    """Return all tables, as Markdown."""
-    parts = [
-        "## Atari",
-        *_atari(records, published["atari"]),
-        "## Rooms of Montezuma's Revenge",
-        *_montezuma(records),
-        "## Robots",
-        *_control(records, published["control"]),
-        "## Planning speed",
-        *_speed(records),
-    ]
+    """Return all tables that have records, as Markdown."""
+    parts: list[str] = []
+    for title, text, rows in (
+        ("UCT with 150,000 frames an action", _UCT, _uct(records, published)),
+        ("Rollout-IW in almost real time", _ROLLOUT_IW, _rollout_iw(records, published)),
+        ("CEM and iCEM with equal numbers of plans", _CEM, _cem(records)),
+        ("All planners with at most 400,000 frames", _EVERY, _every(records)),
+        ("Rooms of Montezuma's Revenge", _WALL, _montezuma(records)),
+        ("Robots", _ROBOTS, _control(records)),
+        ("Planning speed", "", _speed(records)),
+    ):
+        if rows:
+            parts += [f"## {title}", "", *([text, ""] if text else []), *rows]
     return "\n".join(parts).rstrip() + "\n"
 
 
-def _atari(records: Records, published: Mapping[str, Any]) -> list[str]:
-    runs: dict[str, dict[str, list[Mapping[str, Any]]]] = defaultdict(dict)
-    budgets: dict[tuple[str, str], int] = {}
+def _runs(records: Records, kind: str) -> dict[tuple[str, ...], list[Record]]:
+    """Return the records of a kind of task by the parts of their names, without the seed."""
+    found: dict[tuple[str, ...], list[Record]] = defaultdict(list)
     for name, record in records.items():
-        kind, *parts = name.split("/")
-        if kind == "montezuma":
-            parts = ["MontezumaRevenge", "GoExplore", *parts]
-        elif kind != "atari":
-            continue
-        game, planner, frames = parts[0], parts[1], int(parts[2])
-        if frames >= budgets.get((game, planner), 0):
-            if frames > budgets.get((game, planner), 0):
-                runs[game][planner] = []
-            budgets[game, planner] = frames
-            runs[game][planner].append(record)
-    lines = ["", "### Next to published scores", ""]
-    others = list(published["sources"])
-    head = ("game", "planner of this package", "score", "frames", "seeds", *others)
-    rows = []
-    for game, scores in published["scores"].items():
-        played = [(name, found) for name, found in runs[game].items() if name != "Random"]
-        best, found = max(played, key=lambda pair: _score(pair[1]), default=("", []))
-        ours = (best, *_median(found)) if found else ("", "", "", "")
-        rows.append((game, *ours, *(_number(scores.get(name)) for name in others)))
-    lines += [
-        _BEST,
-        "",
-        *table(head, rows),
-        *table(
-            ("column", "what", "budget", "numbers from"),
-            [
-                (name, source["what"], source["budget"], source["source"])
-                for name, source in published["sources"].items()
-            ],
-        ),
-        "### Every planner",
-        "",
-        _EVERY,
-        "",
-    ]
-    names = list(dict.fromkeys(planner for found in runs.values() for planner in found))
-    names.sort(key=lambda name: (name != "Random", name))
+        first, *parts = name.split("/")
+        if first == kind:
+            found[tuple(parts[:-1])].append(record)
+    return found
+
+
+def _sources(published: Mapping[str, Any], columns: Sequence[str]) -> list[str]:
     rows = [
-        (game, *(_cell(runs[game].get(name)) for name in names))
-        for game in sorted(runs)
-        if runs[game]
+        (name, source["what"], source["budget"], source["source"])
+        for name, source in published["sources"].items()
+        if name in columns
     ]
-    lines += table(("game", *names), rows)
+    return table(("column", "what", "budget", "numbers from"), rows)
+
+
+def _uct(records: Records, published: Mapping[str, Any]) -> list[str]:
+    columns = ("random", "human", "UCT 2013")
+    rows = [
+        (
+            game,
+            _number(_median(found, "score")),
+            f"{_median(found, 'frames_per_action'):,.0f}",
+            f"{_median(found, 'actions'):,.0f}",
+            str(len(found)),
+            *(_number(published["scores"][game][column]) for column in columns),
+        )
+        for (game,), found in _runs(records, "uct-2013").items()
+    ]
+    head = ("game", "UCT", "frames an action", "actions", "seeds", *columns)
+    return [*table(head, rows), *_sources(published, columns)] if rows else []
+
+
+def _rollout_iw(records: Records, published: Mapping[str, Any]) -> list[str]:
+    columns = ("random", "human", "Rollout-IW")
+    runs = _runs(records, "rollout-iw")
+    planners = ("RolloutIW", "UCT", "FractalMonteCarlo")
     rows = []
-    for game in sorted(runs):
-        by_budget: dict[str, list[str]] = defaultdict(list)
-        for name in names:
-            if name != "Random" and name in runs[game]:
-                _, spent, seeds = _median(runs[game][name])
-                by_budget[f"{spent} frames, seeds: {seeds}"].append(name)
-        rows += [(game, text, ", ".join(them)) for text, them in by_budget.items()]
-    return [*lines, "Frames simulated:", "", *table(("game", "budget", "planners"), rows)]
+    for game in sorted({game for game, _ in runs}):
+        ours = []
+        for planner in planners:
+            found = runs.get((game, planner))
+            ours.append(
+                f"{_number(_median(found, 'score'))} / {_median(found, 'frames_per_action'):,.0f}"
+                if found
+                else ""
+            )
+        seeds = str(len(runs.get((game, "RolloutIW"), ())))
+        scores = published["scores"][game]
+        rows.append((game, *ours, seeds, *(_number(scores[column]) for column in columns)))
+    head = ("game", *(f"{name}: score / frames an action" for name in planners), "seeds")
+    return [*table((*head, *columns), rows), *_sources(published, columns)] if rows else []
 
 
-def _median(found: Sequence[Mapping[str, Any]]) -> tuple[str, str, str]:
-    """Return score, frames and seeds of several runs."""
-    frames = statistics.median(one["frames"] for one in found)
-    return _number(_score(found)), f"{round(frames, -3):,.0f}", str(len(found))
+def _cem(records: Records) -> list[str]:
+    runs = _runs(records, "samples")
+    rows = []
+    for robot, samples in sorted({(robot, int(samples)) for robot, _, samples in runs}):
+        pair = [runs.get((robot, planner, str(samples)), []) for planner in ("CEM", "ICEM")]
+        seeds = " and ".join(str(n) for n in sorted({len(found) for found in pair}))
+        rows.append((robot, str(samples), *(_spread(found) for found in pair), seeds))
+    return table(("robot", "plans an action", "CEM", "iCEM", "seeds"), rows) if rows else []
 
 
-def _score(found: Sequence[Mapping[str, Any]]) -> float:
-    return float(statistics.median(one["score"] for one in found))
-
-
-def _cell(found: Sequence[Mapping[str, Any]] | None) -> str:
+def _spread(found: Sequence[Record]) -> str:
+    """Return the mean return, and the lowest and highest one of several seeds."""
     if not found:
         return ""
+    returns = [record["return"] for record in found]
+    mean = _number(statistics.mean(returns))
+    if len(returns) == 1:
+        return mean
+    return f"{mean} ({_number(min(returns))} to {_number(max(returns))})"
+
+
+def _every(records: Records) -> list[str]:
+    runs: dict[str, dict[str, list[Record]]] = defaultdict(dict)
+    largest: dict[tuple[str, str], int] = {}
+    for (game, planner, frames), found in _runs(records, "atari").items():
+        if int(frames) > largest.get((game, planner), 0):
+            largest[game, planner] = int(frames)
+            runs[game][planner] = found
+    names = list(dict.fromkeys(planner for found in runs.values() for planner in found))
+    names.sort(key=lambda name: (name != "Random", name))
+    rows = [(game, *(_cell(runs[game].get(name)) for name in names)) for game in sorted(runs)]
+    return table(("game", *names), rows) if rows else []
+
+
+def _median(found: Sequence[Record], key: str) -> float:
+    return float(statistics.median(record[key] for record in found))
+
+
+def _cell(found: Sequence[Record] | None) -> str:
+    if not found:
+        return ""
+    score = _number(_median(found, "score"))
     if "games" in found[0]:
-        return _number(_score(found))
-    played = statistics.median(one["game_frames"] for one in found)
-    return (
-        f"{_number(_score(found))} / {played:,.0f}{'.' if all(o['ended'] for o in found) else ''}"
-    )
+        return score
+    ended = "." if all(record["ended"] for record in found) else ""
+    return f"{score} / {_median(found, 'game_frames'):,.0f}{ended}"
 
 
 def _montezuma(records: Records) -> list[str]:
@@ -139,7 +179,6 @@ def _montezuma(records: Records) -> list[str]:
         if not name.startswith("montezuma/"):
             continue
         rooms = record["rooms"]
-        times = ", ".join(f"{room}: {int(frames):,}" for room, frames in rooms.items())
         rows.append(
             (
                 name.split("/")[2],
@@ -148,51 +187,33 @@ def _montezuma(records: Records) -> list[str]:
                 str(len(rooms)),
                 _number(record["score"]),
                 f"{record['cells']:,}",
-                times,
+                ", ".join(f"{room}: {int(frames):,}" for room, frames in rooms.items()),
             )
         )
     found = "room: frames until it was found"
     head = ("seed", "frames", "wall time", "rooms", "best score", "cells", found)
-    return ["", _WALL, "", *table(head, rows)]
+    return table(head, rows) if rows else []
 
 
-def _wall(record: Mapping[str, Any]) -> str:
+def _wall(record: Record) -> str:
     """Return how long a task took, and the load of the machine."""
     return f"{record['seconds']:,.0f} s, load {record['load']:g}"
 
 
-def _control(records: Records, published: Mapping[str, Any]) -> list[str]:
-    runs: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
-    for name, record in records.items():
-        if name.startswith("control/"):
-            runs[name.split("/")[1]].append(record)
-    others = list(published["sources"])
+def _control(records: Records) -> list[str]:
     rows = []
-    for task, returns in published["scores"].items():
-        ours = ("",) * 5
-        if found := runs[task]:
-            one = found[0]
-            options = one["options"]
-            plan = f"{one['plans']} x {options['horizon']} actions of {options['dt']} steps"
-            median = statistics.median(each["return"] for each in found)
-            ours = (one["planner"], plan, _wall(one), str(len(found)), _number(median))
-        rows.append((task, *ours, *(_number(returns.get(name)) for name in others)))
-    head = ("task", "planner", "each plan", "wall time", "seeds", "return", *others)
-    sources = [
-        (name, source["what"], source["budget"], source["source"])
-        for name, source in published["sources"].items()
-    ]
-    return [
-        "",
-        _ROBOTS,
-        "",
-        *table(head, rows),
-        *table(("column", "what", "budget", "numbers from"), sources),
-    ]
+    for (task,), found in _runs(records, "control").items():
+        one = found[0]
+        options = one["options"]
+        plan = f"{one['plans']} x {options['horizon']} actions of {options['dt']} steps"
+        score = _number(_median(found, "return"))
+        rows.append((task, one["planner"], plan, _wall(one), str(len(found)), score))
+    head = ("task", "planner", "each plan", "wall time", "seeds", "return")
+    return table(head, rows) if rows else []
 
 
 def _speed(records: Records) -> list[str]:
-    lines = [""]
+    lines: list[str] = []
     if record := records.get("speed/MPPI and CEM"):
         rows = [
             (row["controller"], str(row["plans_per_second"]), f"{row['transitions_per_second']:,}")
@@ -213,7 +234,5 @@ def _speed(records: Records) -> list[str]:
     return lines
 
 
-def _number(value: float | None) -> str:
-    if value is None:
-        return ""
+def _number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:,.1f}"

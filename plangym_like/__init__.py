@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     from plangym_like.envs.dm_control import DmControlEnv
     from plangym_like.envs.family_env import AnyEnv
     from plangym_like.envs.mujoco.env import MujocoEnv
+    from plangym_like.envs.mujoco.own_model import MujocoModel
     from plangym_like.envs.pickled import PickledEnv
     from plangym_like.envs.replayed import ReplayedEnv
     from plangym_like.envs.save_load_env import OwnEnv
     from plangym_like.envs.toy_text import ToyTextEnv
     from plangym_like.gym_view import GymView
     from plangym_like.processes.external_process import ExternalProcess
-    from plangym_like.registry import make, register
+    from plangym_like.registry import make, make_mujoco, register
     from plangym_like.results import (
         BatchFuture,
         BatchInfo,
@@ -51,6 +52,8 @@ _PLACES = {
     "ClassicControlEnv": "envs.classic.env",
     "DmControlEnv": "envs.dm_control",
     "MujocoEnv": "envs.mujoco.env",
+    "MujocoModel": "envs.mujoco.own_model",
+    "make_mujoco": "registry",
     "OwnEnv": "envs.save_load_env",
     "PickledEnv": "envs.pickled",
     "ReplayedEnv": "envs.replayed",
@@ -98,6 +101,7 @@ __all__ = [
     "Future",
     "GymView",
     "MujocoEnv",
+    "MujocoModel",
     "OwnEnv",
     "ParallelEnv",
     "PickledEnv",
@@ -116,6 +120,7 @@ __all__ = [
     "Transition",
     "check_env",
     "make",
+    "make_mujoco",
     "make_vec",
     "register",
 ]

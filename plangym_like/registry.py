@@ -1,4 +1,4 @@
-"""`make`, `register`, and the table of the families of environments."""
+"""`make`, `make_mujoco`, `register`, and the table of the families of environments."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ import os
 import re
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
+from numpy.random import Generator
+from numpy.typing import ArrayLike
 
 from plangym_like.audit.auditor import EVERY
 from plangym_like.batch.simulator import no_simulator
@@ -24,7 +26,7 @@ from plangym_like.envs.wrapping import as_wrappers
 from plangym_like.errors import InputError, MissingExtraError
 from plangym_like.execution.known_ids import user_families
 from plangym_like.support.arguments import name_of, several_agents
-from plangym_like.support.lazy_imports import broken_import
+from plangym_like.support.lazy_imports import broken_import, needs_extra
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,11 +215,9 @@ def _unregistered(name: str) -> tuple[list[str], list[str]]:
 def _about_model_file(name: str) -> str:
     path = os.path.abspath(name)
     return (
-        f"{name!r} is the file of a model, not the id of an environment: a model says nothing "
-        "about observations, rewards and the ends of episodes. If it is a variant of one of "
-        f"Gymnasium's robots, give it with the robot's id: make('Ant-v5', xml_file={path!r}). "
-        "Otherwise, write a class on gymnasium.envs.mujoco.MujocoEnv or gymnasium.Env that loads "
-        "it, and give the class to make"
+        f"{name!r} is the file of a model, not the id of an environment. Give it a reward: "
+        f"make_mujoco({path!r}, reward=...). If it is a variant of one of Gymnasium's robots, give "
+        f"it with the robot's id: make('Ant-v5', xml_file={path!r})"
     )
 
 
@@ -282,7 +282,8 @@ def family_of(name: str | Callable[..., Any], snapshot: str = "auto") -> EnvClas
 
 def _find_family(name: Any) -> Family:
     if callable(name):
-        return GENERIC
+        place = getattr(name, "plangym_family", "")
+        return Family(place=place, extra="mujoco") if place else GENERIC
     if not isinstance(name, str):
         raise InputError(
             "name must be a Gymnasium id or a callable that returns an environment, got "
@@ -506,3 +507,97 @@ def make(
 
     execution["n_workers"] = 1 if n_workers is None else n_workers
     return ParallelEnv(env_class, name, **execution, **kwargs)
+
+
+def make_mujoco(
+    model: Any,
+    *,
+    reward: Callable[[Any], ArrayLike],
+    observation: Callable[[Any], ArrayLike] | None = None,
+    terminated: Callable[[Any], ArrayLike] | None = None,
+    n_substeps: int = 1,
+    reset: int | str | Callable[[Any, Generator], object] | None = None,
+    control_range: tuple[ArrayLike, ArrayLike] | None = None,
+    fields: Sequence[str] = (),
+    **options: Any,
+) -> PlanEnv:
+    """Make an environment from a MuJoCo model and a reward.
+
+    The functions are vectorised: they take a `BatchData` of N simulations, whose arrays are
+    ``(N, ...)``, and return one value for each. They are always called with 64 simulations; N is
+    the first length of every array. They must not depend on anything that changes.
+
+    Parameters
+    ----------
+    model : str, path, MjSpec or MjModel
+        XML text, the path of an XML or MJB file, or a model. It is compiled here, with its meshes
+        and textures, and sent to workers.
+    reward : callable
+        ``reward(data)`` returns the rewards ``(N,)`` of the step that led to these states. The
+        negative of a cost is a reward.
+    observation : callable, optional
+        ``observation(data)`` returns the observations ``(N, ...)``; by default ``qpos``, ``qvel``
+        and, if there is any, ``act``.
+    terminated : callable, optional
+        ``terminated(data)`` returns whether the episode has ended, ``(N,) bool``. By default, it
+        never does.
+    n_substeps : int
+        The number of simulation steps for which an action is held.
+    reset : int, str or callable, optional
+        Where episodes begin: a keyframe, by its number or name; or ``reset(data, rng)``, which
+        changes the ``mujoco.MjData`` of one simulation with random numbers from `rng`, a
+        ``numpy.random.Generator``. By default, the model's own initial state.
+    control_range : (low, high), optional
+        The bounds of actions, which are the controls ``data.ctrl``; by default the model's
+        ``ctrlrange``. Planners need bounds.
+    fields : sequence of str
+        Arrays that the functions read in some states only. The others are found by calling each
+        function once.
+    options
+        As in `make`: ``n_workers``, ``ray``, ``max_episode_steps``, ``render_mode``, ``wrappers``,
+        and so on; for images also ``width``, ``height``, ``camera_id`` and ``camera_name``.
+
+    Raises
+    ------
+    InputError
+        MuJoCo cannot load the model, or an argument is invalid.
+    EnvApiError
+        A function returns something of another shape or type.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import plangym_like
+    >>> cart = '''
+    ... <mujoco>
+    ...   <worldbody>
+    ...     <body name="cart">
+    ...       <joint name="x" type="slide" axis="1 0 0"/>
+    ...       <geom size="0.1" mass="1"/>
+    ...     </body>
+    ...   </worldbody>
+    ...   <actuator><motor joint="x" ctrlrange="-1 1" ctrllimited="true"/></actuator>
+    ... </mujoco>
+    ... '''
+    >>> def reward(data):
+    ...     return -np.abs(data.body("cart").xpos[:, 0] - 1.0)
+    >>> env = plangym_like.make_mujoco(cart, reward=reward, n_substeps=10)
+    >>> state, obs, info = env.reset(seed=0)
+    >>> step = env.step_batch([[-1.0], [1.0]], state)
+    >>> step.rewards[1] > step.rewards[0]
+    np.True_
+    """
+    with needs_extra("make_mujoco needs MuJoCo", "mujoco"):
+        from plangym_like.envs.mujoco.own_model import MujocoModel
+
+    source = MujocoModel(
+        model,
+        reward=reward,
+        observation=observation,
+        terminated=terminated,
+        n_substeps=n_substeps,
+        reset=reset,
+        control_range=control_range,
+        fields=fields,
+    )
+    return make(source, **options)

@@ -26,6 +26,7 @@ from plangym_like.planners.open_loop_mcts import OpenLoopMCTS
 from plangym_like.planners.plan import Plan, Spent
 from plangym_like.planners.planner import Planner
 from plangym_like.planners.play import play
+from plangym_like.planners.predictive_sampling import PredictiveSampling
 from plangym_like.planners.puct import PUCT
 from plangym_like.planners.random_shooting import RandomShooting
 from plangym_like.planners.search import Progress, Search
@@ -48,6 +49,7 @@ __all__ = [
     "OpenLoopMCTS",
     "Plan",
     "Planner",
+    "PredictiveSampling",
     "Progress",
     "RandomShooting",
     "RolloutIW",

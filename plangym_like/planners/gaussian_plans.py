@@ -18,9 +18,12 @@ from plangym_like.errors import InputError
 from plangym_like.planners.action_sets import bounds
 from plangym_like.planners.checkpoint import stored
 from plangym_like.planners.nodes import Floats
+from plangym_like.planners.objective import Objective, Reward, TerminalValue
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.planner import Kept, Planner
 from plangym_like.planners.search import Search, lengths
+from plangym_like.planners.splines import Spline
+from plangym_like.results import Rollout
 from plangym_like.states.rows import Row
 from plangym_like.support.arguments import as_count, as_number
 
@@ -39,16 +42,16 @@ class _Memory:
 
     Attributes
     ----------
-    mean, std : array ``(T, *action_shape)``
-        The distribution of the plans.
+    mean, std : array ``(D, *action_shape)``
+        The distribution of the plans, or of their knots.
     count, steps : int
         The number of plans that were rolled out, and the number of their actions.
     budget : int, optional
         The budget of the whole search.
     iteration : int
-    elites : array ``(K, T, *action_shape)``
+    elites : array ``(K, D, *action_shape)``
         iCEM's best plans; with `returns` ``(K,)``.
-    old : array ``(K, T, *action_shape)``
+    old : array ``(K, D, *action_shape)``
         iCEM's elites of the last search, shifted by one action.
     """
 
@@ -81,6 +84,14 @@ class GaussianPlanner(Planner):
         noise changes more slowly. See `power_spectrum`.
     dt : int
         How long each action is held.
+    knots : int, optional
+        Plans are splines with so many knots, D, and noise is added to the knots. By default, every
+        action is a knot.
+    spline : {"zero", "linear", "cubic"}
+        The kind of spline; see `Spline`. Without `knots`, it has no effect.
+    discount, reward, terminal_value : optional
+        What is maximised; see `Objective`. By default, it is the sum of the rewards. `Plan.score`
+        and `Plan.rewards` are always those of the environment.
 
     Attributes
     ----------
@@ -94,16 +105,43 @@ class GaussianPlanner(Planner):
     """
 
     def __init__(
-        self, env: PlanEnv, horizon: int, batch: int, std: float, beta: float, dt: int
+        self,
+        env: PlanEnv,
+        horizon: int,
+        batch: int,
+        std: float,
+        beta: float,
+        dt: int,
+        knots: int | None = None,
+        spline: str = "linear",
+        discount: float = 1.0,
+        reward: Reward | None = None,
+        terminal_value: TerminalValue | None = None,
     ) -> None:
         super().__init__(env)
+        self.objective = Objective(discount, reward, terminal_value)
         self.low, self.high = bounds(env, self.name)
         self.horizon, self.batch = as_count("horizon", horizon), as_count("batch", batch)
         self.dt, self.beta = as_count("dt", dt), as_number("beta", beta, 0.0, _LARGEST_BETA)
         ranges = self.high - self.low
         # Where bounds are equal, plans are clipped to them, and any deviation above 0 will do.
         self.std: Floats = as_number("std", std, 1e-6) * np.where(ranges > 0, ranges, 1.0) / 2
-        self._power = power_spectrum(self.beta, self.horizon)
+        self.knots = None if knots is None else as_count("knots", knots)
+        self._spline = None if knots is None else Spline(spline, knots, self.horizon)
+        self._power = power_spectrum(self.beta, self.num_knots)
+
+    @property
+    def num_knots(self) -> int:
+        """The number of knots of a plan, D; without a spline, that of its actions."""
+        return self.knots or self.horizon
+
+    def actions(self, plans: Floats) -> Floats:
+        """Return the actions ``(N, T, *action_shape)`` of plans ``(N, D, *action_shape)``."""
+        return plans if self._spline is None else self._spline.actions(plans)
+
+    def shifted(self, plans: Floats) -> Floats:
+        """Return plans without their first action, and with their last action twice."""
+        return shifted(plans) if self._spline is None else self._spline.shifted(plans)
 
     def _begin(self, state: Row, search: Search, kept: Kept | None) -> _Memory:
         """Begin with the mean and the elites of the last search, shifted by one action.
@@ -112,16 +150,16 @@ class GaussianPlanner(Planner):
         used even if another action was played, or if `state` is not the expected one.
         """
         middle = (self.low + self.high) / 2
-        mean = np.broadcast_to(middle, (self.horizon, *middle.shape)).copy()
+        mean = np.broadcast_to(middle, (self.num_knots, *middle.shape)).copy()
         none, old = np.empty((0, *mean.shape)), np.empty((0, *mean.shape))
         if kept is not None:
-            mean, old = shifted(kept.memory.mean[None])[0], shifted(kept.memory.elites)
+            mean, old = self.shifted(kept.memory.mean[None])[0], self.shifted(kept.memory.elites)
         std = np.broadcast_to(self.std, mean.shape).copy()
         return _Memory(mean, std, search.remaining, none, np.empty(0), old)
 
     def _noise(self, rng: np.random.Generator, count: int) -> Floats:
-        """Return noise ``(count, T, *action_shape)`` with a standard deviation of 1."""
-        white = rng.standard_normal((count, self.horizon, *self.low.shape))
+        """Return noise ``(count, D, *action_shape)`` with a standard deviation of 1."""
+        white = rng.standard_normal((count, self.num_knots, *self.low.shape))
         return filtered(white, np.sqrt(self._power)) if self.beta else white
 
 
@@ -173,43 +211,63 @@ class Candidates:
 
         Parameters
         ----------
-        plans : array ``(N, T, *action_shape)``
+        plans : array ``(N, D, *action_shape)``
             They are clipped to the bounds of the action space.
 
         Returns
         -------
-        plans : array ``(M, T, *action_shape)``
+        plans : array ``(M, D, *action_shape)``
         returns : array ``(M,)``
         """
         horizon, found = self._planner.horizon, [np.empty(0)]
-        actions, done = self._clipped(plans), 0
+        plans, done = self._clipped(plans), 0
+        actions = self._actions(plans)
         while done < len(actions) and (not done or self._search.affords(2 * horizon)):
             most = self._search.fit(len(actions) - done + 1, horizon) - 1  # leave room for the mean
             found.append(self._returns(actions[done : done + most]))
             done += most
-        return actions[:done].astype(np.float64), np.concatenate(found)
+        return plans[:done].astype(np.float64), np.concatenate(found)
 
     def _clipped(self, plans: Floats) -> NDArray[Any]:
+        """Return `plans` within the bounds, in the dtype of the actions."""
         planner = self._planner
-        actions: NDArray[Any] = np.clip(plans, planner.low, planner.high)
-        return actions.astype(planner.env.action_space.dtype)
+        clipped: NDArray[Any] = np.clip(plans, planner.low, planner.high)
+        return clipped.astype(planner.env.action_space.dtype)
+
+    def _actions(self, plans: NDArray[Any]) -> NDArray[Any]:
+        """Return the actions of clipped plans; those of a cubic spline may have to be clipped."""
+        if self._planner.knots is None:
+            return plans
+        return self._clipped(self._planner.actions(plans.astype(np.float64)))
 
     def _returns(self, actions: NDArray[Any]) -> Floats:
-        """Roll out one batch, and return the return of each plan."""
-        rollout = self._search.rollout_batch(actions, self._state, self._planner.dt)
+        """Roll out one batch, and return the value of each plan (see `Objective`)."""
+        rollout, values = self._rolled_out(actions)
         steps = lengths(rollout)
         self._memory.count += len(steps)
         self._memory.steps += int(steps.sum())
-        self._search.keep_rollout(actions, rollout)
-        returns: Floats = rollout.rewards.sum(axis=1)
-        return returns
+        return values
+
+    def _rolled_out(self, actions: NDArray[Any]) -> tuple[Rollout, Floats]:
+        """Roll out `actions`, and keep them if they are the best; return their values too."""
+        planner, search, goal = self._planner, self._search, self._planner.objective
+        rollout = search.rollout_batch(
+            actions, self._state, planner.dt, return_observations=goal.needs_observations
+        )
+        values = goal.values(actions, rollout)
+        search.keep_rollout(actions, rollout, values=None if goal.is_score else values)
+        return rollout, values
+
+    def report(self, note: str = "") -> None:
+        """Report the best score, if it is what the planner maximises."""
+        goal = self._planner.objective
+        self._search.report(self._search.best.score if goal.is_score else -np.inf, note)
 
     def plan(self, mean: Floats) -> Plan:
         """Roll out the mean, and return the best of all plans that were rolled out."""
         planner, search = self._planner, self._search
-        rollout = search.rollout_batch(self._clipped(mean[None]), self._state, planner.dt)
-        search.keep_rollout(self._clipped(mean[None]), rollout)
-        search.report(search.best.score)
+        self._rolled_out(self._actions(self._clipped(mean[None])))
+        self.report()
         actions, rewards, _ = search.best.found
         return search.plan(
             self._state, actions, rewards, planner.dt, ended=search.best.ended, mean=mean
@@ -233,7 +291,7 @@ class CEM(GaussianPlanner):
 
     Parameters
     ----------
-    env, horizon, std, dt
+    env, horizon, std, dt, knots, spline, discount, reward, terminal_value
         See `GaussianPlanner`. `std` is the first standard deviation.
     batch : int
         The number of plans in each iteration; it is smaller if the budget would otherwise allow for
@@ -264,8 +322,14 @@ class CEM(GaussianPlanner):
         std: float = 0.5,
         alpha: float = 0.1,
         dt: int = 1,
+        knots: int | None = None,
+        spline: str = "linear",
+        discount: float = 1.0,
+        reward: Reward | None = None,
+        terminal_value: TerminalValue | None = None,
     ) -> None:
-        super().__init__(env, horizon, batch, std, 0.0, dt)
+        goal = discount, reward, terminal_value
+        super().__init__(env, horizon, batch, std, 0.0, dt, knots, spline, *goal)
         self.elites, self.alpha = as_count("elites", elites), as_number("alpha", alpha, 0.0, 1.0)
         if self.elites >= self.batch:
             raise InputError(f"elites must be less than batch = {self.batch}, got {self.elites}")
@@ -283,7 +347,7 @@ class CEM(GaussianPlanner):
                 best = plans[np.argsort(-returns, kind="stable")[:elites]]
                 memory.mean, memory.std = fitted(best, mean, std, self.alpha)
             spread = (memory.std / self.std).mean()
-            search.report(search.best.score, f"std {spread:.3f} of the first")
+            candidates.report(f"std {spread:.3f} of the first")
         return candidates.plan(memory.mean)
 
 
@@ -303,7 +367,7 @@ class ICEM(GaussianPlanner):
 
     Parameters
     ----------
-    env, horizon, std, beta, dt
+    env, horizon, std, beta, dt, knots, spline, discount, reward, terminal_value
         See `GaussianPlanner`. `std` is the first standard deviation, `horizon` is h.
     batch : int
         The number of plans in the first iteration, N; it is smaller if the budget would otherwise
@@ -339,8 +403,14 @@ class ICEM(GaussianPlanner):
         kept: float = 0.3,
         alpha: float = 0.1,
         dt: int = 1,
+        knots: int | None = None,
+        spline: str = "linear",
+        discount: float = 1.0,
+        reward: Reward | None = None,
+        terminal_value: TerminalValue | None = None,
     ) -> None:
-        super().__init__(env, horizon, batch, std, beta, dt)
+        goal = discount, reward, terminal_value
+        super().__init__(env, horizon, batch, std, beta, dt, knots, spline, *goal)
         self.elites, self.decay = as_count("elites", elites), as_number("decay", decay, 1.0)
         self.kept = as_number("kept", kept, 0.0, 1.0)
         self.alpha = as_number("alpha", alpha, 0.0, 1.0)
@@ -375,7 +445,7 @@ class ICEM(GaussianPlanner):
                 memory.mean, memory.std = fitted(memory.elites, mean, std, self.alpha)
                 memory.iteration, memory.old = memory.iteration + 1, old[:0]
             spread = (memory.std / self.std).mean()
-            search.report(search.best.score, f"std {spread:.3f} of the first")
+            candidates.report(f"std {spread:.3f} of the first")
         return candidates.plan(memory.mean)
 
     def _sizes(self, candidates: Candidates, iteration: int) -> tuple[int, int, int]:
@@ -410,7 +480,7 @@ class MPPI(GaussianPlanner):
 
     Parameters
     ----------
-    env, horizon, std, beta, dt
+    env, horizon, std, beta, dt, knots, spline, discount, reward, terminal_value
         See `GaussianPlanner`.
     batch : int
         The number of plans in each batch, K; it is reduced if the budget is too small.
@@ -444,8 +514,14 @@ class MPPI(GaussianPlanner):
         beta: float = 1.0,
         relative: bool = True,
         dt: int = 1,
+        knots: int | None = None,
+        spline: str = "linear",
+        discount: float = 1.0,
+        reward: Reward | None = None,
+        terminal_value: TerminalValue | None = None,
     ) -> None:
-        super().__init__(env, horizon, batch, std, beta, dt)
+        goal = discount, reward, terminal_value
+        super().__init__(env, horizon, batch, std, beta, dt, knots, spline, *goal)
         self.temperature = as_number("temperature", temperature, 1e-6)
         self.alpha, self.relative = as_number("alpha", alpha, 0.0, 1.0), bool(relative)
 
@@ -458,7 +534,7 @@ class MPPI(GaussianPlanner):
             plans, returns = candidates.roll_out(mean + noise)
             noise = plans - mean  # of the plans that the budget allowed, after clipping
             memory.mean = mean + np.tensordot(self.weights(returns, mean, noise), noise, axes=1)
-            search.report(search.best.score)
+            candidates.report()
         return candidates.plan(memory.mean)
 
     def weights(self, returns: Floats, mean: Floats, noise: Floats) -> Floats:
@@ -473,9 +549,9 @@ class MPPI(GaussianPlanner):
         Parameters
         ----------
         returns : array ``(K,)``
-        mean : array ``(T, *action_shape)``
+        mean : array ``(D, *action_shape)``
             u.
-        noise : array ``(K, T, *action_shape)``
+        noise : array ``(K, D, *action_shape)``
             ε.
         """
         spread = float(returns.std()) if self.relative else 1.0
@@ -490,7 +566,7 @@ class MPPI(GaussianPlanner):
 
 
 def fitted(best: Floats, mean: Floats, std: Floats, alpha: float) -> tuple[Floats, Floats]:
-    """Return a new mean and standard deviation, fitted to the best plans ``(K, T, ...)``.
+    """Return a new mean and standard deviation, fitted to the best plans ``(K, D, ...)``.
 
     Each is averaged with the old value, which has the weight `alpha`.
     """

@@ -290,13 +290,16 @@ class Search:
         row = int(np.argmax(scores))
         return row if scores[row] > self.best.score else None
 
-    def keep_rollout(self, actions: NDArray[Any], rollout: Rollout, seeds: Any = None) -> None:
+    def keep_rollout(
+        self, actions: NDArray[Any], rollout: Rollout, seeds: Any = None, values: Any = None
+    ) -> None:
         """Replace `best` if a row of a rollout from the first state has a higher score.
 
+        The scores are `values` ``(N,)``; by default, the sums of the rewards.
         `found` then holds the actions, rewards and seeds, each ``(T,)``, up to the end of the
         episode. `seeds` ``(N,)`` are those of the rows; -1 stands for no seed.
         """
-        row = self.better(rollout.rewards.sum(axis=1))
+        row = self.better(rollout.rewards.sum(axis=1) if values is None else values)
         if row is None:
             return
         length = int(lengths(rollout)[row])
@@ -304,7 +307,8 @@ class Search:
         row_seeds[0] = -1 if seeds is None else seeds[row]
         ended = bool(rollout.terminateds[row, -1] or rollout.truncateds[row, -1])
         found = actions[row, :length].copy(), rewards, row_seeds
-        self.best = Best(math.fsum(rewards), ended, found)
+        score = math.fsum(rewards) if values is None else float(values[row])
+        self.best = Best(score, ended, found)
 
     def keep_episode(
         self,

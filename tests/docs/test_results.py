@@ -30,22 +30,26 @@ def _records() -> dict[str, Any]:
     return found
 
 
+def _published() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((FIGURES / "published.json").read_text())
+    return found
+
+
 def test_the_page_is_what_the_files_hold(benchmarks: Any) -> None:
     import results_page
 
-    others = json.loads((FIGURES / "published.json").read_text())
     head, _, shown = (ROOT / "docs" / "results.md").read_text().partition(results_page.BEGIN)
     assert "make results" in head
-    assert shown.strip() == results_page.tables(_records(), others).strip()
+    assert shown.strip() == results_page.tables(_records(), _published()).strip()
 
 
 def test_every_published_number_has_a_source_and_a_budget() -> None:
-    for table in json.loads((FIGURES / "published.json").read_text()).values():
-        named = {column for row in table["scores"].values() for column in row}
-        assert named == set(table["sources"])
-        for source in table["sources"].values():
-            assert "http" in source["source"]
-            assert source["budget"]
+    numbers = _published()
+    named = {column for row in numbers["scores"].values() for column in row}
+    assert named == set(numbers["sources"])
+    for source in numbers["sources"].values():
+        assert "http" in source["source"]
+        assert source["budget"]
 
 
 def test_every_record_can_be_repeated(benchmarks: Any) -> None:
@@ -67,11 +71,26 @@ def test_a_larger_budget_takes_the_place_of_a_smaller_one(benchmarks: Any) -> No
         "atari/Pong/IW/9000/1": run(4.0),
         "atari/Pong/Random/9000/0": {"score": -20.0, "games": 20},
     }
-    sources = {"human": {"what": "a", "budget": "b", "source": "c"}}
-    other = {"sources": sources, "scores": {"Pong": {"human": 9.3}}}
-    text = results_page.tables(records, {"atari": other, "control": {"sources": {}, "scores": {}}})
-    assert "| Pong | IW | 2.5 | 1,000 | 2 | 9.3 |" in text
+    text = results_page.tables(records, _published())
     assert "| Pong | -20 | 2.5 / 16 |" in text
+
+
+def test_scores_stand_beside_those_with_equal_budgets(benchmarks: Any) -> None:
+    import results_page
+
+    run = {"score": 98.0, "frames_per_action": 149_872, "actions": 200}
+    found = {
+        "uct-2013/Boxing/0": run,
+        "rollout-iw/Boxing/RolloutIW/0": {**run, "frames_per_action": 930},
+        "rollout-iw/Boxing/RolloutIW/1": {**run, "score": 90.0, "frames_per_action": 932},
+        "samples/Hopper-v5/CEM/100/0": {"return": 110.0},
+        "samples/Hopper-v5/ICEM/100/0": {"return": 150.0},
+        "samples/Hopper-v5/ICEM/100/1": {"return": 250.0},
+    }
+    text = results_page.tables(found, _published())
+    assert "| Boxing | 98 | 149,872 | 200 | 1 | 0.1 | 4.3 | 100 |" in text
+    assert "| Boxing | 94 / 931 |  |  | 2 | 0.1 | 4.3 | 78.6 |" in text
+    assert "| Hopper-v5 | 100 | 110 | 200 (150 to 250) | 1 and 2 |" in text
 
 
 def test_tasks_have_one_name_each(benchmarks: Any) -> None:

@@ -158,3 +158,14 @@ def test_an_environment_that_goes_leaves_the_images_of_others_alone(
     del goes
     gc.collect()
     assert np.array_equal(stays.step_batch(actions, state).obs, before)
+
+
+@drawing
+def test_images_of_an_own_model(make: Callable[..., Any]) -> None:
+    ball = "<mujoco><worldbody><light pos='0 0 3'/><geom size='.3'/></worldbody></mujoco>"
+    model = plangym_like.MujocoModel(ball, reward=lambda data: data.time)
+    env = make(model, width=64, height=48)
+    env.reset(seed=0)
+    image = env.get_image()
+    assert image.shape == (48, 64, 3)
+    assert image.std() > 5

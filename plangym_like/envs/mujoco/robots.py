@@ -644,7 +644,13 @@ ROBOTS: dict[str, type[Robot]] = {
 
 
 def robot_for(env: Any) -> type[Robot] | None:
-    """Return the `Robot` class for `env`, or ``None`` if `ROBOTS` has none for its class."""
+    """Return the `Robot` class for `env`, or ``None`` if there is none for its class.
+
+    It is the attribute ``vectorised_step`` of the class, or that of `ROBOTS`.
+    """
+    own: type[Robot] | None = getattr(type(env), "vectorised_step", None)
+    if own is not None:
+        return own
     name = qualified_name(type(env))
     return ROBOTS.get(name.removeprefix(_OWN)) if name.startswith(_OWN) else None
 

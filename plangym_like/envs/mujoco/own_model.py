@@ -1,0 +1,473 @@
+"""`MujocoModel`: an environment made from a MuJoCo model and vectorised functions.
+
+It holds the model and the functions, and makes a `ModelEnv`. `ModelRobot` steps blocks
+of its rows: the functions are called with `BatchData`, always for `BLOCK` simulations at once. If
+there are fewer, the last one is repeated. So the results of a row do not depend on how many rows
+are stepped with it, although NumPy and BLAS may round differently for other numbers of rows.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import mujoco
+import numpy as np
+from gymnasium.envs.mujoco import MujocoEnv as GymnasiumMujocoEnv
+from numpy.typing import ArrayLike, NDArray
+
+from plangym_like.envs.mujoco.batch import Array, Frames, Look, Robot
+from plangym_like.envs.mujoco.env import MujocoEnv
+from plangym_like.envs.mujoco.physics import PARTS, derived
+from plangym_like.errors import EnvApiError, InputError
+from plangym_like.support.arguments import as_count
+
+BLOCK = 64
+# Kind of object -> its number in MuJoCo, and the prefix of its arrays in MjData.
+_KINDS: dict[str, tuple[mujoco.mjtObj, str]] = {
+    "body": (mujoco.mjtObj.mjOBJ_BODY, ""),
+    "geom": (mujoco.mjtObj.mjOBJ_GEOM, "geom_"),
+    "site": (mujoco.mjtObj.mjOBJ_SITE, "site_"),
+    "camera": (mujoco.mjtObj.mjOBJ_CAMERA, "cam_"),
+    "tendon": (mujoco.mjtObj.mjOBJ_TENDON, "ten_"),
+    "actuator": (mujoco.mjtObj.mjOBJ_ACTUATOR, "actuator_"),
+    "joint": (mujoco.mjtObj.mjOBJ_JOINT, ""),
+    "sensor": (mujoco.mjtObj.mjOBJ_SENSOR, ""),
+}
+# The number of positions and of degrees of freedom of each type of joint: free, ball, slide, hinge.
+_WIDTHS = ((7, 6), (4, 3), (1, 1), (1, 1))
+
+Vectorised = Callable[["BatchData"], ArrayLike]
+
+
+class BatchData:
+    """The data of N simulations, by the names that they have in ``mujoco.MjData``.
+
+    Positions, velocities and everything that MuJoCo computes from them are those of the new state.
+    Accelerations and forces, and sensors for these, are those of the last substep, as after
+    ``Physics.step`` of dm_control.
+
+    - ``data.qpos`` ``(N, nq)``, ``data.qvel`` ``(N, nv)``, ``data.ctrl`` ``(N, nu)``, ``data.time``
+      ``(N,)``, ``data.sensordata``, ``data.xpos`` ``(N, nbody, 3)``, and so on
+    - ``data.body("torso").xpos`` ``(N, 3)``, and in the same way ``geom``, ``site``, ``camera``,
+      ``tendon`` and ``actuator``
+    - ``data.joint("hip").qpos`` and ``.qvel``, ``(N, k)``; ``data.sensor("gyro").data`` ``(N, k)``
+    - ``data.model``: the ``mujoco.MjModel``
+
+    Arrays are read-only.
+    """
+
+    def __init__(self, model: Any, look: Callable[[str], Array]) -> None:
+        self.model, self._look = model, look
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return self._look(name)
+
+    def body(self, key: str | int) -> Named:
+        """Return the data of a body, by its name or number."""
+        return Named(self, "body", key)
+
+    def geom(self, key: str | int) -> Named:
+        """Return the data of a geom, by its name or number."""
+        return Named(self, "geom", key)
+
+    def site(self, key: str | int) -> Named:
+        """Return the data of a site, by its name or number."""
+        return Named(self, "site", key)
+
+    def camera(self, key: str | int) -> Named:
+        """Return the data of a camera, by its name or number."""
+        return Named(self, "camera", key)
+
+    def tendon(self, key: str | int) -> Named:
+        """Return the data of a tendon, by its name or number."""
+        return Named(self, "tendon", key)
+
+    def actuator(self, key: str | int) -> Named:
+        """Return the data of an actuator, by its name or number."""
+        return Named(self, "actuator", key)
+
+    def joint(self, key: str | int) -> Named:
+        """Return the data of a joint, by its name or number."""
+        return Named(self, "joint", key)
+
+    def sensor(self, key: str | int) -> Named:
+        """Return the data of a sensor, by its name or number."""
+        return Named(self, "sensor", key)
+
+
+class Named:
+    """The data of one body, geom, joint, ... in N simulations; see `BatchData`."""
+
+    def __init__(self, data: BatchData, kind: str, key: str | int) -> None:
+        self._data, self._kind = data, kind
+        self._at = _number(data.model, kind, key)
+
+    def __getattr__(self, name: str) -> Any:
+        data, model, at = self._data, self._data.model, self._at
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if self._kind == "sensor":
+            if name != "data":
+                raise AttributeError(f"a sensor has data, not {name!r}")
+            begin = int(model.sensor_adr[at])
+            return data.sensordata[:, begin : begin + int(model.sensor_dim[at])]
+        if self._kind == "joint" and name.startswith("q"):
+            positions, freedoms = _WIDTHS[int(model.jnt_type[at])]
+            is_position = name == "qpos"
+            begin = int((model.jnt_qposadr if is_position else model.jnt_dofadr)[at])
+            width = positions if is_position else freedoms
+            return getattr(data, name)[:, begin : begin + width]
+        full = name if name == "ctrl" else _KINDS[self._kind][1] + name
+        return getattr(data, full)[:, at]
+
+
+def _number(model: Any, kind: str, key: str | int) -> int:
+    """Return the number of an object, by its name or number."""
+    found = mujoco.mj_name2id(model, _KINDS[kind][0], key) if isinstance(key, str) else key
+    accessor = getattr(model, {"camera": "cam"}.get(kind, kind))
+    try:
+        return int(accessor(found if found >= 0 else key).id)
+    except (KeyError, IndexError) as error:
+        raise InputError(f"the model has no {kind} {key!r}: {error.args[0]}") from error
+
+
+class MujocoModel:
+    """A MuJoCo model with a reward; calling it returns a new Gymnasium environment.
+
+    `make`, `make_vec` and all classes of environments take it in the place of an id. `make_mujoco`
+    does both steps at once, and documents the parameters.
+    """
+
+    plangym_family = "mujoco.own_model:MujocoModelEnv"
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        reward: Vectorised,
+        observation: Vectorised | None = None,
+        terminated: Vectorised | None = None,
+        n_substeps: int = 1,
+        reset: int | str | Callable[[Any, np.random.Generator], object] | None = None,
+        control_range: tuple[ArrayLike, ArrayLike] | None = None,
+        fields: Sequence[str] = (),
+    ) -> None:
+        self.model = as_model(model)
+        for name, function in (("reward", reward), ("observation", observation)):
+            if not callable(function) and (name == "reward" or function is not None):
+                raise InputError(f"{name} must be a function of the data, got {function!r}")
+        if terminated is not None and not callable(terminated):
+            raise InputError(f"terminated must be a function of the data, got {terminated!r}")
+        self.reward, self.observation, self.terminated = reward, observation, terminated
+        self.n_substeps, self.reset = as_count("n_substeps", n_substeps), reset
+        self.keyframe = self._keyframe(reset)
+        self.low, self.high = self._bounds(control_range)
+        known = _readable(self.model, mujoco.MjData(self.model))
+        if unknown := [name for name in fields if name not in known]:
+            raise InputError(f"fields must be arrays of MjData, got {unknown[0]!r}")
+        self.fields = tuple(fields)
+        self.__name__ = self.model.names.split(b"\0")[0].decode() or "MuJoCo model"
+
+    def _keyframe(self, reset: Any) -> int | None:
+        """Return the number of the keyframe where episodes begin, if `reset` names one."""
+        if reset is None or callable(reset):
+            return None
+        try:
+            return int(self.model.key(reset).id)
+        except (KeyError, IndexError, TypeError) as error:
+            raise InputError(
+                "reset must be a keyframe of the model, or a function of (data, random generator); "
+                f"got {reset!r}: {error.args[0]}"
+            ) from error
+
+    def _bounds(self, control_range: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        if control_range is not None:
+            shape = (self.model.nu,)
+            try:
+                low, high = (np.broadcast_to(np.asarray(x, float), shape) for x in control_range)
+            except (TypeError, ValueError) as error:
+                raise InputError(
+                    f"control_range must be a pair (low, high) of numbers or arrays of shape "
+                    f"{shape}, got {control_range!r}"
+                ) from error
+            if not (np.isfinite(low).all() and np.isfinite(high).all() and (low <= high).all()):
+                raise InputError(f"control_range must be finite, with low <= high, got {low, high}")
+            return low.copy(), high.copy()
+        limited = self.model.actuator_ctrllimited.astype(bool)
+        low, high = self.model.actuator_ctrlrange.T
+        return np.where(limited, low, -np.inf), np.where(limited, high, np.inf)
+
+    def __call__(
+        self,
+        render_mode: str | None = None,
+        width: int = 480,
+        height: int = 480,
+        camera_id: int | None = None,
+        camera_name: str | None = None,
+    ) -> ModelEnv:
+        """Return a new environment; the arguments are those of its images."""
+        camera = {"camera_id": camera_id, "camera_name": camera_name}
+        return ModelEnv(self, render_mode=render_mode, width=width, height=height, **camera)
+
+
+def as_model(model: Any) -> Any:
+    """Return a compiled model, given one, or an ``MjSpec``, XML text, or the path of a file.
+
+    Raises
+    ------
+    InputError
+        `model` is something else, or MuJoCo cannot load it.
+    """
+    try:
+        if isinstance(model, mujoco.MjModel):
+            return copy.copy(model)
+        if isinstance(model, mujoco.MjSpec):
+            return model.compile()
+        if isinstance(model, str) and model.lstrip().startswith("<"):
+            return mujoco.MjModel.from_xml_string(model)
+        if isinstance(model, str | os.PathLike):
+            path = os.fspath(model)
+            load = mujoco.MjModel.from_binary_path if path.endswith(".mjb") else None
+            return (load or mujoco.MjModel.from_xml_path)(path)
+    except (ValueError, mujoco.FatalError) as error:
+        raise InputError(f"MuJoCo cannot load the model: {error}") from error
+    raise InputError(
+        f"model must be an MjModel, an MjSpec, XML text or the path of a file, got {model!r}"
+    )
+
+
+def _readable(model: Any, data: Any) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the arrays that functions may read, by name."""
+    state = {name: np.shape(getattr(data, name)) for name in PARTS if hasattr(data, name)}
+    arrays = derived(data)
+    return state | {n: arrays[n].shape for n in arrays if arrays[n].dtype == np.float64}
+
+
+class ModelRobot(Robot):
+    """The step of a `ModelEnv` for many rows."""
+
+    env: ModelEnv
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        self.advance = advance(env)
+
+    def recorded(self) -> dict[str, Array]:
+        return {name: getattr(self.env.data, name) for name in self.env.fields if name not in PARTS}
+
+    def compute_rewards(self, frames: Frames) -> tuple[Array, Array | bool, dict[str, Any]]:
+        shape = frames.actions.shape[:2]
+        shapes = self.env.fields
+        rewards, ended = self.env.evaluate(
+            lambda name: frames.after(name).reshape(-1, *shapes[name])
+        )
+        return rewards.reshape(shape), False if ended is None else ended.reshape(shape), {}
+
+    def observe(self, look: Look, out: Array) -> None:
+        shapes, own = self.env.fields, self.env.observation_space.shape
+        assert own is not None
+        found = self.env.observe(lambda name: look(name).reshape(-1, *shapes[name]))
+        out[...] = found.reshape(out.shape)
+
+
+class ModelEnv(GymnasiumMujocoEnv):
+    """The Gymnasium environment of a `MujocoModel`.
+
+    Attributes
+    ----------
+    fields : dict of str to shape
+        The arrays that the functions read.
+    reads_derived : bool
+        Whether some of them are computed from the state, and therefore have to be brought up to
+        date after each step.
+    """
+
+    vectorised_step = ModelRobot
+
+    def __init__(self, source: MujocoModel, **kwargs: Any) -> None:
+        self.source = source
+        dt = source.model.opt.timestep * source.n_substeps
+        self.metadata = {
+            "render_modes": ["human", "rgb_array", "depth_array", "rgbd_tuple"],
+            "render_fps": int(np.round(1 / dt)),
+        }
+        # The base class wants the path of a file; `_initialize_simulation` does not use it.
+        super().__init__(os.path.abspath(__file__), source.n_substeps, None, **kwargs)
+        mujoco.mj_forward(self.model, self.data)
+        self._known = _readable(self.model, self.data)
+        self.fields: dict[str, tuple[int, ...]] = {}
+        self.reads_derived = False
+        self._learn_fields()
+
+    def _initialize_simulation(self) -> tuple[Any, Any]:
+        model = copy.copy(self.source.model)
+        model.vis.global_.offwidth = max(model.vis.global_.offwidth, self.width)
+        model.vis.global_.offheight = max(model.vis.global_.offheight, self.height)
+        return model, mujoco.MjData(model)
+
+    def _set_action_space(self) -> gymnasium.Space[Any]:
+        self.action_space = gymnasium.spaces.Box(self.source.low, self.source.high, dtype=float)
+        return self.action_space
+
+    def _learn_fields(self) -> None:
+        """Call each function once, note which arrays it reads, and check what it returns."""
+        read = dict.fromkeys(self.source.fields)
+
+        def look(name: str) -> Array:
+            if name not in self._known:
+                raise InputError(
+                    f"data has no {name!r}: it has the arrays of MjData that hold numbers, such as "
+                    "qpos, qvel, ctrl, sensordata and xpos, and body(), geom(), site(), camera(), "
+                    "joint(), tendon(), actuator() and sensor()"
+                )
+            read[name] = None
+            return _block(np.asarray(getattr(self.data, name))[None])
+
+        data = BatchData(self.model, look)
+        observed = self._observation(data)
+        self._rewards(data)
+        self._ended(data)
+        self.fields = {name: self._known[name] for name in read}
+        self.reads_derived = any(name not in PARTS for name in self.fields)
+        self.observation_space = gymnasium.spaces.Box(
+            -np.inf, np.inf, observed.shape[1:], observed.dtype
+        )
+
+    # The functions, for one block
+
+    def _observation(self, data: BatchData) -> Array:
+        if self.source.observation is None:
+            parts = [data.qpos, data.qvel, *([data.act] if self.model.na else [])]
+            return np.concatenate(parts, axis=1)
+        found = np.asarray(self.source.observation(data))
+        if found.ndim < 2 or len(found) != BLOCK or found.dtype.kind not in "fiub":
+            raise EnvApiError(
+                "observation must return numbers of shape (N, ...), one row for each simulation; "
+                f"for N = {BLOCK}, it returned {found.dtype} of shape {found.shape}"
+            )
+        return found
+
+    def _rewards(self, data: BatchData) -> NDArray[np.float64]:
+        return self._vector(self.source.reward(data), "reward").astype(np.float64)
+
+    def _ended(self, data: BatchData) -> NDArray[np.bool_] | None:
+        if self.source.terminated is None:
+            return None
+        found = self._vector(self.source.terminated(data), "terminated")
+        if found.dtype.kind != "b":
+            raise EnvApiError(f"terminated must return true or false values, got {found.dtype}")
+        return found
+
+    def _vector(self, returned: Any, name: str) -> Array:
+        found = np.asarray(returned)
+        if found.shape != (BLOCK,) or found.dtype.kind not in "fiub":
+            raise EnvApiError(
+                f"{name} must return one number for each simulation, of shape (N,); for "
+                f"N = {BLOCK}, it returned {found.dtype} of shape {found.shape}"
+            )
+        return found
+
+    # The functions, for any number of simulations
+
+    def evaluate(self, look: Look) -> tuple[NDArray[np.float64], NDArray[np.bool_] | None]:
+        """Return the rewards ``(N,)`` and the terminated flags, if episodes can end."""
+        rewards, flags = [], []
+        for data, count in self._blocks(look):
+            rewards.append(self._rewards(data)[:count])
+            ended = self._ended(data)
+            if ended is not None:
+                flags.append(ended[:count])
+        return np.concatenate(rewards), np.concatenate(flags) if flags else None
+
+    def observe(self, look: Look) -> Array:
+        """Return the observations ``(N, ...)``."""
+        space = self.observation_space
+        found = [self._observation(data)[:count] for data, count in self._blocks(look)]
+        return np.concatenate(found).astype(space.dtype, copy=False)
+
+    def _blocks(self, look: Look) -> list[tuple[BatchData, int]]:
+        """Return the data of each block, and the number of its simulations that are asked for.
+
+        ``look(name)`` returns an array ``(N, ...)``.
+        """
+        arrays: dict[str, Array] = {name: look(name) for name in self.fields}
+        count = len(next(iter(arrays.values()))) if arrays else 1
+        blocks = []
+        for begin in range(0, count, BLOCK):
+            part = {name: array[begin : begin + BLOCK] for name, array in arrays.items()}
+            data = BatchData(self.model, _Lookup(part))
+            blocks.append((data, min(BLOCK, count - begin)))
+        return blocks
+
+    # Gymnasium's interface
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Hold `action` for `n_substeps` steps of the simulation."""
+        self.data.ctrl[:] = action
+        advance(self)(self.model, self.data, self.frame_skip)
+        rewards, ended = self.evaluate(self._current)
+        if self.render_mode == "human":
+            self.mujoco_renderer.render("human")
+        return self._get_obs(), float(rewards[0]), ended is not None and bool(ended[0]), False, {}
+
+    def reset_model(self) -> Array:
+        """Begin an episode; see `make_mujoco`."""
+        if self.source.keyframe is not None:
+            mujoco.mj_resetDataKeyframe(self.model, self.data, self.source.keyframe)
+        elif callable(self.source.reset):
+            self.source.reset(self.data, self.np_random)
+        mujoco.mj_forward(self.model, self.data)
+        return self._get_obs()
+
+    def _get_obs(self) -> Array:
+        found: Array = self.observe(self._current)[0]
+        return found
+
+    def _current(self, name: str) -> Array:
+        return np.asarray(getattr(self.data, name))[None]
+
+
+class _Lookup:
+    """Returns the array of a name, padded to a block; it is an error if it was not recorded."""
+
+    def __init__(self, arrays: Mapping[str, Array]) -> None:
+        self._arrays, self._blocks = arrays, dict[str, Array]()
+
+    def __call__(self, name: str) -> Array:
+        if name not in self._blocks:
+            if name not in self._arrays:
+                raise InputError(
+                    f"the functions read data.{name} now, but they did not when they were first "
+                    f"called: add fields=[{name!r}] to the arguments"
+                )
+            self._blocks[name] = _block(self._arrays[name])
+        return self._blocks[name]
+
+
+def _block(rows: Array) -> Array:
+    """Return a read-only copy of `rows` ``(N, ...)``, with `BLOCK` rows; the last is repeated."""
+    block = np.empty((BLOCK, *rows.shape[1:]), rows.dtype)
+    block[: len(rows)], block[len(rows) :] = rows, rows[-1]
+    block.flags.writeable = False
+    return block
+
+
+def advance(env: ModelEnv) -> Callable[[Any, Any, int], None]:
+    """Return the function that simulates one step of `env`."""
+    return _advance_and_derive if env.reads_derived else mujoco.mj_step
+
+
+def _advance_and_derive(model: Any, data: Any, substeps: int) -> None:
+    """Simulate; then compute positions and velocities of bodies, sites, ... in the new state."""
+    mujoco.mj_step(model, data, substeps)
+    mujoco.mj_step1(model, data)
+
+
+class MujocoModelEnv(MujocoEnv):
+    """A `PlanEnv` of a `MujocoModel`; see `plangym_like.make_mujoco`."""

@@ -1,0 +1,335 @@
+"""Environments made from a MuJoCo model and vectorised functions."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import mujoco
+import numpy as np
+import pytest
+
+import plangym_like
+from plangym_like import MujocoModel, make_mujoco
+from plangym_like.envs.mujoco.own_model import BLOCK
+from plangym_like.errors import EnvApiError, InputError
+from plangym_like.planners import CEM, MPPI, play
+
+ARM = """
+<mujoco model="arm">
+  <option timestep="0.005" integrator="implicitfast"/>
+  <worldbody>
+    <geom name="floor" type="plane" size="2 2 0.1"/>
+    <body name="upper" pos="0 0 0.6">
+      <joint name="shoulder" type="ball" damping="0.1"/>
+      <geom name="bone" type="capsule" fromto="0 0 0 0.3 0 0" size="0.03"/>
+      <body name="lower" pos="0.3 0 0">
+        <joint name="elbow" axis="0 1 0" range="-2 2" limited="true"/>
+        <geom type="capsule" fromto="0 0 0 0.3 0 0" size="0.03"/>
+        <site name="hand" pos="0.3 0 0"/>
+        <camera name="eye" pos="0 0 0.1"/>
+      </body>
+    </body>
+    <body name="ball" pos="0.2 0 0.9">
+      <freejoint name="flies"/>
+      <geom size="0.05" mass="0.1"/>
+    </body>
+  </worldbody>
+  <tendon><fixed name="string"><joint joint="elbow" coef="1"/></fixed></tendon>
+  <actuator>
+    <motor name="bend" joint="elbow" gear="10" ctrlrange="-1 1" ctrllimited="true"/>
+    <general name="muscle" tendon="string" dyntype="filter" dynprm="0.1" ctrlrange="0 2"
+      ctrllimited="true"/>
+  </actuator>
+  <sensor><gyro name="turn" site="hand"/><framepos objtype="body" objname="ball"/></sensor>
+  <keyframe><key name="bent" qpos="1 0 0 0 1.5 0.2 0 0.3 1 0 0 0"/></keyframe>
+</mujoco>
+"""
+WEIGHTS = np.random.default_rng(0).normal(size=(12, 3))
+
+
+def reach(data: Any) -> Any:
+    """Reward the hand for being near the ball; with a product whose rounding depends on N."""
+    away = np.linalg.norm(data.site("hand").xpos - data.body("ball").xpos, axis=1)
+    return -away + 1e-3 * (data.qpos @ WEIGHTS).sum(axis=1)
+
+
+def look(data: Any) -> Any:
+    parts = (data.joint("elbow").qpos, data.joint("shoulder").qvel, data.sensor("turn").data)
+    return np.concatenate([*parts, data.act, data.tendon("string").length[:, None]], axis=1)
+
+
+def fell(data: Any) -> Any:
+    return data.body("ball").xpos[:, 2] < 0.1
+
+
+def shaken(data: Any, rng: np.random.Generator) -> None:
+    data.qvel[:] = rng.normal(size=len(data.qvel))
+
+
+def arm(**options: Any) -> MujocoModel:
+    functions = {"reward": reach, "observation": look, "terminated": fell, "reset": shaken}
+    return MujocoModel(ARM, **{"n_substeps": 4, **functions, **options})
+
+
+def played(env: Any, actions: np.ndarray) -> tuple[list[Any], list[Any], list[float]]:
+    """Return the states, observations and rewards of an episode that is played straight through."""
+    states, observations, rewards = [], [], []
+    env.reset(seed=3)
+    for action in actions:
+        step = env.step(action)
+        states.append(env.get_state())
+        observations.append(step.obs)
+        rewards.append(step.reward)
+        if step.terminated:
+            break
+    return states, observations, rewards
+
+
+@pytest.mark.parametrize("n_workers", [None, 2])
+def test_rows_are_those_of_an_episode_played_straight_through(n_workers: int | None) -> None:
+    actions = np.random.default_rng(1).uniform([-1, 0], [1, 2], (60, 2))
+    with plangym_like.make(arm(), autoreset=False) as alone:
+        states, observations, rewards = played(alone, actions)
+        start = alone.reset(seed=3).state
+    assert len(states) > 5
+    with plangym_like.make(arm(), n_workers) as env:
+        env.reset(seed=99)
+        before = np.stack([start, *states[:-1]])
+        order = np.random.default_rng(2).permutation(np.arange(len(before)).repeat(5))
+        step = env.step_batch(actions[order], before[order])
+        for row, at in enumerate(order):
+            assert step.states[row].tobytes() == states[at].tobytes()
+            assert step.obs[row].tobytes() == observations[at].tobytes()
+            assert step.rewards[row] == rewards[at]
+        plans = np.repeat(actions[None, : len(states)], 3, axis=0)
+        rollout = env.rollout_batch(plans, start)
+        assert (rollout.rewards == rewards).all()
+        assert rollout.states[1].tobytes() == states[-1].tobytes()
+
+
+def test_a_row_does_not_depend_on_how_many_are_stepped_with_it() -> None:
+    with plangym_like.make(arm()) as env:
+        state = env.reset(seed=0).state
+        assert env.exactness == "exact"
+        actions = np.random.default_rng(0).uniform([-1, 0], [1, 2], (3 * BLOCK + 7, 2))
+        together = env.step_batch(actions, state)
+        assert env.simulator.steps_batches
+        for row in (0, 1, BLOCK - 1, BLOCK, 3 * BLOCK + 6):
+            one = env.step(actions[row], state=state)
+            assert one.reward == together.rewards[row]
+            assert one.obs.tobytes() == together.obs[row].tobytes()
+            assert one.state.tobytes() == together.states[row].tobytes()
+
+
+def test_functions_see_the_new_state() -> None:
+    seen: dict[str, Any] = {}
+
+    def reward(data: Any) -> Any:
+        seen.update(hand=data.site("hand").xpos, turn=data.sensor("turn").data, qpos=data.qpos)
+        return data.time
+
+    with make_mujoco(ARM, reward=reward, n_substeps=3) as env:
+        env.reset(seed=0)
+        step = env.step([1.0, 1.0])
+        assert step.reward == pytest.approx(0.015)
+        model = mujoco.MjModel.from_xml_string(ARM)
+        data = mujoco.MjData(model)
+        parts = env.view_state(env.get_state())
+        data.qpos, data.qvel, data.act = parts["qpos"], parts["qvel"], parts["act"]
+        mujoco.mj_forward(model, data)
+        np.testing.assert_array_equal(seen["qpos"][0], data.qpos)
+        np.testing.assert_array_equal(seen["hand"][0], data.site("hand").xpos)
+        np.testing.assert_array_equal(seen["turn"][0], data.sensor("turn").data)
+
+
+def test_each_kind_of_object_has_its_data() -> None:
+    model = mujoco.MjModel.from_xml_string(ARM)
+    data = mujoco.MjData(model)
+    mujoco.mj_resetDataKeyframe(model, data, 0)
+    mujoco.mj_forward(model, data)
+    expected = {
+        "geom": data.geom("bone").xpos,
+        "camera": data.cam("eye").xpos,
+        "actuator": data.actuator("bend").ctrl[0],
+        "flies": data.joint("flies").qpos,
+        "shoulder": data.joint("shoulder").qvel,
+        "length": data.tendon("string").length[0],
+        "lower": data.body("lower").xquat,
+    }
+    seen: dict[str, Any] = {}
+
+    def reward(data: Any) -> Any:
+        seen.update(
+            geom=data.geom("bone").xpos,
+            camera=data.camera("eye").xpos,
+            actuator=data.actuator("bend").ctrl,
+            flies=data.joint("flies").qpos,
+            shoulder=data.joint(0).qvel,
+            length=data.tendon("string").length,
+            lower=data.body("lower").xquat,
+        )
+        return data.time
+
+    env = MujocoModel(ARM, reward=reward, reset="bent")()
+    env.reset()
+    env.evaluate(env._current)
+    for name, value in expected.items():
+        assert seen[name].shape == (BLOCK, *np.shape(value))
+        np.testing.assert_array_equal(seen[name][0], value)
+        with pytest.raises(ValueError, match="read-only"):
+            seen[name][0] = 0
+
+
+def test_models_of_all_kinds_with_meshes(tmp_path: pathlib.Path) -> None:
+    corners = ["0 0 0", "1 0 0", "0 1 0", "0 0 1"]
+    lines = [f"v {corner}" for corner in corners] + ["f 1 3 2", "f 1 2 4", "f 1 4 3", "f 2 3 4"]
+    (tmp_path / "rock.obj").write_text("\n".join(lines))
+    path = tmp_path / "scene.xml"
+    path.write_text(
+        '<mujoco><asset><mesh name="rock" file="rock.obj" scale=".1 .1 .1"/></asset><worldbody>'
+        '<body name="rock"><freejoint/><geom type="mesh" mesh="rock"/></body></worldbody></mujoco>'
+    )
+    model = mujoco.MjModel.from_xml_path(str(path))
+    binary = tmp_path / "scene.mjb"
+    mujoco.mj_saveModel(model, str(binary))
+    spec = mujoco.MjSpec.from_file(str(path))
+    found = []
+    for given in (path, str(path), binary, spec, model):
+        with make_mujoco(given, reward=_height, n_substeps=5) as env:
+            state = env.reset(seed=0).state
+            found.append(env.step_batch(np.zeros((2, 0)), state).states.tobytes())
+    assert len(set(found)) == 1
+    path.unlink()
+    (tmp_path / "rock.obj").unlink()
+    with make_mujoco(model, reward=_height, n_substeps=5, n_workers=2, isolate=True) as env:
+        state = env.reset(seed=0).state
+        assert env.step_batch(np.zeros((2, 0)), state).states.tobytes() == found[0]
+
+
+def _height(data: Any) -> Any:
+    return data.body("rock").xpos[:, 2]
+
+
+def test_vectorised_environments_take_models() -> None:
+    vec = plangym_like.make_vec(arm(), 5, max_episode_steps=20)
+    alone = plangym_like.make(arm(), max_episode_steps=20)
+    vec.reset(seed=7)
+    actions = np.random.default_rng(5).uniform([-1, 0], [1, 2], (5, 2))
+    found = vec.step(actions)
+    for lane in range(5):
+        alone.reset(seed=7 + lane)
+        step = alone.step(actions[lane])
+        assert step.obs.tobytes() == found[0][lane].tobytes()
+        assert step.reward == found[1][lane]
+    vec.close()
+    alone.close()
+
+
+def test_a_planner_moves_the_hand() -> None:
+    with plangym_like.make(arm(reset="bent", terminated=None)) as env:
+        state = env.reset(seed=0).state
+        still = env.rollout_batch(np.zeros((1, 30, 2)), state).rewards.sum()
+        plan = play(MPPI(env, horizon=15), 30, state, budget=1_500, seed=0)
+        assert plan.score > still + 0.3
+        assert plan.replay(env) == plan.score
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"reward": None}, "reward must be a function"),
+        ({"observation": 3}, "observation must be a function"),
+        ({"terminated": 3}, "terminated must be a function"),
+        ({"n_substeps": 0}, "n_substeps must be"),
+        ({"reset": "straight"}, "reset must be a keyframe"),
+        ({"reset": 7}, "reset must be a keyframe"),
+        ({"control_range": (0, [1, 2, 3])}, "control_range must be a pair"),
+        ({"control_range": (1, 0)}, "with low <= high"),
+        ({"fields": ["xpos", "nonsense"]}, "fields must be arrays of MjData, got 'nonsense'"),
+    ],
+)
+def test_an_invalid_argument_is_an_error(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        arm(**options)
+
+
+@pytest.mark.parametrize("model", ["<mujoco><nonsense/></mujoco>", "nowhere.xml", 3])
+def test_a_model_that_cannot_be_loaded_is_an_error(model: Any) -> None:
+    with pytest.raises(InputError, match="MuJoCo cannot load the model|model must be an MjModel"):
+        make_mujoco(model, reward=reach)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"reward": lambda data: 1.0}, EnvApiError, "one number for each simulation"),
+        ({"reward": lambda data: data.qpos}, EnvApiError, "of shape \\(64, 12\\)"),
+        ({"terminated": lambda data: data.time}, EnvApiError, "true or false"),
+        ({"observation": lambda data: data.time}, EnvApiError, "observation must return numbers"),
+        ({"reward": lambda data: data.qpso}, InputError, "data has no 'qpso'"),
+        ({"reward": lambda data: data.body("leg").xpos}, InputError, "no body 'leg'"),
+        ({"reward": lambda data: data.sensor("turn").xpos}, AttributeError, "a sensor has data"),
+    ],
+)
+def test_a_function_that_is_wrong_is_an_error(
+    options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        plangym_like.make(arm(**options))
+
+
+def test_an_array_that_is_read_in_some_states_only_is_named() -> None:
+    def reward(data: Any) -> Any:
+        return data.xpos[:, 1, 2] if data.time[0] > 0.05 else data.time
+
+    rest = {"observation": None, "terminated": None, "reward": reward}
+    with plangym_like.make(arm(**rest)) as env:
+        env.reset(seed=0)
+        env.step([0.0, 0.0])
+        with pytest.raises(InputError, match=r"add fields=\['xpos'\]"):
+            env.step_batch([[0.0, 0.0]], env.get_state(), dt=3)
+    with plangym_like.make(arm(**rest, fields=["xpos"], n_substeps=20)) as env:
+        env.reset(seed=0)
+        assert env.step([0.0, 0.0]).reward == pytest.approx(0.6)
+
+
+def test_bounds_of_controls() -> None:
+    free = ARM.replace('ctrlrange="-1 1" ctrllimited="true"', "")
+    with make_mujoco(free, reward=reach) as env:
+        assert env.action_space.high.tolist() == [np.inf, 2.0]
+        with pytest.raises(InputError, match="bound"):
+            MPPI(env)
+    with make_mujoco(free, reward=reach, control_range=(-3, [3, 1])) as env:
+        assert env.action_space.low.tolist() == [-3.0, -3.0]
+        assert env.action_space.high.tolist() == [3.0, 1.0]
+
+
+def test_cem_finds_the_solution_of_the_linear_quadratic_regulator() -> None:
+    step, length = 0.05, 20
+    slider = f"""
+      <mujoco><option timestep="{step}" gravity="0 0 0"/>
+      <worldbody><body><joint name="x" type="slide" axis="1 0 0"/><geom size="0.1" mass="1"/></body>
+      </worldbody><actuator><motor joint="x" ctrlrange="-5 5" ctrllimited="true"/></actuator>
+      </mujoco>"""
+
+    def reward(data: Any) -> Any:
+        x, speed, force = data.qpos[:, 0], data.qvel[:, 0], data.ctrl[:, 0]
+        return -(x**2 + 0.1 * speed**2 + 0.01 * force**2)
+
+    # The Riccati recursion, for MuJoCo's semi-implicit Euler steps.
+    mass = np.diag([1, 0.1])
+    a, b = np.array([[1, step], [0, 1]]), np.array([[step**2], [step]])
+    value = np.zeros((2, 2))
+    for _ in range(length):
+        total = value + mass
+        gain = np.linalg.solve(0.01 + b.T @ total @ b, b.T @ total @ a)
+        left = a - b @ gain
+        value = left.T @ total @ left + 0.01 * gain.T @ gain
+    with make_mujoco(slider, reward=reward) as env:
+        env.reset(seed=0)
+        state = env.make_state(qpos=[0.5], qvel=[0.0])
+        plan = CEM(env, horizon=length, batch=200, elites=20).plan(state, budget=200_000, seed=0)
+    start = np.array([0.5, 0])
+    assert plan.score == pytest.approx(-start @ value @ start, rel=1e-4)
+    assert plan.actions[0] == pytest.approx(-gain @ start, rel=0.01)
