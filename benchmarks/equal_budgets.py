@@ -24,7 +24,7 @@ from plangym_like.planners import CEM, ICEM, play
 SHORT_GAMES = ("Boxing",)
 UCT_FRAMES, UCT_HOLD, UCT_DEPTH, UCT_ACTIONS = 150_000, 5, 60, 3_600
 # The mean number of frames that each action had, over ten games: 15 * simulator-calls / decisions
-# in data10.csv (rollout, novelty-subtables=1, time-budget=0.5), in the folder that `published.py`
+# in data10.csv (rollout, novelty-subtables=1, time-budget=0.5), in the folder that `published.json`
 # names.
 IW_FRAMES = {
     "Breakout": 1_291,
