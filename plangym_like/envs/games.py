@@ -360,15 +360,17 @@ class HistoryCodec(Codec):
     base : GameGym
     capacity : int, optional
         The bytes for the history; by default, those of the longest game, or 8,192.
+    saves_generator : bool
+        Whether the game or a wrapper may draw from the random generator.
     """
 
-    def __init__(self, base: GameGym, capacity: int | None) -> None:
+    def __init__(self, base: GameGym, capacity: int | None, *, saves_generator: bool) -> None:
         rules, size = base.rules, base.positions.dtype.itemsize
         if capacity is None:
             capacity = _ROOM if rules.longest is None else min(rules.longest * size, _ROOM)
         self._base = base
         self.nbytes = _LENGTH_NBYTES + padded(capacity)
-        self.saves_generator = rules.has_chance
+        self.saves_generator = saves_generator
         self.columns = {
             "action_mask": ((rules.n_actions,), np.dtype(np.int8)),
             "to_play": ((), np.dtype(np.int64)),
@@ -455,7 +457,8 @@ class GameSimulator(GymnasiumSimulator):
         """Reset the game, and return its codec."""
         self.reset_once()
         self._check_held(1)
-        return HistoryCodec(self.base, self.state_capacity)
+        draws = self.base.rules.has_chance or self.env is not self.base
+        return HistoryCodec(self.base, self.state_capacity, saves_generator=draws)
 
     def _check_held(self, dt: int) -> None:
         if self.base.rules.n_players > 1 and dt * self.frameskip != 1:

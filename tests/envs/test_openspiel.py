@@ -10,6 +10,7 @@ from played_games import assert_same_batch, assert_same_steps, content, play
 from usual import first_of
 
 import plangym_like
+from plangym_like import check_env
 from plangym_like.errors import (
     ActionError,
     InputError,
@@ -140,6 +141,13 @@ def test_a_score_of_2048_is_counted_once() -> None:
         # Each tile is worth what it was merged from; two or four of it came by chance.
         least = sum(tile * (np.log2(tile) - 2) for tile in obs.ravel() if tile)
         assert least <= score <= least + obs.sum()
+
+
+@pytest.mark.parametrize("name", first_of(["tic_tac_toe", "backgammon", "2048", "chess"], 1))
+def test_check_env_plays_legal_moves(name: str) -> None:
+    report = check_env(PREFIX + name, workers=(2,))
+    assert report.ok, report
+    assert "workers" in report.passed
 
 
 def test_wrappers_see_the_same_game() -> None:
