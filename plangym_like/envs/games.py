@@ -27,10 +27,10 @@ from plangym_like.states.rows import HEADER_NBYTES, Row, padded
 # Instead of a player: it is chance's turn, or the game is over.
 CHANCE, OVER = -1, -2
 # The bytes that rows have for moves by default, if a game may have more.
-_ROOM = 8192
+_ROOM = 2048
 # About so many bytes of positions are kept, and for each of their moves, they are taken to need
 # `_MOVE_NBYTES`.
-_KEPT_NBYTES, _MOVE_NBYTES = 1 << 25, 32
+_KEPT_NBYTES, _MOVE_NBYTES = 1 << 26, 32
 # If a position is not kept, a kept one so many moves before is looked for.
 _MOVES_BACK = 8
 _LENGTH_NBYTES = 8
@@ -155,6 +155,7 @@ class Positions:
         self._nbytes = 0
         self._cost = rules.board_nbytes, _MOVE_NBYTES // self.dtype.itemsize
         self._first = rules.first()
+        self._nothing = [0.0] * rules.n_players
 
     def clear(self) -> None:
         """Drop the positions that are kept."""
@@ -175,8 +176,10 @@ class Positions:
         board = self.rules.after(position.board, move)
         history = position.history + move.to_bytes(self.dtype.itemsize, "little")
         following = self._settle(board, history, position.to_play, source)
+        if following.returns == position.returns:
+            return following, self._nothing
         pairs = zip(following.returns, position.returns, strict=True)
-        return following, [now - before + 0.0 for now, before in pairs]  # never -0.0
+        return following, [now - before for now, before in pairs]
 
     def _settle(
         self, board: Any, history: bytes, mover: int, source: gymnasium.Env[Any, Any]
@@ -214,13 +217,15 @@ class Positions:
         try:
             for move in np.frombuffer(history[start:], self.dtype).tolist():
                 turn = rules.turn(board)
+                if turn == OVER:
+                    raise ValueError("a move after the end of the game")
                 mover = mover if turn == CHANCE else turn
                 rules.apply(board, move)
             turn = rules.turn(board)
         except Exception as error:
             raise StateFormatError(f"a state row is damaged: {error}") from error
-        if turn == CHANCE or mover == OVER:
-            raise StateFormatError(f"a state row is damaged: it holds no position of {rules.title}")
+        if turn == CHANCE:
+            raise StateFormatError("a state row is damaged: it ends when it is chance's turn")
         return self._keep(board, history, mover, turn)
 
     def _keep(self, board: Any, history: bytes, mover: int, turn: int) -> Position:
@@ -359,7 +364,7 @@ class HistoryCodec(Codec):
     ----------
     base : GameGym
     capacity : int, optional
-        The bytes for the history; by default, those of the longest game, or 8,192.
+        The bytes for the history; by default, those of the longest game, or 2,048.
     saves_generator : bool
         Whether the game or a wrapper may draw from the random generator.
     """

@@ -62,7 +62,7 @@ class PettingZooRules(Rules):
     """
 
     # Boards are objects of Python, with dicts for each player.
-    board_nbytes = 1 << 14
+    board_nbytes = 1 << 13
 
     def __init__(self, title: str, game: Any, longest: int | None) -> None:
         self._game, self.title, self.longest = game, title, longest

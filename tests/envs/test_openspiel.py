@@ -11,6 +11,7 @@ from usual import first_of
 
 import plangym_like
 from plangym_like import check_env
+from plangym_like.envs import games
 from plangym_like.errors import (
     ActionError,
     InputError,
@@ -110,6 +111,19 @@ def test_every_position_is_restored_exactly(name: str) -> None:
         other.simulator.clear_caches()
         assert_same_steps(other, played, order[: POSITIONS // 4])
         assert_same_batch(env, played, order)
+
+
+@pytest.mark.parametrize("name", ["backgammon", "connect_four", "othello"])
+def test_positions_that_are_no_longer_kept_are_played_again(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(games, "_KEPT_NBYTES", 20_000)
+    with make(name, autoreset=False) as env:
+        played = play(env, Straight(name, GAMES.get(name, {})), POSITIONS)
+        assert_same_batch(env, played, np.random.default_rng(1).permutation(POSITIONS))
+        kept = env.simulator.base.positions
+        assert 1 < len(kept._kept) < 20
+        assert kept._nbytes == sum(1024 + kept._cost[1] * len(each) for each in kept._kept)
 
 
 @pytest.mark.parametrize("name", first_of(["backgammon", "connect_four", "chess", *GAMES], 3))
