@@ -73,6 +73,8 @@ class PettingZooRules(Rules):
         first = self._players[0]
         self.n_actions = self.n_codes = int(game.action_space(first).n)
         self.observation_space = game.observation_space(first)["observation"]
+        # The last board that was looked at, the player, and what the player observes.
+        self._seen: tuple[Any, int, Any] = (None, 0, None)
 
     def first(self) -> Any:
         _use(self._game)
@@ -85,6 +87,7 @@ class PettingZooRules(Rules):
         return following
 
     def apply(self, board: Any, move: int) -> None:
+        self._seen = (None, 0, None)
         _use(board)
         board.step(move)
 
@@ -97,8 +100,7 @@ class PettingZooRules(Rules):
         return self._players.index(board.agent_selection)
 
     def legal(self, board: Any) -> list[int]:
-        _use(board)
-        mask = board.observe(board.agent_selection)["action_mask"]
+        mask = self._look(board, self._players.index(board.agent_selection))["action_mask"]
         found: list[int] = np.flatnonzero(mask).tolist()
         return found
 
@@ -107,8 +109,14 @@ class PettingZooRules(Rules):
         return [float(board.rewards[player]) for player in self._players]
 
     def observe(self, board: Any, player: int, out: NDArray[Any]) -> None:
-        _use(board)
-        out[...] = board.observe(self._players[player])["observation"]
+        out[...] = self._look(board, player)["observation"]
+
+    def _look(self, board: Any, player: int) -> Any:
+        """Return PettingZoo's observation, which has the legal moves, too, and takes long."""
+        if self._seen[0] is not board or self._seen[1] != player:
+            _use(board)
+            self._seen = board, player, board.observe(self._players[player])
+        return self._seen[2]
 
     def render(self, board: Any, mode: str) -> Any:
         _use(board)
