@@ -44,6 +44,8 @@ with plangym_like.make("CartPole-v1", render_mode="rgb_array") as env:
     "box2d": STEP.format(names=["LunarLander-v3"]),
     "dm-control": STEP.format(names=["walker-walk"]),
     "minigrid": STEP.format(names=["MiniGrid-DoorKey-5x5-v0"]),
+    "openspiel": STEP.format(names=["openspiel/connect_four"]),
+    "pettingzoo": STEP.format(names=["pettingzoo/connect_four_v3", "pettingzoo/chess_v6"]),
     "retro": STEP.format(names=["Airstriker-Genesis-v0"]),
     "jax": STEP.format(names=["pgx/2048"]) + "import mctx",
     "ray": """

@@ -70,6 +70,8 @@ FAMILIES = (
         extra="retro",
     ),
     Family(place="functional:FunctionalEnv", names=r"pgx/.*", extra="jax"),
+    Family(place="openspiel:OpenSpielEnv", names=r"openspiel/.*", extra="openspiel"),
+    Family(place="pettingzoo:PettingZooEnv", names=r"pettingzoo/.*", extra="pettingzoo"),
     Family(
         place="dm_control:DmControlEnv",
         names=r"dm_control/.*|[A-Za-z]\w*-(?!v\d+$)[A-Za-z]\w*",

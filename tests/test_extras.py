@@ -17,6 +17,8 @@ USES = {
     "matplotlib": "from plangym_like.cli.images import require_images; require_images()",
     "minigrid": "pl.make('MiniGrid-Empty-5x5-v0')",
     "mujoco": "pl.make('Hopper-v5')",
+    "pettingzoo": "pl.make('pettingzoo/go_v5')",
+    "pyspiel": "pl.make('openspiel/hex')",
     "ray": "pl.make('CartPole-v1', ray=True)",
     "stable_baselines3": "pl.make_vec('CartPole-v1', 2).as_sb3()",
     "stable_retro": "pl.make('Airstriker-Genesis-v0')",

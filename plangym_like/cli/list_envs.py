@@ -66,8 +66,8 @@ def run(chosen: argparse.Namespace) -> int:
 def family_name(family: Family) -> str:
     """Return the name of a family: of its module or folder, or ``other`` for `GENERIC`.
 
-    >>> family_name(FAMILIES[3]), family_name(GENERIC)
-    ('atari', 'other')
+    >>> family_name(FAMILIES[0]), family_name(GENERIC)
+    ('retro', 'other')
     """
     return "other" if family is GENERIC else family.place.partition(":")[0].partition(".")[0]
 
@@ -84,6 +84,8 @@ def ids_of(family: Family) -> list[str]:
     """Return the known ids of a family, in alphabetical order."""
     if family.place.startswith("dm_control:"):
         return _suite_ids()
+    if family.extra in ("openspiel", "pettingzoo"):
+        return _games_of(family)
     return sorted(
         spec.id
         for spec in gymnasium.registry.values()
@@ -104,6 +106,15 @@ def _suite_ids() -> list[str]:
         from plangym_like.envs.dm_control import load_suite
 
         return sorted(f"{domain}-{task}" for domain, task in load_suite().ALL_TASKS)
+    except ImportError:
+        return []
+
+
+def _games_of(family: Family) -> list[str]:
+    try:
+        module = importlib.import_module(f"plangym_like.envs.{family_name(family)}")
+        found: list[str] = module.all_ids()
+        return found
     except ImportError:
         return []
 

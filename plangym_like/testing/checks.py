@@ -152,10 +152,12 @@ def purity(context: CheckContext) -> bool:
 def rollout(context: CheckContext) -> bool:
     """Repeat the steps that followed each chosen state, all in one call of `rollout_batch`."""
     env = context.used()
+    turns = has_turns(env)
     plans, parts = [], []
     for episode, number in context.places:
         part = episode.steps[number : number + context.steps]
-        if all(len(step.outcome) > 1 for step in part):
+        is_whole = len(part) == context.steps or any(part[-1].outcome[2:4])
+        if all(len(step.outcome) > 1 for step in part) and (is_whole or not turns):
             # A row with fewer steps repeats its last action; the repetitions are not compared.
             actions = [step.action for step in part]
             plans.append(actions + actions[-1:] * (context.steps - len(part)))
@@ -206,7 +208,7 @@ def workers(context: CheckContext) -> bool:
     for count in context.workers:
         with context.make_parallel(count) as parallel:
             here, there = states, states
-            for step in (1, 2):
+            for step in (1,) if has_turns(env) else (1, 2):
                 one, other = env.step_batch(actions, here), parallel.step_batch(actions, there)
                 compare_batches(env, one, other, order, f"with {count} workers", step)
                 here, there = one.states, other.states
@@ -242,6 +244,11 @@ CHECKS: dict[str, Callable[[CheckContext], bool]] = {
     "workers": workers,
     "image": image,
 }
+
+
+def has_turns(env: Any) -> bool:
+    """Return whether `env` is a game of turns, in which an action may be illegal a second time."""
+    return "to_play" in env.simulator.columns
 
 
 def _compare_episodes(

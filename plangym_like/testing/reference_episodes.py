@@ -42,7 +42,7 @@ class ReferenceEpisode:
 
 
 def play(env: Any, seed: int | None, length: int, *, save: bool) -> ReferenceEpisode:
-    """Reset with `seed`, and record up to `length` random steps.
+    """Reset with `seed`, and record up to `length` random steps, legal ones in a game of turns.
 
     If `save` is true, the state before each step is recorded too.
     """
@@ -52,11 +52,14 @@ def play(env: Any, seed: int | None, length: int, *, save: bool) -> ReferenceEpi
     episode = ReferenceEpisode(seed, copy.deepcopy((obs, without_clock(info))))
     beyond = 0
     for _ in range(length):
-        state, action = env.get_state() if save else None, space.sample()
+        mask = info["action_mask"] if "to_play" in info else None
+        legal = {} if mask is None or not mask.any() else {"mask": mask}
+        state, action = env.get_state() if save else None, space.sample(**legal)
         outcome = outcome_of(env.step, action)
         episode.steps.append(ReferenceStep(state, action, outcome))
         if len(outcome) == 1:
             break
+        info = outcome[4]
         beyond += beyond > 0 or outcome[2] or outcome[3]
         if beyond > _BEYOND:
             break

@@ -26,6 +26,7 @@ NEEDED = {
     "docs/mujoco.md": ["mujoco", "dm_control"],
     "docs/torchrl.md": ["torchrl"],
     "docs/families/box2d.md": ["Box2D"],
+    "docs/families/games.md": ["pyspiel", "pettingzoo", "chess"],
     "docs/families/jax.md": ["jax", "pgx"],
     "docs/families/minigrid.md": ["minigrid"],
     "docs/families/retro.md": ["stable_retro"],

@@ -1,0 +1,301 @@
+"""OpenSpiel's games: each state row restores its position exactly, with legal moves and players."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from played_games import assert_same_batch, assert_same_steps, content, play
+from usual import first_of
+
+import plangym_like
+from plangym_like import check_env
+from plangym_like.envs import games
+from plangym_like.errors import (
+    ActionError,
+    InputError,
+    StateCapacityError,
+    StateFormatError,
+    StateMismatchError,
+)
+from plangym_like.states.random_state import seeded_generator
+
+pyspiel = pytest.importorskip("pyspiel", reason="open-spiel is not installed")
+
+from plangym_like.envs.openspiel import PREFIX, all_ids  # noqa: E402
+
+POSITIONS = 200
+# Games of all kinds: long ones, with chance, with one player and with more than two.
+GAMES: dict[str, dict[str, Any]] = {
+    "2048": {},
+    "amazons": {},
+    "backgammon": {},
+    "breakthrough": {},
+    "catch": {},
+    "checkers": {},
+    "chess": {},
+    "chinese_checkers": {"players": 3},
+    "cliff_walking": {},
+    "connect_four": {"rows": 5, "columns": 4},
+    "dots_and_boxes": {},
+    "einstein_wurfelt_nicht": {},
+    "go": {"board_size": 9},
+    "hex": {"board_size": 5},
+    "mancala": {},
+    "misere(game=tic_tac_toe())": {},
+    "nim": {},
+    "othello": {},
+    "oware": {},
+    "pentago": {},
+    "pig": {"players": 3},
+    "python_tic_tac_toe": {},
+    "shogi": {},
+    "tic_tac_toe": {},
+    "ultimate_tic_tac_toe": {},
+    "y": {"board_size": 5},
+    "yacht": {},
+}
+REST = [name.removeprefix(PREFIX) for name in all_ids() if name.removeprefix(PREFIX) not in GAMES]
+
+
+class Straight:
+    """A game that is played straight through with OpenSpiel alone."""
+
+    def __init__(self, name: str, parameters: dict[str, Any]) -> None:
+        if name.startswith("python_"):
+            import open_spiel.python.games  # noqa: F401
+        text = pyspiel.game_parameters_from_string(name)
+        short = text.pop("name") if "(" in name else name
+        self.game = pyspiel.load_game(short, {**text, **parameters} if "(" in name else parameters)
+
+    def begin(self, seed: int) -> tuple[Any, ...]:
+        self.state, self.random = self.game.new_initial_state(), seeded_generator(seed)
+        self.chance()
+        return self.seen(0)
+
+    def chance(self) -> None:
+        while self.state.is_chance_node():
+            outcomes, probabilities = zip(*self.state.chance_outcomes(), strict=True)
+            reached = np.cumsum(probabilities) > self.random.random()
+            self.state.apply_action(outcomes[int(reached.argmax())])
+
+    def move(self, action: int) -> tuple[Any, ...]:
+        mover, before = self.state.current_player(), np.array(self.state.returns())
+        self.state.apply_action(action)
+        self.chance()
+        return *self.seen(mover), self.state.returns() - before + 0.0, self.state.is_terminal()
+
+    def seen(self, mover: int) -> tuple[Any, ...]:
+        over = self.state.is_terminal()
+        player = mover if over else self.state.current_player()
+        obs = np.asarray(self.state.observation_tensor(player), np.float32)
+        mask = np.zeros(self.game.num_distinct_actions(), np.int8)
+        mask[[] if over else self.state.legal_actions()] = 1
+        return obs, mask, player
+
+
+def make(name: str, **options: Any) -> Any:
+    return plangym_like.make(PREFIX + name, **{**GAMES.get(name, {}), **options})
+
+
+@pytest.mark.parametrize(
+    "name", [*GAMES, *(pytest.param(name, marks=pytest.mark.full) for name in REST)]
+)
+def test_every_position_is_restored_exactly(name: str) -> None:
+    with make(name, autoreset=False) as env, make(name) as other:
+        assert (env.snapshot, env.exactness) == ("native", "exact")
+        played = play(env, Straight(name, GAMES.get(name, {})), POSITIONS)
+        order = np.random.default_rng(1).permutation(POSITIONS)
+        assert_same_batch(other, played, order)  # nothing of these games is kept there
+        other.simulator.clear_caches()
+        assert_same_steps(other, played, order[: POSITIONS // 4])
+        assert_same_batch(env, played, order)
+
+
+@pytest.mark.parametrize("name", ["backgammon", "connect_four", "othello"])
+def test_positions_that_are_no_longer_kept_are_played_again(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(games, "_KEPT_NBYTES", 20_000)
+    with make(name, autoreset=False) as env:
+        played = play(env, Straight(name, GAMES.get(name, {})), POSITIONS)
+        assert_same_batch(env, played, np.random.default_rng(1).permutation(POSITIONS))
+        kept = env.simulator.base.positions
+        assert 1 < len(kept._kept) < 20
+        assert kept._nbytes == sum(1024 + kept._cost[1] * len(each) for each in kept._kept)
+
+
+@pytest.mark.parametrize("name", first_of(["backgammon", "connect_four", "chess", *GAMES], 3))
+def test_workers_give_the_same_bytes(name: str) -> None:
+    with make(name, autoreset=False) as env, make(name, n_workers=2) as parallel:
+        played = play(env, Straight(name, GAMES.get(name, {})), POSITIONS)
+        assert_same_batch(parallel, played, np.random.default_rng(1).permutation(POSITIONS))
+
+
+@pytest.mark.parametrize("name", first_of(["2048", *GAMES]))
+@pytest.mark.ray
+def test_ray_gives_the_same_bytes(name: str) -> None:
+    with make(name, autoreset=False) as env, make(name, ray=True, n_workers=2) as cluster:
+        played = play(env, Straight(name, GAMES.get(name, {})), POSITIONS)
+        assert_same_batch(cluster, played, np.random.default_rng(1).permutation(POSITIONS))
+
+
+def test_a_score_of_2048_is_counted_once() -> None:
+    with make("2048", autoreset=False) as env:
+        _, obs, info = env.reset(seed=3)
+        score, over = 0.0, False
+        while not over:
+            before = obs
+            obs, reward, over, _, info = env.step(int(np.flatnonzero(info["action_mask"])[0]))
+            merged = obs.sum() - before.sum()  # a new tile has 2 or 4
+            assert merged in (2, 4)
+            assert (reward == 0) == (np.count_nonzero(obs) > np.count_nonzero(before))
+            score += reward
+        # Each tile is worth what it was merged from; two or four of it came by chance.
+        least = sum(tile * (np.log2(tile) - 2) for tile in obs.ravel() if tile)
+        assert least <= score <= least + obs.sum()
+
+
+@pytest.mark.parametrize("name", first_of(["tic_tac_toe", "backgammon", "2048", "chess"], 1))
+def test_check_env_plays_legal_moves(name: str) -> None:
+    report = check_env(PREFIX + name, workers=(2,))
+    assert report.ok, report
+    assert "workers" in report.passed
+
+
+def test_wrappers_see_the_same_game() -> None:
+    with make("backgammon") as env, make("backgammon", max_episode_steps=7) as limited:
+        state, _, info = env.reset(seed=4)
+        other = limited.reset(seed=4).state
+        for turn in range(7):
+            action = int(np.flatnonzero(info["action_mask"])[-1])
+            step, again = env.step(action, state), limited.step(action, other)
+            batch = limited.step_batch([action], other)
+            assert content(step) == content(again) == content(batch, 0)
+            assert again.truncated == batch.truncateds[0] == (turn == 6)
+            state, other, info = step.state, again.state, step.info
+
+
+def test_illegal_moves_are_refused_before_anything_happens() -> None:
+    with make("tic_tac_toe") as env:
+        state = env.reset(seed=0).state
+        taken = env.step(4, state).state
+        with pytest.raises(ActionError, match=r"action 4 is illegal for player 1 .* 0 o\(0,0\)"):
+            env.step(4)
+        assert (env.get_state() == taken).all()
+        with pytest.raises(ActionError) as caught:
+            env.step_batch([4, 3, 4, 1], [state, taken, taken, state])
+        assert "row 2 of a batch of 4" in "".join(caught.value.__notes__)
+        assert (env.get_state() == taken).all()
+        for move in (0, 1, 2, 3, 6, 5):
+            taken = env.step(move, taken).state
+        assert env.view_state(taken)["action_mask"].sum() == 0
+        with pytest.raises(ActionError, match="this game of .* is over"):
+            env.step(7, taken)
+
+
+def test_seeds_of_rows_draw_chance_anew() -> None:
+    with make("2048") as env:
+        state, _, info = env.reset(seed=0)
+        move = int(np.flatnonzero(info["action_mask"])[0])
+        batch = env.step_batch([move] * 64, state, seeds=[*range(32), *range(32)])
+        assert (batch.states[:32] == batch.states[32:]).all()
+        assert len({obs.tobytes() for obs in batch.obs}) > 5
+        again = env.step_batch([move] * 2, state)
+        assert (again.states[0] == again.states[1]).all()
+        for index in range(4):
+            one = env.step_batch([move], state, seeds=[index])
+            assert (one.states[0] == batch.states[index]).all()
+
+
+def test_a_single_player_may_repeat_an_action() -> None:
+    with make("cliff_walking") as env:
+        state = env.reset(seed=0).state
+        step = env.step(1, state, dt=3)
+        assert step.info["n_step"] == 3
+        assert (env.step_batch([1], state, dt=3).states[0] == step.state).all()
+        assert env.view_state(step.state)["moves"] == 3
+    with make("tic_tac_toe") as env, pytest.raises(InputError, match="dt and frameskip must be 1"):
+        env.step(0, env.reset(seed=0).state, dt=2)
+
+
+def test_states_are_viewed_and_built_from_moves() -> None:
+    with make("connect_four") as env:
+        state = env.make_state(history=[3, 3, 0])
+        view = env.view_state(state)
+        assert view["history"].tolist() == [3, 3, 0]
+        assert (view["moves"], view["to_play"]) == (3, 1)
+        assert view["action_mask"].tolist() == [1] * 4
+        rows = np.stack([env.reset().state, state])
+        assert env.view_state(rows)["history"].tolist() == [[-1, -1, -1], [3, 3, 0]]
+        for moves, message in (
+            ([3] * 6, "number 5 of the history, 3, is not a legal move"),
+            ([0.5], "a list of whole numbers"),
+        ):
+            with pytest.raises(InputError, match=message):
+                env.make_state(history=moves)
+        with pytest.raises(InputError, match="no field 'board'"):
+            env.make_state(board=[])
+    with make("pig") as env, pytest.raises(InputError, match="outcome of chance"):
+        env.make_state(history=[0])
+
+
+def test_a_game_that_is_too_long_says_so() -> None:
+    with make("2048", state_capacity=16) as env:
+        _, _, info = env.reset(seed=0)
+        with pytest.raises(StateCapacityError, match="state_capacity="):
+            for _ in range(20):
+                info = env.step(int(np.flatnonzero(info["action_mask"])[0])).info
+                env.get_state()
+
+
+def test_damaged_rows_are_refused() -> None:
+    with make("connect_four") as env:
+        state = env.make_state(history=[3, 3, 0]).copy()
+        state[-5] ^= 1
+        with pytest.raises(StateFormatError):
+            env.step(0, state)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("kuhn_poker", "imperfect information"),
+        ("leduc_poker", "imperfect information"),
+        ("goofspiel", "move at the same time"),
+        ("turn_based_simultaneous_game(game=goofspiel())", "imperfect information"),
+        ("mfg_crowd_modelling", "mean field"),
+        ("stones_and_gems", "a generator that all of its states share"),
+        ("morpion_solitaire", "no observation tensor"),
+        ("conect_four", "did you mean 'connect_four'"),
+        ("connect_four(rowz=3)", "Unknown parameter 'rowz'"),
+    ],
+)
+def test_other_games_are_refused_with_the_reason(name: str, reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        plangym_like.make(PREFIX + name)
+
+
+def test_options_that_make_no_sense_are_refused() -> None:
+    for options, message in (
+        ({"rows": "a"}, "Wrong type for parameter rows"),
+        ({"render_mode": "rgb_array"}, "only 'ansi'"),
+        ({"frameskip": 2}, "frameskip must be 1"),
+        ({"obs_type": "rgb"}, "obs_type must be one of"),
+    ):
+        with pytest.raises(InputError, match=message):
+            plangym_like.make("openspiel/connect_four", **options)
+
+
+def test_a_board_is_shown_as_text() -> None:
+    with make("tic_tac_toe", render_mode="ansi") as env:
+        env.step(4, env.reset(seed=0).state)
+        assert env.gym_env.render() == "...\n.x.\n..."
+
+
+def test_rows_of_other_parameters_are_refused() -> None:
+    with make("hex") as env, plangym_like.make("openspiel/hex", board_size=6) as other:
+        state = env.reset(seed=0).state
+        with pytest.raises(StateMismatchError):
+            other.step(0, state)

@@ -1,0 +1,178 @@
+"""PettingZoo's games: a state row restores its position exactly, and no board comes back empty."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+from played_games import assert_same_batch, assert_same_steps, content, play
+from usual import first_of
+
+import plangym_like
+from plangym_like.errors import ActionError, InputError
+
+pytest.importorskip("pettingzoo", reason="pettingzoo is not installed")
+pytest.importorskip("chess", reason="chess is not installed")
+
+from plangym_like.envs.pettingzoo import PREFIX, all_ids, load_game
+
+POSITIONS = 200
+# Each game of perfect information, and other options that change its rules.
+GAMES: list[tuple[str, dict[str, Any]]] = [
+    ("connect_four_v3", {}),
+    ("go_v5", {"board_size": 5}),
+    ("chess_v6", {}),
+    ("tictactoe_v3", {}),
+    ("go_v5", {"board_size": 9, "komi": 0.5}),
+    ("go_v5", {}),
+]
+
+
+class Straight:
+    """A game that is played straight through with PettingZoo alone."""
+
+    def __init__(self, name: str, options: dict[str, Any]) -> None:
+        self.env = load_game(name, **options)[0]
+
+    def begin(self, seed: int) -> tuple[Any, ...]:
+        self.env.reset(seed=seed)
+        return self.seen()
+
+    def move(self, action: int) -> tuple[Any, ...]:
+        env, mover = self.env, self.env.agent_selection
+        env.step(action)
+        rewards = [env.rewards[agent] for agent in env.possible_agents]
+        over = any(env.terminations.values())
+        return *self.seen(mover if over else None), rewards, over
+
+    def seen(self, mover: str | None = None) -> tuple[Any, ...]:
+        agent = mover or self.env.agent_selection
+        found = self.env.observe(agent)
+        mask = found["action_mask"] if mover is None else np.zeros_like(found["action_mask"])
+        return found["observation"], mask, self.env.possible_agents.index(agent)
+
+
+def make(name: str, **options: Any) -> Any:
+    return plangym_like.make(PREFIX + name, **options)
+
+
+@pytest.mark.parametrize(("name", "options"), GAMES)
+def test_every_position_is_restored_exactly(name: str, options: dict[str, Any]) -> None:
+    with make(name, autoreset=False, **options) as env, make(name, **options) as other:
+        assert (env.snapshot, env.exactness) == ("native", "exact")
+        played = play(env, Straight(name, options), POSITIONS)
+        order = np.random.default_rng(1).permutation(POSITIONS)
+        assert_same_batch(other, played, order)  # nothing of these games is kept there
+        other.simulator.clear_caches()
+        assert_same_steps(other, played, order[:20])
+        assert_same_batch(env, played, order)
+
+
+@pytest.mark.parametrize(("name", "options"), first_of(GAMES, 2))
+def test_workers_give_the_same_bytes(name: str, options: dict[str, Any]) -> None:
+    with make(name, autoreset=False, **options) as env:
+        played = play(env, Straight(name, options), POSITIONS)
+    with make(name, n_workers=2, **options) as parallel:
+        assert_same_batch(parallel, played, np.random.default_rng(1).permutation(POSITIONS))
+
+
+@pytest.mark.parametrize(("name", "options"), first_of(GAMES))
+@pytest.mark.ray
+def test_ray_gives_the_same_bytes(name: str, options: dict[str, Any]) -> None:
+    with make(name, autoreset=False, **options) as env:
+        played = play(env, Straight(name, options), POSITIONS)
+    with make(name, ray=True, n_workers=2, **options) as cluster:
+        assert_same_batch(cluster, played, np.random.default_rng(1).permutation(POSITIONS))
+
+
+@pytest.mark.parametrize(("name", "moves"), [("connect_four_v3", [3, 3, 0]), ("chess_v6", [77])])
+def test_no_board_comes_back_empty(name: str, moves: list[int]) -> None:
+    """PettingZoo's own environments are empty after `copy.deepcopy`; positions are not."""
+    with make(name) as env:
+        state = env.reset().state
+        for move in moves:
+            state = env.step(move, state).state
+        board = env.simulator.base.position.board
+        empty = copy.deepcopy(board)
+        empty.reset()
+        assert str(empty.board) != str(board.board)
+        following = int(np.flatnonzero(env.view_state(state)["action_mask"])[0])
+        expected = env.step(following, state)
+        env.reset()
+        env.simulator.clear_caches()
+        assert content(env.step(following, state)) == content(expected)
+        assert env.view_state(env.get_state())["history"].tolist() == [*moves, following]
+        # A board that is kept is not changed by the moves after it.
+        env.simulator.clear_caches()
+        batch = env.step_batch([following] * 3, state)
+        assert [content(batch, index) for index in range(3)] == [content(expected)] * 3
+
+
+def test_boards_of_go_of_two_sizes_live_beside_each_other() -> None:
+    with make("go_v5", board_size=5) as small, make("go_v5", board_size=7) as large:
+        ours, theirs = small.reset().state, large.reset().state
+        for move in (0, 12, 1, 6, 2):
+            ours, theirs = small.step(move, ours).state, large.step(move, theirs).state
+        for env, state, size in ((small, ours, 5), (large, theirs, 7)):
+            env.simulator.clear_caches()
+            step = env.step(size * size, state)
+            assert step.obs.shape == (size, size, 17)
+            assert step.info["action_mask"].shape == (size * size + 1,)
+
+
+def test_illegal_moves_are_refused_before_anything_happens() -> None:
+    with make("connect_four_v3") as env:
+        state = env.make_state(history=[0, 0, 0, 0, 0, 0])
+        env.set_state(state)
+        with pytest.raises(ActionError, match="action 0 is illegal for player 0"):
+            env.step(0)
+        with pytest.raises(ActionError, match="action 0 is illegal") as caught:
+            env.step_batch([1, 0], state)
+        assert "row 1 of a batch of 2" in "".join(caught.value.__notes__)
+        assert (env.get_state() == state).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("texas_holdem_v4", "imperfect information"),
+        ("hanabi_v5", "imperfect information"),
+        ("leduc_holdem_v4", "imperfect information"),
+        ("rps_v2", "move at the same time"),
+        ("butterfly/pistonball_v6", "in real time"),
+        ("connect_for_v3", "did you mean 'connect_four_v3'"),
+        ("connect_four_v2", "connect_four_v3"),
+    ],
+)
+def test_other_games_are_refused_with_the_reason(name: str, reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        make(name)
+
+
+def test_options_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(InputError, match="board_sizes"):
+        make("go_v5", board_sizes=9)
+    with pytest.raises(InputError, match="render_mode='ansi'"):
+        make("connect_four_v3", render_mode="ansi")
+
+
+@pytest.mark.parametrize("name", [each.removeprefix(PREFIX) for each in all_ids()])
+def test_boards_are_drawn(name: str) -> None:
+    with make(name) as env, make(name, render_mode="rgb_array") as drawing:
+        state = env.reset().state
+        first = env.get_image()
+        env.step(int(np.flatnonzero(env.view_state(state)["action_mask"])[0]), state)
+        second = env.get_image()
+        assert first.dtype == second.dtype == np.uint8
+        assert first.ndim == 3
+        assert (first != second).any()
+        drawing.set_state(env.get_state())
+        assert (drawing.get_image() == second).all()
+
+
+def test_chess_is_shown_as_text() -> None:
+    with make("chess_v6", render_mode="ansi") as env:
+        env.reset()
+        assert env.gym_env.render().startswith("r n b q k b n r")
