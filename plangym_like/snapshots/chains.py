@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import enum
 import io
 import types
 import weakref
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
+from operator import is_
 from typing import Any
 
 import gymnasium
@@ -35,6 +37,8 @@ _MOST = 100_000
 _SETS = (set, frozenset, weakref.WeakSet)
 # Types whose hashes depend only on the value, in every process.
 _STABLE = (bool, int, float, complex)
+# Types of objects that `put` changes in place.
+_IN_PLACE = (list, dict, set, deque, np.ndarray, np.random.Generator)
 # Types of objects that all copies of an environment in a process share.
 _LASTING = (*ATOMS, np.ndarray, type, types.FunctionType, types.BuiltinFunctionType, enum.Enum)
 
@@ -150,6 +154,8 @@ def put(thing: Any, name: str, value: Any) -> None:
 def _into(old: Any, new: Any) -> Any:
     if type(old) is not type(new):
         return new
+    if type(new) in (list, dict, set, deque) and _has_same_items(old, new):
+        return old
     if isinstance(new, np.ndarray):
         if (old.shape, old.dtype) != (new.shape, new.dtype) or not old.flags.writeable:
             return new
@@ -170,6 +176,37 @@ def _into(old: Any, new: Any) -> Any:
     else:
         return new
     return old
+
+
+def _has_same_items(one: Any, other: Any) -> bool:
+    """Return whether two containers hold the same objects in the same order."""
+    if len(one) != len(other) or not all(map(is_, one, other)):
+        return False
+    return type(one) is not dict or all(map(is_, one.values(), other.values()))
+
+
+def shared_restorer(
+    one: gymnasium.Env[Any, Any], other: gymnasium.Env[Any, Any]
+) -> Callable[[], None]:
+    """Return a function that restores the present content of all objects that two chains share.
+
+    These may be objects of the caller, such as an array in the closure of the callable that made
+    both environments. Containers, arrays, random generators and attributes are changed in place.
+    """
+    ids = {id(thing) for _, thing in reachable(one, "")}
+    kept: list[tuple[Any, Any]] = []
+    for _, thing in reachable(other, ""):
+        own = getattr(thing, "__dict__", None)
+        for part in (thing, own) if type(own) is dict else (thing,):
+            if id(thing) in ids and isinstance(part, _IN_PLACE) and not is_configuration(thing):
+                generator = isinstance(part, np.random.Generator)
+                kept.append((part, copy.deepcopy(part) if generator else copy.copy(part)))
+
+    def restore() -> None:
+        for thing, before in kept:
+            _into(thing, before)
+
+    return restore
 
 
 # Sets

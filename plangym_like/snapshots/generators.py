@@ -1,20 +1,13 @@
-"""Read the states of the global random generators, and of those in an environment."""
+"""Read the states of the global random generators."""
 
 from __future__ import annotations
 
 import contextlib
-import pickle
 import random
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-import gymnasium
 import numpy as np
-
-from plangym_like.snapshots.chains import links
-
-# Attributes in which a space holds other spaces.
-_NESTED = ("spaces", "feature_space", "node_space", "edge_space")
 
 
 @contextlib.contextmanager
@@ -61,37 +54,3 @@ def stir_global_generators() -> None:
     """Draw from the global random generators, so that later draws differ from earlier ones."""
     random.random()
     np.random.random_sample()
-
-
-def own_generators(env: gymnasium.Env[Any, Any]) -> dict[str, bytes]:
-    """Return the states of ``np_random`` and of the generators of all spaces of `env`, by name."""
-    found: dict[str, bytes] = {}
-    chain = links(env)
-    base = chain[-1]
-    for link in chain:
-        name = type(link).__name__
-        for attribute in ("action_space", "observation_space"):
-            space = vars(link).get(attribute) or vars(link).get(f"_{attribute}")
-            if link is base:
-                # The space may be a class attribute, which all copies share.
-                space = getattr(base, attribute, None)
-            if isinstance(space, gymnasium.Space):
-                found[f"{name}.{attribute}"] = b"".join(_space_states(space))
-    found[f"{type(base).__name__}.np_random"] = _state_of(vars(base).get("_np_random"))
-    return found
-
-
-def _space_states(space: gymnasium.Space[Any]) -> Iterator[bytes]:
-    yield _state_of(vars(space).get("_np_random"))
-    for attribute in _NESTED:
-        inner = vars(space).get(attribute)
-        parts = inner.values() if isinstance(inner, dict) else inner
-        for part in parts if isinstance(parts, Iterable) else (parts,):
-            if isinstance(part, gymnasium.Space):
-                yield from _space_states(part)
-
-
-def _state_of(generator: Any) -> bytes:
-    if not isinstance(generator, np.random.Generator):
-        return b"none"
-    return pickle.dumps(generator.bit_generator.state)

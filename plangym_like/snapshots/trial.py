@@ -28,6 +28,7 @@ import numpy as np
 
 from plangym_like.batch.ownership import owned
 from plangym_like.errors import EnvApiError, SnapshotError, StateCapacityError, StateError
+from plangym_like.snapshots.base_settings import space_generators
 from plangym_like.snapshots.chains import chain, links
 from plangym_like.snapshots.configuration import qualified_name
 from plangym_like.snapshots.differences import (
@@ -40,7 +41,6 @@ from plangym_like.snapshots.generators import (
     draws_note,
     global_generators,
     moved_generators,
-    own_generators,
     stir_global_generators,
 )
 from plangym_like.snapshots.known_wrappers import is_known
@@ -86,16 +86,18 @@ class _Episode:
     seed: int | None
     outcomes: list[Outcome] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
-    generators: list[dict[str, bytes]] = field(default_factory=list)
+    # The states of the generators of spaces; only if the episode is replayed.
+    spaces: list[dict[str, bytes]] = field(default_factory=list)
     draws: set[tuple[int, str]] = field(default_factory=set)
     after_reset: dict[str, Any] = field(default_factory=dict)
 
     def record(self) -> None:
-        """Append the current state to `rows`, and the generators' states to `generators`."""
+        """Append the current state to `rows`, and perhaps to `spaces`."""
         payload: Row = np.zeros(self.simulator.payload_nbytes, np.uint8)
         self.simulator.read(payload)
         self.rows.append(payload)
-        self.generators.append(own_generators(self.simulator.env))
+        if self.simulator.snapshot == "replay":
+            self.spaces.append(space_generators(self.simulator.env))
 
 
 class Trial:
@@ -166,22 +168,15 @@ class Trial:
             _finish(meanwhile)
             again.simulator.write(first.rows[start])
         again.record()
-        self._check_generators(first, again, start)
+        if self._is_replayed and (space := _draws_from(first, again, start)):
+            raise self._refusal_of_draw(f"the generator of {space}")
         _finish(zip_longest(meanwhile, self._stepping(again, self._actions[start:])))
         self._compare(first, again, start)
         both = first.draws & {(step + start, name) for step, name in again.draws}
         if both:
             step, name = min(both)
-            raise self._refusal_of_draw(f"the global generator of {name}", step)
+            raise self._refusal_of_draw(f"the global generator of {name} (first at step {step})")
         return unseeded
-
-    def _check_generators(self, first: _Episode, again: _Episode, start: int) -> None:
-        """Check that every random generator used by a step has been restored."""
-        begun, last = first.generators[0], first.generators[-1]
-        for name, state in first.generators[start].items():
-            used = begun.get(name) != last.get(name)
-            if used and again.generators[0].get(name) != state:
-                raise self._refusal_of_draw(f"the generator of {name}", None)
 
     def _compare_seeded(self, first: _Episode) -> None:
         """Begin `first` from its seed again, in the second copy, and compare the outcomes.
@@ -338,10 +333,9 @@ class Trial:
             f"second time. {draws_note(self._drawn)}{cause}{remedy or self._remedy}"
         )
 
-    def _refusal_of_draw(self, generator: str, step: int | None) -> SnapshotError:
-        at = "" if step is None else f" (first at step {step})"
+    def _refusal_of_draw(self, generator: str) -> SnapshotError:
         return SnapshotError(
-            f"{self._name()} does not repeat itself: its steps draw from {generator}{at}, which no "
+            f"{self._name()} does not repeat itself: its steps draw from {generator}, which no "
             f"state row holds. {self._remedy}"
         )
 
@@ -384,6 +378,15 @@ def while_quick(actions: Iterable[Any]) -> Iterator[Any]:
 def _finish(steps: Iterator[Any]) -> None:
     """Take all `steps`."""
     deque(steps, maxlen=0)
+
+
+def _draws_from(first: _Episode, again: _Episode, start: int) -> str:
+    """Return the place of a space that steps of `first` draw from, unless `again` restored it."""
+    begun, last, now = first.spaces[0], first.spaces[-1], again.spaces[0]
+    for name, state in first.spaces[start].items():
+        if begun.get(name) != last.get(name) and now.get(name) != state:
+            return name.partition(" ")[2]
+    return ""
 
 
 # Outcomes of steps
