@@ -162,21 +162,17 @@ class SpaceSettings(Settings):
         self.note()
 
     def note(self) -> None:
+        # A space gets a generator when it is seeded or first sampled.
         self._generators = [space.get("_np_random") for space in self._spaces]
-        self._used = [(generator, _state_of(generator)) for generator in self._drawn_from()]
-
-    def _drawn_from(self) -> list[Any]:
-        """Return the generators that exist; a space gets one when it is first sampled."""
-        return [generator for generator in self._generators if generator is not None]
+        used = filter(None, self._generators)
+        self._used = {id(generator): _state_of(generator) for generator in used}
 
     def change(self, *, thorough: bool = False) -> str:
         now = [space.get("_np_random") for space in self._spaces]
-        moved = any(_state_of(generator) != then for generator, then in self._used)
-        if now == self._generators and not moved:
+        if now == self._generators and not self._used:
             return ""
-        then = {id(generator): state for generator, state in self._used}
         for place, generator in zip(self._places, now, strict=True):
-            if generator is not None and then.get(id(generator)) != _state_of(generator):
+            if generator is not None and self._used.get(id(generator)) != _state_of(generator):
                 return f"steps draw from the generator of {place}"
         return ""
 

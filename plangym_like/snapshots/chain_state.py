@@ -114,15 +114,17 @@ class StateOwner:
                 path, _, last = name.rpartition(".")
                 setattr(attrgetter(path)(thing) if path else thing, last, value)
             return
-        kept = {
-            name: value
-            for name, value in attributes.items()
-            if name in self.constant or is_handle(value)
-        }
-        for name in [name for name in attributes if name not in state and name not in kept]:
-            if name not in self.fixed:
+        fixed, handles = self.fixed, {}
+        for name, value in [*attributes.items()]:
+            if name in state:
+                if is_handle(value):
+                    handles[name] = value
+            elif name in fixed:
+                attributes[name] = fixed[name]
+            elif name not in self.constant and not is_handle(value):
                 del attributes[name]
-        attributes.update({**self.fixed, **state, **kept})
+        attributes.update(state)
+        attributes.update(handles)
 
     def fits(self, state: Any) -> bool:
         """Return whether `state` has the form of this object's state."""
