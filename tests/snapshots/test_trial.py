@@ -15,7 +15,6 @@ from plangym_like.envs.pickled import PickledSimulator
 from plangym_like.envs.replayed import ReplayedSimulator
 from plangym_like.envs.save_load_env import SaveLoadSimulator
 from plangym_like.errors import InputError, SnapshotError, StateCapacityError
-from plangym_like.snapshots.generators import watched_generators
 from plangym_like.snapshots.trial import (
     KnownTrials,
     TrialOutcome,
@@ -25,6 +24,7 @@ from plangym_like.snapshots.trial import (
     known_trials,
     outcome_of,
     trials_shared,
+    watched_generators,
 )
 
 
