@@ -28,6 +28,7 @@ from plangym_like.snapshots.differences import difference
 # After the trial, one check in a hundred is thorough; each row is checked twice.
 _EVERY = 100
 _MISSING = object()
+_generator_of = itemgetter("_np_random")
 # Rows hold the generator; Gymnasium computes the spec when it is first read.
 _NEVER = ("_np_random", "_np_random_seed", "_cached_spec")
 # Attributes in which a space holds other spaces.
@@ -156,22 +157,20 @@ class SpaceSettings(Settings):
     remedy = "Draw from self.np_random, or make the environment with snapshot='replay'"
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
-        found = [*_spaces_of_chain(env)]
+        found = [each for each in _spaces_of_chain(env) if "_np_random" in each[1]]
         self._places = [place for place, _ in found]
         self._spaces = [attributes for _, attributes in found]
         self.note()
 
     def note(self) -> None:
-        # A space gets a generator when it is seeded or first sampled.
-        self._generators = [space.get("_np_random") for space in self._spaces]
-        used = filter(None, self._generators)
+        used = filter(None, map(_generator_of, self._spaces))
         self._used = {id(generator): _state_of(generator) for generator in used}
 
     def change(self, *, thorough: bool = False) -> str:
-        now = [space.get("_np_random") for space in self._spaces]
-        if now == self._generators and not self._used:
+        # A space gets a generator when it is seeded or first sampled.
+        if not self._used and not any(map(_generator_of, self._spaces)):
             return ""
-        for place, generator in zip(self._places, now, strict=True):
+        for place, generator in zip(self._places, map(_generator_of, self._spaces), strict=True):
             if generator is not None and self._used.get(id(generator)) != _state_of(generator):
                 return f"steps draw from the generator of {place}"
         return ""
