@@ -189,6 +189,43 @@ def test_steps_must_not_draw_from_spaces_but_resets_may(kind: Any) -> None:
             assert batch.rewards.tolist() == [each.step(0)[1] for each in raw]
 
 
+class StepsStates(gymnasium.Env):
+    """Samples from its space in each reset; saves its own state, and steps many."""
+
+    observation_space = spaces.Box(-1, 1, (1,), np.float64)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        if seed is not None:
+            self.observation_space.seed(seed)
+        self.place = self.observation_space.sample()
+        return self.place, {}
+
+    def step(self, action: Any) -> Any:
+        self.place = self.place + np.float64(action)
+        return self.place, float(self.place[0]), False, False, {}
+
+    def save_state(self) -> Any:
+        return self.place.copy()
+
+    def load_state(self, state: Any) -> None:
+        self.place = state.copy()
+
+    def step_states(self, states: Any, actions: Any) -> Any:
+        states = states + actions[:, None].astype(float)
+        ends = np.zeros(len(states), bool)
+        return states, states, states[:, 0], ends, ends
+
+
+def test_a_reset_that_samples_does_not_turn_the_kernel_off() -> None:
+    with plangym_like.make(StepsStates) as env:
+        assert (env.snapshot, env.simulator.steps_batches) == ("native", True)
+        state, obs, _ = env.reset(seed=3)
+        rewards = env.step_batch([0, 1, 1], state).rewards
+        assert rewards.tolist() == [obs[0], obs[0] + 1, obs[0] + 1]
+
+
 def test_generators_of_nested_spaces_are_watched() -> None:
     env = CartPoleEnv()
     env.inner = spaces.Dict(
