@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import enum
 import io
@@ -38,7 +39,7 @@ _SETS = (set, frozenset, weakref.WeakSet)
 # Types whose hashes depend only on the value, in every process.
 _STABLE = (bool, int, float, complex)
 # Types of objects that `put` changes in place.
-_IN_PLACE = (list, dict, set, deque, np.ndarray, np.random.Generator)
+_IN_PLACE = (list, dict, set, deque, np.ndarray)
 # Types of objects that all copies of an environment in a process share.
 _LASTING = (*ATOMS, np.ndarray, type, types.FunctionType, types.BuiltinFunctionType, enum.Enum)
 
@@ -188,25 +189,38 @@ def _has_same_items(one: Any, other: Any) -> bool:
 def shared_restorer(
     one: gymnasium.Env[Any, Any], other: gymnasium.Env[Any, Any]
 ) -> Callable[[], None]:
-    """Return a function that restores the present content of all objects that two chains share.
+    """Return a function that restores the present content of the objects that two chains share.
 
     These may be objects of the caller, such as an array in the closure of the callable that made
     both environments. Containers, arrays, random generators and attributes are changed in place.
+    Objects that cannot be copied, such as a connection, are left alone with all that they hold.
     """
     ids = {id(thing) for _, thing in reachable(one, "")}
     kept: list[tuple[Any, Any]] = []
-    for _, thing in reachable(other, ""):
-        own = getattr(thing, "__dict__", None)
-        for part in (thing, own) if type(own) is dict else (thing,):
-            if id(thing) in ids and isinstance(part, _IN_PLACE) and not is_configuration(thing):
-                generator = isinstance(part, np.random.Generator)
-                kept.append((part, copy.deepcopy(part) if generator else copy.copy(part)))
+    seen: set[int] = set()
+    for _, thing in list(reachable(other, "")):
+        if id(thing) not in ids or id(thing) in seen:
+            continue
+        inside = [part for _, part in reachable(thing, "", seen)]
+        with contextlib.suppress(Exception):
+            copy.deepcopy(thing)
+            for part in inside:
+                kept += _contents(part)
 
     def restore() -> None:
         for thing, before in kept:
             _into(thing, before)
 
     return restore
+
+
+def _contents(thing: Any) -> list[tuple[Any, Any]]:
+    """Return `thing`, its attributes, or nothing: what can be changed in place, with a copy."""
+    if isinstance(thing, np.random.Generator):
+        return [(thing, copy.deepcopy(thing))]
+    own = None if is_configuration(thing) else getattr(thing, "__dict__", None)
+    parts = thing, *((own,) if type(own) is dict else ())
+    return [(part, copy.copy(part)) for part in parts if type(part) in _IN_PLACE]
 
 
 # Sets

@@ -1,6 +1,7 @@
 """What state rows do not hold must not change: attributes, spaces, and objects of the caller."""
 
 import importlib.util
+import threading
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -290,6 +291,39 @@ def test_objects_of_the_caller_are_unchanged_after_make() -> None:
             batch = env.step_batch([0, 0], state)
             assert batch.rewards.tolist() == [1.0, 1.0]
             state = batch.states[0]
+
+
+class Client:
+    """Counts the messages to a server; others hold its lock, so it cannot be copied."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.sent: list[int] = []
+
+
+class Grid:
+    """An object that its user keeps."""
+
+    def __init__(self) -> None:
+        self.cells, self.eaten = [1] * 40, 0
+
+
+class Connected(Maze):
+    def __init__(self, grid: Grid, client: Client) -> None:
+        super().__init__(grid.cells)
+        self.map, self.client = grid, client
+
+    def step(self, action: Any) -> Any:
+        self.map.eaten += 1
+        self.client.sent.append(1)
+        return super().step(action)
+
+
+def test_what_cannot_be_copied_is_left_alone() -> None:
+    grid, client = Grid(), Client()
+    with plangym_like.make(lambda: Connected(grid, client)):
+        assert (grid.cells, grid.eaten) == ([1] * 40, 0)
+        assert len(client.sent) > 12
 
 
 class Owned(gymnasium.Env):
