@@ -32,7 +32,7 @@ from plangym_like.results import (
     Transition,
 )
 from plangym_like.snapshots.differences import difference, without_clock
-from plangym_like.snapshots.generators import watched_generators
+from plangym_like.snapshots.trial import watched_generators
 
 # How many actions to try for each step of the row that is followed, since some may not be legal.
 _TRIES = 4

@@ -17,12 +17,7 @@ import gymnasium
 from plangym_like.batch.simulator import Simulator
 from plangym_like.env import PlanEnv
 from plangym_like.envs.wrapping import as_wrappers
-from plangym_like.errors import (
-    ChangedSettingError,
-    PlangymError,
-    SnapshotError,
-    StateCapacityError,
-)
+from plangym_like.errors import PlangymError, SnapshotError, StateCapacityError
 from plangym_like.snapshots.open_libraries import close_copy
 from plangym_like.snapshots.trial import TrialOutcome, known_trials
 from plangym_like.support.arguments import name_of, unknown_option
@@ -48,8 +43,8 @@ class FamilyEnv(PlanEnv):
         As in `make`.
     fallback : callable, optional
         ``fallback(simulator_class, name, **kwargs)`` makes the simulator, which may be of another
-        class if the wrappers change what rows of the family do not hold. By default, this is an
-        error.
+        class if rows of the family cannot hold the wrappers, or what they change. By default, this
+        is an error.
     kwargs
         Other options that `make` documents, except those of workers and ``snapshot``; arguments of
         the simulator and of the environment itself.
@@ -104,7 +99,7 @@ def auto_simulator(name: Any, **kwargs: Any) -> Simulator:
 def wrapped_simulator(family: Callable[..., Simulator], name: Any, **kwargs: Any) -> Simulator:
     """Return ``family(name, **kwargs)``, the simulator of a family.
 
-    If wrappers change what rows of the family do not hold, the first other method that is exact is
+    If it cannot save the wrappers, or what they change, the first other method that is exact is
     used; see `_first_exact`.
     """
     known = _known_simulator(name, kwargs)
@@ -112,7 +107,7 @@ def wrapped_simulator(family: Callable[..., Simulator], name: Any, **kwargs: Any
         return known
     try:
         return family(name, **kwargs)
-    except ChangedSettingError as error:
+    except SnapshotError as error:
         return _first_exact(["pickle", "replay"], [f"by native: {error}"], name, kwargs)
 
 

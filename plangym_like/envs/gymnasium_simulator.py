@@ -49,8 +49,8 @@ from plangym_like.envs.wrapping import (
     wrap,
 )
 from plangym_like.errors import InputError, SnapshotError
-from plangym_like.snapshots.base_settings import BaseSettings
-from plangym_like.snapshots.chains import innermost
+from plangym_like.snapshots.base_settings import BaseSettings, SpaceSettings, own_spaces
+from plangym_like.snapshots.chains import innermost, shared_restorer
 from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.known_wrappers import foreign_wrappers, is_foreign_env, visible
 from plangym_like.snapshots.open_libraries import close_copy, libraries_left_open
@@ -194,6 +194,8 @@ class GymnasiumSimulator(Simulator):
 
     def wrapped(self, env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
         """Return `env`, which `make_env` returned, in the user's wrappers."""
+        if is_foreign_env(innermost(env)):
+            own_spaces(innermost(env))
         if self._remove_time_limit:
             env = without_time_limit(env)
         for item in self._wrappers:
@@ -204,7 +206,12 @@ class GymnasiumSimulator(Simulator):
         """Use the new chain `env`: keep its initial state, reset it, and lay out its states."""
         self.env: gymnasium.Env[Any, Any] = env
         self.base: Any = innermost(env)
-        self.action_space, self.observation_space = spaces_of(env)
+        spaces = spaces_of(env)
+        # A log of actions leads to the same draws again.
+        draws = self._has_foreign_code and self.snapshot != "replay"
+        if draws:
+            spaces = copy.deepcopy(spaces)  # users draw from these
+        self.action_space, self.observation_space = spaces
         if self._is_tried:
             check_reset(env)
         if self._has_foreign_code and not self._is_copy:
@@ -215,7 +222,10 @@ class GymnasiumSimulator(Simulator):
         codec = self.codec = self.make_codec()
         # Other environments of foreign code hold all of their attributes in each row.
         checked = self._foreign_wrappers or (self._has_foreign_code and not self.always_tried)
-        if checked and (settings := codec.settings()):
+        settings = [*(codec.settings() if checked else ())]
+        if draws:
+            settings.append(SpaceSettings(env))
+        if settings:
             self._settings = BaseSettings(settings, _remedy(self.other_ways))
         self._generator = random_state.GeneratorMemory(self.base)
         self._generator_at = codec.nbytes
@@ -293,22 +303,25 @@ class GymnasiumSimulator(Simulator):
         if self._outcome is None:
             given, self.env_kwargs = self.env_kwargs, _copied(self.env_kwargs)
             tried = self._chain_to_try(env)
+            restore_shared = shared_restorer(env, tried) if tried is not env else None
             try:
                 self._set_up(tried)
                 note = self._run_trial()
             except BaseException:
                 if tried is not env:
-                    close_copy(tried)
+                    close_copy(getattr(self, "env", tried))
                     self.env = env
                 raise
             finally:
                 self.env_kwargs = given
+                if restore_shared is not None:
+                    restore_shared()
             self._outcome = TrialOutcome(kind, note, self.codec.nbytes, seeds_only=self.seeds_only)
             known.note(self._outcome, self._arguments)
             if tried is env:
                 self.memory.scatters = self.codec.scatters = False
                 return
-            close_copy(tried)
+            close_copy(self.env)
         self._set_up(env)
 
     def _chain_to_try(self, env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
@@ -503,6 +516,8 @@ class GymnasiumSimulator(Simulator):
         if seed is None:
             random_state.make_generator(innermost(self.env))
         obs, info = as_reset(self.env.reset(seed=seed, options=options))
+        if self._settings is not None:
+            self._settings.note()
         return self.observe(obs), info
 
     def step(self, action: Any, dt: int) -> Outcome:

@@ -480,7 +480,7 @@ def _expected(
     expected = _rows(sim, actions, states)
     assert expected.next_states is not None
     if starts is None:
-        sim.env.reset(seed=0)
+        sim.reset(0)
     for index, action in enumerate(actions):
         if starts is not None:
             sim.write(starts[index])
@@ -491,7 +491,7 @@ def _expected(
         put_outcome(expected, index, sim.observation_space, outcome)
         sim.save(expected.next_states[index])
         if not plays_on and (outcome[2] or outcome[3]):
-            sim.env.reset()
+            sim.reset()
     return expected
 
 

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from plangym_like.envs.codec import Attribute, AttributeCodec
 from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
-from plangym_like.errors import ChangedSettingError, SnapshotError, StateFormatError
+from plangym_like.errors import SnapshotError, StateFormatError
 from plangym_like.snapshots import plain_data
 from plangym_like.snapshots.base_settings import Settings
 from plangym_like.snapshots.chains import CONSTANT
@@ -96,11 +96,9 @@ class MiniGridCodec(AttributeCodec):
             "generator": "behind the episode",
         }
 
-    def held(self) -> Sequence[str]:
-        return [name for name in vars(self._base) if name not in CONSTANT]
-
     def settings(self) -> Sequence[Settings]:
-        return (*super().settings(), _Objects(self))
+        """Return nothing: only MiniGrid's own code runs, and the rows hold what it changes."""
+        return ()
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
         """Return ``step_count`` and ``agent_dir``, ``(N,)``, and ``agent_pos`` ``(N, 2)``."""
@@ -142,10 +140,6 @@ class MiniGridCodec(AttributeCodec):
     def begin(self) -> None:
         """Record the state after a reset as the beginning of the episode."""
         self._keep(Episode.of(self._base))
-
-    def is_unchanged(self) -> bool:
-        """Return whether nothing has changed that rows do not hold."""
-        return self._episode is None or self._episode.is_unchanged(self._base)
 
     def encoded(self, values: Sequence[Any]) -> bytes:
         *_, episode, changes = values
@@ -232,17 +226,6 @@ class Episode:
         except (IndexError, KeyError, TypeError, ValueError, AttributeError, struct.error) as error:
             raise StateFormatError(f"a state row is damaged: {error!r}") from error
 
-    def is_unchanged(self, base: Any) -> bool:
-        """Return whether nothing has changed that `changes` does not notice."""
-        changes = self.changes(base)
-        if changes is None:
-            return True  # another episode has begun
-        self.restore(base, _NOTHING)
-        try:
-            return _encoded(self._objects) == self.data
-        finally:
-            self.restore(base, changes)
-
     # What has changed
 
     def changes(self, base: Any) -> bytes | None:
@@ -321,16 +304,6 @@ class Episode:
         return _position(code - _PLACE, *codes[at + 1 : at + 3]), at + 3
 
 
-class _Objects(Settings):
-    """What foreign code may change in the objects of an episode, although no step does."""
-
-    def __init__(self, codec: MiniGridCodec) -> None:
-        self._codec = codec
-
-    def change(self, *, thorough: bool = False) -> str:
-        return "" if not thorough or self._codec.is_unchanged() else "an object of the grid changed"
-
-
 class MiniGridSimulator(GymnasiumSimulator):
     """A simulator of one environment of MiniGrid or BabyAI.
 
@@ -352,8 +325,9 @@ class MiniGridSimulator(GymnasiumSimulator):
                 "plangym_like.PickledEnv for it"
             )
         if other := self._other_code():
-            raise ChangedSettingError(
-                f"{other} is not MiniGrid's, and may change anything in the grid"
+            raise SnapshotError(
+                f"{other} is not MiniGrid's, and may change anything in the grid; give "
+                "snapshot='pickle'"
             )
         if max(self.base.width, self.base.height) > _WIDEST:
             raise SnapshotError(

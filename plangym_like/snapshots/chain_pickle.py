@@ -139,7 +139,7 @@ class ChainPickle(ChainState):
             self._classes.setdefault(name_of(inner), inner)
         for name, value in vars(link).items():
             place = f"{owner.place}.{name}"
-            if name in owner.constant:
+            if name in owner.fixed:
                 if value is not None and id(value) not in self._links:
                     self._refer(place, value)
             elif getattr(owner.kind, "state_attributes", None) is None and not is_handle(value):

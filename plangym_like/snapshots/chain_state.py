@@ -41,6 +41,7 @@ from plangym_like.snapshots.known_wrappers import (
 )
 from plangym_like.states.random_state import make_generator, restart
 
+_MISSING = object()
 _GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
 _GLOBAL: tuple[Any, Any] = (random.random.__self__, np.random.random.__self__)  # type: ignore[attr-defined]
 # `np._NoValue` is the default of many arguments of NumPy's functions.
@@ -62,18 +63,20 @@ class StateOwner:
         Returns the current object; a wrapper may replace it in ``reset``.
     names : tuple of str or None
         The attributes that are the object's state; a dotted name is an attribute of an attribute.
-        ``None`` means all attributes except handles (see `is_handle`) and those in `constant`.
+        ``None`` means all attributes except handles (see `is_handle`), those in `constant`, and
+        those that are still what they were at first, as in `fixed`.
     constant : set of str
-        Attributes that are not state of this object.
+        Attributes that are never state of this object.
     fixed : dict
-        The values of attributes in `constant` that are configuration; they must not change.
+        The values of attributes that are configuration. Such an attribute is state only if it is
+        another object now.
     """
 
     place: str
     kind: type
     locate: Callable[[], Any]
     names: tuple[str, ...] | None
-    constant: frozenset[str] = CONSTANT
+    constant: frozenset[str] = frozenset(["_cached_spec"])
     fixed: dict[str, Any] = field(default_factory=dict)
     _get: Callable[[Any], Any] = field(init=False)
 
@@ -93,17 +96,14 @@ class StateOwner:
                 return self._get(thing)
             except AttributeError as error:
                 raise SnapshotError(f"{self.place} cannot be saved: {error}") from error
-        attributes = vars(thing)
-        for name, value in self.fixed.items():
-            if attributes.get(name) is not value:
-                raise SnapshotError(
-                    f"{self.place}.{name} was {kind_of(value)} when the environment was made, so "
-                    "it is not saved, and has been replaced since; keep data that changes in "
-                    "attributes that are plain data, or make the environment with "
-                    "snapshot='replay'"
-                )
-        names = [name for name in attributes if self._is_state(name, attributes)]
-        return {name: attributes[name] for name in sorted(names)}
+        attributes, fixed, constant = vars(thing), self.fixed, self.constant
+        state = {}
+        for name in sorted(attributes):
+            value = attributes[name]
+            if fixed.get(name, _MISSING) is not value and name not in constant:
+                if not is_handle(value):
+                    state[name] = value
+        return state
 
     def write(self, state: Any) -> None:
         """Set the state of the object to `state`; ``fits(state)`` must be true."""
@@ -114,10 +114,15 @@ class StateOwner:
                 path, _, last = name.rpartition(".")
                 setattr(attrgetter(path)(thing) if path else thing, last, value)
             return
-        for name in [name for name in attributes if name not in state]:
-            if self._is_state(name, attributes):
+        fixed, handles = self.fixed, {}
+        for name, value in [*attributes.items()]:
+            if name in state:
+                if is_handle(value):
+                    handles[name] = value
+            elif name in fixed:
+                attributes[name] = fixed[name]
+            elif name not in self.constant and not is_handle(value):
                 del attributes[name]
-        handles = {name: value for name, value in attributes.items() if is_handle(value)}
         attributes.update(state)
         attributes.update(handles)
 
@@ -131,21 +136,12 @@ class StateOwner:
         """Yield the name and value of each attribute in `state`."""
         yield from state.items() if self.names is None else zip(self.names, state, strict=True)
 
-    def exclude(self, name: str, value: Any, *, fixed: bool = False) -> None:
-        """Exclude attribute `name` from the state; if `fixed` is true, it must keep `value`."""
-        self.constant |= {name}
-        if fixed:
-            self.fixed[name] = value
-
     def leave_out_missing(self) -> None:
         """Leave out the named attributes that the object does not have yet."""
         if self.names is not None:
             thing = self.locate()
             self.names = tuple(name for name in self.names if _has(thing, name))
             self.__post_init__()
-
-    def _is_state(self, name: str, attributes: dict[str, Any]) -> bool:
-        return name not in self.constant and not is_handle(attributes[name])
 
     def _thing(self) -> Any:
         try:
@@ -290,9 +286,10 @@ class ChainState(abc.ABC):
                 raise SnapshotError(f"wrapper {name} cannot be saved: {reason}")
             # An environment may keep the game itself in an attribute called env.
             constant = CONSTANT - {"env"} if link is chain[-1] else CONSTANT
+            fixed = {name: value for name, value in vars(link).items() if name in constant}
             name, names = type(link).__name__, state_names(link, within_others=foreign)
             foreign = foreign or not is_known(link)
-            owner = StateOwner(name, type(link), always(link), names, constant=constant)
+            owner = StateOwner(name, type(link), always(link), names, fixed=fixed)
             if names != ():
                 self.owners.append(owner)
             self._walk_link(owner, link)

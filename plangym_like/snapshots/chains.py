@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import enum
 import io
 import types
 import weakref
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
+from operator import is_
 from typing import Any
 
 import gymnasium
@@ -35,6 +38,8 @@ _MOST = 100_000
 _SETS = (set, frozenset, weakref.WeakSet)
 # Types whose hashes depend only on the value, in every process.
 _STABLE = (bool, int, float, complex)
+# Types of objects that `put` changes in place.
+_IN_PLACE = (list, dict, set, deque, np.ndarray)
 # Types of objects that all copies of an environment in a process share.
 _LASTING = (*ATOMS, np.ndarray, type, types.FunctionType, types.BuiltinFunctionType, enum.Enum)
 
@@ -150,6 +155,8 @@ def put(thing: Any, name: str, value: Any) -> None:
 def _into(old: Any, new: Any) -> Any:
     if type(old) is not type(new):
         return new
+    if type(new) in (list, dict, set, deque) and _has_same_items(old, new):
+        return old
     if isinstance(new, np.ndarray):
         if (old.shape, old.dtype) != (new.shape, new.dtype) or not old.flags.writeable:
             return new
@@ -170,6 +177,50 @@ def _into(old: Any, new: Any) -> Any:
     else:
         return new
     return old
+
+
+def _has_same_items(one: Any, other: Any) -> bool:
+    """Return whether two containers hold the same objects in the same order."""
+    if len(one) != len(other) or not all(map(is_, one, other)):
+        return False
+    return type(one) is not dict or all(map(is_, one.values(), other.values()))
+
+
+def shared_restorer(
+    one: gymnasium.Env[Any, Any], other: gymnasium.Env[Any, Any]
+) -> Callable[[], None]:
+    """Return a function that restores the present content of the objects that two chains share.
+
+    These may be objects of the caller, such as an array in the closure of the callable that made
+    both environments. Containers, arrays, random generators and attributes are changed in place.
+    Objects that cannot be copied, such as a connection, are left alone with all that they hold.
+    """
+    ids = {id(thing) for _, thing in reachable(one, "")}
+    kept: list[tuple[Any, Any]] = []
+    seen: set[int] = set()
+    for _, thing in list(reachable(other, "")):
+        if id(thing) not in ids or id(thing) in seen:
+            continue
+        inside = [part for _, part in reachable(thing, "", seen)]
+        with contextlib.suppress(Exception):
+            copy.deepcopy(thing)
+            for part in inside:
+                kept += _contents(part)
+
+    def restore() -> None:
+        for thing, before in kept:
+            _into(thing, before)
+
+    return restore
+
+
+def _contents(thing: Any) -> list[tuple[Any, Any]]:
+    """Return `thing`, its attributes, or nothing: what can be changed in place, with a copy."""
+    if isinstance(thing, np.random.Generator):
+        return [(thing, copy.deepcopy(thing))]
+    own = None if is_configuration(thing) else getattr(thing, "__dict__", None)
+    parts = thing, *((own,) if type(own) is dict else ())
+    return [(part, copy.copy(part)) for part in parts if type(part) in _IN_PLACE]
 
 
 # Sets

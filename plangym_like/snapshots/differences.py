@@ -76,28 +76,6 @@ def difference(
     return None
 
 
-def has_only_grown(before: Any, after: Any) -> bool:
-    """Return whether `after` is equal to `before`, or is a container that has only grown."""
-    if type(before) is not type(after):
-        return False
-    try:
-        if isinstance(before, dict):
-            return all(k in after and has_only_grown(v, after[k]) for k, v in before.items())
-        if isinstance(before, list | deque):
-            pairs = zip(before, list(after)[: len(before)], strict=False)
-            return len(after) >= len(before) and all(
-                has_only_grown(one, other) for one, other in pairs
-            )
-        if isinstance(before, set):
-            return bool(before <= after)
-        if isinstance(before, np.ndarray):
-            return bool(before.dtype == object or before.tobytes() == after.tobytes())
-        return bool(before == after) or before != before
-    except Exception:
-        # If values cannot be compared, only the results of steps are compared.
-        return True
-
-
 def without_clock(info: Mapping[str, Any]) -> dict[str, Any]:
     """Return `info` without the elapsed time that a wrapper of Gymnasium adds to it.
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import random
 import time
 import warnings
 from collections import deque
@@ -28,6 +29,7 @@ import numpy as np
 
 from plangym_like.batch.ownership import owned
 from plangym_like.errors import EnvApiError, SnapshotError, StateCapacityError, StateError
+from plangym_like.snapshots.base_settings import space_generators
 from plangym_like.snapshots.chains import chain, links
 from plangym_like.snapshots.configuration import qualified_name
 from plangym_like.snapshots.differences import (
@@ -35,13 +37,6 @@ from plangym_like.snapshots.differences import (
     difference,
     differing_attributes,
     without_clock,
-)
-from plangym_like.snapshots.generators import (
-    draws_note,
-    global_generators,
-    moved_generators,
-    own_generators,
-    stir_global_generators,
 )
 from plangym_like.snapshots.known_wrappers import is_known
 from plangym_like.snapshots.open_libraries import libraries_left_open
@@ -86,16 +81,18 @@ class _Episode:
     seed: int | None
     outcomes: list[Outcome] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
-    generators: list[dict[str, bytes]] = field(default_factory=list)
+    # The states of the generators of spaces; only if the episode is replayed.
+    spaces: list[dict[str, bytes]] = field(default_factory=list)
     draws: set[tuple[int, str]] = field(default_factory=set)
     after_reset: dict[str, Any] = field(default_factory=dict)
 
     def record(self) -> None:
-        """Append the current state to `rows`, and the generators' states to `generators`."""
+        """Append the current state to `rows`, and perhaps to `spaces`."""
         payload: Row = np.zeros(self.simulator.payload_nbytes, np.uint8)
         self.simulator.read(payload)
         self.rows.append(payload)
-        self.generators.append(own_generators(self.simulator.env))
+        if self.simulator.snapshot == "replay":
+            self.spaces.append(space_generators(self.simulator.env))
 
 
 class Trial:
@@ -166,22 +163,15 @@ class Trial:
             _finish(meanwhile)
             again.simulator.write(first.rows[start])
         again.record()
-        self._check_generators(first, again, start)
+        if self._is_replayed and (space := _draws_from(first, again, start)):
+            raise self._refusal_of_draw(f"the generator of {space}")
         _finish(zip_longest(meanwhile, self._stepping(again, self._actions[start:])))
         self._compare(first, again, start)
         both = first.draws & {(step + start, name) for step, name in again.draws}
         if both:
             step, name = min(both)
-            raise self._refusal_of_draw(f"the global generator of {name}", step)
+            raise self._refusal_of_draw(f"the global generator of {name} (first at step {step})")
         return unseeded
-
-    def _check_generators(self, first: _Episode, again: _Episode, start: int) -> None:
-        """Check that every random generator used by a step has been restored."""
-        begun, last = first.generators[0], first.generators[-1]
-        for name, state in first.generators[start].items():
-            used = begun.get(name) != last.get(name)
-            if used and again.generators[0].get(name) != state:
-                raise self._refusal_of_draw(f"the generator of {name}", None)
 
     def _compare_seeded(self, first: _Episode) -> None:
         """Begin `first` from its seed again, in the second copy, and compare the outcomes.
@@ -338,10 +328,9 @@ class Trial:
             f"second time. {draws_note(self._drawn)}{cause}{remedy or self._remedy}"
         )
 
-    def _refusal_of_draw(self, generator: str, step: int | None) -> SnapshotError:
-        at = "" if step is None else f" (first at step {step})"
+    def _refusal_of_draw(self, generator: str) -> SnapshotError:
         return SnapshotError(
-            f"{self._name()} does not repeat itself: its steps draw from {generator}{at}, which no "
+            f"{self._name()} does not repeat itself: its steps draw from {generator}, which no "
             f"state row holds. {self._remedy}"
         )
 
@@ -386,6 +375,15 @@ def _finish(steps: Iterator[Any]) -> None:
     deque(steps, maxlen=0)
 
 
+def _draws_from(first: _Episode, again: _Episode, start: int) -> str:
+    """Return the place of a space that steps of `first` draw from, unless `again` restored it."""
+    begun, last, now = first.spaces[0], first.spaces[-1], again.spaces[0]
+    for name, state in first.spaces[start].items():
+        if begun.get(name) != last.get(name) and now.get(name) != state:
+            return name.partition(" ")[2]
+    return ""
+
+
 # Outcomes of steps
 
 
@@ -428,6 +426,55 @@ def compare_outcomes(one: Outcome, other: Outcome) -> tuple[str, str] | None:
         if found := difference(left, right, name):
             return found
     return None
+
+
+# The global random generators
+
+
+@contextlib.contextmanager
+def watched_generators() -> Iterator[Callable[[], str]]:
+    """Watch the global random generators during the block, and restore them at its end.
+
+    Yield a function that returns a sentence about the generators that were used so far. What
+    another thread draws during the block, it draws again afterwards.
+    """
+    before = global_generators()
+    saved = random.getstate(), np.random.get_state(legacy=False)
+    try:
+        yield lambda: draws_note(moved_generators(before))
+    finally:
+        random.setstate(saved[0])
+        np.random.set_state(saved[1])
+
+
+def global_generators() -> dict[str, Any]:
+    """Return the states of the global random generators by name, as values to compare by ``==``."""
+    numpys: Any = np.random.get_state(legacy=False)
+    inner = [v.tobytes() if isinstance(v, np.ndarray) else v for v in numpys["state"].values()]
+    return {
+        "the module random": random.getstate(),
+        "numpy.random": (inner, numpys.get("has_gauss"), numpys.get("gauss")),
+    }
+
+
+def moved_generators(before: dict[str, Any]) -> list[str]:
+    """Return the names of the global random generators whose states differ from `before`."""
+    return [name for name, state in global_generators().items() if state != before[name]]
+
+
+def draws_note(names: Iterable[str]) -> str:
+    """Return a sentence saying that the global random generators `names` were used.
+
+    Without names, the sentence is empty.
+    """
+    drawn = " and of ".join(names)
+    return f"It draws from the global generator of {drawn}. " if drawn else ""
+
+
+def stir_global_generators() -> None:
+    """Draw from the global random generators, so that later draws differ from earlier ones."""
+    random.random()
+    np.random.random_sample()
 
 
 # Outcomes of trials

@@ -87,14 +87,19 @@ class WrapperValues(ChainState):
         if not is_ordinary(owner.kind) or own_pickling(owner.kind):
             raise self._unsaveable(owner.place, thing)
         for name, value in vars(thing).items():
-            if name in CONSTANT or is_handle(value):
+            if name in CONSTANT:
+                owner.fixed[name] = value
+                continue
+            if is_handle(value):
                 continue
             place = f"{owner.place}.{name}"
             if isinstance(value, enum.Enum) or plain_data.is_plain_kind(value):
                 self._walk_containers(place, value)
                 continue
-            fixed = is_configuration(value) or id(value) in self._links
-            owner.exclude(name, value, fixed=fixed)
+            if is_configuration(value) or id(value) in self._links:
+                owner.fixed[name] = value
+            else:
+                owner.constant |= {name}
             self._walk_object(place, value, _attribute(owner.locate, name))
 
     def _walk_object(self, place: str, value: Any, locate: Callable[[], Any]) -> None:
@@ -154,7 +159,7 @@ class WrapperValues(ChainState):
             f"{place} cannot be saved: {reason or kind_of(value) + ' is not plain data'}; keep the "
             "state of a wrapper in numbers, strings, arrays, lists, dicts, deques or numpy "
             "Generators, or name the attributes that are its state in its class: "
-            "state_attributes = ('name', ...)"
+            "state_attributes = ('name', ...); or make the environment with snapshot='replay'"
         )
 
     def _needed(self, used: int) -> int:

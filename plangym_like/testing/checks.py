@@ -18,8 +18,7 @@ from plangym_like.batch import spaces
 from plangym_like.errors import ObservationError, RewardError
 from plangym_like.processes.child import platform_has_workers
 from plangym_like.snapshots.differences import difference
-from plangym_like.snapshots.generators import watched_generators
-from plangym_like.snapshots.trial import compare_outcomes, outcome_of
+from plangym_like.snapshots.trial import compare_outcomes, outcome_of, watched_generators
 from plangym_like.testing.check_context import (
     CheckContext,
     DifferenceFound,

@@ -555,16 +555,19 @@ class Forgetting(gymnasium.Wrapper):
         return np.zeros(3, np.float32), {}
 
 
-@pytest.mark.parametrize("snapshot", ["auto", "pickle"])
+@pytest.mark.parametrize("snapshot", ["native", "pickle"])
 def test_a_wrapper_that_replaces_its_environment_is_refused(snapshot: str) -> None:
     with pytest.raises(SnapshotError, match="a wrapper replaces its environment"):
         plangym_like.make("Pendulum-v1", wrappers=[Replacing], snapshot=snapshot)
 
 
-def test_a_wrapper_that_replaces_its_environment_can_be_replayed() -> None:
+@pytest.mark.parametrize("snapshot", ["auto", "replay"])
+def test_a_wrapper_that_replaces_its_environment_is_replayed(snapshot: str) -> None:
     theirs = Replacing(gymnasium.make("Pendulum-v1"))
-    with plangym_like.make("Pendulum-v1", wrappers=[Replacing], snapshot="replay") as env:
-        assert env.exactness == "exact"
+    with plangym_like.make("Pendulum-v1", wrappers=[Replacing], snapshot=snapshot) as env:
+        assert (env.snapshot, env.exactness) == ("replay", "exact")
+        if snapshot == "auto":
+            assert "by native: a wrapper replaces its environment" in env.snapshot_note
         for seed in (1, 2):
             assert np.array_equal(env.reset(seed=seed).obs, theirs.reset(seed=seed)[0])
             for _ in range(5):

@@ -3,6 +3,7 @@
 import copy
 import math
 import os
+import re
 import tracemalloc
 from collections.abc import Iterator
 from typing import Any
@@ -474,9 +475,13 @@ def test_a_class_that_holds_mujocos_data_is_told_how_to_save_it() -> None:
             assert "mj_setState" not in env.snapshot_note
 
 
-def test_a_wrapper_that_keeps_an_array_of_mujocos_data_is_refused() -> None:
-    with pytest.raises(SnapshotError, match=r"KeepsPosition\.position .* belongs to a library"):
-        plangym_like.make("HalfCheetah-v5", wrappers=[KeepsPosition])
+def test_a_wrapper_that_keeps_an_array_of_mujocos_data_is_replayed() -> None:
+    reason = r"KeepsPosition\.position .* belongs to a library"
+    with plangym_like.make("HalfCheetah-v5", wrappers=[KeepsPosition]) as env:
+        assert (env.snapshot, env.exactness) == ("replay", "exact")
+        assert re.search(f"by native: {reason}", env.snapshot_note)
+    with pytest.raises(SnapshotError, match=reason):
+        plangym_like.make("HalfCheetah-v5", wrappers=[KeepsPosition], snapshot="native")
 
 
 def test_save_state_may_return_arrays_of_mujocos_data() -> None:

@@ -217,7 +217,7 @@ REFUSED = {
     Entangled: r"Entangled\.score cannot be saved: the function holds an object of class .*Cell",
     ClassCounter: r"ClassCounter does not repeat itself.*the reward of step",
     ModuleCounter: r"ModuleCounter does not repeat itself.*the observation.2. of step",
-    SpaceDrawing: r"SpaceDrawing does not repeat itself.*draw from self.np_random",
+    SpaceDrawing: r"draw from the generator of SpaceDrawing.action_space.*Draw from self.np_random",
     GlobalDrawing: r"GlobalDrawing does not repeat itself.*the reward of step",
     Ending: "Ending does not repeat itself",
     Connected: r"Connected\.connection, .*has a __del__, so it owns something",

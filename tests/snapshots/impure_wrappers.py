@@ -108,7 +108,7 @@ class RandomResets(gym.Wrapper):
 
 REFUSED: dict[Any, str] = {
     CounterOnTheBase: "(the reward of step|total changed)",
-    SpaceSampler: r"(does|did) not repeat itself",
+    SpaceSampler: r"((does|did) not repeat itself|draw from the generator of .*action_space)",
     NoisyView: "draw from the generator of .*observation_space",
     ClassCounter: "the reward of step",
     Novelty: "(the reward of step|Novelty.seen .* changed)",

@@ -15,7 +15,6 @@ from plangym_like.envs.pickled import PickledSimulator
 from plangym_like.envs.replayed import ReplayedSimulator
 from plangym_like.envs.save_load_env import SaveLoadSimulator
 from plangym_like.errors import InputError, SnapshotError, StateCapacityError
-from plangym_like.snapshots.generators import own_generators, watched_generators
 from plangym_like.snapshots.trial import (
     KnownTrials,
     TrialOutcome,
@@ -25,6 +24,7 @@ from plangym_like.snapshots.trial import (
     known_trials,
     outcome_of,
     trials_shared,
+    watched_generators,
 )
 
 
@@ -312,22 +312,6 @@ def test_it_is_told_which_generator_was_drawn_from() -> None:
         assert told() == "It draws from the global generator of the module random. "
         np.random.random()
         assert "the module random and of numpy.random" in told()
-
-
-def test_generators_of_nested_spaces_are_watched() -> None:
-    class Nested(Walk):
-        def __init__(self) -> None:
-            self.action_space = spaces.Dict(
-                a=spaces.Tuple([spaces.Discrete(2)]), b=spaces.Sequence(spaces.Discrete(3))
-            )
-
-    env = Nested()
-    before = own_generators(env)
-    env.action_space["a"][0].sample()
-    between = own_generators(env)
-    assert before != between
-    env.action_space["b"].feature_space.sample()
-    assert own_generators(env) != between
 
 
 def counter() -> Any:
