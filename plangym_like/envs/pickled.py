@@ -21,7 +21,7 @@ import copy
 import hashlib
 import hmac
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import gymnasium
@@ -42,6 +42,7 @@ from plangym_like.snapshots.chain_state import columns_of
 from plangym_like.snapshots.chains import links
 from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.differences import difference
+from plangym_like.snapshots.outside_values import CodeSearch
 from plangym_like.snapshots.trial import MEASURED_STEPS, while_quick
 from plangym_like.states import random_state
 from plangym_like.states.rows import Row, padded, session_key
@@ -67,6 +68,8 @@ class PickleCodec(Codec):
         Whether to load pickles from other sessions.
     capacity : int, optional
         Bytes reserved for a payload; by default, at least twice the size of the first payloads.
+    shared : sequence of (str, object)
+        Objects that code finds in its modules; see `CodeSearch.shared_objects`.
     steps : int
         The maximum number of steps that the constructor takes. With 0, `capacity` is known to be
         enough.
@@ -79,12 +82,13 @@ class PickleCodec(Codec):
         env: gymnasium.Env[Any, Any],
         name: Any,
         *,
+        shared: Sequence[tuple[str, Any]],
         steps: int,
         capacity: int | None,
         allow_pickle: bool,
     ) -> None:
         self._env, self._name, self._allow_pickle = env, name, allow_pickle
-        self.pickle = ChainPickle(env)
+        self.pickle = ChainPickle(env, shared)
         needed = _START + self._longest(steps)
         if capacity is None:
             # A power of two, so that small differences between processes do not change the width.
@@ -203,6 +207,7 @@ class PickledSimulator(GymnasiumSimulator):
     variable = True
     always_tried: ClassVar[bool] = True
     codec: PickleCodec
+    _shared: Sequence[tuple[str, Any]] = ()
 
     def __init__(
         self,
@@ -215,9 +220,16 @@ class PickledSimulator(GymnasiumSimulator):
         self._allow_pickle = allow_pickle
         super().__init__(name, state_capacity=state_capacity, **simulator_kwargs)
 
+    def wrapped(self, env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
+        """Return `env` in the user's wrappers; note the objects that its code shares."""
+        env = super().wrapped(env)
+        # Before the first reset, whose objects belong to this environment alone.
+        self._shared = [*CodeSearch(env).shared_objects()]
+        return env
+
     def restorer(self) -> Callable[[], None]:
         """Return a function that restores the new environment and its wrappers."""
-        return ChainPickle(self.env).restorer()
+        return ChainPickle(self.env, self._shared).restorer()
 
     def make_codec(self) -> PickleCodec:
         """Reset the environment, and return the codec."""
@@ -226,6 +238,7 @@ class PickledSimulator(GymnasiumSimulator):
         return PickleCodec(
             self.env,
             self.name,
+            shared=self._shared,
             steps=MEASURED_STEPS if known is None else 0,
             capacity=self.state_capacity if known is None else known.capacity,
             allow_pickle=self._allow_pickle,

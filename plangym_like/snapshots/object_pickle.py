@@ -75,6 +75,18 @@ class Names(Protocol):
         """Return a class that cannot be imported."""
 
 
+class Shared(Protocol):
+    """Objects that are pickled as references while they do not change."""
+
+    kinds: set[type]
+
+    def place_of(self, thing: Any) -> str | None:
+        """Return the place of `thing` if it is pickled as a reference now, or ``None``."""
+
+    def thing_at(self, place: str) -> Any:
+        """Return the object that had this place."""
+
+
 class _CycleError(Exception):
     """An object refers to itself, through other objects or not."""
 
@@ -86,14 +98,17 @@ class ObjectPickle:
     ----------
     names : Names
         The objects that are pickled as references, and the classes that cannot be imported.
+    shared : Shared, optional
+        Objects that are pickled as references while they do not change.
     """
 
-    def __init__(self, names: Names) -> None:
-        self._reducers = Reducers(names)
+    def __init__(self, names: Names, shared: Shared | None = None) -> None:
+        self._reducers = Reducers(names, shared)
         # What pickles from this module are made by, besides the methods of `pickle` itself.
         self._makes: dict[str, Callable[..., Any]] = {
             **_MAKES,
             "thing": names.thing_at,
+            **({"shared": shared.thing_at} if shared else {}),
             "class": names.class_named,
             "maker": self._reducers.maker_of,
         }
@@ -178,8 +193,8 @@ class Reducers(dict[type, Reducer]):
         Whether objects refer to each other in cycles.
     """
 
-    def __init__(self, names: Names) -> None:
-        self._names = names
+    def __init__(self, names: Names, shared: Shared | None = None) -> None:
+        self._names, self._shared = names, shared
         self.arrays = ArrayLayout()
         self.has_cycles = False
         self.begun: set[int] | None = None
@@ -189,7 +204,10 @@ class Reducers(dict[type, Reducer]):
         self._keys: dict[Any, str] = {}
 
     def __missing__(self, kind: type) -> Reducer:
-        reducer = self[kind] = self._reducer_of(kind)
+        reducer = self._reducer_of(kind)
+        if self._shared is not None and kind in self._shared.kinds:
+            reducer = _by_place(self._shared.place_of, "shared", reducer)
+        self[kind] = reducer
         return reducer
 
     def _reducer_of(self, kind: Any) -> Reducer:
@@ -201,7 +219,7 @@ class Reducers(dict[type, Reducer]):
         if issubclass(kind, np.ndarray):
             return self._reduce_array if kind is np.ndarray else self._reduce_array_of_subclass
         if issubclass(kind, gymnasium.Env | random.Random | np.random.RandomState):
-            return self._unless_named(self._ordinary_reducer_of(kind))
+            return _by_place(self._names.place_of, "thing", self._ordinary_reducer_of(kind))
         return self._special_reducer_of(kind) or self._ordinary_reducer_of(kind)
 
     def _special_reducer_of(self, kind: Any) -> Reducer | None:
@@ -232,20 +250,10 @@ class Reducers(dict[type, Reducer]):
         if reason := _refusal_of(kind):
             return _refusing(reason)
         if issubclass(kind, CONFIGURATION):
-            return self._unless_named(_as_usual)
+            return _by_place(self._names.place_of, "thing", _as_usual)
         if is_ordinary(kind) and own_pickling(kind) is None and _is_made_simply(kind):
             return self._reducer_by_attributes(kind)
         return _unless_attributes_are_lost if kind.__dictoffset__ else _as_usual
-
-    def _unless_named(self, otherwise: Reducer) -> Reducer:
-        """Return a reducer for a class of which some objects are pickled as references."""
-        place_of = self._names.place_of
-
-        def reduce(thing: Any) -> Any:
-            place = place_of(thing)
-            return otherwise(thing) if place is None else (_make, ("thing", place))
-
-        return reduce
 
     def _reduce_function(self, thing: Any) -> Any:
         if thing is _make:
@@ -382,6 +390,16 @@ def _refusal_of(kind: Any) -> str:
 def _refusing(reason: str) -> Reducer:
     def reduce(thing: Any) -> Any:
         raise TypeError(reason.format(kind_of(thing)))
+
+    return reduce
+
+
+def _by_place(place_of: Callable[[Any], str | None], name: str, otherwise: Reducer) -> Reducer:
+    """Return a reducer for a class of which some objects are pickled as references."""
+
+    def reduce(thing: Any) -> Any:
+        place = place_of(thing)
+        return otherwise(thing) if place is None else (_make, (name, place))
 
     return reduce
 
