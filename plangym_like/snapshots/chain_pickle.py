@@ -23,6 +23,7 @@ import sys
 import types
 from collections.abc import Iterable
 from itertools import islice
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -44,13 +45,14 @@ from plangym_like.snapshots.configuration import (
 )
 from plangym_like.snapshots.object_pickle import Names, ObjectPickle
 from plangym_like.snapshots.outside_values import CodeSearch
+from plangym_like.states import random_state
 
 # Configuration that pickles hold by value, or by a name that can be imported.
 _BY_VALUE = (
     *(types.MethodType, types.BuiltinFunctionType, types.MethodWrapperType, functools.partial),
     *(enum.Enum, type),
 )
-# Objects that hold more objects than this are pickled with their attributes wherever they are found.
+# Objects that hold more objects than this are not shared.
 _MOST_PARTS = 100
 _NEVER_SHARED = (gymnasium.Env, np.random.Generator, np.random.RandomState, random.Random)
 # The generators of the modules `random` and `numpy.random`.
@@ -96,22 +98,25 @@ class ChainPickle(ChainState):
         if getattr(type(links(env)[-1]), "state_attributes", None) is None:
             _check_class(links(env)[-1])
         super().__init__(env, base=True)
+        self._generator = _OwnGenerator(links(env)[-1])
         self._references |= {f"link {number}": link for number, link in enumerate(links(env))}
         self._references |= _GLOBAL
         self._places = {id(thing): place for place, thing in self._references.items()}
         self._shared = SharedObjects(shared, self)
         # Their sets must keep their order in trials, as all that is pickled as a reference.
         self._references |= self._shared.things()
-        self._pickle = ObjectPickle(self, self._shared)
+        self._pickle = ObjectPickle(self, self._shared, self._generator)
 
     # What pickles refer to by name
 
     def place_of(self, thing: Any) -> str | None:
         """Return the place of `thing` if it is pickled as a reference, or ``None`` if it is not."""
-        return self._places.get(id(thing))
+        return self._places.get(id(thing)) or self._generator.place_of(thing)
 
     def thing_at(self, place: str) -> Any:
         """Return the object that was found at `place`."""
+        if place.partition(".")[0] == "np_random":
+            return self._generator.thing_at(place)
         if place not in self._references:
             raise SnapshotError(f"a state row refers to {place}, which this process does not have")
         return self._references[place]
@@ -187,13 +192,34 @@ class ChainPickle(ChainState):
                 "environment or wrapper itself"
             )
 
+    def encoded(self) -> bytes:
+        try:
+            return self._pickle.dumps_states(
+                [dict(owner.items(owner.read())) for owner in self.owners]
+            )
+        except SnapshotError:
+            raise
+        except Exception as error:
+            raise self._refused([owner.read() for owner in self.owners], error) from error
+
+    def restore(self, values: list[Any]) -> None:
+        *others, base = values
+        state = dict(self.owners[-1].items(base))
+        if type(own := state.get("_np_random")) is tuple:
+            state["_np_random"] = self._generator.write(own)
+            base = state if type(base) is dict else (*state.values(),)
+        super().restore([*others, base])
+
     def _encode(self, values: list[Any]) -> bytes:
         return self._pickle.dumps(values)
 
     def _decode(self, data: bytes) -> Any:
         # Unpickling can run code, so the caller must trust the source of `data`.
         try:
-            return self._pickle.loads(data)
+            return [
+                state if owner.names is None else tuple(map(state.__getitem__, owner.names))
+                for owner, state in zip(self.owners, self._pickle.loads_states(data), strict=True)
+            ]
         except SnapshotError:
             raise
         except Exception as error:
@@ -313,6 +339,73 @@ def _content(part: Any) -> Any:
     slots = copyreg._slotnames(type(part))  # type: ignore[attr-defined]
     found = {name: getattr(part, name) for name in slots if hasattr(part, name)}
     return describe({**found, **getattr(part, "__dict__", {})})
+
+
+class _OwnGenerator:
+    """The ``np_random`` of the environment, which is saved apart and restored in place.
+
+    Its state is the 40 bytes of `save_generator`, and the data of its `SeedSequence`: their pickles
+    would take longer. A generator of another kind is pickled like any other object.
+    """
+
+    def __init__(self, base: Any) -> None:
+        self._base = base
+        self._memory = random_state.GeneratorMemory(base)
+        self._scratch = np.zeros(random_state.GENERATOR_NBYTES, np.uint8)
+        # The last generator whose state was of this form.
+        self._known: Any = None
+
+    def read(self, value: Any) -> tuple[bytes, Any] | None:
+        """Return the state of `value` if it is ``np_random`` and of the usual kind, or ``None``."""
+        if value is None or value is not self._own():
+            return None
+        self._memory.save(self._scratch, 0)
+        return self._scratch.tobytes(), random_state.spawner_of(value)
+
+    def write(self, state: tuple[bytes, Any]) -> Any:
+        """Set the state of the generator that `thing_at` has returned, and return it."""
+        memory, spawner = state
+        generator = self._base._np_random = self.thing_at("np_random")
+        if spawner != random_state.spawner_of(generator):
+            entropy, key, size, count = spawner
+            fresh: Any = np.random.SeedSequence(
+                entropy, spawn_key=key, pool_size=size, n_children_spawned=count
+            )
+            # In place, because other objects may refer to it.
+            generator.bit_generator.seed_seq.__setstate__(fresh.__reduce__()[2])
+        self._memory.load(np.frombuffer(memory, np.uint8), 0)
+        return generator
+
+    def place_of(self, thing: Any) -> str | None:
+        """Return the place of the generator, its bit generator or its seeds, or ``None``."""
+        if (generator := self._own()) is None:
+            return None
+        if thing is generator:
+            return "np_random"
+        if thing is generator.bit_generator:
+            return "np_random.bit_generator"
+        is_seeds = thing is generator.bit_generator.seed_seq
+        return "np_random.bit_generator.seed_seq" if is_seeds else None
+
+    def thing_at(self, place: str) -> Any:
+        """Return the object at `place`: of the present generator, of the last one, or a new one."""
+        generator = self._own() or self._known
+        if generator is None:
+            generator = self._known = random_state.seeded_generator(0)
+        _, _, path = place.partition(".")
+        return attrgetter(path)(generator) if path else generator
+
+    def _own(self) -> Any:
+        """Return ``np_random`` if its state is of the usual form, or ``None``."""
+        generator = vars(self._base).get("_np_random")
+        if generator is self._known or type(generator) is not np.random.Generator:
+            return generator if generator is self._known else None
+        bits: Any = generator.bit_generator
+        if type(bits) is np.random.PCG64 and type(bits.seed_seq) is np.random.SeedSequence:
+            if type(bits.seed_seq.entropy) is int:
+                self._known = generator
+                return generator
+        return None
 
 
 def _check_class(base: Any) -> None:

@@ -27,6 +27,7 @@ from plangym_like.errors import SnapshotError, StateFormatError
 from plangym_like.snapshots.chains import CONSTANT, links, note_on_sets, scatter_sets
 from plangym_like.snapshots.configuration import (
     FUNCTIONS,
+    NO_HANDLES,
     is_configuration,
     is_handle,
     kind_of,
@@ -102,8 +103,12 @@ class StateOwner:
                     "attributes that are plain data, or make the environment with "
                     "snapshot='replay'"
                 )
-        names = [name for name in attributes if self._is_state(name, attributes)]
-        return {name: attributes[name] for name in sorted(names)}
+        constant = self.constant
+        return {
+            name: value
+            for name, value in sorted(attributes.items())
+            if name not in constant and (type(value) in NO_HANDLES or not is_handle(value))
+        }
 
     def write(self, state: Any) -> None:
         """Set the state of the object to `state`; ``fits(state)`` must be true."""
@@ -114,9 +119,12 @@ class StateOwner:
                 path, _, last = name.rpartition(".")
                 setattr(attrgetter(path)(thing) if path else thing, last, value)
             return
-        for name in [name for name in attributes if name not in state]:
-            if self._is_state(name, attributes):
+        for name in attributes.keys() - state.keys() - self.constant:
+            if not is_handle(attributes[name]):
                 del attributes[name]
+        if NO_HANDLES.issuperset(map(type, attributes.values())):
+            attributes.update(state)
+            return
         handles = {name: value for name, value in attributes.items() if is_handle(value)}
         attributes.update(state)
         attributes.update(handles)
@@ -143,9 +151,6 @@ class StateOwner:
             thing = self.locate()
             self.names = tuple(name for name in self.names if _has(thing, name))
             self.__post_init__()
-
-    def _is_state(self, name: str, attributes: dict[str, Any]) -> bool:
-        return name not in self.constant and not is_handle(attributes[name])
 
     def _thing(self) -> Any:
         try:
