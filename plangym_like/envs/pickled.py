@@ -4,10 +4,11 @@ The state consists of all attributes of the environment and its wrappers, except
 windows (see `plangym_like.snapshots.chain_pickle`). When the environment is made, it is saved,
 stepped, restored and stepped again; if the results differ, a `SnapshotError` is raised.
 
-A pickle does not keep the order in which a set is iterated. Nearly all environments only ask
-whether a set holds an item. To find the others, the trial restores each set in another order, and
-so does the copy in which audits step. An environment is approximate if it has a set whose order
-differs between copies or processes in any case (see `ChainPickle.look_for_sets`).
+A pickle does not keep the order in which a set is iterated. Sets of texts are written in sorted
+order, so that the bytes of a row do not depend on the hashes of a process. Nearly all environments
+only ask whether a set holds an item. To find the others, the trial restores each set in another
+order, and so does the copy in which audits step. An environment is approximate if it has a set
+whose order differs between copies or processes in any case (see `ChainPickle.look_for_sets`).
 
 A row holds a length, a tag and the pickle. Unpickling runs code, so the tag, a keyed hash of the
 pickle, is checked first. Only this session and its workers have the key. Two rows of the same state

@@ -195,7 +195,7 @@ class ChainPickle(ChainState):
     def encoded(self) -> bytes:
         try:
             return self._pickle.dumps_states(
-                [dict(owner.items(owner.read())) for owner in self.owners]
+                [_as_dict(owner, owner.read()) for owner in self.owners]
             )
         except SnapshotError:
             raise
@@ -203,12 +203,12 @@ class ChainPickle(ChainState):
             raise self._refused([owner.read() for owner in self.owners], error) from error
 
     def restore(self, values: list[Any]) -> None:
-        *others, base = values
-        state = dict(self.owners[-1].items(base))
+        base = values[-1]
+        state = _as_dict(self.owners[-1], base)
         if type(own := state.get("_np_random")) is tuple:
             state["_np_random"] = self._generator.write(own)
-            base = state if type(base) is dict else (*state.values(),)
-        super().restore([*others, base])
+            values[-1] = state if type(base) is dict else (*state.values(),)
+        super().restore(values)
 
     def _encode(self, values: list[Any]) -> bytes:
         return self._pickle.dumps(values)
@@ -235,6 +235,10 @@ class ChainPickle(ChainState):
             f"{place}, {kind_of(value)}, cannot be pickled: {reason}; remove such objects before "
             f"each step ends; {_WAY_OUT}"
         )
+
+
+def _as_dict(owner: StateOwner, state: Any) -> dict[str, Any]:
+    return state if type(state) is dict else dict(owner.items(state))
 
 
 class _Shared(NamedTuple):

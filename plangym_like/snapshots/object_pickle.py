@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import collections
 import copyreg
+import enum
 import importlib
 import inspect
 import keyword
@@ -32,6 +33,7 @@ from gymnasium.utils import EzPickle
 from numpy.random.bit_generator import ISeedSequence
 
 from plangym_like.snapshots.array_layout import ArrayLayout, OverlapError, refuse_hidden_memory
+from plangym_like.snapshots.chains import sets_in
 from plangym_like.snapshots.configuration import (
     CONFIGURATION,
     LOCKS,
@@ -41,6 +43,7 @@ from plangym_like.snapshots.configuration import (
     kind_of,
     loses_attributes,
     own_pickling,
+    qualified_name,
 )
 
 Reducer = Callable[[Any], Any]
@@ -57,6 +60,11 @@ _MOST_FORMS = 16
 _EXACT = frozenset(np.dtype(letter).type for letter in "?bBhHiIlLqQd")
 # The types of attributes that `pickle` writes without calling Python.
 _PLAIN = frozenset([type(None), bool, int, float, complex, str, bytes])
+# What begins the items of a set in a pickle, and what ends those of a frozenset.
+_SET, _FROZENSET = (
+    pickle.EMPTY_SET + pickle.MEMOIZE + pickle.MARK,
+    pickle.FROZENSET + pickle.MEMOIZE,
+)
 # The kinds of arrays that their bytes describe completely.
 _KINDS = "biufcSU"
 
@@ -100,6 +108,10 @@ class _CycleError(Exception):
     """An object refers to itself, through other objects or not."""
 
 
+class _UnsortedError(Exception):
+    """There is a set whose order differs between processes."""
+
+
 class ObjectPickle:
     """Turns objects into bytes, and back.
 
@@ -118,6 +130,9 @@ class ObjectPickle:
     ) -> None:
         self._reducers = Reducers(names, shared)
         self._own = own
+        # Whether there are sets whose order differs between processes; ``None`` before there is a
+        # set with an item.
+        self._sorts_sets: bool | None = None
         # What pickles from this module are made by, besides the methods of `pickle` itself.
         self._makes: dict[str, Callable[..., Any]] = {
             **_MAKES,
@@ -167,7 +182,7 @@ class ObjectPickle:
         return states
 
     def _repeated(self, write: Callable[[Any], bytes], value: Any) -> bytes:
-        """Return ``write(value)``; call it again after arrays that overlap, or a cycle."""
+        """Return ``write(value)``; call it again after overlapping arrays, a cycle or a set."""
         reducers, whole = self._reducers, set[int]()
         # The bytes must not depend on what was pickled before. Once there was a cycle, the next one
         # is noticed at once, not by the length of the recursion.
@@ -184,11 +199,19 @@ class ObjectPickle:
                 if reducers.has_cycles:
                     raise
                 reducers.has_cycles, reducers.begun = True, set()
+            except _UnsortedError:
+                self._sorts_sets = True
 
     def _dump(self, value: Any) -> bytes:
         stream = BytesIO()
-        _Pickler(stream, self._reducers).dump(value)
-        return stream.getvalue()
+        (_SortingPickler if self._sorts_sets else _Pickler)(stream, self._reducers).dump(value)
+        data = stream.getvalue()
+        if self._sorts_sets is None and (_SET in data or _FROZENSET in data):
+            sets = [found for _, found in sets_in(value, "") if found]
+            if any(_has_unstable(items) for items in sets):
+                raise _UnsortedError
+            self._sorts_sets = False if sets else None
+        return data
 
     def _dump_states(self, states: Sequence[dict[str, Any]]) -> bytes:
         rest: list[dict[str, Any]] = [{} for _ in states]
@@ -229,6 +252,49 @@ class _Pickler(pickle.Pickler):
         return self._reducers[type(thing)](thing)
 
 
+class _SortingPickler(_Pickler):
+    """Writes sets of texts in sorted order, because each process iterates them in another order.
+
+    It is slower, since it is asked about each object.
+    """
+
+    def __init__(self, stream: BytesIO, reducers: Reducers) -> None:
+        super().__init__(stream, reducers)
+        self._sorted: dict[int, list[Any] | None] = {}
+
+    def persistent_id(self, thing: Any) -> list[Any] | None:
+        kind, key = type(thing), id(thing)
+        if (kind is not set and kind is not frozenset) or not _has_unstable(thing):
+            return None
+        if key not in self._sorted:
+            try:
+                self._sorted[key] = [kind is frozenset, *sorted(thing, key=_key_of)]
+            except TypeError:
+                self._sorted[key] = None
+        return self._sorted[key]
+
+
+def _has_unstable(items: Any) -> bool:
+    """Return whether one of `items` may have another hash in another process."""
+    return any(
+        _has_unstable(item)
+        if type(item) is tuple
+        else type(item) not in (int, float, bool, complex) and not isinstance(item, np.number)
+        for item in items
+    )
+
+
+def _key_of(item: Any) -> str:
+    """Return what the items of a set are sorted by; raise `TypeError` for other than plain data."""
+    if isinstance(item, enum.Enum):
+        return f"{qualified_name(type(item))}.{item.name}"
+    if type(item) is tuple:
+        return f"({','.join(map(_key_of, item))})"
+    if type(item) in _PLAIN or isinstance(item, np.generic):
+        return repr(item)
+    raise TypeError(f"{kind_of(item)} has no order that is the same in every process")
+
+
 class _Unpickler(pickle.Unpickler):
     def __init__(
         self,
@@ -238,6 +304,14 @@ class _Unpickler(pickle.Unpickler):
     ) -> None:
         super().__init__(BytesIO(data))
         self._class_named, self._found = class_named, found
+        self._sets: dict[int, tuple[Any, Any]] = {}
+
+    def persistent_load(self, items: Any) -> Any:
+        """Return the set that `_SortingPickler` has written as `items`: the same for the same."""
+        if id(items) not in self._sets:
+            frozen, *rest = items
+            self._sets[id(items)] = items, (frozenset if frozen else set)(rest)
+        return self._sets[id(items)][1]
 
     def find_class(self, module: str, name: str) -> Any:
         found = self._found.get((module, name))
