@@ -345,14 +345,7 @@ class CodeSearch:
 
     def _is_own(self, name: Any) -> bool:
         """Return whether the module `name` belongs to the user's code."""
-        package = str(name).partition(".")[0]
-        if package in self._packages or package == "__main__":
-            return True
-        module = sys.modules.get(str(name))
-        if module is None or package in sys.stdlib_module_names or package in _LIBRARIES:
-            return False
-        file = getattr(module, "__file__", None)
-        return file is not None and not file.startswith(_SITE_PACKAGES)
+        return str(name).partition(".")[0] in self._packages or is_own_module(name)
 
     def _look_into(self, thing: Any) -> None:
         if isinstance(thing, type):
@@ -433,6 +426,17 @@ class CodeSearch:
                 if not is_configuration(value) and not isinstance(value, gymnasium.Env):
                     self._seen.add(id(value))
                     self._watch_all(_Space(vars(value), place.name.partition(" ")[0]))
+
+
+def is_own_module(name: Any) -> bool:
+    """Return whether the module `name` was written by the user, not installed."""
+    package, module = str(name).partition(".")[0], sys.modules.get(str(name))
+    if package == "__main__":
+        return True
+    if module is None or package in sys.stdlib_module_names or package in _LIBRARIES:
+        return False
+    file = getattr(module, "__file__", None)
+    return file is not None and not file.startswith(_SITE_PACKAGES)
 
 
 def _with_items(name: str, value: Any) -> Iterator[tuple[str, Any]]:
