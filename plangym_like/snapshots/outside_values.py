@@ -441,10 +441,9 @@ def is_own_module(name: Any) -> bool:
 
 def _with_items(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     yield name, value
-    items = (
-        value.items() if type(value) is dict else enumerate(value if type(value) is tuple else ())
-    )
-    for key, item in list(items):
+    if type(value) not in (dict, tuple) or len(value) > _MOST_ITEMS:
+        return
+    for key, item in list(value.items() if type(value) is dict else enumerate(value)):
         yield f"{name}[{name_of_key(key, 0)}]", item
 
 
