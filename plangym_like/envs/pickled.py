@@ -96,6 +96,8 @@ class PickleCodec(Codec):
     ) -> None:
         self._env, self._name, self._allow_pickle = env, name, allow_pickle
         self.pickle = ChainPickle(env, shared)
+        # The state after the first reset.
+        self.first = self.pickle.encoded()
         needed = _START + self._longest(steps)
         if capacity is None:
             # A power of two, so that small differences between processes do not change the width.
@@ -107,7 +109,7 @@ class PickleCodec(Codec):
 
     def _longest(self, steps: int) -> int:
         """Take up to `steps` steps, if any, and return the length of the longest pickle."""
-        env, longest = self._env, len(self.pickle.encoded())
+        env, longest = self._env, len(self.first)
         if not steps:
             return longest
         links(env)[-1]._np_random = random_state.seeded_generator(0)
@@ -317,7 +319,7 @@ def suggest_attributes(simulator: PickledSimulator) -> None:
             logger.warning(
                 "%s is saved as a pickle. Stepping it from a state takes %.0f us here. It would "
                 "take %.0f us if its class listed the attributes that are its state, as in "
-                "state_attributes = ['name', ...]; those that have changed in a few steps are %s",
+                "state_attributes = ['name', ...]; those that a step has changed are %s",
                 *(qualified_name(kind), 1e6 * before, 1e6 * after, ", ".join(names)),
             )
 
@@ -330,10 +332,12 @@ def _costs(simulator: PickledSimulator) -> tuple[list[str], float, float]:
     row: Row = np.zeros(simulator.payload_nbytes, np.uint8)
     space = copy.deepcopy(simulator.action_space)
     space.seed(0)
-    simulator.reset(0)
+    pickle = simulator.codec.pickle
+    pickle.restore(pickle.decoded(simulator.codec.first))
     simulator.read(row)
     first = simulator.codec.values_of(row)
-    steps = _seconds(lambda: simulator.step(space.sample(), 1))
+    action = space.sample()
+    step = _seconds(lambda: simulator.step(action, 1), times=1)
     pickled = _seconds(lambda: simulator.read(row), lambda: simulator.write(row))
     last = simulator.codec.values_of(row)
     own = ("_np_random", "_np_random_seed")
@@ -345,7 +349,7 @@ def _costs(simulator: PickledSimulator) -> tuple[list[str], float, float]:
     codec = AttributeCodec(simulator.base, [_attribute(name, last[name]) for name in names])
     listed = np.zeros(codec.nbytes, np.uint8)
     fast = _seconds(lambda: codec.read(listed), lambda: codec.write(listed))
-    return names, steps + pickled, steps + fast
+    return names, step + pickled, step + fast
 
 
 def _attribute(name: str, value: Any) -> Attribute:
@@ -354,10 +358,10 @@ def _attribute(name: str, value: Any) -> Attribute:
     return Attribute(name, type(value) if type(value) in (bool, int, float) else None)
 
 
-def _seconds(*calls: Callable[[], Any]) -> float:
-    """Call `calls` one after the other, three times, and return the shortest time."""
+def _seconds(*calls: Callable[[], Any], times: int = 3) -> float:
+    """Call `calls` one after the other, several times, and return the shortest time."""
     taken = []
-    for _ in range(3):
+    for _ in range(times):
         begun = time.perf_counter()
         for call in calls:
             call()
