@@ -6,22 +6,15 @@ Run it from anywhere::
     python benchmarks/saving.py --quick               # a rough look, writes nothing
     python benchmarks/saving.py my_module:MyEnv ...   # your own environments; writes nothing
 
-Figures are medians in microseconds of CPU time, of slices that are measured in turn: the
-environment's own step; `copy.deepcopy` of the environment and a step of the copy;
-``env.step(action, state=s)``; and one row of a batch of 64. ``deepcopy`` does not copy environments
-in C or C++ correctly, so its figure is missing there.
+Figures are medians in microseconds of CPU time, of slices that are measured in turn; see
+`plangym_like.cli.saving`. ``plangym-like bench`` shows them for one environment.
 """
 
 from __future__ import annotations
 
 import argparse
-import copy
 import importlib
 import json
-import statistics
-import time
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +25,9 @@ from gymnasium import spaces
 from tables import table
 
 import plangym_like
+from plangym_like.cli import saving
 
 FIGURES = Path(__file__).resolve().parent.parent / "docs" / "figures"
-_BATCH, _SLICE_SECONDS = 64, 0.02
-_COLUMNS = ("own step", "deepcopy + step", "step(a, state=s)", "a row of a batch of 64")
-# In these, deepcopy returns a new environment, or one that shares its world.
-_IN_C = ("LunarLander", "Bipedal", "CarRacing", "ALE/")
 
 
 class Game2048(gymnasium.Env[Any, Any]):
@@ -100,81 +90,6 @@ _DEFAULT: dict[str, Any] = {
 }
 
 
-def contenders(source: Any, name: str, **options: Any) -> tuple[list[Any], str]:
-    """Return the calls to measure, one for each column, and how states are saved."""
-    env = plangym_like.make(source, audit="off", **options)
-    own = source() if callable(source) else gymnasium.make(source, disable_env_checker=True)
-    own.reset(seed=0)
-    state = root = env.reset(seed=0).state
-    env.action_space.seed(0)
-    states, actions = [], []
-    while len(states) < _BATCH:
-        action = env.action_space.sample()
-        states.append(state)
-        actions.append(action)
-        result = env.step(action, state=state)
-        state = root if result.terminated or result.truncated else result.state
-    rows, taken = np.stack(states), np.array(actions)
-    at = 0
-
-    def next_at() -> int:
-        nonlocal at
-        at = (at + 1) % _BATCH
-        return at
-
-    def own_step() -> None:
-        _, _, terminated, truncated, _ = own.step(actions[next_at()])
-        if terminated or truncated:
-            own.reset()
-
-    original = source() if callable(source) else gymnasium.make(source, disable_env_checker=True)
-    original.reset(seed=0)
-
-    def copied_step() -> None:
-        copy.deepcopy(original).step(actions[next_at()])
-
-    def single_step() -> None:
-        index = next_at()
-        env.step(actions[index], state=states[index])
-
-    copies = not any(part in name for part in _IN_C)
-    calls: list[Any] = [
-        own_step,
-        copied_step if copies else None,
-        single_step,
-        partial(env.step_batch, taken, rows),
-    ]
-    return calls, env.snapshot
-
-
-def measure(calls: list[Callable[[], Any] | None], seconds: float) -> list[float | None]:
-    """Return the median microseconds of each call, measured in turn; of a batch, of one row."""
-    slices: list[list[float]] = [[] for _ in calls]
-    for call in calls:
-        _slice(call, 0.1)
-    until = time.perf_counter() + seconds
-    while time.perf_counter() < until:
-        for call, taken in zip(calls, slices, strict=True):
-            if call is not None:
-                taken.append(_slice(call, _SLICE_SECONDS))
-    counts = (1, 1, 1, _BATCH)
-    return [
-        statistics.median(taken) / count if taken else None
-        for taken, count in zip(slices, counts, strict=True)
-    ]
-
-
-def _slice(call: Callable[[], Any] | None, seconds: float) -> float:
-    """Call `call` for `seconds`; return the microseconds of CPU time of one call."""
-    if call is None:
-        return 0.0
-    begun, count = time.process_time(), 0
-    while (elapsed := time.process_time() - begun) < seconds:
-        call()
-        count += 1
-    return 1e6 * elapsed / count
-
-
 def _machine() -> str:
     found = machine()
     return f"{found['cores']} cores ({found['cpu']})"
@@ -198,17 +113,23 @@ def main() -> None:
         importlib.import_module("minigrid")
     found: dict[str, Any] = {}
     for name, source in jobs.items():
-        calls, way = contenders(source, name)
-        figures = measure(calls, 2.0 if chosen.quick else chosen.seconds)
-        found[name] = {"way": way, **dict(zip(_COLUMNS, figures, strict=True))}
-        told = "  ".join("-" if each is None else f"{each:.1f}" for each in figures)
+        with plangym_like.make(source, audit="off") as env:
+            calls = saving.calls_of(env, source)
+            figures = saving.measure(calls, 2.0 if chosen.quick else chosen.seconds)
+            way = env.snapshot
+        found[name] = {"way": way, **figures}
+        told = "  ".join("-" if each is None else f"{each:.1f}" for each in figures.values())
         print(f"{name:28s} {way:8s} {told}", flush=True)
     lines = [
-        [name, *("" if each[key] is None else f"{each[key]:.0f}" for key in _COLUMNS), each["way"]]
+        [
+            name,
+            *("" if each[key] is None else f"{each[key]:.0f}" for key in saving.COLUMNS),
+            each["way"],
+        ]
         for name, each in found.items()
     ]
     head = "Medians, in microseconds of CPU time; slices interleaved; without audits."
-    rows = table(["environment", *_COLUMNS, "saved by"], lines)
+    rows = table(["environment", *saving.COLUMNS, "saved by"], lines)
     shown = "\n".join([f"Measured on {_machine()}. {head}", "", *rows])
     print(shown)
     if not (chosen.quick or chosen.names):

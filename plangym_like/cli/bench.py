@@ -1,10 +1,12 @@
 """``plangym-like bench ID``: measure states per second by batch size and number of workers.
 
 Each figure is the median of several measurements. The columns are measured in turn, under the same
-load. The line "gymnasium" is for the environment that gymnasium.make returns, stepped in a plain
-loop without saving or restoring states. Audits are on, as in `make`, unless ``--set audit=off`` is
-given; the line "audits" says how many rows they stepped a second time. The last lines divide the
-CPU time of one state, and of one row of a batch, into parts; both are measured without workers.
+load. Audits are on, as in `make`, unless ``--set audit=off`` is given; the line "audits" says how
+many rows they stepped a second time.
+
+The last table is for one state, in microseconds of CPU time, without workers: the environment's own
+step, beside which nothing is saved; `copy.deepcopy` of the environment and a step of the copy, if
+copies go on as the environment does; ``env.step(action, state=state)``; and one row of a batch.
 """
 
 from __future__ import annotations
@@ -19,9 +21,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import gymnasium
 import numpy as np
 
+from plangym_like.cli import saving
 from plangym_like.cli.arguments import (
     OK,
     UsageError,
@@ -42,7 +44,8 @@ from plangym_like.states.rows import Row
 
 _POOL = 256  # states to step
 _SLICES = 5
-_CALLS = 200
+# Options of `make` that change no step; the environment itself does not have them.
+_OPTIONS = ("audit", "audit_every", "isolate", "snapshot", "start_timeout", "step_timeout")
 
 
 def add_to(commands: Any) -> None:
@@ -91,22 +94,34 @@ def run(chosen: argparse.Namespace) -> int:
         states = pool_of_states(envs["serial"], chosen.seed)
         rates = _rates(envs, states, chosen)
         audited = {name: (env.stats.rows_audited, env.stats.rows) for name, env in envs.items()}
-        parts = parts_of(envs["serial"], states)
-    raw = _gymnasium_rate(chosen.id, dict(chosen.set), chosen.seconds)
+        kwargs = {name: value for name, value in chosen.set if name not in _OPTIONS}
+        calls = saving.calls_of(envs["serial"], find(chosen.id), **kwargs)
+        microseconds = saving.measure(calls, chosen.seconds)
+        way = envs["serial"].snapshot
     if chosen.json:
         result = {
             "id": chosen.id,
             "states_per_second": rates,
-            "gymnasium_steps_per_second": raw,
-            "microseconds": parts,
+            "microseconds": microseconds,
+            "saved_by": way,
             "rows_audited": {name: count for name, (count, _) in audited.items()},
             "rows": {name: count for name, (_, count) in audited.items()},
         }
         print(json.dumps(result))
         return OK
-    _print_table(chosen.id, rates, raw, parts)
+    _print_table(chosen.id, rates)
     told = (f"{few:,} of {many:,} ({name})" for name, (few, many) in audited.items())
     print(f"audits: rows that were stepped a second time: {', '.join(told)}")
+    print("one state, in microseconds of CPU time")
+    print("".join(f"{column:>24s}" for column in (*saving.COLUMNS, "saved by")))
+    cells = ["-" if value is None else f"{value:,.1f}" for value in microseconds.values()]
+    print("".join(f"{cell:>24s}" for cell in (*cells, way)))
+    own, _, single, _ = microseconds.values()
+    if way != "native" and own is not None and single is not None and single > 2 * own:
+        print(
+            "Saving takes longer than stepping. If you can change the class, list the attributes "
+            "that are its state: state_attributes = ['name', ...]"
+        )
     return OK
 
 
@@ -162,64 +177,7 @@ def _rate(call: Callable[[], Any], seconds: float) -> float:
             return done / elapsed
 
 
-def parts_of(env: PlanEnv, states: Row) -> dict[str, float]:
-    """Return median CPU times in microseconds.
-
-    They are the times of restoring, stepping and saving one state, of one row of a batch, and of
-    the simulator's part of that row. CPU time hardly depends on other programs on the machine.
-    """
-    actions = ActionSampler(env, "bench")(np.random.default_rng(0), len(states))
-    taken: dict[str, list[float]] = {"restore": [], "step": [], "save": []}
-    for index in range(_CALLS):
-        row, action = states[index % len(states)], actions[index % len(states)]
-        begun = time.process_time()
-        env.set_state(row)
-        restored = time.process_time()
-        env.step(action)
-        stepped = time.process_time()
-        env.get_state()
-        taken["save"].append(1e6 * (time.process_time() - stepped))
-        taken["step"].append(1e6 * (stepped - restored))
-        taken["restore"].append(1e6 * (restored - begun))
-    parts = {part: statistics.median(each) for part, each in taken.items()}
-    rows_us, shares = [], []
-    for _ in range(_SLICES + 1):
-        inside, begun, used = env.stats.seconds_here, time.perf_counter(), time.process_time()
-        env.step_batch(actions, states)
-        rows_us.append(1e6 * (time.process_time() - used) / len(states))
-        shares.append((env.stats.seconds_here - inside) / (time.perf_counter() - begun))
-    parts["row_of_batch"] = statistics.median(rows_us)
-    parts["of_it_in_simulator"] = parts["row_of_batch"] * statistics.median(shares)
-    return parts
-
-
-def _gymnasium_rate(name: str, kwargs: dict[str, Any], seconds: float) -> float | None:
-    """Return the steps per second of Gymnasium alone; ``None`` if it cannot run the environment."""
-    try:
-        found = find(name)
-        env = found(**kwargs) if callable(found) else gymnasium.make(found, **kwargs)
-        env.reset(seed=0)
-        env.action_space.seed(0)
-        actions = [env.action_space.sample() for _ in range(_POOL)]
-        index = 0
-
-        def step() -> None:
-            nonlocal index
-            index += 1
-            _, _, terminated, truncated, _ = env.step(actions[index % _POOL])
-            if terminated or truncated:
-                env.reset()
-
-        rate = statistics.median(_rate(step, seconds / _SLICES) for _ in range(_SLICES))
-        env.close()
-    except Exception:  # ids of this package alone, and arguments of `make` that Gymnasium lacks
-        return None
-    return rate
-
-
-def _print_table(
-    name: str, rates: dict[str, dict[str, float]], raw: float | None, parts: dict[str, float]
-) -> None:
+def _print_table(name: str, rates: dict[str, dict[str, float]]) -> None:
     columns = list(next(iter(rates.values())))
     print(f"{name}, states per second (times serial)")
     print("batch  " + "".join(f"{column:>22s}" for column in columns))
@@ -229,14 +187,3 @@ def _print_table(
             ratio = "" if column == "serial" else f" ({row[column] / row['serial']:.2f})"
             cells.append(f"{row[column]:,.0f}{ratio}")
         print(f"{size:7s}" + "".join(f"{cell:>22s}" for cell in cells))
-    if raw is not None:
-        print(f"gymnasium: {raw:,.0f} steps per second, without saving and restoring")
-    print(
-        f"one state, in microseconds of CPU time: restore {parts['restore']:.1f}, "
-        f"step {parts['step']:.1f}, save {parts['save']:.1f}"
-    )
-    whole, inside = parts["row_of_batch"], parts["of_it_in_simulator"]
-    print(
-        f"one row of a batch of {_POOL}: {whole:.1f}, of which "
-        f"{inside:.1f} ({100 * inside / whole:.0f} %) in the simulator"
-    )

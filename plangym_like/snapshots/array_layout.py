@@ -62,9 +62,9 @@ class ArrayLayout:
         if not array.size or array.dtype.hasobject:
             return None
         key = id(array)
-        if array.base is None and array.flags.c_contiguous:
+        if array.base is None and key not in self._written and key not in self._whole:
             # A fast path for the usual case: an array that shares no memory.
-            if key not in self._written and key not in self._whole:
+            if array.flags.c_contiguous:
                 self._written[key] = [array]
                 return None
         root = root_of(array)

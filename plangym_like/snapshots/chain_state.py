@@ -27,6 +27,7 @@ from plangym_like.errors import SnapshotError, StateFormatError
 from plangym_like.snapshots.chains import CONSTANT, links, note_on_sets, scatter_sets
 from plangym_like.snapshots.configuration import (
     FUNCTIONS,
+    NO_HANDLES,
     is_configuration,
     is_handle,
     kind_of,
@@ -101,7 +102,7 @@ class StateOwner:
         for name in sorted(attributes):
             value = attributes[name]
             if fixed.get(name, _MISSING) is not value and name not in constant:
-                if not is_handle(value):
+                if type(value) in NO_HANDLES or not is_handle(value):
                     state[name] = value
         return state
 
@@ -117,7 +118,7 @@ class StateOwner:
         fixed, handles = self.fixed, {}
         for name, value in [*attributes.items()]:
             if name in state:
-                if is_handle(value):
+                if type(value) not in NO_HANDLES and is_handle(value):
                     handles[name] = value
             elif name in fixed:
                 attributes[name] = fixed[name]

@@ -58,7 +58,9 @@ _RENDERERS = frozenset(
     ["pygame", "glfw", "pyglet", "cv2", "matplotlib", "OpenGL", "tkinter", "_tkinter", "PIL"]
 )
 # The types of most attributes; none of them is a handle.
-_NEVER = frozenset([type(None), bool, int, float, str, bytes, np.ndarray, set, type])
+NO_HANDLES = frozenset(
+    [*(type(None), bool, int, float, str, bytes, np.ndarray, set, type, np.random.Generator)]
+)
 # Classes of pygame whose objects are part of a game's state.
 _FIGURES = frozenset(["Sprite", "WeakSprite", "AbstractGroup"])
 _GAME = frozenset(["Rect", "FRect", "Vector2", "Vector3", "Color"]) | _FIGURES
@@ -92,7 +94,7 @@ def is_handle(value: Any) -> bool:
     restore does not change them. The rectangles, vectors, colours and sprites of pygame are state.
     """
     kind: Any = type(value)
-    if kind in _NEVER:
+    if kind in NO_HANDLES:
         return False
     if kind in (list, tuple):
         return bool(value) and is_handle(value[0]) and all(map(is_handle, value))

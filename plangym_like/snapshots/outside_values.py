@@ -30,6 +30,7 @@ from plangym_like.snapshots.configuration import (
     function_inside,
     is_configuration,
     is_ordinary,
+    name_of_key,
 )
 from plangym_like.snapshots.differences import difference
 
@@ -299,8 +300,6 @@ class CodeSearch:
         Where plain values and caches are, which steps may change.
     spaces : dict
         The classes and dicts whose attributes are all watched, and the names of the attributes.
-    values : list of (str, object)
-        Name and value of everything that was found.
     kinds : list of type
         The classes that were found.
     """
@@ -315,7 +314,9 @@ class CodeSearch:
         self._pending: list[Any] = [*kinds, *map(type, chain)]
         self._keys: dict[tuple[int, str], None] = {}
         self.places: list[Place] = []
-        self.values: list[tuple[str, Any]] = []
+        # Everything that was found; and the global variables that some function sets.
+        self._values: list[tuple[Place, Any]] = []
+        self._set: set[tuple[int, str]] = set()
         self.kinds: list[type] = []
         self.spaces: dict[_Space, set[str]] = {}
         for link in chain:
@@ -331,16 +332,20 @@ class CodeSearch:
                 if self._is_own(thing.__module__):
                     self._look_into(thing)
 
+    def shared_objects(self) -> Iterator[tuple[str, Any]]:
+        """Yield name and value of the objects that code may compare others with, by ``is``.
+
+        They are in global variables that no function sets, in attributes of classes, in closures
+        and default arguments, or in a tuple or dict there. A list may be a register of objects that
+        are made while a game is played, so its items are left out.
+        """
+        for place, value in self._values:
+            if (id(place.owner), place.key) not in self._set:
+                yield from _with_items(place.name, value)
+
     def _is_own(self, name: Any) -> bool:
         """Return whether the module `name` belongs to the user's code."""
-        package = str(name).partition(".")[0]
-        if package in self._packages or package == "__main__":
-            return True
-        module = sys.modules.get(str(name))
-        if module is None or package in sys.stdlib_module_names or package in _LIBRARIES:
-            return False
-        file = getattr(module, "__file__", None)
-        return file is not None and not file.startswith(_SITE_PACKAGES)
+        return str(name).partition(".")[0] in self._packages or is_own_module(name)
 
     def _look_into(self, thing: Any) -> None:
         if isinstance(thing, type):
@@ -377,6 +382,7 @@ class CodeSearch:
                     if each.opname == "STORE_GLOBAL"
                 }
         module = function.__module__
+        self._set |= {(id(variables), name) for name in stored}
         for name in sorted(names & variables.keys() | stored):
             value = variables.get(name)
             if isinstance(value, types.ModuleType):
@@ -403,7 +409,7 @@ class CodeSearch:
             return
         self._keys[at] = None
         value = place.read()
-        self.values.append((place.name, value))
+        self._values.append((place, value))
         if value is _ABSENT or isinstance(value, (*_ATOMS, *_CONTAINERS, _CACHES)):
             self.places.append(place)
         if follow:
@@ -420,6 +426,25 @@ class CodeSearch:
                 if not is_configuration(value) and not isinstance(value, gymnasium.Env):
                     self._seen.add(id(value))
                     self._watch_all(_Space(vars(value), place.name.partition(" ")[0]))
+
+
+def is_own_module(name: Any) -> bool:
+    """Return whether the module `name` was written by the user, not installed."""
+    package, module = str(name).partition(".")[0], sys.modules.get(str(name))
+    if package == "__main__":
+        return True
+    if module is None or package in sys.stdlib_module_names or package in _LIBRARIES:
+        return False
+    file = getattr(module, "__file__", None)
+    return file is not None and not file.startswith(_SITE_PACKAGES)
+
+
+def _with_items(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    yield name, value
+    if type(value) not in (dict, tuple) or len(value) > _MOST_ITEMS:
+        return
+    for key, item in list(value.items() if type(value) is dict else enumerate(value)):
+        yield f"{name}[{name_of_key(key, 0)}]", item
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:

@@ -21,7 +21,7 @@ from suite import TAXI
 
 import plangym_like
 from plangym_like import planners
-from plangym_like.cli import bench, main
+from plangym_like.cli import bench, main, saving
 from plangym_like.cli.planner_classes import kebab, planner_classes
 from plangym_like.planners import Plan, Planner, Search
 
@@ -271,9 +271,8 @@ def test_bench(capsys: pytest.CaptureFixture[str]) -> None:
         set(row) == {"serial", "1 worker"} and min(row.values()) > 0
         for row in result["states_per_second"].values()
     )
-    parts = result["microseconds"]
-    assert result["gymnasium_steps_per_second"] > 0
-    assert 0 < parts["of_it_in_simulator"] <= parts["row_of_batch"]
+    assert set(result["microseconds"]) == {*saving.COLUMNS}
+    assert min(result["microseconds"].values()) > 0 and result["saved_by"] == "native"
     assert main(["bench", "CartPole-v1", "--seconds", "0.05", "--batches", "4"]) == 0
     shown = capsys.readouterr().out
     assert "states per second (times serial)" in shown
@@ -281,6 +280,30 @@ def test_bench(capsys: pytest.CaptureFixture[str]) -> None:
         r"^audits: rows that were stepped a second time: [\d,]+ of [\d,]+ \(serial\)", shown, re.M
     )
     assert set(result["rows_audited"]) == set(result["rows"]) == {"serial", "1 worker"}
+
+
+def test_bench_measures_one_of_your_own_and_copies_only_what_can_be_copied(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "benched.py").write_text(
+        "from gymnasium.envs.classic_control import PendulumEnv\n"
+        "class Own(PendulumEnv):\n"
+        "    pass\n"
+        "class Lost(Own):\n"
+        "    def __deepcopy__(self, memo):\n"
+        "        other = type(self)()\n"
+        "        other.reset(seed=5)\n"
+        "        return other\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    measured = ["--seconds", "0.05", "--batches", "1", "--workers", "", "--set", "audit=off"]
+    own, lost = (told(capsys, "bench", f"benched:{name}", *measured) for name in ("Own", "Lost"))
+    assert own["saved_by"] == lost["saved_by"] == "pickle"
+    assert min(own["microseconds"].values()) > 0
+    missing = [column for column, value in lost["microseconds"].items() if value is None]
+    assert missing == ["deepcopy + step"]
+    assert main(["bench", "benched:Lost", *measured]) == 0
+    assert re.search(r" own step .* saved by\n.* - .* pickle\n", capsys.readouterr().out)
 
 
 def test_bench_measures_once_all_workers_are_ready() -> None:
