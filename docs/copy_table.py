@@ -7,6 +7,7 @@ PLACES = (
     ("docs/performance.md", "bench.md", "table"),
     ("docs/performance.md", "one_step.md", "one step"),
     ("docs/performance.md", "saving.md", "saving"),
+    ("docs/performance.md", "wrappers.md", "wrappers"),
     ("docs/rollouts.md", "rollouts.md", "rollouts"),
     ("docs/plangym.md", "plangym.md", "suite"),
     ("docs/states.md", "archive.md", "archive"),

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Self
 
 import gymnasium
 import numpy as np
+from gymnasium.wrappers import TimeLimit
 from numpy.typing import NDArray
 
 from plangym_like.batch.arrays import Outcome, Rows
@@ -32,6 +33,8 @@ from plangym_like.batch.simulator import (
 from plangym_like.envs import rendering
 from plangym_like.envs.codec import Codec
 from plangym_like.envs.kernel import Kernel, NotVectorisableError
+from plangym_like.envs.transforms import transform_kernel
+from plangym_like.envs.wrapper_methods import functions_of, passes_infos, transforms_of
 from plangym_like.envs.wrapping import (
     NothingSaved,
     WrapperLike,
@@ -42,7 +45,6 @@ from plangym_like.envs.wrapping import (
     check_reset,
     drop_generators,
     first_reset,
-    is_plain,
     spaces_of,
     takes,
     without_time_limit,
@@ -231,11 +233,11 @@ class GymnasiumSimulator(Simulator):
         self._generator_at = codec.nbytes
         assert self._generator_at % 8 == 0
         end = self._generator_at + random_state.GENERATOR_NBYTES * codec.saves_generator
-        self._wrappers_at = padded(end)
+        self.wrappers_at = padded(end)
         self.memory = self.make_memory()
-        self.payload_nbytes = self._wrappers_at + padded(self.memory.nbytes)
+        self.payload_nbytes = self.wrappers_at + padded(self.memory.nbytes)
         self.columns, self.plain_infos = {}, True
-        if codec.columns is not None and is_plain(env):
+        if codec.columns is not None and passes_infos(env):
             self.columns, self.plain_infos = dict(codec.columns), False
         self.exactness, self.exactness_note = codec.exactness, codec.exactness_note
         if self._images:
@@ -243,6 +245,10 @@ class GymnasiumSimulator(Simulator):
             self.observation_space = gymnasium.spaces.Box(
                 0, 255, shape if self.obs_type == "rgb" else shape[:2], np.uint8
             )
+        limits = [each for each in visible(env) if type(each) is TimeLimit]
+        self._has_one_limit = len(limits) <= 1
+        self.time_limit = limits[0] if limits else None
+        self._transforms = transforms_of(env)
         self._kernels: dict[str, Kernel | None] = {}
         self._configured: tuple[Any, ...] = ()
 
@@ -433,7 +439,7 @@ class GymnasiumSimulator(Simulator):
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
         """Return the named fields of the codec and of the wrappers."""
-        wrappers = self.memory.view(payloads[:, self._wrappers_at :]) if self.memory.nbytes else {}
+        wrappers = self.memory.view(payloads[:, self.wrappers_at :]) if self.memory.nbytes else {}
         return {**self.codec.view(payloads), **wrappers}
 
     def build_state(self, payload: Row, **physics: Any) -> None:
@@ -454,7 +460,7 @@ class GymnasiumSimulator(Simulator):
         if physics or steps is None:
             self.codec.build_state(payload[: self._generator_at], physics)
         if steps is not None:
-            payload[self._wrappers_at :][:8].view(np.int64)[0] = steps
+            payload[self.wrappers_at :][:8].view(np.int64)[0] = steps
 
     # Reading
 
@@ -470,7 +476,7 @@ class GymnasiumSimulator(Simulator):
         if codec.saves_generator:
             self._generator.save(payload, self._generator_at)
         if self.memory.nbytes:
-            self.memory.read(payload[self._wrappers_at :])
+            self.memory.read(payload[self.wrappers_at :])
         return used
 
     # Writing
@@ -487,7 +493,7 @@ class GymnasiumSimulator(Simulator):
         if codec.saves_generator:
             self._generator.load(payload, self._generator_at)
         if self.memory.nbytes:
-            self.memory.write(payload[self._wrappers_at :])
+            self.memory.write(payload[self.wrappers_at :])
 
     def reseed(self, seed: int) -> None:
         """Replace the random generators of the base, and of wrappers that have their own."""
@@ -595,7 +601,7 @@ class GymnasiumSimulator(Simulator):
         if self._images or not isinstance(actions, (np.ndarray, np.generic)):
             return None
         kernels, kind = self._kernels, actions.dtype.char
-        then, now = self._configured, self.configuration()
+        then, now = self._configured, (*self.configuration(), *functions_of(self._transforms))
         if len(now) != len(then) or not all(map(is_, now, then)):
             self._configured = now
             kernels.clear()
@@ -605,8 +611,13 @@ class GymnasiumSimulator(Simulator):
 
     def _tested_kernel(self, kind: str) -> Kernel | None:
         """Return a new kernel for actions of dtype `kind`, if there is one that agrees."""
+        transforms = self._transforms
+        if not self._has_one_limit or transforms != transforms_of(self.env):
+            return None
         try:
-            kernel = self.make_kernel(kind)
+            kernel = (
+                transform_kernel(self, transforms, kind) if transforms else self.make_kernel(kind)
+            )
             if kernel is None or not kernel.disagreement(self, kind):
                 return kernel
         except Exception as error:

@@ -71,6 +71,15 @@ class Kernel(abc.ABC):
         """
         return None
 
+    def use_for_frames(self) -> bool:
+        """From now on, step each action for one frame, whatever the frameskip.
+
+        Return False if this is not possible, or if the environment may return rewards and
+        observations of several types, which arrays do not show. It is called before the kernel is
+        first used, by a kernel of wrappers around the environment.
+        """
+        return False
+
     @abc.abstractmethod
     def step(self, rows: Rows, first: int, last: int) -> None:
         """Step the rows ``first:last``, each from its own state.
@@ -197,6 +206,10 @@ class ArrayKernel(Kernel, Generic[S]):
     def __init__(self, frameskip: int) -> None:
         self._frameskip = frameskip
         self._outcomes = Outcomes.empty(0)
+
+    def use_for_frames(self) -> bool:
+        self._frameskip = 1
+        return True
 
     @abc.abstractmethod
     def load(self, rows: Rows, block: slice) -> S:
@@ -388,6 +401,9 @@ class StatesKernel(ArrayKernel[ObservedStates]):
 
     def takes(self, rows: Rows) -> bool:
         return not rows.columns and rows.inputs.seeds is None
+
+    def use_for_frames(self) -> bool:
+        return False  # the user's ``step`` may return any types
 
     def load(self, rows: Rows, block: slice) -> ObservedStates:
         count, given = block.stop - block.start, given_states(rows.inputs, block)

@@ -20,6 +20,7 @@ from gymnasium.envs.toy_text.blackjack import BlackjackEnv, sum_hand, usable_ace
 from gymnasium.envs.toy_text.cliffwalking import CliffWalkingEnv
 from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
 from gymnasium.envs.toy_text.taxi import TaxiEnv
+from gymnasium.wrappers import TimeLimit
 from numpy.typing import NDArray
 
 from plangym_like.batch.arrays import Rows, given_states
@@ -287,7 +288,7 @@ class TableBlocks(ArrayKernel[Places]):
     frameskip : int
     generator_at, elapsed_at : int
         The offsets of the random generator, and of the time limit's step count, in a payload.
-    limit : int, optional
+    time_limit : gymnasium.wrappers.TimeLimit, optional
         The time limit, if there is one.
     """
 
@@ -301,10 +302,10 @@ class TableBlocks(ArrayKernel[Places]):
         frameskip: int,
         generator_at: int,
         elapsed_at: int,
-        limit: int | None,
+        time_limit: TimeLimit[Any, Any] | None,
     ) -> None:
         super().__init__(frameskip)
-        self._bounds, self._limit = bounds, limit
+        self._bounds, self._time_limit = bounds, time_limit
         self._num_actions = count = int(env.action_space.n)
         # The transitions of each place and action; a shorter list is filled up.
         lists = [env.P[place][action] for place in bounds[0] for action in range(count)]
@@ -316,6 +317,7 @@ class TableBlocks(ArrayKernel[Places]):
         for sums, ways in zip(self._sums, lists, strict=True):
             sums[: len(ways)] = np.cumsum([way[0] for way in ways])
         chances, places, rewards, ends = zip(*filled, strict=True)
+        self._has_one_type = len({*map(type, rewards)}) == 1
         self._chances, self._places = np.array(chances, np.float64), np.array(places, np.int64)
         self._rewards, self._ends = np.array(rewards, np.float64), np.array(ends, bool)
         self._masks: NDArray[Any] | None = None
@@ -332,13 +334,24 @@ class TableBlocks(ArrayKernel[Places]):
         found: list[Row] = sim.starts(payload)
         return found
 
+    def use_for_frames(self) -> bool:
+        return super().use_for_frames() and self._has_one_type
+
     def step(self, rows: Rows, first: int, last: int) -> None:
         super().step(rows, first, last)
-        states, block = self._states, slice(first, last)
+        self._write_columns(rows, slice(first, last))
+
+    def rollout(self, rows: Rows, first: int, last: int) -> None:
+        super().rollout(rows, first, last)
+        self._write_columns(rows, slice(first, last))
+
+    def _write_columns(self, rows: Rows, block: slice) -> None:
+        states, columns = self._states, rows.columns
         assert states is not None
-        rows.columns["prob"][block] = states.chances
-        if self._masks is not None:
-            rows.columns["action_mask"][block] = self._masks[states.places]
+        if "prob" in columns:
+            columns["prob"][block] = states.chances
+        if "action_mask" in columns and self._masks is not None:
+            columns["action_mask"][block] = self._masks[states.places]
 
     def load(self, rows: Rows, block: slice) -> Places:
         given, count = given_states(rows.inputs, block), block.stop - block.start
@@ -355,7 +368,7 @@ class TableBlocks(ArrayKernel[Places]):
         if not generators[2].all():
             raise NotVectorisableError  # a row without a generator
         elapsed = np.zeros(count, np.int64)
-        if self._limit is not None:
+        if self._time_limit is not None:
             elapsed[:] = words[:, self._elapsed_at]
         places, actions = numbers[:2].copy()
         self._states = Places(places, actions, generators.copy(), elapsed, np.empty(count))
@@ -371,7 +384,8 @@ class TableBlocks(ArrayKernel[Places]):
         states.chances[:] = self._chances[at]
         out.rewards[:], out.terminated[:] = self._rewards[at], self._ends[at]
         states.elapsed += 1
-        out.truncated[:] = False if self._limit is None else states.elapsed >= self._limit
+        limit = self._time_limit
+        out.truncated[:] = False if limit is None else states.elapsed >= limit._max_episode_steps
 
     def observe(self, states: Places, out: NDArray[Any]) -> None:
         out[:] = states.places
@@ -386,7 +400,7 @@ class TableBlocks(ArrayKernel[Places]):
         words[:, at : at + 4] = states.generators.view(np.int64).T
         if rows.inputs.seeds is not None:
             words[:, at + 4] = 0  # a fresh generator has no half of a draw left
-        if self._limit is not None:
+        if self._time_limit is not None:
             words[:, self._elapsed_at] = states.elapsed
 
 
@@ -429,16 +443,15 @@ class ToyTextSimulator(GymnasiumSimulator):
 
     def make_kernel(self, kind: str) -> Kernel | None:
         """Return the kernel that steps rows with a table, if there is one."""
-        limit, base, codec = self.memory.time_limit, self.base, self.codec
-        if self.plain_infos or (self.memory.nbytes and limit is None) or "step" in vars(base):
+        base, codec = self.base, self.codec
+        if self.plain_infos or "step" in vars(base):
             return None
         if not isinstance(codec, GridCodec) or not codec.has_table:
             return None
         assert isinstance(self.frameskip, int)
-        steps = None if limit is None else limit._max_episode_steps
-        places = self._generator_at, self._wrappers_at
+        places = self._generator_at, self.wrappers_at
         bounds = [*codec.bounds.values()]
-        return TableBlocks(base, bounds, self.frameskip, *places, steps)
+        return TableBlocks(base, bounds, self.frameskip, *places, self.time_limit)
 
     def starts(self, payload: Row) -> list[Row]:
         """Return copies of `payload` in random places, with various generators."""
@@ -452,10 +465,9 @@ class ToyTextSimulator(GymnasiumSimulator):
         return starts
 
     def configuration(self) -> tuple[Any, ...]:
-        """Return what a table is made from, and a limit and methods that may be replaced."""
-        own, limit = vars(self.base), self.memory.time_limit
-        steps = None if limit is None else limit._max_episode_steps
-        return own.get("P"), own.get("step"), own.get("action_mask"), steps
+        """Return what a table is made from, and methods that may be replaced."""
+        own = vars(self.base)
+        return own.get("P"), own.get("step"), own.get("action_mask")
 
 
 class ToyTextEnv(FamilyEnv):

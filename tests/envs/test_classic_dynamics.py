@@ -23,7 +23,7 @@ from classic_rows import (
     singly,
 )
 from gymnasium.envs.classic_control import CartPoleEnv
-from gymnasium.wrappers import TransformReward
+from gymnasium.wrappers import StickyAction, TransformReward
 from usual import first_of
 
 from plangym_like.envs.classic.dynamics import elementary_functions_agree
@@ -268,9 +268,9 @@ def assert_same_as_single(env: ClassicControlEnv, actions: Any, row: Any) -> Non
     assert batched == outcome(env, singly, actions, row, 2)
 
 
-def test_wrappers_of_the_user_are_stepped_through() -> None:
-    wrappers = [(TransformReward, {"func": lambda reward: reward + 4})]
-    env = make(wrappers=wrappers)
+def test_wrappers_that_keep_state_are_stepped_through() -> None:
+    sticky = StickyAction, {"repeat_action_probability": 0.5}
+    env = make(wrappers=[(TransformReward, {"func": lambda reward: reward + 4}), sticky])
     assert falls_back(env)
     assert env.step_batch([0, 1], env.get_state()).rewards.tolist() == [5.0, 5.0]
 

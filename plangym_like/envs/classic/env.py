@@ -9,9 +9,9 @@ Payload of a row::
     40 bytes         the random generator
     ...              the wrappers' state
 
-If there are no wrappers except a time limit, and `classic.dynamics` supports the configuration,
-whole blocks of rows are stepped at once. Otherwise, rows are stepped one by one. Both ways give the
-same results.
+If there are no wrappers except a time limit and those of `envs.transforms`, and `classic.dynamics`
+supports the configuration, whole blocks of rows are stepped at once. Otherwise, rows are stepped
+one by one. Both ways give the same results.
 """
 
 from __future__ import annotations
@@ -302,14 +302,13 @@ class ClassicControlSimulator(GymnasiumSimulator):
 
     def make_kernel(self, kind: str) -> Kernel | None:
         """Return the kernel, or ``None`` if there is none for this configuration."""
-        limit = self.memory.time_limit
-        if self.plain_infos or (self.memory.nbytes and limit is None):
+        if self.plain_infos:
             return None
         assert isinstance(self.frameskip, int)
         dynamics = self.codec.dynamics
         if not dynamics.suits(self.base) or not elementary_functions_agree():
             return None
-        return ClassicBlocks(dynamics(self.base), self.frameskip, self._wrappers_at, limit)
+        return ClassicBlocks(dynamics(self.base), self.frameskip, self.wrappers_at, self.time_limit)
 
     def configuration(self) -> tuple[Any, ...]:
         """Return the constants of the dynamics."""

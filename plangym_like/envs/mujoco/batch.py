@@ -295,6 +295,10 @@ class RobotKernel(Kernel):
         # By the number of frames.
         self._records: dict[int, Record] = {}
 
+    def use_for_frames(self) -> bool:
+        self._frameskip = 1
+        return True
+
     def takes(self, rows: Rows) -> bool:
         inputs = rows.inputs
         if inputs.horizon and not isinstance(inputs.dt, int):

@@ -9,9 +9,9 @@ Payload of a row::
     40 bytes    the random generator
     ...         the wrappers' state
 
-If there are no wrappers except a time limit, whole blocks of rows are stepped at once: the
-simulation runs row by row, but Gymnasium's computations around it are vectorised. The results are
-the same.
+If there are no wrappers except a time limit and those of `envs.transforms`, whole blocks of rows
+are stepped at once: the simulation runs row by row, but Gymnasium's computations around it are
+vectorised. The results are the same.
 """
 
 from __future__ import annotations
@@ -206,13 +206,13 @@ class MujocoSimulator(GymnasiumSimulator):
         if self.plain_infos or robot is None or not self.codec.is_integration:
             return None
         assert isinstance(self.frameskip, int)
-        limit: Any = self.memory.time_limit
+        limit: Any = self.time_limit
         return RobotKernel(
             robot,
             self.codec,
             self.frameskip,
             self._write_generator,
-            elapsed_at=None if limit is None else self._wrappers_at,
+            elapsed_at=None if limit is None else self.wrappers_at,
             limit=lambda: limit._max_episode_steps,
         )
 
@@ -226,7 +226,8 @@ class MujocoSimulator(GymnasiumSimulator):
         The random generator is copied with the row, because these robots use it only in resets.
         """
         # Replaced methods and wrappers may use the generator, so both are ruled out.
-        has_quick_step = not self.memory.nbytes and self.kernel_for(action) is not None
+        is_plain = not self.memory.nbytes and not self._transforms
+        has_quick_step = is_plain and self.kernel_for(action) is not None
         if not has_quick_step or dt * self.frameskip != 1:
             return None
         self.codec.write(row[HEADER_NBYTES:])
