@@ -55,6 +55,23 @@ def all_actions(env: PlanEnv, planner: str) -> NDArray[Any]:
     return actions.reshape(-1, *(space.shape or ()))
 
 
+def count_actions(space: Space[Any]) -> int | None:
+    """Return the number of actions of a finite action space; None if there are too many to list.
+
+    >>> count_actions(MultiDiscrete([2, 3]))
+    6
+    """
+    if isinstance(space, Discrete):
+        number = int(space.n)
+    elif isinstance(space, MultiDiscrete):
+        number = int(np.prod(space.nvec.astype(object)))
+    elif isinstance(space, MultiBinary):
+        number = 2 ** int(np.prod(space.shape))
+    else:
+        return None
+    return number if number <= _MOST_ACTIONS else None
+
+
 def index_of(actions: NDArray[Any], action: Any) -> int:
     """Return the first place of `action` among `actions` ``(A, *action_shape)``; -1 if it is not.
 

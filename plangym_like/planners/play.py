@@ -9,8 +9,9 @@ import numpy as np
 
 from plangym_like.errors import InputError
 from plangym_like.planners.action_sets import as_plan
+from plangym_like.planners.games import Starts
 from plangym_like.planners.plan import CURVE, Plan, Spent
-from plangym_like.planners.planner import Planner, checked_start
+from plangym_like.planners.planner import Planner
 from plangym_like.planners.progress_bar import ProgressBar
 from plangym_like.planners.search import Progress, make_rng
 from plangym_like.states.rows import Row
@@ -69,7 +70,8 @@ def play(
     if not isinstance(planner, Planner):
         raise InputError(f"play needs a planner, such as UCT(env), got {planner!r}")
     steps, env = as_count("steps", steps), planner.env
-    state = start = np.array(checked_start(env, state))
+    starts = Starts.of(env, state)
+    state = start = starts.states[0]
     rng = make_rng(seed)
     total, score, ended, stopped = Spent(), 0.0, False, False
     moves: list[tuple[Any, int, float]] = []
