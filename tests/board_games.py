@@ -227,3 +227,39 @@ class Thirds(gymnasium.Env[Any, Any]):
         if ended:
             rewards[player], rewards[player - 1] = 1.0, 0.5
         return self.x.copy(), float(rewards[player]), ended, False, self._info(rewards)
+
+
+class Corridor(gymnasium.Env[Any, Any]):
+    """One player walks left (0), waits (1) or walks right (2); who walks into a wall has erred."""
+
+    action_space = spaces.Discrete(3)
+    observation_space = spaces.Box(0, 5, (1,), np.int64)
+    state_attributes = (("place", int),)
+
+    @staticmethod
+    def masks(places: Any) -> Any:
+        """Return which actions are legal; in even places one cannot wait."""
+        return np.stack([places > 0, places % 2 == 1, places < 5], axis=1)
+
+    def _observe(self) -> Any:
+        mask = self.masks(np.array([self.place]))[0].astype(np.int8)
+        return np.array([self.place]), {"action_mask": mask}
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.place = 0
+        return self._observe()
+
+    def step(self, action: Any) -> Any:
+        if not self.masks(np.array([self.place]))[0, int(action)]:
+            raise ValueError("this action is not legal")
+        self.place += int(action) - 1
+        obs, info = self._observe()
+        return obs, float(self.place == 5), self.place == 5, False, info
+
+
+class SilentCorridor(Corridor):
+    """The same without masks."""
+
+    def _observe(self) -> Any:
+        return super()._observe()[0], {}

@@ -18,7 +18,7 @@ from plangym_like.env import PlanEnv
 from plangym_like.errors import EnvApiError, InputError
 from plangym_like.planners.action_sets import count_actions
 from plangym_like.planners.checkpoint import stored
-from plangym_like.planners.nodes import Floats, Ints
+from plangym_like.planners.nodes import Floats, Ints, Rows
 from plangym_like.results import BatchInfo, BatchTransition, ResetResult, Transition
 from plangym_like.states.rows import States
 
@@ -75,7 +75,7 @@ class Starts(NamedTuple):
     says whether the caller gave them; otherwise they were looked up.
     """
 
-    states: States
+    states: Rows
     obs: Any = None
     infos: BatchInfo | None = None
     is_given: bool = False
@@ -87,19 +87,23 @@ class Starts(NamedTuple):
         If the row is the state of the last result of ``env.reset`` or ``env.step``, the observation
         and the info of that result are known.
         """
-        if not isinstance(given, ResetResult | Transition):
+        if isinstance(given, Starts):
+            return given
+        if isinstance(given, ResetResult | Transition):
+            shown: ResetResult | Transition = given
+        else:
             row = env.get_state() if given is None else env.layout.format.check_row(given)
             last = env.last_result
             if last is None or not np.array_equal(last.state, row):
                 return cls(np.array(row)[None])
-        shown = given if isinstance(given, ResetResult | Transition) else last
+            shown = last
         row = np.array(env.layout.format.check_row(shown.state))
         obs, infos = stacked([shown.obs]), BatchInfo(1, {}, [shown.info])
         return cls(row[None], obs, infos, is_given=shown is given)
 
     @classmethod
     def of_many(cls, env: PlanEnv, given: Any) -> Starts:
-        """Return B starts: rows ``(B, state_nbytes)``, a `BatchTransition`, or a list as in `of`."""
+        """Return B starts, from rows ``(B, state_nbytes)``, a `BatchTransition`, or a list."""
         if isinstance(given, BatchTransition):
             return cls(np.array(given.states), given.obs, given.infos, is_given=True)
         if isinstance(given, ResetResult | Transition) or not isinstance(
@@ -160,10 +164,13 @@ class Game:
         if legal is not None and self.num_actions is None:
             raise InputError(f"legal is for finite actions, got {env.action_space}")
         observations = env.observation_space
-        is_tree = isinstance(observations, spaces.Dict)
         # Gymnasium's masks of other action spaces are trees, which `legal=` may translate.
         self._reads_masks = isinstance(env.action_space, spaces.Discrete)
-        self._in_obs = self._reads_masks and is_tree and "action_mask" in observations.keys()
+        self._in_obs = (
+            self._reads_masks
+            and isinstance(observations, spaces.Dict)
+            and "action_mask" in observations.spaces
+        )
         self._starts_unknown = False
         self.is_masked, self.players = False, 1
         if to_play is not None:
@@ -180,14 +187,19 @@ class Game:
         count, self._starts_unknown = len(starts.states), starts.infos is None
         infos = BatchInfo(count, {}) if starts.infos is None else starts.infos
         last = self._env.last_result
-        if starts.infos is None and last is not None:
-            self._count_players(BatchInfo(1, {}, [last.info]))  # raises if there are several
+        if last is not None:
+            self.is_masked = self._reads_masks and "action_mask" in last.info
+            if starts.infos is None:
+                self._count_players(BatchInfo(1, {}, [last.info]))  # raises if there are several
         try:
-            return self.turns(starts.obs, infos, starts.states, np.zeros(count, bool))
+            turns = self.turns(starts.obs, infos, starts.states, np.zeros(count, bool))
         except (KeyError, TypeError, AttributeError, IndexError) as error:
             if starts.infos is None and not isinstance(error, EnvApiError):
                 raise InputError(self._unknown()) from error
             raise
+        if turns.legal is None and (self.is_masked or self._in_obs):  # a mask that is not known
+            turns = turns._replace(legal=np.ones((count, self.num_actions or 0), bool))
+        return turns
 
     def turns(self, obs: Any, infos: BatchInfo, states: States, over: Mask) -> Turns:
         """Return the turns of N states; `over` are those where the episode has ended.
@@ -272,7 +284,8 @@ class Game:
                 f"to_play must be a player from 0 to {max(self.players, 2) - 1}, got "
                 f'{found.min()} to {found.max()}; info["rewards"] says how many players there are'
             )
-        return np.minimum(found, self.players - 1).astype(np.intp)
+        movers: Ints = np.minimum(found, self.players - 1).astype(np.intp)
+        return movers
 
     def _find_legal(self, obs: Any, infos: BatchInfo, states: States, over: Mask) -> Mask | None:
         found: Any
@@ -303,26 +316,6 @@ class Game:
                 f"{stuck[0]} of {len(states)}): it must end the episode there, or allow a pass"
             )
         return legal
-
-
-def allowed(actions: Ints, legal: Mask | None, rng: np.random.Generator) -> Ints:
-    """Return actions ``(N,)`` in which those that are not legal are replaced by random legal ones.
-
-    If the actions were drawn uniformly from all, the results are uniform among the legal ones.
-
-    >>> allowed(np.array([0, 1]), np.array([[True, True], [True, False]]), np.random.default_rng(0))
-    array([0, 0])
-    """
-    if legal is None:
-        return actions
-    (wrong,) = (~legal[np.arange(len(actions)), actions]).nonzero()
-    if not len(wrong):
-        return actions
-    counts = np.cumsum(legal[wrong], axis=1)
-    places = rng.integers(counts[:, -1]) + 1
-    replaced = actions.copy()
-    replaced[wrong] = (counts >= places[:, None]).argmax(axis=1)
-    return replaced
 
 
 def stacked(observations: list[Any]) -> Any:

@@ -13,6 +13,8 @@ from plangym_like.planners.checkpoint import stored
 
 Ints = NDArray[np.intp]
 Floats = NDArray[np.float64]
+# State rows, ``(N, state_nbytes)``.
+Rows = NDArray[np.uint8]
 
 # The node where every path starts.
 ROOT = 0

@@ -11,14 +11,13 @@ import numpy as np
 from plangym_like.env import PlanEnv
 from plangym_like.planners.action_sets import index_of
 from plangym_like.planners.games import Rules, Starts, Turns
-from plangym_like.planners.nodes import Ints
+from plangym_like.planners.nodes import Ints, Rows
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.planner import Kept
 from plangym_like.planners.search import Best, Played, Search
 from plangym_like.planners.search_tree import SEEDS, Descents, SearchTree
 from plangym_like.planners.tree_planner import TreeMemory, TreePlanner
 from plangym_like.planners.uct import tree_bounds
-from plangym_like.states.rows import States
 from plangym_like.support.arguments import as_count, as_number
 
 
@@ -41,9 +40,9 @@ class OpenLoopMCTS(TreePlanner):
     earlier outcomes. E. Lecarpentier et al., "Open loop execution of tree-search algorithms", 2018,
     show when this loses nothing.
 
-    Selection, virtual loss and scaling work as in `UCT`, but no subtree is solved. The legal actions
-    and the player of a node are those of the first trajectory that reached it. Where an action of
-    the tree is not legal after other outcomes, a trajectory continues at random.
+    Selection, virtual loss and scaling work as in `UCT`, but no subtree is solved. The legal
+    actions and the player of a node are those of the first trajectory that reached it. Where an
+    action of the tree is not legal after other outcomes, a trajectory continues at random.
 
     Parameters
     ----------
@@ -87,7 +86,7 @@ class OpenLoopMCTS(TreePlanner):
         self.explore = as_number("explore", explore, 0.0)
         self.stochastic = bool(stochastic)
 
-    def _new_tree(self, states: States, turns: Turns) -> SearchTree:
+    def _new_tree(self, states: Rows, turns: Turns) -> SearchTree:
         return SearchTree(len(self.actions), states[:, :0], turns)
 
     def _begin_all(self, starts: Starts, search: Search, kept: Kept | None) -> TreeMemory:
@@ -115,7 +114,7 @@ class OpenLoopMCTS(TreePlanner):
         leads_there = search.leads_to(states[root], action, self.dt, after, self.horizon)
         return child if leads_there else -1
 
-    def _search_all(self, states: States, search: Search) -> list[Plan]:
+    def _search_all(self, states: Rows, search: Search) -> list[Plan]:
         memory: TreeMemory = search.memory
         tree, horizon = memory.tree, memory.horizon
         bounds = partial(tree_bounds, tree, search.rng, self.explore, self.virtual_loss)

@@ -103,7 +103,7 @@ class Planner(ABC):
 
     def plan(
         self,
-        state: Row | ResetResult | Transition | None = None,
+        state: Row | ResetResult | Transition | Starts | None = None,
         *,
         budget: int | None = None,
         seconds: float | None = None,

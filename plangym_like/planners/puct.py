@@ -12,13 +12,13 @@ import numpy as np
 from plangym_like.env import PlanEnv
 from plangym_like.errors import InputError
 from plangym_like.planners.games import Mask, Rules, Starts, joined
-from plangym_like.planners.nodes import Floats, Ints
+from plangym_like.planners.nodes import Floats, Ints, Rows
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.planner import Kept
 from plangym_like.planners.search import Best, Search
 from plangym_like.planners.search_tree import SEEDS, SearchTree
 from plangym_like.planners.tree_planner import TreeMemory, TreePlanner, spread
-from plangym_like.states.rows import Row, States
+from plangym_like.states.rows import Row
 from plangym_like.support.arguments import as_count, as_number
 
 Evaluate = Callable[[Any], tuple[Any, Any]]
@@ -34,9 +34,9 @@ class PUCT(TreePlanner):
     add the value to all actions on the way. Differences from the paper:
 
     - There may be one player or more than two, and rewards on the way count: the return of an
-      action is its reward plus the discounted return after it. Mean returns are scaled to [0, 1] by their range so far,
-      and are 0 where there was no visit, as in J. Schrittwieser et al., "Mastering Atari, Go, chess
-      and shogi by planning with a learned model", 2020, equation 5.
+      action is its reward plus the discounted return after it. Mean returns are scaled to [0, 1] by
+      their range so far, and are 0 where there was no visit, as in J. Schrittwieser et al.,
+      "Mastering Atari, Go, chess and shogi by planning with a learned model", 2020, equation 5.
     - ``N(s)`` includes all descents of the round that reach the node.
     - In games of several players, solved subtrees are not searched again, as in `UCT`. With one
       player they are.
@@ -134,7 +134,7 @@ class PUCT(TreePlanner):
         self._set_root_priors(memory.tree, search, starts)
         return memory
 
-    def _search_all(self, states: States, search: Search) -> list[Plan]:
+    def _search_all(self, states: Rows, search: Search) -> list[Plan]:
         memory: TreeMemory = search.memory
         tree, roots = memory.tree, memory.tree.roots
         while len(starts := self._affordable(search, memory, 1 + self.rollout)):

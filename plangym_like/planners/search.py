@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from plangym_like.env import PlanEnv
 from plangym_like.errors import InputError, RewardError
-from plangym_like.planners.action_sets import as_plan
+from plangym_like.planners.action_sets import allowed, as_plan
 from plangym_like.planners.checkpoint import stored
-from plangym_like.planners.games import Game, Mask, Starts, Turns, allowed
+from plangym_like.planners.games import Game, Mask, Starts, Turns
 from plangym_like.planners.nodes import Floats, Ints
 from plangym_like.planners.plan import CURVE, Plan, Spent
 from plangym_like.results import BatchTransition, Rollout
@@ -185,6 +185,21 @@ class Search:
         assert self.game is not None
         over = step.terminateds | step.truncateds
         return self.game.turns(step.obs, step.infos, step.states, over)
+
+    def legal_starts(self) -> Mask:
+        """Return which actions are legal in the first states; see `legal_after`."""
+        return self._all_legal(self.turns.legal, len(self.turns.to_play))
+
+    def legal_after(self, step: BatchTransition) -> Mask:
+        """Return which actions are legal in the states that a batch has led to, ``(N, A)``.
+
+        For spaces that are not finite, A is 0.
+        """
+        return self._all_legal(self.turns_after(step).legal, len(step.rewards))
+
+    def _all_legal(self, legal: Mask | None, count: int) -> Mask:
+        assert self.game is not None
+        return np.ones((count, self.game.num_actions or 0), bool) if legal is None else legal
 
     def has(self, transitions: int) -> bool:
         """Return whether the search may step this many more transitions.

@@ -9,8 +9,7 @@ import numpy as np
 
 from plangym_like.planners.checkpoint import stored
 from plangym_like.planners.games import Turns
-from plangym_like.planners.nodes import Floats, Ints, Nodes
-from plangym_like.states.rows import States
+from plangym_like.planners.nodes import Floats, Ints, Nodes, Rows
 
 # Returns scores ``(n, A)`` of the actions of nodes ``(n,)``. The other arguments ``(n, 1)`` are
 # numbers of descents of this round: those that count as having taken the action already, and all
@@ -112,7 +111,7 @@ class SearchTree(Nodes):
     def __init__(
         self,
         num_actions: int,
-        states: States,
+        states: Rows,
         turns: Turns | None = None,
         outcomes: int = 1,
         widening: float = 1.0,
@@ -155,7 +154,7 @@ class SearchTree(Nodes):
         players: int = self["gains"].shape[1]
         return players
 
-    def plant(self, states: States, turns: Turns) -> Ints:
+    def plant(self, states: Rows, turns: Turns) -> Ints:
         """Append roots, and return their nodes ``(n,)``."""
         roots = self.add(
             np.full(len(states), -1),
@@ -367,7 +366,7 @@ class SearchTree(Nodes):
         Of equal ones, it is the first; in games, the fastest win or the slowest loss.
         """
         if self.players == 1:
-            return certain.argmax(axis=1)
+            return np.asarray(certain.argmax(axis=1))
         best = certain.max(axis=1, keepdims=True)
         lengths = self["length"][self["child"][nodes]]
         order = np.where(best > 0, -lengths, lengths)
@@ -393,7 +392,7 @@ class SearchTree(Nodes):
         return np.where(is_sure, sure, chosen)
 
     def record(self, level: Level, new: Ints, returns: Floats) -> None:
-        """Add the returns ``(n,)`` of the players to move to the statistics of a level's actions."""
+        """Add the returns ``(n,)`` of the players to move to those of a level's actions."""
         edges = level.nodes, level.actions
         np.add.at(self._table["passes"], _resolved(level.kids, new), 1)
         np.add.at(self._table["visits"], edges, 1)

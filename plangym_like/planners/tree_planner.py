@@ -18,7 +18,7 @@ from plangym_like.errors import InputError
 from plangym_like.planners.action_sets import all_actions, index_of
 from plangym_like.planners.checkpoint import stored
 from plangym_like.planners.games import Rules, Starts, Turns
-from plangym_like.planners.nodes import Floats, Ints
+from plangym_like.planners.nodes import Floats, Ints, Rows
 from plangym_like.planners.plan import Plan, Spent
 from plangym_like.planners.planner import Kept, Planner, checked_limits
 from plangym_like.planners.progress_bar import ProgressBar
@@ -26,7 +26,7 @@ from plangym_like.planners.search import Best, Progress, Search
 from plangym_like.planners.search_options import digests, make_key
 from plangym_like.planners.search_tree import SEEDS, SearchTree
 from plangym_like.results import BatchTransition
-from plangym_like.states.rows import Row, States
+from plangym_like.states.rows import Row
 from plangym_like.support.arguments import as_count, as_number
 
 
@@ -173,10 +173,10 @@ class TreePlanner(Planner):
         return self._search_all(state[None], search)[0]
 
     @abstractmethod
-    def _search_all(self, states: States, search: Search) -> list[Plan]:
+    def _search_all(self, states: Rows, search: Search) -> list[Plan]:
         """Search from each of `states`, and return the plans."""
 
-    def _new_tree(self, states: States, turns: Turns) -> SearchTree:
+    def _new_tree(self, states: Rows, turns: Turns) -> SearchTree:
         return SearchTree(len(self.actions), states, turns, self.outcomes, self.widening)
 
     def _begin_all(self, starts: Starts, search: Search, kept: Kept | None) -> TreeMemory:
@@ -330,7 +330,7 @@ class TreePlanner(Planner):
         search.report(score, f"{memory.tree.size:,} nodes")
 
     def _plans(
-        self, search: Search, states: States, memory: TreeMemory, **columns: Any
+        self, search: Search, states: Rows, memory: TreeMemory, **columns: Any
     ) -> list[Plan]:
         """Return the plan of each root, with statistics of its actions.
 

@@ -10,12 +10,11 @@ import numpy as np
 
 from plangym_like.env import PlanEnv
 from plangym_like.planners.games import Rules
-from plangym_like.planners.nodes import Floats, Ints
+from plangym_like.planners.nodes import Floats, Ints, Rows
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.search import Best, Search
 from plangym_like.planners.search_tree import FIRST, SEEDS, SearchTree
 from plangym_like.planners.tree_planner import TreeMemory, TreePlanner, spread
-from plangym_like.states.rows import States
 from plangym_like.support.arguments import as_count, as_number
 
 
@@ -111,7 +110,7 @@ class UCT(TreePlanner):
         self.outcomes = as_count("outcomes", outcomes)
         self.widening = as_number("widening", widening, 0.0, 1.0)
 
-    def _search_all(self, states: States, search: Search) -> list[Plan]:
+    def _search_all(self, states: Rows, search: Search) -> list[Plan]:
         memory: TreeMemory = search.memory
         tree = memory.tree
         while len(roots := self._affordable(search, memory, 1 + self.rollout)):
