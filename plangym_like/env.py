@@ -505,9 +505,11 @@ class PlanEnv(_Repeatable):
         )
         if sample is not None:
             sample.audited(result)
+            if not return_state:
+                return Step(*result[1:])
         if isinstance(result, Transition):
             self.last_result = result
-        return result if return_state else Step(*result[1:])
+        return result
 
     def as_gym(self) -> GymView:
         """Return this env as a `gymnasium.Env`, for Gymnasium's wrappers and other libraries.

@@ -211,23 +211,24 @@ class Game:
         InputError
             There are several players, and the planner is for one.
         """
+        if self._says_nothing(infos):
+            return Turns(None, np.zeros(len(states), np.intp))
         self._count_players(infos)
         legal = self._find_legal(obs, infos, states, over)
         return Turns(legal, self._find_player(obs, infos, states))
 
     def gains(self, step: BatchTransition, movers: Ints) -> Floats:
         """Return the rewards of all players ``(N, P)``; the players `movers` have moved."""
+        if self.players == 1:
+            return step.rewards[:, None]
         count = len(step.rewards)
-        has = step.infos.mask("rewards") if self.players > 1 else np.zeros(count, bool)
-        if has.all() and count:
+        if step.infos.mask("rewards").all() and count:
             found = np.asarray(step.infos["rewards"])
             if found.dtype == object or found.ndim != 2 or found.shape[1] > self.players:
                 raise EnvApiError(
                     f'info["rewards"] must hold one reward for each player, got {found[0]!r}'
                 )
             return np.pad(found.astype(float), ((0, 0), (0, self.players - found.shape[1])))
-        if self.players == 1:
-            return step.rewards[:, None]
         if self.players > 2:
             raise EnvApiError('games of more than two players must report info["rewards"]')
         gains: Floats = np.where(np.arange(2) == movers[:, None], 1.0, -1.0) * step.rewards[:, None]
@@ -235,8 +236,14 @@ class Game:
 
     def refuse_players(self, infos: BatchInfo) -> None:
         """Raise `InputError` if there are several players, and the planner is for one."""
-        if not self._is_for_games:
+        if not self._is_for_games and (infos.has_objects or "to_play" in infos):
             self._count_players(infos)
+
+    def _says_nothing(self, infos: BatchInfo) -> bool:
+        """Return whether all actions are legal, and there is one player."""
+        if self._legal is not None or self._to_play is not None or self._in_obs:
+            return False
+        return not (infos.has_objects or "action_mask" in infos or "to_play" in infos)
 
     def _count_players(self, infos: BatchInfo) -> None:
         has = infos.mask("to_play")

@@ -177,8 +177,15 @@ class SearchTree(Nodes):
 
     def expand(self, parents: Ints, actions: Ints, **fields: Any) -> Ints:
         """Append outcomes of different actions, and return their nodes ``(n,)``."""
-        new = self.add(parents, **{"action": actions, "samples": 1, "seed": -1, **fields})
-        self["root"][new], self["solved"][new] = self["root"][parents], self["ended"][new]
+        more: dict[str, Any] = {
+            "action": actions,
+            "samples": 1,
+            "seed": -1,
+            "solved": fields.get("ended", False),
+        }
+        if self.roots > 1:
+            more["root"] = self["root"][parents]
+        new = self.add(parents, **{**more, **fields})
         self["score"][new] = self["score"][parents] + self["reward"][new]
         self["next"][new] = self["child"][parents, actions]
         self["child"][parents, actions] = new
@@ -308,13 +315,14 @@ class SearchTree(Nodes):
         for level in reversed(descents.levels):
             kids, movers = _resolved(level.kids, new), self["to_play"][level.nodes]
             returns = self["gains"][kids] + discount * values[level.ids]
-            self.record(level, new, returns[np.arange(len(kids)), movers])
+            mine = returns[np.arange(len(kids)), movers] if self.players > 1 else returns[:, 0]
+            self.record(level, new, mine)
             closed = self["closed"][level.nodes]
             if closed.any():  # the player to move has at least the best certain return
                 certain = self.certain(level.nodes)
                 best = certain.argmax(axis=1)
                 lowest = certain[np.arange(len(best)), best]
-                (rows,) = (lowest > returns[np.arange(len(kids)), movers]).nonzero()
+                (rows,) = (lowest > mine).nonzero()
                 sure = self["child"][level.nodes[rows], best[rows]]
                 returns[rows] = self["gains"][sure] + discount * self["exact"][sure]
             values[level.ids] = returns
@@ -397,17 +405,30 @@ class SearchTree(Nodes):
         np.add.at(self._table["passes"], _resolved(level.kids, new), 1)
         np.add.at(self._table["visits"], edges, 1)
         np.add.at(self._table["total"], edges, returns)
-        means, roots = self["total"][edges] / self["visits"][edges], self["root"][level.nodes]
-        np.minimum.at(self.low, roots, means)
-        np.maximum.at(self.high, roots, means)
+        means = self["total"][edges] / self["visits"][edges]
+        if self.roots == 1:
+            self.low[0], self.high[0] = (
+                min(self.low[0], means.min()),
+                max(self.high[0], means.max()),
+            )
+        else:
+            roots = self["root"][level.nodes]
+            np.minimum.at(self.low, roots, means)
+            np.maximum.at(self.high, roots, means)
 
     def scaled(self, nodes: Ints) -> tuple[Floats, Floats]:
         """Return the totals and visits ``(n, A)`` of nodes, with mean returns scaled to [0, 1]."""
-        visits, totals, roots = self["visits"][nodes], self["total"][nodes], self["root"][nodes]
-        low, high = self.low[roots, None], self.high[roots, None]
-        known = high > low
-        if not known.all():  # returns that do not differ count as 0
-            low, high = np.where(known, low, 0.0), np.where(known, high, np.inf)
+        visits, totals = self["visits"][nodes], self["total"][nodes]
+        low: Any
+        high: Any
+        if self.roots == 1:
+            low, high = float(self.low[0]), float(self.high[0])
+            if not high > low:  # returns that do not differ count as 0
+                low, high = 0.0, np.inf
+        else:
+            roots = self["root"][nodes]
+            low, high = self.low[roots, None], self.high[roots, None]
+            low, high = np.where(high > low, low, 0.0), np.where(high > low, high, np.inf)
         return (totals - low * visits) / (high - low), visits
 
     def below(self, *roots: int) -> SearchTree:

@@ -260,14 +260,17 @@ class TreePlanner(Planner):
         turns = search.turns_after(step)
         if game.players > tree.players:
             tree.play_for(game.players)
-        return step, {
+        fields = {
             "state": step.states,
             "reward": step.rewards,
             "gains": game.gains(step, tree["to_play"][parents]),
             "ended": step.terminateds | step.truncateds,
-            "to_play": turns.to_play,
-            "closed": turns.closed(),
         }
+        if game.players > 1:
+            fields["to_play"] = turns.to_play
+        if turns.legal is not None:
+            fields["closed"] = ~turns.legal
+        return step, fields
 
     def _draw(
         self,
@@ -286,18 +289,18 @@ class TreePlanner(Planner):
             return None
         seeds = search.rng.integers(SEEDS, size=len(parents))
         step, fields = self._step(search, memory, parents, actions, seeds)
-        closed = np.broadcast_to(fields.pop("closed"), (len(parents), len(self.actions)))
         keys = _outcome_keys(step)
-        nodes = memory.tree.add_outcomes(
-            parents, actions, keys, closed=closed, seed=seeds, **fields
-        )
+        nodes = memory.tree.add_outcomes(parents, actions, keys, seed=seeds, **fields)
         seen.append((nodes, step.obs))
         return nodes
 
     @staticmethod
     def _charge(memory: TreeMemory, nodes: Ints, steps: Any) -> None:
         """Count steps, which were taken from nodes, for their searches."""
-        np.add.at(memory.spent, memory.tree["root"][nodes], steps)
+        if memory.tree.roots == 1:
+            memory.spent += np.sum(np.broadcast_to(steps, len(nodes)))
+        else:
+            np.add.at(memory.spent, memory.tree["root"][nodes], steps)
 
     @staticmethod
     def _turns(search: Search, tree: SearchTree, nodes: Ints) -> Turns:
@@ -317,6 +320,9 @@ class TreePlanner(Planner):
         """Return the best row of each root whose trajectory beats the best one so far."""
         if memory.tree.players > 1:
             return np.zeros(0, np.intp)
+        if len(memory.best) == 1:  # the usual case, without sorting
+            row = scores.argmax()
+            return np.full(int(scores[row] > memory.best[0].score), row)
         known = np.array([best.score for best in memory.best])
         (rows,) = (scores > known[roots]).nonzero()
         rows = rows[np.argsort(-scores[rows], kind="stable")]
