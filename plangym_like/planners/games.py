@@ -215,7 +215,7 @@ class Game:
             return Turns(None, np.zeros(len(states), np.intp))
         self._count_players(infos)
         legal = self._find_legal(obs, infos, states, over)
-        return Turns(legal, self._find_player(obs, infos, states))
+        return Turns(legal, self._find_player(obs, infos, states, over))
 
     def gains(self, step: BatchTransition, movers: Ints) -> Floats:
         """Return the rewards of all players ``(N, P)``; the players `movers` have moved."""
@@ -223,12 +223,13 @@ class Game:
             return step.rewards[:, None]
         count = len(step.rewards)
         if step.infos.mask("rewards").all() and count:
-            found = np.asarray(step.infos["rewards"])
-            if found.dtype == object or found.ndim != 2 or found.shape[1] > self.players:
+            each = [np.asarray(one, float).ravel() for one in step.infos["rewards"]]
+            if len({len(one) for one in each}) > 1 or len(each[0]) > self.players:
                 raise EnvApiError(
-                    f'info["rewards"] must hold one reward for each player, got {found[0]!r}'
+                    f'info["rewards"] must hold one reward for each player, got {each[0]!r}'
                 )
-            return np.pad(found.astype(float), ((0, 0), (0, self.players - found.shape[1])))
+            found = np.stack(each)
+            return np.pad(found, ((0, 0), (0, self.players - found.shape[1])))
         if self.players > 2:
             raise EnvApiError('games of more than two players must report info["rewards"]')
         gains: Floats = np.where(np.arange(2) == movers[:, None], 1.0, -1.0) * step.rewards[:, None]
@@ -236,14 +237,14 @@ class Game:
 
     def refuse_players(self, infos: BatchInfo) -> None:
         """Raise `InputError` if there are several players, and the planner is for one."""
-        if not self._is_for_games and (infos.has_objects or "to_play" in infos):
+        if not self._is_for_games:
             self._count_players(infos)
 
     def _says_nothing(self, infos: BatchInfo) -> bool:
         """Return whether all actions are legal, and there is one player."""
         if self._legal is not None or self._to_play is not None or self._in_obs:
             return False
-        return not (infos.has_objects or "action_mask" in infos or "to_play" in infos)
+        return not infos.has_objects and infos.keys().isdisjoint(("action_mask", "to_play"))
 
     def _count_players(self, infos: BatchInfo) -> None:
         has = infos.mask("to_play")
@@ -273,7 +274,7 @@ class Game:
             "of the row, or functions of states: to_play= and legal="
         )
 
-    def _find_player(self, obs: Any, infos: BatchInfo, states: States) -> Ints:
+    def _find_player(self, obs: Any, infos: BatchInfo, states: States, over: Mask) -> Ints:
         count = len(states)
         if self._to_play is not None:
             found = np.asarray(self._to_play(obs, infos, states))
@@ -281,11 +282,10 @@ class Game:
             has = infos.mask("to_play")
             if not has.any():
                 return np.zeros(count, np.intp)
-            found = infos["to_play"]
-            if not has.all():
-                found = np.array([0 if one is None else one for one in found])
+            found = np.array([0 if one is None else one for one in infos["to_play"]])
         if found.shape != (count,) or found.dtype.kind not in "iub":
             raise EnvApiError(f"to_play must be {count} whole numbers, got {found!r}")
+        found = np.where(over, 0, found)  # nobody moves where the episode has ended
         if len(found) and not 0 <= int(found.min()) <= int(found.max()) < max(self.players, 2):
             raise EnvApiError(
                 f"to_play must be a player from 0 to {max(self.players, 2) - 1}, got "
