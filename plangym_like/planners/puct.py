@@ -149,10 +149,7 @@ class PUCT(TreePlanner):
             if tree.players > 1:
                 self._close(memory, paths, new)
             for row in self._improved(memory, tree["root"][ends], tree["score"][ends]).tolist():
-                path = tree.path(int(ends[row]))
-                found = tree["action"][path], tree["reward"][path], tree["seed"][path]
-                best = Best(math.fsum(found[1]), bool(tree["ended"][ends[row]]), found)
-                memory.best[tree["root"][ends[row]]] = best
+                memory.best[tree["root"][ends[row]]] = _path_to(tree, int(ends[row]))
             self._report(search, memory)
         return self._plans(search, states, memory, prior=tree["prior"][:roots].copy())
 
@@ -165,11 +162,7 @@ class PUCT(TreePlanner):
             means, tree["prior"][nodes], visits + ranks, parent_visits, self.explore, self.base
         )
         closed = tree["closed"][nodes]
-        if closed.any():
-            scores[closed] = -np.inf
-            (lost,) = (scores == -np.inf).all(axis=1).nonzero()  # all others have a prior of 0
-            scores[lost] = np.where(closed[lost], -np.inf, -visits[lost])
-        return scores
+        return _without(scores, closed, visits) if closed.any() else scores
 
     def _expand(
         self,
@@ -188,16 +181,10 @@ class PUCT(TreePlanner):
             step, fields = self._step(search, memory, parents, actions)
             new = tree.expand(parents, actions, **fields)
             seen.append((new, step.obs))
-        fresh = []
-        for nodes, obs in seen:
-            rows = np.unique(nodes, return_index=True)[1]
-            rows.sort()
-            rows = rows[~tree["ended"][nodes[rows]] & (tree["passes"][nodes[rows]] == 0)]
-            if len(rows):
-                fresh.append((nodes[rows], rows_of(obs, rows)))
+        fresh = _fresh(tree, seen)
         if fresh:
-            nodes = np.concatenate([part for part, _ in fresh])
-            self._assess(memory, search, nodes, joined([obs for _, obs in fresh]))
+            nodes, obs = zip(*fresh, strict=True)
+            self._assess(memory, search, np.concatenate(nodes), joined(list(obs)))
         return new
 
     def _assess(self, memory: TreeMemory, search: Search, nodes: Ints, obs: Any) -> None:
@@ -233,10 +220,43 @@ class PUCT(TreePlanner):
                 movers, players = tree["to_play"][unknown], search.game.players
                 priors = evaluated(self.evaluate, obs, len(unknown), size, movers, players)[0]
             tree["prior"][unknown] = legal_priors(priors, search.turns.take(unknown).legal)
-        for prior in tree["prior"][: tree.roots] if self.noise else ():
-            (possible,) = prior.nonzero()
-            drawn = search.rng.dirichlet(np.full(len(possible), self.alpha))
-            prior[possible] += self.noise * (drawn - prior[possible])
+        if self.noise:
+            _add_noise(tree["prior"][: tree.roots], self.noise, self.alpha, search.rng)
+
+
+def _add_noise(priors: Floats, noise: float, alpha: float, rng: np.random.Generator) -> None:
+    """Mix Dirichlet noise into priors ``(n, A)``, in place, where they are not 0."""
+    for prior in priors:
+        (possible,) = prior.nonzero()
+        drawn = rng.dirichlet(np.full(len(possible), alpha))
+        prior[possible] += noise * (drawn - prior[possible])
+
+
+def _without(scores: Floats, closed: Mask, visits: Floats) -> Floats:
+    """Return scores ``(n, A)`` that are -inf for closed actions, but not for all actions."""
+    scores[closed] = -np.inf
+    (lost,) = (scores == -np.inf).all(axis=1).nonzero()  # all others have a prior of 0
+    scores[lost] = np.where(closed[lost], -np.inf, -visits[lost])
+    return scores
+
+
+def _fresh(tree: SearchTree, seen: list[tuple[Ints, Any]]) -> list[tuple[Ints, Any]]:
+    """Return the nodes and observations of `seen` that have to be evaluated, each of them once."""
+    fresh = []
+    for nodes, obs in seen:
+        rows = np.unique(nodes, return_index=True)[1]
+        rows.sort()
+        rows = rows[~tree["ended"][nodes[rows]] & (tree["passes"][nodes[rows]] == 0)]
+        if len(rows):
+            fresh.append((nodes[rows], rows_of(obs, rows)))
+    return fresh
+
+
+def _path_to(tree: SearchTree, node: int) -> Best:
+    """Return the path from the root to a node as a plan."""
+    path = tree.path(node)
+    found = tree["action"][path], tree["reward"][path], tree["seed"][path]
+    return Best(math.fsum(found[1]), bool(tree["ended"][node]), found)
 
 
 def legal_priors(priors: Floats, legal: Mask | None) -> Floats:
