@@ -150,6 +150,9 @@ class PlanEnv(_Repeatable):
         self._stats: Stats | None = None
         self._auditor: Auditor
         self._closed = False
+        # The last result of `reset` or `step` that holds a state; for planners, because a state row
+        # does not say which actions are legal.
+        self.last_result: ResetResult | Transition | None = None
         if not delay_setup:
             self.setup()
 
@@ -406,7 +409,10 @@ class PlanEnv(_Repeatable):
         how: dict[str, Any] = {"read": return_state, "image": self.return_image}
         with stepper.lock:
             state, obs, info = stepper.current.reset(seed, options, **how)
-        return ResetObservation(obs, info) if state is None else ResetResult(state, obs, info)
+        if state is None:
+            return ResetObservation(obs, info)
+        self.last_result = result = ResetResult(state, obs, info)
+        return result
 
     def set_state(self, state: Row) -> None:
         """Make `state` the current state.
@@ -497,10 +503,13 @@ class PlanEnv(_Repeatable):
             image=self.return_image,
             autoreset=self.autoreset,
         )
-        if sample is None:
-            return result
-        sample.audited(result)
-        return result if return_state else Step(*result[1:])
+        if sample is not None:
+            sample.audited(result)
+            if not return_state:
+                return Step(*result[1:])
+        if isinstance(result, Transition):
+            self.last_result = result
+        return result
 
     def as_gym(self) -> GymView:
         """Return this env as a `gymnasium.Env`, for Gymnasium's wrappers and other libraries.

@@ -10,6 +10,7 @@ from plangym_like import planners
 from plangym_like.cli.arguments import UsageError, described, find
 from plangym_like.env import PlanEnv
 from plangym_like.planners import Planner
+from plangym_like.planners.games import Rules
 
 _WORD_STARTS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
@@ -55,11 +56,13 @@ def _plain(name: str) -> str:
 def options_of(planner_class: type[Planner]) -> dict[str, Any]:
     """Return a planner's options with their defaults; ``...`` for an option without a default."""
     parameters = list(inspect.signature(planner_class).parameters.values())[1:]
-    return {
+    found = {
         one.name: ... if one.default is one.empty else one.default
         for one in parameters
         if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
     }
+    has_rules = any(one.kind is one.VAR_KEYWORD for one in parameters)
+    return {**found, **(dict.fromkeys(sorted(Rules.__annotations__)) if has_rules else {})}
 
 
 def make_planner(planner_class: type[Planner], env: PlanEnv, options: dict[str, Any]) -> Planner:

@@ -55,6 +55,23 @@ def all_actions(env: PlanEnv, planner: str) -> NDArray[Any]:
     return actions.reshape(-1, *(space.shape or ()))
 
 
+def count_actions(space: Space[Any]) -> int | None:
+    """Return the number of actions of a finite action space; None if there are too many to list.
+
+    >>> count_actions(MultiDiscrete([2, 3]))
+    6
+    """
+    if isinstance(space, Discrete):
+        number = int(space.n)
+    elif isinstance(space, MultiDiscrete):
+        number = int(np.prod(space.nvec.astype(object)))
+    elif isinstance(space, MultiBinary):
+        number = 2 ** int(np.prod(space.shape))
+    else:
+        return None
+    return number if number <= _MOST_ACTIONS else None
+
+
 def index_of(actions: NDArray[Any], action: Any) -> int:
     """Return the first place of `action` among `actions` ``(A, *action_shape)``; -1 if it is not.
 
@@ -65,6 +82,28 @@ def index_of(actions: NDArray[Any], action: Any) -> int:
     """
     same = (actions == np.asarray(action)).reshape(len(actions), -1).all(axis=1)
     return int(same.argmax()) if same.any() else -1
+
+
+def allowed(
+    actions: NDArray[np.intp], legal: NDArray[np.bool_] | None, rng: np.random.Generator
+) -> NDArray[np.intp]:
+    """Return actions ``(N,)`` in which those that are not legal are replaced by random legal ones.
+
+    If the actions were drawn uniformly from all, the results are uniform among the legal ones.
+
+    >>> allowed(np.array([0, 1]), np.array([[True, True], [True, False]]), np.random.default_rng(0))
+    array([0, 0])
+    """
+    if legal is None:
+        return actions
+    (wrong,) = (~legal[np.arange(len(actions)), actions]).nonzero()
+    if not len(wrong):
+        return actions
+    counts = np.cumsum(legal[wrong], axis=1)
+    places = rng.integers(counts[:, -1]) + 1
+    replaced = actions.copy()
+    replaced[wrong] = (counts >= places[:, None]).argmax(axis=1)
+    return replaced
 
 
 def bounds(env: PlanEnv, planner: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -144,3 +183,20 @@ class ActionSampler:
         if self._is_box:
             return rng.uniform(self._low, self._high, shape).astype(self._dtype)
         return rng.integers(self._low, self._high, shape, dtype=np.int64).astype(self._dtype)
+
+    def among(
+        self, actions: NDArray[Any], legal: NDArray[np.bool_], rng: np.random.Generator
+    ) -> NDArray[Any]:
+        """Return actions ``(N, *action_shape)``, of which those that are not legal are drawn again.
+
+        `legal` is ``(N, A)``, in the order of `all_actions`; A is 0 for boxes, which have no masks.
+        """
+        if legal.all():
+            return actions
+        sizes = (self._high - self._low).ravel()
+        offsets = (actions.astype(np.int64) - self._low).reshape(len(actions), -1)
+        numbers = np.ravel_multi_index(tuple(offsets.T), tuple(np.atleast_1d(sizes)))
+        places = np.unravel_index(allowed(numbers, legal, rng), tuple(np.atleast_1d(sizes)))
+        drawn = np.stack(places, axis=1).reshape(actions.shape) + self._low
+        result: NDArray[Any] = drawn.astype(self._dtype)
+        return result

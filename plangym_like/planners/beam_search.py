@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 from gymnasium.spaces import Box
@@ -15,6 +15,7 @@ from plangym_like.env import PlanEnv
 from plangym_like.errors import InputError
 from plangym_like.planners.action_sets import ActionSampler, all_actions
 from plangym_like.planners.checkpoint import stored
+from plangym_like.planners.games import Mask, Rules
 from plangym_like.planners.nodes import ROOT, Ints, Lineage
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.planner import Kept, Planner
@@ -27,16 +28,20 @@ from plangym_like.support.arguments import as_count
 
 @stored
 class _Beam(NamedTuple):
-    """The states that are kept at one depth: their rows, scores and nodes in the lineage."""
+    """The states that are kept at one depth: their rows, scores and nodes in the lineage.
+
+    `legal` ``(n, A)`` says which actions are legal.
+    """
 
     states: NDArray[np.uint8]
     scores: NDArray[np.float64]
     nodes: Ints
+    legal: Mask
 
     @classmethod
-    def at(cls, state: Row) -> _Beam:
+    def at(cls, state: Row, search: Search) -> _Beam:
         """Return a beam of one state, the root."""
-        return cls(np.array(state)[None], np.zeros(1), np.array([ROOT]))
+        return cls(np.array(state)[None], np.zeros(1), np.array([ROOT]), search.legal_starts())
 
 
 @stored
@@ -104,6 +109,8 @@ class BeamSearch(Planner):
         How long each action is held.
     branches : int
         The number of random actions for each state, if the action space is a box.
+    **rules
+        See `Rules`.
 
     Examples
     --------
@@ -124,8 +131,9 @@ class BeamSearch(Planner):
         key: str | Callable[..., Any] = "state",
         dt: int = 1,
         branches: int = 16,
+        **rules: Unpack[Rules],
     ) -> None:
-        super().__init__(env)
+        super().__init__(env, **rules)
         self.width, self.dt = as_count("width", width), as_count("dt", dt)
         self.depth = None if depth is None else as_count("depth", depth)
         self.branches = as_count("branches", branches)
@@ -139,7 +147,7 @@ class BeamSearch(Planner):
         self._all = None if is_box else all_actions(env, self.name)
 
     def _begin(self, state: Row, search: Search, kept: Kept | None) -> _Memory:
-        return _Memory(Lineage(self.env), self.width, _Beam.at(state))
+        return _Memory(Lineage(self.env), self.width, _Beam.at(state, search))
 
     def _search(self, state: Row, search: Search) -> Plan:
         memory: _Memory = search.memory
@@ -148,7 +156,7 @@ class BeamSearch(Planner):
             if not len(memory.beam.nodes) or memory.depth == self.depth:
                 memory.exhausted = memory.complete
                 memory.width = min(2 * memory.width, sys.maxsize)  # larger ones are impossible
-                memory.beam, memory.known = _Beam.at(state), {}
+                memory.beam, memory.known = _Beam.at(state, search), {}
                 memory.depth, memory.complete = 0, True
             fit = search.fit(len(memory.beam.nodes), branches)
             if not search.has(fit * branches) or memory.exhausted:
@@ -163,7 +171,7 @@ class BeamSearch(Planner):
         """Step all actions of the first `count` states of the beam, and choose the next beam."""
         beam, memory.depth = memory.beam, memory.depth + 1
         memory.complete = memory.complete and count == len(beam.nodes)
-        parents, actions = self._branches(count, search.rng)
+        parents, actions = self._branches(beam.legal[:count], search.rng)
         step = search.step_batch(actions, beam.states[parents], self.dt)
         scores = beam.scores[parents] + step.rewards
         nodes = memory.lineage.record(beam.nodes[parents], actions, self.dt, step.rewards)
@@ -176,18 +184,20 @@ class BeamSearch(Planner):
         alive = order[~over[order]]
         rows, are_all = _first_visits(keys, scores, alive, memory.known, memory.width)
         memory.complete = memory.complete and are_all and self._all is not None
-        memory.beam = _Beam(step.states[rows], scores[rows], nodes[rows])
+        memory.beam = _Beam(
+            step.states[rows], scores[rows], nodes[rows], search.legal_after(step)[rows]
+        )
 
     def _branches(
-        self, count: int, rng: np.random.Generator
+        self, legal: Mask, rng: np.random.Generator
     ) -> tuple[NDArray[np.int64], NDArray[Any]]:
         """Return the parent ``(N,)`` and the action ``(N, ...)`` of each new state."""
         if self._all is None:
             assert self._sample is not None
-            actions = self._sample(rng, count * self.branches)
-            return np.repeat(np.arange(count), self.branches), actions
-        parents = np.repeat(np.arange(count), len(self._all))
-        return parents, np.concatenate([self._all] * count)
+            actions = self._sample(rng, len(legal) * self.branches)
+            return np.repeat(np.arange(len(legal)), self.branches), actions
+        parents, chosen = legal.nonzero()
+        return parents, self._all[chosen]
 
     def _ranking(
         self, step: BatchTransition, scores: NDArray[np.float64], rng: np.random.Generator

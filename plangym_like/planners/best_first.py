@@ -6,7 +6,7 @@ import heapq
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +15,12 @@ from plangym_like.env import PlanEnv
 from plangym_like.planners import search_options as options
 from plangym_like.planners.action_sets import all_actions
 from plangym_like.planners.checkpoint import stored
+from plangym_like.planners.games import Mask, Rules
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.planner import Kept, Planner
 from plangym_like.planners.search import Search
 from plangym_like.results import BatchTransition
-from plangym_like.states.rows import Row
+from plangym_like.states.rows import Row, States
 from plangym_like.support.arguments import as_count
 
 
@@ -34,6 +35,8 @@ class SearchGraph:
     state : row
     key : hashable, optional
         The key of the root; None if it is not known.
+    legal : array ``(A,) bool``
+        Which actions are legal there.
 
     Attributes
     ----------
@@ -49,12 +52,12 @@ class SearchGraph:
         How many transitions led to a key that had been reached at the same cost or less.
     """
 
-    def __init__(self, state: Row, key: Any) -> None:
+    def __init__(self, state: Row, key: Any, legal: Mask) -> None:
         self.costs, self.rewards, self.actions, self.ended = [0.0], [0.0], [-1], [False]
         self._parents = [-1]
         self._keys = [key]
         self._nodes = {} if key is None else {key: 0}
-        self._rows = {0: np.array(state)}
+        self._rows = {0: (np.array(state), np.array(legal))}
         self.goal: int | None = None
         self.best_cost = math.inf
         self.duplicates = 0
@@ -63,7 +66,12 @@ class SearchGraph:
         self._scores = [0.0]
 
     def add(
-        self, parents: list[int], keys: list[Any], states: Row, *columns: NDArray[Any]
+        self,
+        parents: list[int],
+        keys: list[Any],
+        states: States,
+        legal: Mask,
+        *columns: NDArray[Any],
     ) -> Iterator[tuple[int, float]]:
         """Add transitions in order; yield each new node that may lead to a cheaper goal.
 
@@ -71,6 +79,7 @@ class SearchGraph:
         ----------
         parents, keys : list
         states : rows
+        legal : array ``(N, A) bool``
         *columns : array
             The actions, rewards, costs and heuristic values, and two flags: whether transitions
             reach a goal, and whether they end the episode.
@@ -81,14 +90,14 @@ class SearchGraph:
         heuristic : float
         """
         for row, values in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
-            if self._add(parents[row], keys[row], states[row], *values):
+            if self._add(parents[row], keys[row], (states[row], legal[row]), *values):
                 yield len(self.costs) - 1, values[3]
 
     def _add(
         self,
         parent: int,
         key: Any,
-        state: Row,
+        found: tuple[Row, Mask],
         action: int,
         reward: float,
         cost: float,
@@ -124,15 +133,15 @@ class SearchGraph:
             self._rows.pop(known, None)
         if not cost + heuristic < self.best_cost:
             return False
-        self._rows[node] = np.array(state)
+        self._rows[node] = np.array(found[0]), np.array(found[1])
         return True
 
     def is_open(self, node: int, heuristic: float) -> bool:
         """Return whether a node must still be expanded because it may lead to a cheaper goal."""
         return node in self._rows and self.costs[node] + heuristic < self.best_cost
 
-    def take(self, node: int) -> Row:
-        """Remove and return the state of a node that is about to be expanded."""
+    def take(self, node: int) -> tuple[Row, Mask]:
+        """Remove and return the state of a node to expand, and which actions are legal there."""
         return self._rows.pop(node)
 
     @property
@@ -163,7 +172,7 @@ class _Memory:
     graph : SearchGraph
     queue : list of tuple
         A heap of the states to expand: the priority, heuristic value and node of each.
-    expanded : int
+    expanded, generated : int
     plan : tuple, optional
         The actions, rewards, end and info of an optimal plan, once there is one.
     """
@@ -171,6 +180,7 @@ class _Memory:
     graph: SearchGraph
     queue: list[tuple[float, float, int]] = field(default_factory=lambda: [(0.0, 0.0, 0)])
     expanded: int = 0
+    generated: int = 0
     plan: tuple[NDArray[Any], NDArray[np.float64], bool, dict[str, Any]] | None = None
 
 
@@ -217,6 +227,8 @@ class BestFirst(Planner):
         The number of states that are expanded at once.
     dt : int
         How long each action is held.
+    **rules
+        See `Rules`.
 
     Notes
     -----
@@ -249,8 +261,9 @@ class BestFirst(Planner):
         key: str | Callable[..., Any] = "state",
         batch: int = 16,
         dt: int = 1,
+        **rules: Unpack[Rules],
     ) -> None:
-        super().__init__(env)
+        super().__init__(env, **rules)
         self.actions = all_actions(env, self.name)
         self.heuristic, self.goal = options.make_heuristic(heuristic), options.make_goal(goal)
         self.cost, self.key = options.make_cost(cost), options.make_key(key)
@@ -263,7 +276,7 @@ class BestFirst(Planner):
     def _begin(self, state: Row, search: Search, kept: Kept | None) -> _Memory:
         """Keep the rest of an optimal plan whose first action was played, and led to `state`."""
         root_key = options.digests(state[None], 1)[0] if self._knows_root else None
-        memory = _Memory(SearchGraph(state, root_key))
+        memory = _Memory(SearchGraph(state, root_key, search.legal_starts()[0]))
         if kept is not None and kept.memory.plan is not None and len(kept.memory.plan[0]) > 1:
             actions, rewards, ended, info = kept.memory.plan
             reserve = len(self.actions)  # a new search may need the rest of the budget
@@ -307,15 +320,18 @@ class BestFirst(Planner):
             for _ in chosen:
                 heapq.heappop(queue)
             memory.expanded += len(chosen)
-            parents = [node for _, _, node in chosen for _ in self.actions]
-            actions = np.tile(np.arange(num_actions), len(chosen))
-            rows = np.repeat([graph.take(node) for _, _, node in chosen], num_actions, axis=0)
-            step = search.step_batch(self.actions[actions], rows, self.dt)
+            states, legal = zip(*(graph.take(node) for _, _, node in chosen), strict=True)
+            which, actions = np.stack(legal).nonzero()
+            parents = [chosen[place][2] for place in which]
+            memory.generated += len(parents)
+            step = search.step_batch(self.actions[actions], np.stack(states)[which], self.dt)
             situation = step.obs, step.infos, step.states
             keys = options.digests(self.key(*situation), len(parents))
             values, ended = self.heuristic(*situation), step.terminateds | step.truncateds
             columns = (actions, step.rewards, self.cost(step), values, self.goal(step), ended)
-            for node, value in graph.add(parents, keys, step.states, *columns):
+            for node, value in graph.add(
+                parents, keys, step.states, search.legal_after(step), *columns
+            ):
                 priority = self._priority(graph.costs[node], value)
                 heapq.heappush(queue, (priority, value, node))
             if graph.goal is not None:
@@ -335,7 +351,7 @@ class BestFirst(Planner):
             "bound": min([graph.best_cost, *left]),
             "exhausted": not left,
             "expanded": memory.expanded,
-            "generated": memory.expanded * len(self.actions),
+            "generated": memory.generated,
             "duplicates": graph.duplicates,
         }
         actions = self.actions[[graph.actions[one] for one in path]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from plangym_like.env import PlanEnv
 from plangym_like.planners.action_sets import ActionSampler
 from plangym_like.planners.checkpoint import stored
 from plangym_like.planners.features import as_vectors, check_vectors, ranges
+from plangym_like.planners.games import Mask, Rules
 from plangym_like.planners.nodes import ROOT, Ints, Lineage
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.planner import Kept, Planner
@@ -29,7 +30,7 @@ _MOST = 8  # after going back, a swarm has at most this multiple of `walkers`
 
 @stored
 class Swarm(NamedTuple):
-    """N walkers, as arrays; `nodes` are nodes of the `Lineage`.
+    """N walkers, as arrays; `nodes` are nodes of the `Lineage`, `legal` ``(N, A)`` their actions.
 
     `lives` is one number for all: a walker that has fewer lives after a step is dead.
     """
@@ -39,18 +40,20 @@ class Swarm(NamedTuple):
     scores: NDArray[np.float64]
     frames: NDArray[np.int64]
     nodes: Ints
+    legal: Mask
     lives: float
 
     @classmethod
-    def at(cls, state: Row, size: int) -> Swarm:
+    def at(cls, state: Row, size: int, legal: Mask) -> Swarm:
         """Return `size` walkers at the root, where observations and lives are not known."""
         states, zeros = np.repeat(np.asarray(state)[None], size, axis=0), np.zeros(size)
-        return cls(states, zeros[:, None], zeros, zeros.astype(int), np.full(size, ROOT), -np.inf)
+        nodes, legal = np.full(size, ROOT), np.repeat(legal, size, axis=0)
+        return cls(states, zeros[:, None], zeros, zeros.astype(int), nodes, legal, -np.inf)
 
     def take(self, rows: NDArray[np.int64]) -> Swarm:
         """Return the walkers in these rows; a row may occur more than once."""
-        states, obs, scores, frames, nodes, lives = self
-        return Swarm(states[rows], obs[rows], scores[rows], frames[rows], nodes[rows], lives)
+        columns: Any = [column[rows] for column in self[:-1]]
+        return Swarm._make([*columns, self.lives])
 
     def some(self, count: int, rng: np.random.Generator) -> Swarm:
         """Return at most `count` walkers: the one with the best score, and random ones."""
@@ -162,9 +165,12 @@ class FractalMonteCarlo(Planner):
     walkers : int
         The number of walkers. If all of them die, more may be added (see above).
     hold : int
-        The longest time that an action is held, in steps of the environment.
+        The longest time that an action is held, in steps of the environment; 1 if the environment
+        says which actions are legal.
     alpha, beta : float
         The exponents of the score and of the distance, 0 or greater. In the paper, they are 1.
+    **rules
+        See `Rules`.
 
     Notes
     -----
@@ -186,8 +192,9 @@ class FractalMonteCarlo(Planner):
         hold: int = 8,
         alpha: float = 2.0,
         beta: float = 1.0,
+        **rules: Unpack[Rules],
     ) -> None:
-        super().__init__(env)
+        super().__init__(env, **rules)
         self.walkers, self.hold = as_count("walkers", walkers), as_count("hold", hold)
         self.alpha, self.beta = as_number("alpha", alpha, 0.0), as_number("beta", beta, 0.0)
         self._sample = ActionSampler(env, self.name)
@@ -196,7 +203,7 @@ class FractalMonteCarlo(Planner):
 
     def _begin(self, state: Row, search: Search, kept: Kept | None) -> _Memory:
         size = search.fit(self.walkers)
-        start = Swarm.at(state, size)
+        start = Swarm.at(state, size, search.legal_starts())
         return _Memory(Lineage(self.env), size, start, start, deque([start], maxlen=_CAMPS))
 
     def _search(self, state: Row, search: Search) -> Plan:
@@ -232,6 +239,8 @@ class FractalMonteCarlo(Planner):
         swarm, rng = memory.swarm, search.rng
         count = len(swarm.scores)
         actions, dt = self._sample(rng, count), rng.integers(1, self.hold + 1, count)
+        if search.turns.legal is not None:  # an action might not be legal for longer
+            actions, dt = self._sample.among(actions, swarm.legal, rng), np.ones_like(dt)
         step = search.step_batch(actions, swarm.states, dt)
         dead, lives = dead_walkers(step, swarm.lives)
         memory.swarm = swarm = Swarm(
@@ -240,6 +249,7 @@ class FractalMonteCarlo(Planner):
             swarm.scores + step.rewards,
             swarm.frames + step.infos["n_step"],
             memory.lineage.record(swarm.nodes, actions, dt, step.rewards),
+            search.legal_after(step),
             lives,
         )
         row = search.keep_episode(swarm.nodes, swarm.scores, step.terminateds | step.truncateds)

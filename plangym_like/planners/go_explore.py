@@ -7,7 +7,7 @@ import zlib
 from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from plangym_like.planners.cells import (
     position_cells,
 )
 from plangym_like.planners.checkpoint import stored
+from plangym_like.planners.games import Mask, Rules
 from plangym_like.planners.nodes import ROOT, Ints, Lineage, Nodes
 from plangym_like.planners.plan import Plan, Spent
 from plangym_like.planners.planner import Kept, Planner
@@ -67,7 +68,8 @@ class Visit(NamedTuple):
 class Walks(NamedTuple):
     """N explorations, as arrays; `nodes` are nodes of the `Lineage`, `actions` the latest ones.
 
-    `cells` are the rows of their cells in the `CellArchive`.
+    `cells` are the rows of their cells in the `CellArchive`; `legal` ``(N, A)`` says which actions
+    are legal.
     """
 
     states: NDArray[np.uint8]
@@ -77,6 +79,7 @@ class Walks(NamedTuple):
     nodes: Ints
     actions: NDArray[Any]
     cells: Ints
+    legal: Mask
 
     def take(self, rows: Ints) -> Walks:
         """Return the explorations `rows`."""
@@ -94,18 +97,21 @@ class CellArchive:
     ----------
     state : row
         Where the search starts.
+    legal : array ``(A,) bool``
+        Which actions are legal there.
     thumbnail : tuple of int
         The shape of the small screens that are kept of each cell, for `rename`.
     """
 
-    def __init__(self, state: Row, thumbnail: tuple[int, ...] = (0,)) -> None:
+    def __init__(self, state: Row, legal: Mask, thumbnail: tuple[int, ...] = (0,)) -> None:
         self._names: dict[Hashable, int] = {}
         self._cells = Nodes(
             *(("score", float), ("frames", np.int64), ("lives", float), ("node", np.intp)),
             *(("seen", np.int64), ("screen", np.uint8, thumbnail)),
             *(("transitions", np.int64), ("found_frames", np.int64)),
-            *(("seconds", float), ("seconds_in_env", float)),
+            *(("seconds", float), ("seconds_in_env", float), ("legal", bool, legal.shape)),
         )
+        self._cells["legal"][0] = legal
         self._cells["lives"][0] = -np.inf
         self._first, self._states = np.array(state), [_packed(np.zeros_like(state))]
 
@@ -124,7 +130,9 @@ class CellArchive:
         np.add.at(cells["seen"], rows, 1)
         states = np.stack([self._first ^ _unpacked(self._states[row]) for row in rows])
         score, frames, lives = (cells[name][rows] for name in ("score", "frames", "lives"))
-        return Walks(states, score, frames, lives, cells["node"][rows], actions, rows)
+        return Walks(
+            states, score, frames, lives, cells["node"][rows], actions, rows, cells["legal"][rows]
+        )
 
     def add(self, after: Walks, names: list[Hashable], spent: Spent, screens: Any = 0) -> Walks:
         """Keep visits to new cells and better visits to known cells; count all others.
@@ -171,7 +179,7 @@ class CellArchive:
         np.add.at(cells["seen"], rows[seen], 1)
         for name, values in (
             *(("score", after.scores), ("frames", after.frames), ("lives", after.lives)),
-            *(("node", after.nodes), ("screen", screens)),
+            *(("node", after.nodes), ("screen", screens), ("legal", after.legal)),
         ):
             cells[name][rows_kept] = values[kept] if np.ndim(values) else values
         for row, cell in zip(kept.tolist(), rows_kept.tolist(), strict=True):
@@ -269,6 +277,8 @@ class GoExplore(Planner):
         The probability that an action repeats the previous one.
     dt : int
         How long each action is held.
+    **rules
+        See `Rules`.
 
     Raises
     ------
@@ -298,8 +308,9 @@ class GoExplore(Planner):
         steps: int = 100,
         repeat: float = 0.95,
         dt: int = 1,
+        **rules: Unpack[Rules],
     ) -> None:
-        super().__init__(env)
+        super().__init__(env, **rules)
         self.batch, self.steps = as_count("batch", batch), as_count("steps", steps)
         self.dt = as_count("dt", dt)
         self.repeat = as_number("repeat", repeat, 0.0, 1.0)
@@ -317,11 +328,12 @@ class GoExplore(Planner):
 
     def _begin(self, state: Row, search: Search, kept: Kept | None) -> _Memory:
         lineage, batch, cells = Lineage(self.env), search.fit(self.batch), self.cell_of
+        legal = search.legal_starts()[0]
         if not isinstance(cells, DynamicScreenCells):
-            return _Memory(CellArchive(state), lineage, batch)
+            return _Memory(CellArchive(state, legal), lineage, batch)
         cells = copy.copy(cells)  # each search begins with the same representation
         screen = np.zeros((1, *(self.env.observation_space.shape or ())), np.uint8)
-        archive = CellArchive(state, cells.thumbnails(screen).shape[1:])
+        archive = CellArchive(state, legal, cells.thumbnails(screen).shape[1:])
         recent = deque[NDArray[np.uint8]](maxlen=cells.sample)
         return _Memory(archive, lineage, batch, cells, recent=recent, due=cells.every)
 
@@ -350,6 +362,7 @@ class GoExplore(Planner):
         actions = self._sample(rng, count)
         kept = rng.random(count) < (self.repeat if memory.step else 1.0)
         actions[kept] = walks.actions[kept]
+        actions = self._sample.among(actions, walks.legal, rng)
         step = search.step_batch(actions, walks.states, self.dt)
         over = step.terminateds | step.truncateds
         has_lives = step.infos.mask("lives").all()
@@ -361,6 +374,7 @@ class GoExplore(Planner):
             memory.lineage.record(walks.nodes, actions, self.dt, step.rewards),
             actions,
             walks.cells,
+            search.legal_after(step),
         )
         search.keep_episode(after.nodes, after.scores, over)
         if self._has_default and has_position(step.infos):

@@ -12,7 +12,7 @@ import math
 from abc import abstractmethod
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from plangym_like.errors import InputError
 from plangym_like.planners.action_sets import all_actions, index_of
 from plangym_like.planners.checkpoint import stored
 from plangym_like.planners.features import Features, default_features
+from plangym_like.planners.games import Mask, Rules
 from plangym_like.planners.nodes import ROOT, Ints, Nodes
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.planner import Kept, Planner
@@ -44,8 +45,8 @@ class LookaheadTree(Nodes):
     ----------
     state : row
         The state of the root.
-    num_actions : int
-        A. Actions are numbers from 0 to ``A - 1``.
+    legal : array ``(A,) bool``
+        Which actions are legal at the root. Actions are numbers from 0 to ``A - 1``.
 
     Attributes
     ----------
@@ -53,26 +54,31 @@ class LookaheadTree(Nodes):
         ``action`` and ``reward`` (of the step that leads to the node), ``depth``, ``gain`` (the
         term that the step adds to the sum that the planner maximises), ``worth`` (that sum),
         ``lives`` (NaN if infos lack them), ``ended``, ``child`` ``(A,)`` (the node that each action
-        leads to, -1 if it was not tried), ``open`` ``(A,)`` (whether the child is not solved; see
-        `RolloutIW`), ``solved``, ``atoms`` (as `Novelty.atoms` returns them; those of the first
-        root are not known, because no step has returned its observation), ``witness`` (an atom
-        that is novel in the node; -1 if there is none), and ``state``.
+        leads to, -1 if it was not tried), ``legal`` ``(A,)``, ``open`` ``(A,)`` (whether the action
+        is legal and its child not solved; see `RolloutIW`), ``solved``, ``atoms`` (as
+        `Novelty.atoms` returns them; those of the first root are not known, because no step has
+        returned its observation), ``witness`` (an atom that is novel in the node; -1 if there is
+        none), and ``state``.
     """
 
-    def __init__(self, state: Row, num_actions: int) -> None:
+    def __init__(self, state: Row, legal: Mask) -> None:
+        num_actions = len(legal)
         super().__init__(
             *(("action", np.intp), ("reward", float), ("gain", float), ("worth", float)),
             *(("lives", float), ("depth", np.int32), ("witness", np.int32)),
-            *(("ended", bool), ("solved", bool), ("open", bool, (num_actions,))),
+            *(("ended", bool), ("solved", bool)),
+            *((name, bool, (num_actions,)) for name in ("legal", "open")),
             ("child", np.int32, (num_actions,)),
             ("atoms", np.int32, (1,)),
             ("state", np.uint8, state.shape),
             links=("child",),
         )
         self["state"][ROOT], self["atoms"][ROOT], self["witness"][ROOT] = state, -1, -1
-        self["lives"][ROOT], self["open"][ROOT] = np.nan, True
+        self["lives"][ROOT], self["open"][ROOT], self["legal"][ROOT] = np.nan, legal, legal
 
-    def expand(self, parents: Ints, actions: Ints, atoms: NDArray[np.int32], **fields: Any) -> Ints:
+    def expand(
+        self, parents: Ints, actions: Ints, atoms: NDArray[np.int32], legal: Mask, **fields: Any
+    ) -> Ints:
         """Append the children that actions lead to, and return their numbers."""
         width = self["atoms"].shape[1]
         if atoms.shape[1] > width:
@@ -80,7 +86,7 @@ class LookaheadTree(Nodes):
             self.widen("atoms", width, -1)
         atoms = np.pad(atoms, ((0, 0), (0, width - atoms.shape[1])), constant_values=-1)
         depth = self["depth"][parents] + 1
-        more = {"action": actions, "atoms": atoms, "depth": depth, "open": True}
+        more = {"action": actions, "atoms": atoms, "depth": depth, "legal": legal, "open": legal}
         nodes = self.add(parents, **more, **fields)
         self["worth"][nodes] = self["worth"][parents] + self["gain"][nodes]
         self["child"][parents, actions] = nodes
@@ -97,7 +103,7 @@ class LookaheadTree(Nodes):
         tree = self.subtree(root)
         tree["depth"][:] -= self["depth"][root]
         tree["worth"][:] -= self["worth"][root]
-        tree["solved"][:], tree["open"][:] = False, True
+        tree["solved"][:], tree["open"][:] = False, tree["legal"]
         return tree
 
     def best_path(self, discount: float, rng: np.random.Generator | None = None) -> Ints:
@@ -269,8 +275,9 @@ class WidthPlanner(Planner):
         death_penalty: float = 0.0,
         batch: int = 64,
         dt: int = 1,
+        **rules: Unpack[Rules],
     ) -> None:
-        super().__init__(env)
+        super().__init__(env, **rules)
         self.actions = all_actions(env, self.name)
         if features is not None and not callable(features):
             raise InputError(f"features must be a function of (obs, infos), got {features!r}")
@@ -281,7 +288,7 @@ class WidthPlanner(Planner):
 
     def _begin(self, state: Row, search: Search, kept: Kept | None) -> _Memory:
         """Keep the subtree of the action that was played, if it led to `state`."""
-        tree = LookaheadTree(state, len(self.actions))
+        tree = LookaheadTree(state, search.legal_starts()[0])
         if kept is not None:
             old: LookaheadTree = kept.memory.tree
             action = index_of(self.actions, kept.action)
@@ -344,6 +351,7 @@ class WidthPlanner(Planner):
             parents,
             actions,
             atoms,
+            search.legal_after(step),
             state=step.states,
             reward=step.rewards,
             gain=gain,
@@ -398,6 +406,8 @@ class IW(WidthPlanner):
         The number of nodes that are expanded at once.
     dt : int
         How long each action is held. The paper holds actions for 5 frames.
+    **rules
+        See `Rules`.
 
     Examples
     --------
@@ -428,9 +438,8 @@ class IW(WidthPlanner):
             if not search.has(len(nodes) * num_actions) or not len(nodes):
                 return not len(nodes)
             memory.level = memory.level[len(nodes) :]
-            parents = np.repeat(nodes, num_actions)
-            actions = np.tile(np.arange(num_actions), len(nodes))
-            children, novel, _ = self._step(memory, search, parents, actions)
+            which, actions = tree["legal"][nodes].nonzero()
+            children, novel, _ = self._step(memory, search, nodes[which], actions)
             if novel.any():
                 depth = int(tree["depth"][children[0]])
                 memory.waiting.setdefault(depth, []).append(children[novel])
@@ -466,6 +475,8 @@ class RolloutIW(WidthPlanner):
         The number of rollouts that run at the same time.
     dt : int
         How long each action is held. The paper holds actions for 15 frames.
+    **rules
+        See `Rules`.
 
     Examples
     --------

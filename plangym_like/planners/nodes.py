@@ -13,6 +13,8 @@ from plangym_like.planners.checkpoint import stored
 
 Ints = NDArray[np.intp]
 Floats = NDArray[np.float64]
+# State rows, ``(N, state_nbytes)``.
+Rows = NDArray[np.uint8]
 
 # The node where every path starts.
 ROOT = 0
@@ -22,7 +24,8 @@ ROOT = 0
 class Nodes:
     """A table with one element for each node: a structured array that grows.
 
-    Node 0 is the root. The parent of a node is an earlier node, -1 for the root.
+    Node 0 is the root; a forest has more roots. The parent of a node is an earlier node, -1 for a
+    root.
 
     Parameters
     ----------
@@ -75,9 +78,9 @@ class Nodes:
         return np.arange(first, self.size)
 
     def path(self, node: int) -> Ints:
-        """Return the nodes of the path from the root to `node`, without the root."""
+        """Return the nodes of the path from a root to `node`, without the root."""
         parents, found = self._table["parent"], []
-        while node > ROOT:
+        while parents[node] >= 0:
             found.append(node)
             node = int(parents[node])
         return np.array(found[::-1], np.intp)
@@ -104,13 +107,19 @@ class Nodes:
         part._table, part.size = self._table[nodes], len(nodes)
         return part
 
-    def subtree(self, root: int) -> Self:
-        """Return the nodes below `root`, and `root` itself, as a new table in the same order."""
+    def subtree(self, *roots: int) -> Self:
+        """Return the nodes below `roots`, and these themselves, as a new table.
+
+        The roots come first, then the others in the same order. No root is below another one.
+        """
         above = self["parent"].copy()
-        above[ROOT], above[root] = ROOT, root
+        for root in (*np.flatnonzero(above < 0), *roots):
+            above[root] = root
         while not np.array_equal(above, further := above[above]):  # twice as far in each round
             above = further
-        kept = np.flatnonzero(above == root)
+        others = np.isin(above, roots)
+        others[list(roots)] = False
+        kept = np.concatenate([np.array(roots, np.intp), np.flatnonzero(others)])
         numbers = np.full(self.size + 1, -1)  # the last element is for the link -1
         numbers[kept] = np.arange(len(kept))
         part = self.take(kept)

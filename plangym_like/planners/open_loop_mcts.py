@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
+from typing import Any, Unpack
 
 import numpy as np
 
 from plangym_like.env import PlanEnv
 from plangym_like.planners.action_sets import index_of
-from plangym_like.planners.nodes import ROOT
+from plangym_like.planners.games import Rules, Starts, Turns
+from plangym_like.planners.nodes import Ints, Rows
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.planner import Kept
-from plangym_like.planners.search import Search
-from plangym_like.planners.search_tree import SEEDS, SearchTree, TreeMemory, TreePlanner
+from plangym_like.planners.search import Best, Played, Search
+from plangym_like.planners.search_tree import SEEDS, Descents, SearchTree
+from plangym_like.planners.tree_planner import TreeMemory, TreePlanner
 from plangym_like.planners.uct import tree_bounds
-from plangym_like.states.rows import Row
 from plangym_like.support.arguments import as_count, as_number
 
 
@@ -37,13 +40,15 @@ class OpenLoopMCTS(TreePlanner):
     earlier outcomes. E. Lecarpentier et al., "Open loop execution of tree-search algorithms", 2018,
     show when this loses nothing.
 
-    Selection, virtual loss and scaling work as in `UCT`.
+    Selection, virtual loss and scaling work as in `UCT`, but no subtree is solved. The legal
+    actions and the player of a node are those of the first trajectory that reached it. Where an
+    action of the tree is not legal after other outcomes, a trajectory continues at random.
 
     Parameters
     ----------
     env : PlanEnv
         Its action space is finite.
-    batch, discount, virtual_loss, dt
+    batch, discount, virtual_loss, dt, **rules
         See `TreePlanner`.
     horizon : int
         The number of actions in a trajectory.
@@ -74,49 +79,95 @@ class OpenLoopMCTS(TreePlanner):
         virtual_loss: float = 1.0,
         dt: int = 1,
         stochastic: bool = False,
+        **rules: Unpack[Rules],
     ) -> None:
-        super().__init__(env, batch, discount, virtual_loss, dt)
+        super().__init__(env, batch, discount, virtual_loss, dt, 1.0, **rules)
         self.horizon = as_count("horizon", horizon)
         self.explore = as_number("explore", explore, 0.0)
         self.stochastic = bool(stochastic)
 
-    def _begin(self, state: Row, search: Search, kept: Kept | None) -> TreeMemory:
-        """Keep the subtree of the action that was played, if it led to `state`.
+    def _new_tree(self, states: Rows, turns: Turns) -> SearchTree:
+        return SearchTree(len(self.actions), states[:, :0], turns)
+
+    def _begin_all(self, starts: Starts, search: Search, kept: Kept | None) -> TreeMemory:
+        """Keep the subtree of the action that was played, if it led to the state.
 
         The trajectories of the subtree are one action shorter than those of the last tree, and so
         are those of this search. A tree that has lost half of the horizon is not kept.
         """
-        tree, horizon = None, self.horizon
-        if kept is not None and kept.memory.horizon > (self.horizon + 1) // 2:
-            old: SearchTree = kept.memory.tree
-            action = index_of(self.actions, kept.action)
-            child = int(old["child"][ROOT, action]) if action >= 0 else -1
-            if child >= 0 and search.leads_to(
-                kept.state, kept.action, self.dt, state, self.horizon
-            ):
-                tree = self._kept_tree(kept, search, child)
-                horizon = self.horizon if tree is None else kept.memory.horizon - 1
-        if tree is None:
-            tree = SearchTree(len(self.actions), np.zeros(0, np.uint8))
-        return TreeMemory(tree, horizon=horizon)
+        horizon = self.horizon
+        if kept is not None and kept.memory.horizon <= (self.horizon + 1) // 2:
+            kept = None
+        memory = super()._begin_all(starts, search, kept)
+        if kept is not None and memory.tree["passes"][: memory.tree.roots].any():
+            horizon = kept.memory.horizon - 1
+        memory.horizon = horizon
+        return memory
 
-    def _search(self, state: Row, search: Search) -> Plan:
+    def _child(self, kept: Kept, search: Search, root: int, action: Any) -> int:
+        index = index_of(self.actions, action)
+        child = int(kept.memory.tree["child"][root, index]) if index >= 0 else -1
+        states = kept.state.reshape(len(search.starts.states), -1)
+        if child < 0:
+            return -1
+        after = search.starts.states[root]
+        leads_there = search.leads_to(states[root], action, self.dt, after, self.horizon)
+        return child if leads_there else -1
+
+    def _search_all(self, states: Rows, search: Search) -> list[Plan]:
         memory: TreeMemory = search.memory
         tree, horizon = memory.tree, memory.horizon
         bounds = partial(tree_bounds, tree, search.rng, self.explore, self.virtual_loss)
-        weights = self.discount ** np.arange(horizon)
-        while count := self._affordable(search, memory, horizon):
-            memory.descents += count
-            paths = tree.descend(count, bounds, depth=horizon)
-            plans = search.rng.integers(len(self.actions), size=(count, horizon))
+        while len(roots := self._affordable(search, memory, horizon)):
+            paths = tree.descend(roots, bounds, depth=horizon)
+            plans = search.rng.integers(len(self.actions), size=(len(roots), horizon))
             for depth, level in enumerate(paths.levels):
                 plans[level.ids, depth] = level.actions
-            seeds = search.rng.integers(SEEDS, size=count) if self.stochastic else None
-            rollout = search.rollout_batch(self.actions[plans], state, self.dt, seeds=seeds)
-            new = tree.expand(paths.parents, paths.actions)
-            for depth, level in enumerate(paths.levels):
-                returns = rollout.rewards[level.ids, depth:] @ weights[: horizon - depth]
+            seeds = search.rng.integers(SEEDS, size=len(roots)) if self.stochastic else None
+            turns = self._turns(search, tree, roots)
+            played = search.play_out(
+                self.actions, plans, states[roots], turns, self.dt, seeds=seeds
+            )
+            self._charge(memory, roots, played.lengths)
+            self._record(memory, paths, plans, played)
+            self._keep(memory, roots, played, seeds)
+            self._report(search, memory)
+        return self._plans(search, states, memory)
+
+    def _record(self, memory: TreeMemory, paths: Descents, plans: Ints, played: Played) -> None:
+        """Add the new nodes to the tree, and the returns to the actions of the descents."""
+        tree, horizon = memory.tree, memory.horizon
+        tree.play_for(played.gains.shape[2])
+        new = tree.expand(paths.parents, paths.actions)
+        for leaf, node in enumerate(new.tolist()):
+            if not played.turns:
+                break
+            row = int((paths.last == -1 - leaf).argmax())
+            depth = sum(row in level.ids for level in paths.levels)
+            rows, turns = played.turns[min(depth, len(played.turns)) - 1]
+            (place,) = (rows == row).nonzero()
+            if len(place) and depth <= len(played.turns):
+                tree["to_play"][node] = turns.to_play[place[0]]
+                if turns.legal is not None:
+                    tree["closed"][node] = ~turns.legal[place[0]]
+        weights = self.discount ** np.arange(horizon)
+        as_planned = np.logical_and.accumulate(plans == played.actions, axis=1)
+        for depth, level in enumerate(paths.levels):
+            movers = tree["to_play"][level.nodes]
+            returns = np.moveaxis(played.gains, 2, 0)[movers, level.ids, depth:]
+            returns = returns @ weights[: horizon - depth]
+            kept = as_planned[level.ids, depth]
+            if kept.all():
                 tree.record(level, new, returns)
-            search.keep_rollout(plans, rollout, seeds)
-            search.report(search.best.score, f"{tree.size:,} nodes")
-        return self._plan(search, state, tree)
+            else:
+                some = type(level)(*(part[kept] for part in level))
+                tree.record(some, new, returns[kept])
+
+    def _keep(self, memory: TreeMemory, roots: Ints, played: Played, seeds: Ints | None) -> None:
+        """Keep the best trajectories."""
+        for row in self._improved(memory, roots, played.rewards.sum(axis=1)).tolist():
+            length = int(played.lengths[row])
+            rewards, row_seeds = played.rewards[row, :length].copy(), np.full(length, -1)
+            row_seeds[0] = -1 if seeds is None else seeds[row]
+            found = played.actions[row, :length].copy(), rewards, row_seeds
+            memory.best[roots[row]] = Best(math.fsum(rewards), bool(played.ended[row]), found)

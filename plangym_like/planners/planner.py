@@ -7,16 +7,18 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self, Unpack
 
 import numpy as np
 
 from plangym_like.env import PlanEnv
 from plangym_like.errors import InputError
 from plangym_like.planners import checkpoint as files
+from plangym_like.planners.games import Game, Rules, Starts
 from plangym_like.planners.plan import Plan, check_plan_env
 from plangym_like.planners.progress_bar import ProgressBar
 from plangym_like.planners.search import Best, Progress, Search
+from plangym_like.results import ResetResult, Transition
 from plangym_like.states.rows import Row
 from plangym_like.support.arguments import as_count, check_seconds
 
@@ -60,6 +62,8 @@ class Planner(ABC):
     Parameters
     ----------
     env : PlanEnv
+    **rules
+        See `Rules`: functions that say which actions are legal, and who moves.
 
     Raises
     ------
@@ -81,22 +85,25 @@ class Planner(ABC):
     """
 
     _given: tuple[tuple[Any, ...], dict[str, Any]]
+    # Whether the planner maximises for the player to move; others refuse games of several players.
+    _is_for_games: ClassVar[bool] = False
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         planner = super().__new__(cls)
         planner._given = args, kwargs  # for `save`
         return planner
 
-    def __init__(self, env: PlanEnv) -> None:
+    def __init__(self, env: PlanEnv, **rules: Unpack[Rules]) -> None:
         check_plan_env(self.name, env)
-        self.env = env
+        self.env, self._rules = env, rules
+        self._game()  # raises if the rules cannot be used
         self._last: tuple[Row, Search] | None = None
         self._next_action: Any = None
         self._kept: Kept | None = None
 
     def plan(
         self,
-        state: Row | None = None,
+        state: Row | ResetResult | Transition | Starts | None = None,
         *,
         budget: int | None = None,
         seconds: float | None = None,
@@ -109,8 +116,10 @@ class Planner(ABC):
 
         Parameters
         ----------
-        state : row, optional
-            Where the plan starts; by default, the env's current state.
+        state : row, ResetResult or Transition, optional
+            Where the plan starts; by default, the env's current state. Give the whole result of
+            ``env.reset()`` or ``env.step(action, state)`` if the environment says which actions are
+            legal, because a row does not hold that. It is known for the last of these results.
         budget : int, optional
             The largest number of transitions (see `Spent`).
         seconds : float, optional
@@ -142,18 +151,19 @@ class Planner(ABC):
         RewardError
             The environment returned a reward that is infinite or NaN.
         """
-        if budget is None and seconds is None:
-            raise InputError(
-                "plan needs a budget in transitions, or seconds: give budget= or seconds="
-            )
-        budget, seconds = _checked_limits(budget, seconds)
+        budget, seconds = checked_limits(budget, seconds, needed=True)
         check_seconds("every", every)
-        start = np.array(checked_start(self.env, state))
+        starts = Starts.of(self.env, state)
+        start = starts.states[0]
         with ProgressBar(self.name, progress) as report:
             search = Search(self.env, budget, seconds, seed, report)
+            search.begin(self._game(), starts)
             kept, self._kept = self._kept, None
             search.memory = self._begin(start, search, kept)
             return self._run(start, search, checkpoint, every)
+
+    def _game(self) -> Game:
+        return Game(self.env, self.name, self._is_for_games, **self._rules)
 
     def resume(
         self,
@@ -184,12 +194,14 @@ class Planner(ABC):
         """
         if self._last is None:
             raise InputError("there is no search to resume: call plan first, or load a saved one")
-        budget, seconds = _checked_limits(budget, seconds)
+        budget, seconds = checked_limits(budget, seconds)
         check_seconds("every", every)
         state, last = self._last
         self._check_memory(last)
         with ProgressBar(self.name, progress) as report:
             search = Search.resumed(self.env, last.resumable(), budget, seconds, report)
+            search.game = self._game()
+            search.game.players = max(search.game.players, last.players)
             return self._run(state, search, checkpoint, every)
 
     def _run(
@@ -353,14 +365,14 @@ def _subclasses(cls: type[Any]) -> list[type[Any]]:
     return [cls, *(one for child in cls.__subclasses__() for one in _subclasses(child))]
 
 
-def _checked_limits(budget: Any, seconds: Any) -> tuple[int | None, float | None]:
+def checked_limits(
+    budget: Any, seconds: Any, *, needed: bool = False
+) -> tuple[int | None, float | None]:
+    """Return the limits of a search, which are checked; None for no limit."""
+    if needed and budget is None and seconds is None:
+        raise InputError("plan needs a budget in transitions, or seconds: give budget= or seconds=")
     if budget is not None:
         budget = as_count("budget", budget)
     if seconds is not None:
         check_seconds("seconds", seconds)
     return budget, seconds
-
-
-def checked_start(env: PlanEnv, state: Any) -> Row:
-    """Return `state` as a row ``(state_nbytes,)``; by default, the env's current state."""
-    return env.get_state() if state is None else env.layout.format.check_row(state)

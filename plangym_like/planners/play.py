@@ -9,18 +9,23 @@ import numpy as np
 
 from plangym_like.errors import InputError
 from plangym_like.planners.action_sets import as_plan
+from plangym_like.planners.games import Starts
 from plangym_like.planners.plan import CURVE, Plan, Spent
-from plangym_like.planners.planner import Planner, checked_start
+from plangym_like.planners.planner import Planner
 from plangym_like.planners.progress_bar import ProgressBar
 from plangym_like.planners.search import Progress, make_rng
+from plangym_like.results import ResetResult, Transition
 from plangym_like.states.rows import Row
 from plangym_like.support.arguments import as_count
+
+# What the plan of an episode tells of each search.
+_TOLD = ("visits", "policy", "mask", "value", "player")
 
 
 def play(
     planner: Planner,
     steps: int,
-    state: Row | None = None,
+    state: Row | ResetResult | Transition | None = None,
     *,
     budget: int | None = None,
     seconds: float | None = None,
@@ -34,7 +39,7 @@ def play(
     planner : Planner
     steps : int
         The largest number of actions. The episode may end earlier.
-    state : row, optional
+    state : row, ResetResult or Transition, optional
         Where to start; by default, the env's current state, which does not change.
     budget, seconds : optional
         The limits of each search; see `Planner.plan`.
@@ -50,7 +55,10 @@ def play(
     -------
     Plan
         The actions played, and the cost of all searches. The curve is the score of the episode so
-        far; unlike the curve of a search, it may fall.
+        far; unlike the curve of a search, it may fall. The score counts all rewards, whoever earned
+        them. With planners that grow trees, ``info`` holds what they tell of each root, which a
+        learner needs: ``visits``, ``policy`` and ``mask``, each ``(T, A)``, and ``value`` and
+        ``player``, each ``(T,)``.
 
     Raises
     ------
@@ -69,10 +77,12 @@ def play(
     if not isinstance(planner, Planner):
         raise InputError(f"play needs a planner, such as UCT(env), got {planner!r}")
     steps, env = as_count("steps", steps), planner.env
-    state = start = np.array(checked_start(env, state))
+    starts = Starts.of(env, state)
+    start = starts.states[0]
     rng = make_rng(seed)
     total, score, ended, stopped = Spent(), 0.0, False, False
     moves: list[tuple[Any, int, float]] = []
+    told: list[dict[str, Any]] = []
     curve: list[tuple[int, int, float, float]] = []
     with ProgressBar(f"{planner.name}, {steps} steps", progress) as report:
 
@@ -91,15 +101,17 @@ def play(
             if moves:
                 planner.advance()
             plan = planner.plan(
-                state,
+                starts,
                 budget=budget,
                 seconds=seconds,
                 seed=_spawned(rng),
                 progress=False if report is None else watch,
             )
             action, dt = np.asarray(plan.next_action), int(plan.dt[0])
-            result = env.step_batch(action[None], state[None], dt=dt)
-            state, reward = result.states[0], float(result.rewards[0])
+            result = env.step_batch(action[None], starts.states, dt=dt)
+            starts = Starts(result.states, result.obs, result.infos)
+            reward = float(result.rewards[0])
+            told.append(plan.info)
             total += plan.spent
             score += reward
             moves.append((action, dt, reward))
@@ -122,6 +134,7 @@ def play(
         None,
         total,
         np.array(curve, CURVE),
+        {name: np.array([one[name] for one in told]) for name in _TOLD if name in told[0]},
     )
 
 

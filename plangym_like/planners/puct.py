@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from plangym_like.env import PlanEnv
 from plangym_like.errors import InputError
-from plangym_like.planners.nodes import ROOT, Floats, Ints
+from plangym_like.planners.games import Mask, Rules, Starts, joined
+from plangym_like.planners.nodes import Floats, Ints, Rows
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.planner import Kept
 from plangym_like.planners.search import Best, Search
-from plangym_like.planners.search_tree import SearchTree, TreeMemory, TreePlanner
+from plangym_like.planners.search_tree import SEEDS, SearchTree
+from plangym_like.planners.tree_planner import TreeMemory, TreePlanner, spread
 from plangym_like.states.rows import Row
 from plangym_like.support.arguments import as_count, as_number
 
@@ -31,12 +33,13 @@ class PUCT(TreePlanner):
     ``C(s) = log((1 + N(s) + base) / base) + explore``; step it once, evaluate the new state, and
     add the value to all actions on the way. Differences from the paper:
 
-    - There is only one player, and rewards on the way count: the return of an action is its reward
-      plus the discounted return after it. Mean returns are scaled to [0, 1] by their range so far,
-      and are 0 where there was no visit, as in J. Schrittwieser et al., "Mastering Atari, Go, chess
-      and shogi by planning with a learned model", 2020, equation 5.
+    - There may be one player or more than two, and rewards on the way count: the return of an
+      action is its reward plus the discounted return after it. Mean returns are scaled to [0, 1] by
+      their range so far, and are 0 where there was no visit, as in J. Schrittwieser et al.,
+      "Mastering Atari, Go, chess and shogi by planning with a learned model", 2020, equation 5.
     - ``N(s)`` includes all descents of the round that reach the node.
-    - Subtrees that are known completely are searched again (unlike in `UCT`).
+    - In games of several players, solved subtrees are not searched again, as in `UCT`. With one
+      player they are.
     - A round has up to `batch` descents, which the virtual loss keeps apart. It calls `step_batch`
       once and `evaluate` once. If several descents find the same leaf, only one counts.
     - With `rollout`, the value of a new state is the mean of the value from `evaluate` and the
@@ -55,15 +58,19 @@ class PUCT(TreePlanner):
     evaluate : callable, optional
         ``evaluate(observations) -> (priors, values)``. It takes observations ``(N, *obs_shape)`` of
         N states, as `PlanEnv.step_batch` returns them. It returns probabilities ``(N, A)`` of
-        actions, in the order of `TreePlanner.actions`, and expected returns ``(N,)``. Actions with
-        a prior of 0 are not tried. `evaluate` is not called for states where the episode has ended.
-        Without `evaluate`, priors are uniform.
+        actions, in the order of `TreePlanner.actions`, and expected returns ``(N,)`` of the
+        players to move, or ``(N, P)`` of all players. Actions with a prior of 0 are not tried.
+        Priors of actions that are not legal are ignored. `evaluate` is not called for states where
+        the episode has ended. Without `evaluate`, priors are uniform.
     observe : callable, optional
-        ``observe(state)`` returns the observation of a root, ``(1, *obs_shape)``, because a state
-        holds no observation. Without `observe`, the priors of a root are uniform, unless the root
-        was kept from the last search by `advance`.
-    batch, discount, virtual_loss, dt
+        ``observe(state)`` returns the observation of a root, ``(1, *obs_shape)``, because a row
+        holds no observation. It is not needed if `plan` is given a result of ``reset`` or ``step``.
+        Otherwise, the priors of a root are uniform, unless the root was kept from the last search
+        by `advance`.
+    batch, discount, virtual_loss, dt, win, **rules
         See `TreePlanner`.
+    outcomes, widening
+        As in `UCT`, for environments with random steps.
     rollout : int
         The number of random actions after a new state.
     explore, base : float
@@ -103,8 +110,14 @@ class PUCT(TreePlanner):
         alpha: float = 0.3,
         virtual_loss: float = 1.0,
         dt: int = 1,
+        outcomes: int = 1,
+        widening: float = 1.0,
+        win: float = 1.0,
+        **rules: Unpack[Rules],
     ) -> None:
-        super().__init__(env, batch, discount, virtual_loss, dt)
+        super().__init__(env, batch, discount, virtual_loss, dt, win, **rules)
+        self.outcomes = as_count("outcomes", outcomes)
+        self.widening = as_number("widening", widening, 0.0, 1.0)
         for name, function in (("evaluate", evaluate), ("observe", observe)):
             if function is not None and not callable(function):
                 raise InputError(f"{name} must be a function, got {function!r}")
@@ -116,81 +129,149 @@ class PUCT(TreePlanner):
         self.noise = as_number("noise", noise, 0.0, 1.0)
         self.alpha = as_number("alpha", alpha, 1e-6)
 
-    def _begin(self, state: Row, search: Search, kept: Kept | None) -> TreeMemory:
-        memory = super()._begin(state, search, kept)
-        self._set_root_prior(memory.tree, search, state)
+    def _begin_all(self, starts: Starts, search: Search, kept: Kept | None) -> TreeMemory:
+        memory = super()._begin_all(starts, search, kept)
+        self._set_root_priors(memory.tree, search, starts)
         return memory
 
-    def _search(self, state: Row, search: Search) -> Plan:
+    def _search_all(self, states: Rows, search: Search) -> list[Plan]:
         memory: TreeMemory = search.memory
-        tree = memory.tree
-        while count := self._affordable(search, memory, 1 + self.rollout):
-            memory.descents += count
-            paths = tree.descend(count, partial(self._scores, tree)).without_repeats()
-            new = self._expand(tree, search, paths.parents, paths.actions)
+        tree, roots = memory.tree, memory.tree.roots
+        while len(starts := self._affordable(search, memory, 1 + self.rollout)):
+            seen: list[tuple[Ints, Any]] = []
+            draw = partial(self._draw, memory, search, len(starts) * self.rollout, seen)
+            paths = tree.descend(
+                starts, partial(self._scores, tree), draw if self.outcomes > 1 else None
+            ).without_repeats()
+            new = self._expand(memory, search, paths.parents, paths.actions, seen)
             ends = paths.ends(new)
-            values = tree["value"][ends]
-            tree.back_up(paths, new, values, self.discount)
-            row = search.better(tree["score"][ends])
-            if row is not None:
-                path = tree.path(int(ends[row]))
-                found = tree["action"][path], tree["reward"][path], tree["seed"][path]
-                search.best = Best(math.fsum(found[1]), bool(tree["ended"][ends[row]]), found)
-            search.report(search.best.score, f"{tree.size:,} nodes")
-        return self._plan(search, state, tree, prior=tree["prior"][ROOT].copy())
+            tree.back_up(paths, new, tree["value"][ends], self.discount)
+            if tree.players > 1:
+                self._close(memory, paths, new)
+            for row in self._improved(memory, tree["root"][ends], tree["score"][ends]).tolist():
+                memory.best[tree["root"][ends[row]]] = _path_to(tree, int(ends[row]))
+            self._report(search, memory)
+        return self._plans(search, states, memory, prior=tree["prior"][:roots].copy())
 
     def _scores(self, tree: SearchTree, nodes: Ints, ranks: Ints, counts: Ints) -> Floats:
         totals, visits = tree.scaled(nodes)
         means = totals / np.maximum(visits + self.virtual_loss * ranks, 1e-9)
         # The paper's code counts the node's own visit; `counts` includes it.
         parent_visits = visits.sum(axis=1, keepdims=True) + counts
-        return puct(
+        scores = puct(
             means, tree["prior"][nodes], visits + ranks, parent_visits, self.explore, self.base
         )
+        closed = tree["closed"][nodes]
+        return _without(scores, closed, visits) if closed.any() else scores
 
-    def _expand(self, tree: SearchTree, search: Search, parents: Ints, actions: Ints) -> Ints:
-        """Step the leaves, evaluate them, and return their nodes."""
-        if not len(parents):
-            return parents
-        step = search.step_batch(self.actions[actions], tree["state"][parents], self.dt)
-        ended = step.terminateds | step.truncateds
-        priors, values = np.zeros((len(parents), len(self.actions))), np.zeros(len(parents))
-        if not ended.all():
-            (on,) = (~ended).nonzero()
-            priors[on], values[on] = evaluated(
-                self.evaluate, rows_of(step.obs, on), len(on), len(self.actions)
-            )
-            if self.rollout:
-                returns = self._rolled_out(step.states[on], search)
-                values[on] = returns if self.evaluate is None else (values[on] + returns) / 2
-        return tree.expand(
-            parents,
-            actions,
-            state=step.states,
-            reward=step.rewards,
-            ended=ended,
-            prior=priors,
-            value=values,
+    def _expand(
+        self,
+        memory: TreeMemory,
+        search: Search,
+        parents: Ints,
+        actions: Ints,
+        seen: list[tuple[Ints, Any]],
+    ) -> Ints:
+        """Step the leaves, evaluate all new nodes, and return those of the leaves.
+
+        With chance nodes there are no leaves; `seen` are the nodes that were drawn.
+        """
+        tree, new = memory.tree, parents
+        if len(parents):
+            step, fields = self._step(search, memory, parents, actions)
+            new = tree.expand(parents, actions, **fields)
+            seen.append((new, step.obs))
+        fresh = _fresh(tree, seen)
+        if fresh:
+            nodes, obs = zip(*fresh, strict=True)
+            self._assess(memory, search, np.concatenate(nodes), joined(list(obs)))
+        return new
+
+    def _assess(self, memory: TreeMemory, search: Search, nodes: Ints, obs: Any) -> None:
+        """Give new nodes their priors and values."""
+        tree, count = memory.tree, len(nodes)
+        turns = self._turns(search, tree, nodes)
+        priors, values = evaluated(
+            self.evaluate, obs, count, len(self.actions), turns.to_play, tree.players
         )
+        if self.rollout:
+            plans = search.rng.integers(len(self.actions), size=(count, self.rollout))
+            seeds = search.rng.integers(SEEDS, size=count) if self.outcomes > 1 else None
+            states = tree["state"][nodes]
+            played = search.play_out(self.actions, plans, states, turns, self.dt, seeds=seeds)
+            self._charge(memory, nodes, played.lengths)
+            returns = played.returns(self.discount)
+            values = returns if self.evaluate is None else (values + returns) / 2
+        tree["prior"][nodes], tree["value"][nodes] = legal_priors(priors, turns.legal), values
 
-    def _rolled_out(self, states: Row, search: Search) -> Floats:
-        """Roll out random actions from each of `states`, and return the discounted returns."""
-        plans = search.rng.integers(len(self.actions), size=(len(states), self.rollout))
-        rewards = search.rollout_batch(self.actions[plans], states, self.dt).rewards
-        returns: Floats = rewards @ self.discount ** np.arange(self.rollout)
-        return returns
-
-    def _set_root_prior(self, tree: SearchTree, search: Search, state: Row) -> None:
-        prior = tree["prior"][ROOT]
-        if not prior.any():
-            prior[:] = 1 / len(prior)
+    def _set_root_priors(self, tree: SearchTree, search: Search, starts: Starts) -> None:
+        roots = np.arange(tree.roots)
+        unknown = roots[~tree["prior"][roots].any(axis=1)]
+        if len(unknown):
+            size = len(self.actions)
+            priors = np.full((len(unknown), size), 1 / size)
+            obs = None
             if self.observe is not None:
-                observations = self.observe(state)
-                prior[:] = evaluated(self.evaluate, observations, 1, len(prior))[0][0]
+                obs = joined([self.observe(state) for state in starts.states[unknown]])
+            elif starts.is_given and self.evaluate is not None:
+                obs = rows_of(starts.obs, unknown)
+            if obs is not None:
+                assert search.game is not None
+                movers, players = tree["to_play"][unknown], search.game.players
+                priors = evaluated(self.evaluate, obs, len(unknown), size, movers, players)[0]
+            tree["prior"][unknown] = legal_priors(priors, search.turns.take(unknown).legal)
         if self.noise:
-            (possible,) = prior.nonzero()
-            drawn = search.rng.dirichlet(np.full(len(possible), self.alpha))
-            prior[possible] += self.noise * (drawn - prior[possible])
+            _add_noise(tree["prior"][: tree.roots], self.noise, self.alpha, search.rng)
+
+
+def _add_noise(priors: Floats, noise: float, alpha: float, rng: np.random.Generator) -> None:
+    """Mix Dirichlet noise into priors ``(n, A)``, in place, where they are not 0."""
+    for prior in priors:
+        (possible,) = prior.nonzero()
+        drawn = rng.dirichlet(np.full(len(possible), alpha))
+        prior[possible] += noise * (drawn - prior[possible])
+
+
+def _without(scores: Floats, closed: Mask, visits: Floats) -> Floats:
+    """Return scores ``(n, A)`` that are -inf for closed actions, but not for all actions."""
+    scores[closed] = -np.inf
+    (lost,) = (scores == -np.inf).all(axis=1).nonzero()  # all others have a prior of 0
+    scores[lost] = np.where(closed[lost], -np.inf, -visits[lost])
+    return scores
+
+
+def _fresh(tree: SearchTree, seen: list[tuple[Ints, Any]]) -> list[tuple[Ints, Any]]:
+    """Return the nodes and observations of `seen` that have to be evaluated, each of them once."""
+    fresh = []
+    for nodes, obs in seen:
+        rows = np.unique(nodes, return_index=True)[1]
+        rows.sort()
+        rows = rows[~tree["ended"][nodes[rows]] & (tree["passes"][nodes[rows]] == 0)]
+        if len(rows):
+            fresh.append((nodes[rows], rows_of(obs, rows)))
+    return fresh
+
+
+def _path_to(tree: SearchTree, node: int) -> Best:
+    """Return the path from the root to a node as a plan."""
+    path = tree.path(node)
+    found = tree["action"][path], tree["reward"][path], tree["seed"][path]
+    return Best(math.fsum(found[1]), bool(tree["ended"][node]), found)
+
+
+def legal_priors(priors: Floats, legal: Mask | None) -> Floats:
+    """Return priors ``(N, A)`` that are 0 where actions are not legal.
+
+    >>> legal_priors(np.array([[0.5, 0.25, 0.25]]), np.array([[False, True, True]]))
+    array([[0. , 0.5, 0.5]])
+    """
+    if legal is None:
+        return priors
+    kept = np.where(legal, priors, 0.0)
+    none = kept.sum(axis=1) < 1e-12
+    kept[none] = legal[none]
+    result: Floats = kept / np.maximum(kept.sum(axis=1, keepdims=True), 1e-12)
+    return result
 
 
 def puct(
@@ -210,11 +291,17 @@ def puct(
 
 
 def evaluated(
-    evaluate: Evaluate | None, observations: Any, count: int, num_actions: int
+    evaluate: Evaluate | None,
+    observations: Any,
+    count: int,
+    num_actions: int,
+    movers: Ints,
+    players: int,
 ) -> tuple[Floats, Floats]:
-    """Return the priors ``(count, A)`` and the values ``(count,)`` of `count` states.
+    """Return the priors ``(count, A)`` and the values ``(count, P)`` of `count` states.
 
-    Without `evaluate`, priors are uniform, and values are 0.
+    `movers` ``(count,)`` are the players to move. Without `evaluate`, priors are uniform, and
+    values are 0.
 
     Raises
     ------
@@ -224,16 +311,17 @@ def evaluated(
 
     Examples
     --------
-    >>> evaluated(None, None, 1, 2)
-    (array([[0.5, 0.5]]), array([0.]))
+    >>> evaluated(None, None, 1, 2, np.zeros(1, int), 1)
+    (array([[0.5, 0.5]]), array([[0.]]))
     """
     if evaluate is None:
-        return np.full((count, num_actions), 1 / num_actions), np.zeros(count)
+        return np.full((count, num_actions), 1 / num_actions), np.zeros((count, players))
     result = evaluate(observations)
     if not isinstance(result, (tuple, list)) or len(result) != 2:
         raise InputError(f"evaluate must return a pair (priors, values), got {result!r}")
     priors, values = (np.asarray(part, np.float64) for part in result)
-    if (priors.shape, values.shape) != ((count, num_actions), (count,)):
+    shapes = [(count,)] if players == 1 else [(count,), (count, players)]
+    if priors.shape != (count, num_actions) or values.shape not in shapes:
         raise InputError(
             f"evaluate must return priors (N, {num_actions}) and values (N,), got shapes "
             f"{priors.shape} and {values.shape} for {count} observations"
@@ -243,7 +331,11 @@ def evaluated(
         raise InputError("evaluate must return priors that are probabilities with a sum of 1")
     if not np.isfinite(values).all():
         raise InputError("evaluate must return finite values")
-    return priors, values
+    if values.ndim == 1 and players > 2:
+        raise InputError(
+            f"in a game of {players} players, evaluate must return values (N, {players})"
+        )
+    return priors, spread(values, movers, players) if values.ndim == 1 else values
 
 
 def rows_of(observations: Any, rows: Ints) -> Any:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, Unpack
+
+import numpy as np
 
 from plangym_like.env import PlanEnv
-from plangym_like.planners.action_sets import ActionSampler
+from plangym_like.planners.action_sets import ActionSampler, all_actions
+from plangym_like.planners.games import Rules
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.planner import Kept, Planner
-from plangym_like.planners.search import Search
-from plangym_like.states.rows import Row
+from plangym_like.planners.search import Best, Search
+from plangym_like.states.rows import Row, States
 from plangym_like.support.arguments import as_count
 
 
@@ -30,6 +34,8 @@ class RandomShooting(Planner):
         The number of plans that are rolled out at once.
     dt : int
         How long each action is held.
+    **rules
+        See `Rules`.
 
     Examples
     --------
@@ -41,8 +47,15 @@ class RandomShooting(Planner):
     (20.0, 20.0)
     """
 
-    def __init__(self, env: PlanEnv, horizon: int = 30, batch: int = 256, dt: int = 1) -> None:
-        super().__init__(env)
+    def __init__(
+        self,
+        env: PlanEnv,
+        horizon: int = 30,
+        batch: int = 256,
+        dt: int = 1,
+        **rules: Unpack[Rules],
+    ) -> None:
+        super().__init__(env, **rules)
         self.horizon, self.batch = as_count("horizon", horizon), as_count("batch", batch)
         self.dt = as_count("dt", dt)
         self._sample = ActionSampler(env, self.name)
@@ -52,9 +65,25 @@ class RandomShooting(Planner):
 
     def _search(self, state: Row, search: Search) -> Plan:
         while search.has((batch := search.fit(self.batch, self.horizon)) * self.horizon):
-            plans = self._sample(search.rng, batch, self.horizon)
-            search.keep_rollout(plans, search.rollout_batch(plans, state, dt=self.dt))
+            if search.turns.legal is None:
+                plans = self._sample(search.rng, batch, self.horizon)
+                search.keep_rollout(plans, search.rollout_batch(plans, state, dt=self.dt))
+            else:
+                self._play(search, np.repeat(state[None], batch, axis=0))
             search.report(search.best.score)
         assert search.best.found is not None, "`has` raises if the budget is too small for a batch"
         actions, rewards, _ = search.best.found
         return search.plan(state, actions, rewards, self.dt, ended=search.best.ended)
+
+    def _play(self, search: Search, states: States) -> None:
+        """Play legal actions from `states`, and keep the best plan."""
+        actions, count = all_actions(self.env, self.name), len(states)
+        plans = search.rng.integers(len(actions), size=(count, self.horizon))
+        turns = search.turns.take(np.zeros(count, np.intp))
+        played = search.play_out(actions, plans, states, turns, self.dt)
+        row = search.better(played.rewards.sum(axis=1))
+        if row is not None:
+            length = int(played.lengths[row])
+            rewards = played.rewards[row, :length].copy()
+            found = actions[played.actions[row, :length]], rewards, np.full(length, -1)
+            search.best = Best(math.fsum(rewards), bool(played.ended[row]), found)

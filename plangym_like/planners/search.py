@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 
 from plangym_like.env import PlanEnv
 from plangym_like.errors import InputError, RewardError
-from plangym_like.planners.action_sets import as_plan
+from plangym_like.planners.action_sets import allowed, as_plan
 from plangym_like.planners.checkpoint import stored
+from plangym_like.planners.games import Game, Mask, Starts, Turns
+from plangym_like.planners.nodes import Floats, Ints
 from plangym_like.planners.plan import CURVE, Plan, Spent
 from plangym_like.results import BatchTransition, Rollout
 from plangym_like.states.rows import Row, States
@@ -72,6 +74,40 @@ class Best(NamedTuple):
     found: Any = None
 
 
+class Played(NamedTuple):
+    """Random play of T actions from N states.
+
+    Attributes
+    ----------
+    actions : array ``(N, T)``
+        The numbers of the actions.
+    rewards : array ``(N, T)``
+    gains : array ``(N, T, P)``
+        The rewards of each player.
+    lengths : array ``(N,)``
+        How many actions were stepped.
+    ended : array ``(N,) bool``
+    turns : list of (rows, Turns)
+        For each depth from 1, the rows that were stepped, and their turns afterwards; empty if all
+        actions are legal and there is one player.
+    """
+
+    actions: Ints
+    rewards: Floats
+    gains: Floats
+    lengths: Ints
+    ended: Mask
+    turns: list[tuple[Ints, Turns]]
+
+    def returns(self, discount: float) -> Floats:
+        """Return the discounted return of each player, ``(N, P)``."""
+        weights = discount ** np.arange(self.gains.shape[1])
+        if self.gains.shape[2] == 1:
+            return (self.gains[:, :, 0] @ weights)[:, None]
+        returns: Floats = np.einsum("ntp,t->np", self.gains, weights)
+        return returns
+
+
 class Search:
     """Steps the environment of a planner, and counts the cost.
 
@@ -97,6 +133,8 @@ class Search:
         must be complete whenever the planner calls `has`, because the search may be saved there.
     best : Best
         The best plan so far; planners replace it.
+    turns : Turns, optional
+        Which actions are legal in the first states, and who moves there.
 
     Examples
     --------
@@ -120,6 +158,9 @@ class Search:
         self.env, self.rng = env, make_rng(seed)
         self.memory: Any = None
         self.best = Best()
+        self.game: Game | None = None
+        self.starts: Starts
+        self.turns, self._players = Turns(None, np.zeros(1, np.intp)), 1
         # Called whenever the search may be saved.
         self.checkpoint: Callable[[], object] | None = None
         self._budget, self._seconds, self._progress = budget, seconds, progress
@@ -127,8 +168,38 @@ class Search:
         self._transitions = self._frames = self._rounds = 0
         self._seconds_in_env = 0.0
         self._curve: list[tuple[int, int, float, float]] = []
-        self._note, self._stopped = "", False
+        self._note, self._stopped, self._plays = "", False, False
         self._mark()
+
+    @property
+    def players(self) -> int:
+        """The number of players seen so far."""
+        return self._players if self.game is None else self.game.players
+
+    def begin(self, game: Game, starts: Starts) -> None:
+        """Find out which actions are legal in the first states, and who moves there."""
+        self.game, self.starts, self.turns = game, starts, game.begin(starts)
+
+    def turns_after(self, step: BatchTransition) -> Turns:
+        """Return the turns of the states that a batch has led to."""
+        assert self.game is not None
+        over = step.terminateds | step.truncateds
+        return self.game.turns(step.obs, step.infos, step.states, over)
+
+    def legal_starts(self) -> Mask:
+        """Return which actions are legal in the first states; see `legal_after`."""
+        return self._all_legal(self.turns.legal, len(self.turns.to_play))
+
+    def legal_after(self, step: BatchTransition) -> Mask:
+        """Return which actions are legal in the states that a batch has led to, ``(N, A)``.
+
+        For spaces that are not finite, A is 0.
+        """
+        return self._all_legal(self.turns_after(step).legal, len(step.rewards))
+
+    def _all_legal(self, legal: Mask | None, count: int) -> Mask:
+        assert self.game is not None
+        return np.ones((count, self.game.num_actions or 0), bool) if legal is None else legal
 
     def has(self, transitions: int) -> bool:
         """Return whether the search may step this many more transitions.
@@ -176,7 +247,15 @@ class Search:
         rng.bit_generator.state = self._marked["rng"]
         curve = np.array(self._curve[: self._marked["points"]], CURVE)
         limits = {"budget": self._budget, "limit": self._seconds}
-        return {**self._marked, **limits, "rng": rng, "curve": curve, "memory": self.memory}
+        turns = {"turns": self.turns, "players": self.players}
+        return {
+            **self._marked,
+            **limits,
+            **turns,
+            "rng": rng,
+            "curve": curve,
+            "memory": self.memory,
+        }
 
     @classmethod
     def resumed(
@@ -192,6 +271,7 @@ class Search:
             budget, seconds = saved["budget"], saved["limit"]
         search = cls(env, budget, seconds, saved["rng"], progress)
         search.memory, search.best = saved["memory"], saved["best"]
+        search.turns, search._players = saved["turns"], saved["players"]
         search._rounds, search._transitions, search._frames, search._seconds_in_env = saved[
             "counts"
         ]
@@ -226,7 +306,80 @@ class Search:
         begun = time.perf_counter()
         step = self.env.step_batch(actions, states, dt, seeds=seeds)
         self._count(begun, len(step.rewards), step.infos["n_step"], step.rewards)
+        if self.game is not None:
+            self.game.refuse_players(step.infos)
         return step
+
+    def play_out(
+        self,
+        all_actions: NDArray[Any],
+        plans: Ints,
+        states: States,
+        turns: Turns,
+        dt: int = 1,
+        *,
+        seeds: Any = None,
+    ) -> Played:
+        """Play plans ``(N, T)``; actions that are not legal are replaced by random legal ones.
+
+        Parameters
+        ----------
+        all_actions : array ``(A, *action_shape)``
+        plans : array ``(N, T)``
+            Numbers of actions.
+        states : rows ``(N, state_nbytes)``
+        turns : Turns
+            Those of `states`.
+        dt : int
+        seeds : array ``(N,)``, optional
+            The seeds of the first actions.
+        """
+        assert self.game is not None
+        if turns.legal is None and self.game.players == 1:
+            rollout = self.rollout_batch(all_actions[plans], states, dt, seeds=seeds)
+            ended = rollout.terminateds[:, -1] | rollout.truncateds[:, -1]
+            gains = rollout.rewards[:, :, None]
+            return Played(plans, rollout.rewards, gains, lengths(rollout), ended, [])
+        self._plays = True  # its batches count as one
+        try:
+            played = self._play_stepwise(all_actions, plans.copy(), states, turns, dt, seeds)
+        finally:
+            self._plays = False
+        self._tell()
+        return played
+
+    def _play_stepwise(
+        self,
+        all_actions: NDArray[Any],
+        plans: Ints,
+        states: States,
+        turns: Turns,
+        dt: int,
+        seeds: Any,
+    ) -> Played:
+        assert self.game is not None
+        game, (count, horizon) = self.game, plans.shape
+        rewards, ended = np.zeros(plans.shape), np.zeros(count, bool)
+        gains = np.zeros((count, horizon, game.players))
+        on, steps = np.arange(count), np.zeros(count, np.intp)
+        after: list[tuple[Ints, Turns]] = []
+        for depth in range(horizon):
+            chosen = plans[on, depth] = allowed(plans[on, depth], turns.legal, self.rng)
+            first = None if depth or seeds is None else seeds[on]
+            step = self.step_batch(all_actions[chosen], states, dt, seeds=first)
+            movers, turns = turns.to_play, self.turns_after(step)
+            if game.players > gains.shape[2]:
+                gains = np.pad(gains, ((0, 0), (0, 0), (0, game.players - gains.shape[2])))
+            rewards[on, depth], gains[on, depth] = step.rewards, game.gains(step, movers)
+            steps[on] += 1
+            after.append((on, turns))
+            over = step.terminateds | step.truncateds
+            ended[on[over]] = True
+            if over.all():
+                break
+            (left,) = (~over).nonzero()
+            on, states, turns = on[left], step.states[left], turns.take(left)
+        return Played(plans, rewards, gains, steps, ended, after)
 
     def rollout_batch(
         self,
@@ -279,7 +432,11 @@ class Search:
             )
         self._transitions += transitions
         self._frames += int(frames.sum())
-        if self._progress is not None:
+        self._tell()
+
+    def _tell(self) -> None:
+        """Call `progress`, unless a play-out is under way."""
+        if self._progress is not None and not self._plays:
             try:
                 self._progress(self.progress())
             except StopIteration:

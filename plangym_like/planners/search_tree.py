@@ -1,24 +1,15 @@
-"""`SearchTree`, which many descents grow at a time, and `TreePlanner`, which searches with it."""
+"""`SearchTree`, which many descents grow at a time."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from plangym_like.env import PlanEnv
-from plangym_like.planners.action_sets import all_actions, index_of
 from plangym_like.planners.checkpoint import stored
-from plangym_like.planners.nodes import ROOT, Floats, Ints, Nodes
-from plangym_like.planners.plan import Plan
-from plangym_like.planners.planner import Kept, Planner
-from plangym_like.planners.search import Best, Search
-from plangym_like.states.rows import Row
-from plangym_like.support.arguments import as_count, as_number
+from plangym_like.planners.games import Turns
+from plangym_like.planners.nodes import Floats, Ints, Nodes, Rows
 
 # Returns scores ``(n, A)`` of the actions of nodes ``(n,)``. The other arguments ``(n, 1)`` are
 # numbers of descents of this round: those that count as having taken the action already, and all
@@ -49,7 +40,7 @@ class Level(NamedTuple):
 
 
 class Descents(NamedTuple):
-    """One round of B descents from the root.
+    """One round of B descents from roots.
 
     Attributes
     ----------
@@ -80,14 +71,19 @@ class Descents(NamedTuple):
 
 @stored
 class SearchTree(Nodes):
-    """The nodes of a tree search.
+    """The nodes of tree searches from R roots, which are the nodes 0 to ``R - 1``.
+
+    Returns are kept for each of P players. `total` holds, for each action, the sum of the returns
+    of the player to move, who chooses the action.
 
     Parameters
     ----------
     num_actions : int
         A, the number of actions of each node.
-    state : array uint8
-        The root's state; an empty array if the search keeps no states.
+    states : array ``(R, state_nbytes) uint8``
+        The states of the roots; ``(R, 0)`` if the search keeps no states.
+    turns : Turns, optional
+        Those of the roots.
     outcomes : int
         K, the largest number of outcomes of an action: 1 unless there are chance nodes.
     widening : float
@@ -97,38 +93,99 @@ class SearchTree(Nodes):
     Attributes
     ----------
     fields of a node
-        ``action`` (the index of the action that leads to the node), ``seed``, ``reward``,
-        ``score`` (the sum of the rewards from the root), ``value`` (set by the planner), ``ended``,
-        ``samples`` (how often this outcome was drawn), ``passes`` (how many descents passed through
-        the node), ``key`` (distinguishes outcomes), ``visits`` and ``total`` ``(A,)`` (number and
-        sum of the returns of each action), ``prior`` ``(A,)``, ``closed`` ``(A,)`` (see `close`),
-        ``child`` ``(A,)`` (the outcome of each action that was found last), ``next`` (the outcome
-        of the same action that was found before this one) and ``state``.
-    low, high : float
-        The range of the mean returns that were seen.
+        ``root``, ``action`` (the index of the action that leads to the node), ``seed``, ``reward``,
+        ``score`` (the sum of the rewards from the root), ``gains`` ``(P,)`` (the rewards of all
+        players), ``value`` ``(P,)`` (set by the planner), ``ended``, ``to_play`` (the player to
+        move), ``samples`` (how often this outcome was drawn), ``passes`` (how many descents passed
+        through the node), ``key`` (distinguishes outcomes), ``visits`` and ``total`` ``(A,)``
+        (number and sum of the returns of each action), ``prior`` ``(A,)``, ``closed`` ``(A,)``
+        (actions that no descent takes: those that are not legal, which have no visits, and those
+        that lead to a solved node), ``solved`` (whether the returns that follow are certain; see
+        `close`), ``exact`` ``(P,)`` (these returns), ``length`` (the actions that follow until the
+        end), ``child`` ``(A,)`` (the outcome of each action that was found last), ``next`` (the
+        outcome of the same action that was found before this one) and ``state``.
+    low, high : array ``(R,)``
+        The range of the mean returns that were seen below each root.
     """
 
     def __init__(
-        self, num_actions: int, state: NDArray[np.uint8], outcomes: int = 1, widening: float = 1.0
+        self,
+        num_actions: int,
+        states: Rows,
+        turns: Turns | None = None,
+        outcomes: int = 1,
+        widening: float = 1.0,
     ) -> None:
         self.num_actions, self.outcomes, self.widening = num_actions, outcomes, widening
-        self.low, self.high = np.inf, -np.inf
+        self.low, self.high = np.zeros(0), np.zeros(0)
+        numbers = (
+            "action",
+            "seed",
+            "samples",
+            "passes",
+            "key",
+            "next",
+            "root",
+            "to_play",
+            "length",
+        )
         super().__init__(
-            *((name, np.intp) for name in ("action", "seed", "samples", "passes", "key", "next")),
-            *((name, float) for name in ("reward", "score", "value")),
+            *((name, np.intp) for name in numbers),
+            *((name, float) for name in ("reward", "score")),
+            *((name, float, (1,)) for name in ("value", "gains", "exact")),
             *((name, float, (num_actions,)) for name in ("visits", "total", "prior")),
             ("child", np.intp, (num_actions,)),
             ("closed", bool, (num_actions,)),
-            ("ended", bool),
-            ("state", np.uint8, state.shape),
+            *(("ended", bool), ("solved", bool)),
+            ("state", np.uint8, states.shape[1:]),
             links=("child", "next"),
         )
-        self["action"][ROOT], self["seed"][ROOT], self["samples"][ROOT] = -1, -1, 1
-        self["state"][ROOT] = state
+        self.size = 0
+        self.plant(states, Turns(None, np.zeros(len(states), np.intp)) if turns is None else turns)
+
+    @property
+    def roots(self) -> int:
+        """R, the number of roots."""
+        return len(self.low)
+
+    @property
+    def players(self) -> int:
+        """P, the number of players that was seen so far."""
+        players: int = self["gains"].shape[1]
+        return players
+
+    def plant(self, states: Rows, turns: Turns) -> Ints:
+        """Append roots, and return their nodes ``(n,)``."""
+        roots = self.add(
+            np.full(len(states), -1),
+            state=states,
+            to_play=turns.to_play,
+            closed=turns.closed(),
+            action=-1,
+            seed=-1,
+            samples=1,
+        )
+        self["root"][roots] = np.arange(len(roots)) + self.roots
+        self.low = np.append(self.low, np.full(len(roots), np.inf))
+        self.high = np.append(self.high, np.full(len(roots), -np.inf))
+        return roots
+
+    def play_for(self, players: int) -> None:
+        """Make room for the returns of this many players."""
+        for name in ("value", "gains", "exact"):
+            self.widen(name, players, 0.0)
 
     def expand(self, parents: Ints, actions: Ints, **fields: Any) -> Ints:
         """Append outcomes of different actions, and return their nodes ``(n,)``."""
-        new = self.add(parents, **{"action": actions, "samples": 1, "seed": -1, **fields})
+        more: dict[str, Any] = {
+            "action": actions,
+            "samples": 1,
+            "seed": -1,
+            "solved": fields.get("ended", False),
+        }
+        if self.roots > 1:
+            more["root"] = self["root"][parents]
+        new = self.add(parents, **{**more, **fields})
         self["score"][new] = self["score"][parents] + self["reward"][new]
         self["next"][new] = self["child"][parents, actions]
         self["child"][parents, actions] = new
@@ -166,9 +223,9 @@ class SearchTree(Nodes):
         return found
 
     def descend(
-        self, count: int, score: ScoreFn, draw: DrawFn | None = None, depth: float = np.inf
+        self, starts: Ints, score: ScoreFn, draw: DrawFn | None = None, depth: float = np.inf
     ) -> Descents:
-        """Walk down from the root `count` times, always to an action with the highest score.
+        """Walk down from each of `starts`, always to an action with the highest score.
 
         All descents take a step together. When k descents reach a node together, each action of the
         node is scored k times: as if 0, 1, ..., k - 1 of these descents had already taken that
@@ -180,8 +237,8 @@ class SearchTree(Nodes):
 
         Parameters
         ----------
-        count : int
-            The number of descents, B.
+        starts : array ``(B,)``
+            The roots where descents begin.
         score, draw : callable
             See `ScoreFn` and `DrawFn`. `draw` is needed if there are chance nodes. If it returns
             None, the descents end.
@@ -189,8 +246,8 @@ class SearchTree(Nodes):
             The maximum number of steps of a descent.
         """
         levels: list[Level] = []
-        last = np.zeros(count, np.intp)
-        ids, at = np.arange(count), np.zeros(count, np.intp)
+        last, at = starts.copy(), starts
+        ids = np.arange(len(starts))
         leaves = np.zeros(0, np.intp)
         while len(ids) and len(levels) < depth:
             order = np.argsort(at, kind="stable")
@@ -250,59 +307,140 @@ class SearchTree(Nodes):
         descents : Descents
         new : array ``(L,)``
             The nodes of the leaves.
-        values : array ``(B,)``
-            The return that follows the last node of each descent.
+        values : array ``(B, P)``
+            The returns that follow the last node of each descent.
         discount : float
         """
         values = values.copy()
         for level in reversed(descents.levels):
-            rewards = self["reward"][_resolved(level.kids, new)]
-            values[level.ids] = rewards + discount * values[level.ids]
-            self.record(level, new, values[level.ids])
+            kids, movers = _resolved(level.kids, new), self["to_play"][level.nodes]
+            returns = self["gains"][kids] + discount * values[level.ids]
+            mine = returns[np.arange(len(kids)), movers] if self.players > 1 else returns[:, 0]
+            self.record(level, new, mine)
             closed = self["closed"][level.nodes]
-            if closed.any():  # the returns of closed actions are certain
-                returns = self["total"][level.nodes] / np.maximum(self["visits"][level.nodes], 1)
-                certain = np.where(closed, returns, -np.inf).max(axis=1)
-                values[level.ids] = np.maximum(values[level.ids], certain)
+            if closed.any():  # the player to move has at least the best certain return
+                certain = self.certain(level.nodes)
+                best = certain.argmax(axis=1)
+                lowest = certain[np.arange(len(best)), best]
+                (rows,) = (lowest > mine).nonzero()
+                sure = self["child"][level.nodes[rows], best[rows]]
+                returns[rows] = self["gains"][sure] + discount * self["exact"][sure]
+            values[level.ids] = returns
 
-    def close(self, descents: Descents, new: Ints, discount: float) -> None:
-        """Close the actions whose whole subtree is known, and give them their best return.
+    def certain(self, nodes: Ints) -> Floats:
+        """Return the certain returns ``(n, A)`` of the player to move; -inf if not certain."""
+        visits = self["visits"][nodes]
+        sure = self["closed"][nodes] & (visits > 0)
+        return np.where(sure, self["total"][nodes] / np.maximum(visits, 1), -np.inf)
 
-        Without chance nodes, which this method assumes, another descent through a closed action
-        would find nothing new (compare M. Winands, Y. Bjornsson and J. Saito, "Monte-Carlo tree
-        search solver", 2008). Later descents through its node return at least this best return.
+    def close(self, descents: Descents, new: Ints, discount: float, win: float = np.inf) -> None:
+        """Solve the nodes whose returns are certain, and close the actions that lead to them.
+
+        A node is solved if its episode has ended, if all its actions are closed, or if the player
+        to move has a certain return of `win`, which nothing exceeds (M. Winands, Y. Bjornsson and
+        J. Saito, "Monte-Carlo tree search solver", 2008). There must be no chance nodes: another
+        descent to a solved node would find nothing new. Later descents through the nodes above
+        return at least the best certain return.
         """
         for level in reversed(descents.levels):
             kids = _resolved(level.kids, new)
-            over, closed = self["ended"][kids], self["closed"][kids].all(axis=1)
-            (known,) = (over | closed).nonzero()
+            (known,) = self["solved"][kids].nonzero()
+            if not len(known):
+                continue
             nodes, actions, kids = level.nodes[known], level.actions[known], kids[known]
-            returns = self["total"][kids] / np.maximum(self["visits"][kids], 1)
-            best = np.where(over[known], 0.0, returns.max(axis=1))
-            exact = self["reward"][kids] + discount * best
+            exact = self["gains"][kids] + discount * self["exact"][kids]
+            mine = exact[np.arange(len(kids)), self["to_play"][nodes]]
             self._table["closed"][nodes, actions] = True
-            self._table["total"][nodes, actions] = self["visits"][nodes, actions] * exact
+            self._table["total"][nodes, actions] = self["visits"][nodes, actions] * mine
+            self._solve(np.unique(nodes), discount, win)
+
+    def _solve(self, nodes: Ints, discount: float, win: float) -> None:
+        """Solve those of the nodes that can be solved."""
+        certain = self.certain(nodes)
+        chosen = self.best_certain(nodes, certain)
+        rows = np.arange(len(nodes))
+        kids, best = self["child"][nodes, chosen], certain[rows, chosen]
+        # A win later is a win, too.
+        won: Any = win < np.inf and best >= win * discount ** self["length"][kids] - 1e-9
+        (done,) = (self["closed"][nodes].all(axis=1) | won).nonzero()
+        nodes, kids = nodes[done], kids[done]
+        self._table["solved"][nodes] = True
+        self._table["length"][nodes] = self["length"][kids] + 1
+        self._table["exact"][nodes] = self["gains"][kids] + discount * self["exact"][kids]
+
+    def best_certain(self, nodes: Ints, certain: Floats) -> Ints:
+        """Return the best of the certain actions of nodes ``(n,)``.
+
+        Of equal ones, it is the first; in games, the fastest win or the slowest loss.
+        """
+        if self.players == 1:
+            return np.asarray(certain.argmax(axis=1))
+        best = certain.max(axis=1, keepdims=True)
+        lengths = self["length"][self["child"][nodes]]
+        order = np.where(best > 0, -lengths, lengths)
+        preferred: Ints = np.where(certain >= best - 1e-9, order, -np.iinfo(np.intp).max).argmax(
+            axis=1
+        )
+        return preferred
+
+    def recommended(self, nodes: Ints) -> Ints:
+        """Return the action ``(n,)`` to play in each node: the most visited one.
+
+        Actions with a certain return are compared by this return instead.
+        """
+        visits, closed = self["visits"][nodes], self["closed"][nodes]
+        values = np.where(visits > 0, self["total"][nodes] / np.maximum(visits, 1), -np.inf)
+        most = np.where(closed, -1, visits)
+        tied = np.where(most == most.max(axis=1, keepdims=True), values, -np.inf)
+        chosen = self.num_actions - 1 - tied[:, ::-1].argmax(axis=1)
+        certain = self.certain(nodes)
+        rows = np.arange(len(nodes))
+        sure = self.best_certain(nodes, certain)
+        is_sure = (certain[rows, sure] > -np.inf) & (certain[rows, sure] >= values[rows, chosen])
+        return np.where(is_sure, sure, chosen)
 
     def record(self, level: Level, new: Ints, returns: Floats) -> None:
-        """Add the returns ``(n,)`` to the statistics of a level's actions."""
+        """Add the returns ``(n,)`` of the players to move to those of a level's actions."""
         edges = level.nodes, level.actions
         np.add.at(self._table["passes"], _resolved(level.kids, new), 1)
         np.add.at(self._table["visits"], edges, 1)
         np.add.at(self._table["total"], edges, returns)
         means = self["total"][edges] / self["visits"][edges]
-        self.low, self.high = min(self.low, means.min()), max(self.high, means.max())
+        if self.roots == 1:
+            self.low[0], self.high[0] = (
+                min(self.low[0], means.min()),
+                max(self.high[0], means.max()),
+            )
+        else:
+            roots = self["root"][level.nodes]
+            np.minimum.at(self.low, roots, means)
+            np.maximum.at(self.high, roots, means)
 
     def scaled(self, nodes: Ints) -> tuple[Floats, Floats]:
         """Return the totals and visits ``(n, A)`` of nodes, with mean returns scaled to [0, 1]."""
         visits, totals = self["visits"][nodes], self["total"][nodes]
-        if self.high > self.low:
-            return (totals - self.low * visits) / (self.high - self.low), visits
-        return np.zeros_like(totals), visits
+        low: Any
+        high: Any
+        if self.roots == 1:
+            low, high = float(self.low[0]), float(self.high[0])
+            if not high > low:  # returns that do not differ count as 0
+                low, high = 0.0, np.inf
+        else:
+            roots = self["root"][nodes]
+            low, high = self.low[roots, None], self.high[roots, None]
+            low, high = np.where(high > low, low, 0.0), np.where(high > low, high, np.inf)
+        return (totals - low * visits) / (high - low), visits
 
-    def below(self, root: int) -> SearchTree:
-        """Return the subtree of the node `root` as a new tree."""
-        tree = self.subtree(root)
-        tree["score"][:] -= self["score"][root]
+    def below(self, *roots: int) -> SearchTree:
+        """Return the subtrees of the nodes `roots` as a new tree."""
+        tree = self.subtree(*roots)
+        old = tree["root"][: len(roots)].copy()
+        tree.low, tree.high = self.low[old], self.high[old]
+        scores = self["score"][list(roots)]
+        numbers = np.zeros(self.roots, np.intp)
+        numbers[old] = np.arange(len(roots))
+        tree["root"][:] = numbers[tree["root"]]
+        tree["score"][:] -= scores[tree["root"]]
         return tree
 
 
@@ -339,118 +477,3 @@ def _best(scores: Floats, starts: Ints, ranks: Ints) -> Ints:
     order = np.lexsort((-scores.ravel(), np.repeat(starts, width)))
     columns: Ints = order[starts * width + ranks] % width
     return columns
-
-
-@stored
-@dataclass
-class TreeMemory:
-    """The state of a tree search; `horizon` is only used by `OpenLoopMCTS`."""
-
-    tree: SearchTree
-    descents: int = 0
-    horizon: int = 0
-
-
-class TreePlanner(Planner):
-    """The base class of tree searches that run many descents at a time.
-
-    Parameters
-    ----------
-    env : PlanEnv
-        Its action space is finite.
-    batch : int
-        The number of descents in a round.
-    discount : float
-        The factor for the return after a step, from 0 to 1.
-    virtual_loss : float
-        From 0 to 1. In the mean return of an action, each descent under way counts as this many
-        returns of 0. In the number of visits, it counts as 1.
-    dt : int
-        How long each action is held.
-
-    Attributes
-    ----------
-    actions : array ``(A, *action_shape)``
-        All actions, in the order used by the arrays of shape ``(A,)`` in `Plan.info`.
-    """
-
-    def __init__(
-        self, env: PlanEnv, batch: int, discount: float, virtual_loss: float, dt: int
-    ) -> None:
-        super().__init__(env)
-        self.actions: NDArray[Any] = all_actions(env, self.name)
-        self.batch, self.dt = as_count("batch", batch), as_count("dt", dt)
-        self.discount = as_number("discount", discount, 0.0, 1.0)
-        self.virtual_loss = as_number("virtual_loss", virtual_loss, 0.0, 1.0)
-
-    def _new_tree(self, state: Row) -> SearchTree:
-        return SearchTree(len(self.actions), state)
-
-    def _begin(self, state: Row, search: Search, kept: Kept | None) -> TreeMemory:
-        """Keep the subtree of the action that was played, if it led to `state`."""
-        tree = None
-        if kept is not None:
-            old: SearchTree = kept.memory.tree
-            action = index_of(self.actions, kept.action)
-            (children,) = old.outcomes_of(np.array([ROOT]), np.array([action]))
-            same = (children >= 0) & (old["state"][children] == state).all(axis=1)
-            if action >= 0 and same.any():
-                child = int(children[same.argmax()])
-                tree = self._kept_tree(kept, search, child)
-        return TreeMemory(self._new_tree(state) if tree is None else tree)
-
-    @staticmethod
-    def _kept_tree(kept: Kept, search: Search, child: int) -> SearchTree | None:
-        """Return the subtree of a child of the root unless it is complete; keep its best plan."""
-        old: SearchTree = kept.memory.tree
-        if kept.best.found is not None:
-            actions, rewards, seeds = kept.best.found
-            leads_there = (actions[0], seeds[0]) == (old["action"][child], old["seed"][child])
-            if leads_there and len(actions) > 1:
-                rest = actions[1:], rewards[1:], seeds[1:]
-                search.best = Best(math.fsum(rewards[1:]), kept.best.ended, rest)
-        if old["ended"][child] or old["closed"][child].all():
-            return None
-        return old.below(child)
-
-    def _affordable(self, search: Search, memory: TreeMemory, cost: int) -> int:
-        """Return the number of descents in the next round; each costs at most `cost` transitions.
-
-        Descents to ended states may cost nothing, so the search has at most as many descents as its
-        budget has transitions. The result is 0 when the search must end.
-        """
-        count, descents = self.batch, memory.descents
-        if search.remaining is not None:
-            total = search.remaining + search.spent().transitions
-            count = min(count, search.remaining // cost, max(total - descents, 0))
-        goes_on = search.has(max(count, 1) * cost)
-        if memory.tree["closed"][ROOT].all() or (descents and search.progress().done == 1.0):
-            return 0
-        return count if goes_on else 0
-
-    def _plan(self, search: Search, state: Row, tree: SearchTree, **info: Any) -> Plan:
-        """Return the best trajectory, with statistics of the root's actions."""
-        assert search.best.found is not None, "the first round keeps a trajectory"
-        actions, rewards, seeds = search.best.found
-        visits, totals = tree["visits"][ROOT].copy(), tree["total"][ROOT].copy()
-        values = np.divide(totals, visits, np.full(len(visits), -np.inf), where=visits > 0)
-        closed = tree["closed"][ROOT]
-        chosen = int(np.lexsort((values, np.where(closed, -1, visits)))[-1])
-        exact = np.where(closed, values, -np.inf)
-        if closed.any() and exact.max() >= values[chosen]:
-            chosen = int(np.argmax(exact))
-        value = values.max() if closed.all() else max(totals.sum() / visits.sum(), exact.max())
-        return search.plan(
-            state,
-            self.actions[actions],
-            rewards,
-            self.dt,
-            ended=search.best.ended,
-            seeds=seeds if (seeds >= 0).any() else None,
-            action=self.actions[chosen],
-            visits=visits.astype(np.int64),
-            values=np.where(visits > 0, values, np.nan),
-            value=float(value),
-            nodes=tree.size,
-            **info,
-        )

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
-from numpy.typing import NDArray
 
 from plangym_like.env import PlanEnv
-from plangym_like.planners.nodes import Floats, Ints
+from plangym_like.planners.games import Rules
+from plangym_like.planners.nodes import Floats, Ints, Rows
 from plangym_like.planners.plan import Plan
-from plangym_like.planners.search import Best, Search, lengths
-from plangym_like.planners.search_options import digests, make_key
-from plangym_like.planners.search_tree import FIRST, SEEDS, SearchTree, TreeMemory, TreePlanner
-from plangym_like.results import BatchTransition
-from plangym_like.states.rows import Row
+from plangym_like.planners.search import Best, Search
+from plangym_like.planners.search_tree import FIRST, SEEDS, SearchTree
+from plangym_like.planners.tree_planner import TreeMemory, TreePlanner, spread
 from plangym_like.support.arguments import as_count, as_number
 
 
@@ -61,7 +58,7 @@ class UCT(TreePlanner):
     ----------
     env : PlanEnv
         Its action space is finite.
-    batch, discount, virtual_loss, dt
+    batch, discount, virtual_loss, dt, win, **rules
         See `TreePlanner`.
     rollout : int
         The number of random actions after a new node.
@@ -104,64 +101,42 @@ class UCT(TreePlanner):
         dt: int = 1,
         outcomes: int = 1,
         widening: float = 1.0,
+        win: float = 1.0,
+        **rules: Unpack[Rules],
     ) -> None:
-        super().__init__(env, batch, discount, virtual_loss, dt)
+        super().__init__(env, batch, discount, virtual_loss, dt, win, **rules)
         self.rollout = as_count("rollout", rollout, 0)
         self.explore = as_number("explore", explore, 0.0)
         self.outcomes = as_count("outcomes", outcomes)
         self.widening = as_number("widening", widening, 0.0, 1.0)
 
-    def _new_tree(self, state: Row) -> SearchTree:
-        return SearchTree(len(self.actions), state, self.outcomes, self.widening)
-
-    def _search(self, state: Row, search: Search) -> Plan:
+    def _search_all(self, states: Rows, search: Search) -> list[Plan]:
         memory: TreeMemory = search.memory
         tree = memory.tree
-        while count := self._affordable(search, memory, 1 + self.rollout):
-            memory.descents += count
+        while len(roots := self._affordable(search, memory, 1 + self.rollout)):
             bounds = partial(tree_bounds, tree, search.rng, self.explore, self.virtual_loss)
-            draw = partial(self._draw, tree, search, count * self.rollout)
-            paths = tree.descend(count, bounds, draw if self.outcomes > 1 else None)
-            new = self._expand(tree, search, paths.parents, paths.actions)
-            ends = paths.ends(new)
-            values = self._evaluate(tree, search, ends)
+            draw = partial(self._draw, memory, search, len(roots) * self.rollout, [])
+            paths = tree.descend(roots, bounds, draw if self.outcomes > 1 else None)
+            new = self._expand(memory, search, paths.parents, paths.actions)
+            values = self._evaluate(memory, search, paths.ends(new))
             tree.back_up(paths, new, values, self.discount)
-            if self.outcomes == 1 and tree["ended"][ends].any():
-                tree.close(paths, new, self.discount)
-            search.report(search.best.score, f"{tree.size:,} nodes")
-        return self._plan(search, state, tree)
+            self._close(memory, paths, new)
+            self._report(search, memory)
+        return self._plans(search, states, memory)
 
-    def _expand(self, tree: SearchTree, search: Search, parents: Ints, actions: Ints) -> Ints:
+    def _expand(self, memory: TreeMemory, search: Search, parents: Ints, actions: Ints) -> Ints:
         """Step the leaves, and return their nodes."""
         if not len(parents):
             return parents
-        step = search.step_batch(self.actions[actions], tree["state"][parents], self.dt)
-        ended = step.terminateds | step.truncateds
-        return tree.expand(parents, actions, state=step.states, reward=step.rewards, ended=ended)
+        _, fields = self._step(search, memory, parents, actions)
+        return memory.tree.expand(parents, actions, **fields)
 
-    def _draw(
-        self, tree: SearchTree, search: Search, reserve: int, parents: Ints, actions: Ints
-    ) -> Ints | None:
-        """Return an outcome of each action; None if less budget than `reserve` would be left."""
-        if not search.affords(len(parents) + reserve):
-            return None
-        seeds = search.rng.integers(SEEDS, size=len(parents))
-        states = tree["state"][parents]
-        step = search.step_batch(self.actions[actions], states, self.dt, seeds=seeds)
-        return tree.add_outcomes(
-            parents,
-            actions,
-            _outcome_keys(step),
-            state=step.states,
-            reward=step.rewards,
-            ended=step.terminateds | step.truncateds,
-            seed=seeds,
-        )
-
-    def _evaluate(self, tree: SearchTree, search: Search, nodes: Ints) -> Floats:
-        """Roll out from new nodes; keep the best trajectory, and return the values of `nodes`."""
+    def _evaluate(self, memory: TreeMemory, search: Search, nodes: Ints) -> Floats:
+        """Roll out from new nodes; keep the best trajectories, and return values ``(n, P)``."""
+        tree = memory.tree
         visits, ended = tree["visits"][nodes].sum(axis=1), tree["ended"][nodes]
-        values: Floats = tree["total"][nodes].sum(axis=1) / np.maximum(visits, 1)
+        means: Floats = tree["total"][nodes].sum(axis=1) / np.maximum(visits, 1)
+        values = spread(means, tree["to_play"][nodes], tree.players)
         (new,) = (~ended & (visits == 0)).nonzero()
         complete = ended | (visits == 0)  # the others were cut off by the budget
         scores, rewards = tree["score"][nodes], np.zeros((len(nodes), self.rollout))
@@ -170,29 +145,26 @@ class UCT(TreePlanner):
         if len(new) and self.rollout:
             if self.outcomes > 1:
                 seeds[new, 0] = search.rng.integers(SEEDS, size=len(new))
-            rollout = search.rollout_batch(
-                self.actions[plans[new]],
-                tree["state"][nodes[new]],
-                self.dt,
-                seeds=seeds[new, 0] if self.outcomes > 1 else None,
-            )
-            rewards[new], steps[new] = rollout.rewards, lengths(rollout)
-            ended[new] = rollout.terminateds[:, -1] | rollout.truncateds[:, -1]
-            values[new] = rollout.rewards @ self.discount ** np.arange(self.rollout)
-        totals = np.where(complete, scores + rewards.sum(axis=1), -np.inf)
-        row = search.better(totals)
-        if row is not None:
+            turns = self._turns(search, tree, nodes[new])
+            first = seeds[new, 0] if self.outcomes > 1 else None
+            states = tree["state"][nodes[new]]
+            played = search.play_out(self.actions, plans[new], states, turns, self.dt, seeds=first)
+            self._charge(memory, nodes[new], played.lengths)
+            plans[new], rewards[new], steps[new] = played.actions, played.rewards, played.lengths
+            ended[new], values[new] = played.ended, played.returns(self.discount)
+        totals, roots = (
+            np.where(complete, scores + rewards.sum(axis=1), -np.inf),
+            tree["root"][nodes],
+        )
+        for row in self._improved(memory, roots, totals).tolist():
             path, length = tree.path(int(nodes[row])), steps[row]
             all_rewards = np.append(tree["reward"][path], rewards[row, :length])
-            search.best = Best(
-                math.fsum(all_rewards),
-                bool(ended[row]),
-                (
-                    np.append(tree["action"][path], plans[row, :length]),
-                    all_rewards,
-                    np.append(tree["seed"][path], seeds[row, :length]),
-                ),
+            found = (
+                np.append(tree["action"][path], plans[row, :length]),
+                all_rewards,
+                np.append(tree["seed"][path], seeds[row, :length]),
             )
+            memory.best[roots[row]] = Best(math.fsum(all_rewards), bool(ended[row]), found)
         return values
 
 
@@ -264,15 +236,3 @@ def tree_bounds(
     if untried.any():
         bounds[untried] = FIRST * (1 + rng.random(np.count_nonzero(untried)))
     return bounds
-
-
-def _outcome_keys(step: BatchTransition) -> NDArray[np.int64]:
-    """Return a number for each row, ``(N,)``, that identifies its observation, reward and flags.
-
-    The state is left out, because it holds the random generator.
-    """
-    observed = digests(make_key("obs")(step.obs, step.infos, step.states), len(step.rewards))
-    columns = (step.rewards, step.terminateds, step.truncateds)
-    rows = zip(observed, *(column.tolist() for column in columns), strict=True)
-    keys = [hashlib.blake2b(repr(row).encode(), digest_size=8).digest() for row in rows]
-    return np.array([int.from_bytes(key, signed=True) for key in keys], np.int64)

@@ -267,10 +267,13 @@ def test_options_that_are_refused(planner: Any, options: dict[str, Any], words: 
     ("options", "words"),
     [
         ({"cost": "reward"}, "minus the reward must be at least 0 .* got -20"),
-        ({"cost": lambda step: -step.rewards[:2]}, r"cost must be an array \(6,\)"),
-        ({"heuristic": lambda *_: np.full(6, np.nan)}, "heuristic must be at least 0.*got nan"),
-        ({"goal": lambda step: True}, r"goal must return an array \(6,\)"),
-        ({"key": lambda *_: [1, 2]}, "key returned 2 keys for 6 states"),
+        ({"cost": lambda step: -step.rewards[:1]}, r"cost must be an array \(2,\)"),
+        (
+            {"heuristic": lambda obs, *_: np.full(len(obs), np.nan)},
+            "heuristic must be at least 0.*got nan",
+        ),
+        ({"goal": lambda step: True}, r"goal must return an array \(2,\)"),
+        ({"key": lambda *_: [1]}, "key returned 1 keys for 2 states"),
     ],
 )
 def test_functions_whose_results_are_refused(options: dict[str, Any], words: str) -> None:

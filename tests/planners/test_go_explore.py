@@ -87,7 +87,7 @@ def test_a_plan_without_a_score_leads_to_the_newest_cell() -> None:
 
 
 def test_cells_that_were_entered_often_are_drawn_less() -> None:
-    archive = CellArchive(np.zeros(8, np.uint8))
+    archive = CellArchive(np.zeros(8, np.uint8), np.ones(2, bool))
     rng = np.random.default_rng(0)
     names = [f"cell {index}" for index in range(4)]
     walks = archive.choose(4, np.zeros(4), rng)

@@ -14,7 +14,7 @@ from plangym_like.planners.puct import puct
 from plangym_like.planners.search_tree import SearchTree
 from plangym_like.planners.uct import tree_bounds, ucb1
 
-NO_STATE = np.zeros(0, np.uint8)
+NO_STATE = np.zeros((1, 0), np.uint8)
 
 
 def _grown(seed: int, num_actions: int = 3, rounds: int = 60) -> SearchTree:
@@ -22,11 +22,13 @@ def _grown(seed: int, num_actions: int = 3, rounds: int = 60) -> SearchTree:
     rng = np.random.default_rng(seed)
     tree = SearchTree(num_actions, NO_STATE)
     for _ in range(rounds):
-        paths = tree.descend(8, partial(tree_bounds, tree, rng, 1.0, 1.0))
+        paths = tree.descend(np.zeros(8, int), partial(tree_bounds, tree, rng, 1.0, 1.0))
         ended = rng.random(len(paths.parents)) < 0.2
         rewards = rng.normal(size=len(paths.parents))
-        new = tree.expand(paths.parents, paths.actions, reward=rewards, ended=ended)
-        tree.back_up(paths, new, rng.normal(size=8), 0.9)
+        new = tree.expand(
+            paths.parents, paths.actions, reward=rewards, gains=rewards[:, None], ended=ended
+        )
+        tree.back_up(paths, new, rng.normal(size=(8, 1)), 0.9)
     return tree
 
 
@@ -65,7 +67,7 @@ def test_descents_together_are_descents_one_after_another(seed: int, virtual_los
     assert tree["ended"].any()
     bounds = partial(tree_bounds, tree, np.random.default_rng(0), 0.7, virtual_loss)
     for count in (1, 7, 64):
-        paths = tree.descend(count, bounds)
+        paths = tree.descend(np.zeros(count, int), bounds)
         taken: Counter[Any] = Counter()
         for level in paths.levels:
             taken.update(zip(level.nodes.tolist(), level.actions.tolist(), strict=True))
@@ -107,8 +109,10 @@ def test_returns_are_those_of_the_paths() -> None:
     tree, rng = SearchTree(2, NO_STATE), np.random.default_rng(0)
     expected: dict[Any, list[float]] = {}
     for _ in range(40):
-        paths = tree.descend(4, partial(tree_bounds, tree, rng, 1.0, 1.0))
-        new = tree.expand(paths.parents, paths.actions, reward=rng.normal(size=len(paths.parents)))
+        paths = tree.descend(np.zeros(4, int), partial(tree_bounds, tree, rng, 1.0, 1.0))
+        rewards = rng.normal(size=len(paths.parents))
+        gains = rewards[:, None]
+        new = tree.expand(paths.parents, paths.actions, reward=rewards, gains=gains)
         values = rng.normal(size=4)
         for node, value in zip(paths.ends(new), values, strict=True):
             path = tree.path(int(node))
@@ -117,7 +121,7 @@ def test_returns_are_those_of_the_paths() -> None:
                 total = sum(0.5**step * reward for step, reward in enumerate(rewards))
                 edge = int(tree["parent"][child]), int(tree["action"][child])
                 expected.setdefault(edge, []).append(total)
-        tree.back_up(paths, new, values, 0.5)
+        tree.back_up(paths, new, values[:, None], 0.5)
     for (node, action), returns in expected.items():
         assert tree["visits"][node, action] == len(returns)
         assert tree["total"][node, action] == pytest.approx(sum(returns))
@@ -146,11 +150,12 @@ def test_outcomes_are_visited_as_often_as_they_are_drawn() -> None:
         def draw(parents: Any, actions: Any, tree: SearchTree = tree) -> Any:
             keys = rng.choice(3, len(parents), p=chances)
             ended = np.ones(len(parents), bool)
-            return tree.add_outcomes(parents, actions, keys, reward=1.0 * keys, ended=ended)
+            gains = 1.0 * keys[:, None]
+            return tree.add_outcomes(parents, actions, keys, gains=gains, ended=ended)
 
         for _ in range(250):
-            paths = tree.descend(8, partial(tree_bounds, tree, rng, 1.0, 1.0), draw)
-            tree.back_up(paths, paths.parents, np.zeros(8), 1.0)
+            paths = tree.descend(np.zeros(8, int), partial(tree_bounds, tree, rng, 1.0, 1.0), draw)
+            tree.back_up(paths, paths.parents, np.zeros((8, 1)), 1.0)
         assert tree.size == 4
         order = np.argsort(tree["key"][1:]) + 1
         samples, passes = tree["samples"][order], tree["passes"][order]
@@ -169,11 +174,12 @@ def test_sampling_goes_on_when_all_outcomes_are_known() -> None:
 
         def draw(parents: Any, actions: Any, tree: SearchTree = tree) -> Any:
             keys, ended = rng.choice(2, len(parents), p=chances), np.ones(len(parents), bool)
-            return tree.add_outcomes(parents, actions, keys, reward=1.0 * keys, ended=ended)
+            gains = 1.0 * keys[:, None]
+            return tree.add_outcomes(parents, actions, keys, gains=gains, ended=ended)
 
         for _ in range(250):
-            paths = tree.descend(8, partial(tree_bounds, tree, rng, 1.0, 1.0), draw)
-            tree.back_up(paths, paths.parents, np.zeros(8), 1.0)
+            paths = tree.descend(np.zeros(8, int), partial(tree_bounds, tree, rng, 1.0, 1.0), draw)
+            tree.back_up(paths, paths.parents, np.zeros((8, 1)), 1.0)
         samples = tree["samples"][np.argsort(tree["key"][1:]) + 1]
         assert samples.sum() == 2000
         assert np.allclose(samples / 2000, chances, atol=0.04)

@@ -1,0 +1,353 @@
+"""Legal actions, and games of several players: what a search reads from the results of steps.
+
+An environment says which actions are legal in the state that a step or a reset has led to, by
+``info["action_mask"]`` or ``obs["action_mask"]``, and who moves next, by ``info["to_play"]``. The
+rewards of all players are ``info["rewards"]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypedDict
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from plangym_like.env import PlanEnv
+from plangym_like.errors import EnvApiError, InputError
+from plangym_like.planners.action_sets import count_actions
+from plangym_like.planners.checkpoint import stored
+from plangym_like.planners.nodes import Floats, Ints, Rows
+from plangym_like.results import BatchInfo, BatchTransition, ResetResult, Transition
+from plangym_like.states.rows import States
+
+Mask = NDArray[np.bool_]
+# A function of N observations, infos and states. For the first state of a search, whose observation
+# may not be known, the observations may be None and the infos empty.
+Reads = Callable[[Any, BatchInfo, States], Any]
+
+
+class Rules(TypedDict, total=False):
+    """Options of every planner.
+
+    Attributes
+    ----------
+    legal : callable
+        ``legal(observations, infos, states)`` returns which actions are legal in N states,
+        ``(N, A)``. By default, the environment's masks say it.
+    to_play : callable
+        ``to_play(observations, infos, states)`` returns the numbers of the players who move next,
+        ``(N,)``, from 0. By default, ``infos["to_play"]`` says it.
+    """
+
+    legal: Reads | None
+    to_play: Reads | None
+
+
+@stored
+class Turns(NamedTuple):
+    """Which actions are legal in N states, and who moves.
+
+    Attributes
+    ----------
+    legal : array ``(N, A) bool``, optional
+        None if all actions are legal.
+    to_play : array ``(N,)``
+    """
+
+    legal: Mask | None
+    to_play: Ints
+
+    def take(self, rows: Any) -> Turns:
+        """Return the turns of some rows."""
+        return Turns(None if self.legal is None else self.legal[rows], self.to_play[rows])
+
+    def closed(self) -> Any:
+        """Return which actions are not legal, ``(N, A)``, or False if all are legal."""
+        return False if self.legal is None else ~self.legal
+
+
+class Starts(NamedTuple):
+    """The first states of B searches, with what is known of them.
+
+    `obs` and `infos` are those that came with the states; None if they are not known. `is_given`
+    says whether the caller gave them; otherwise they were looked up.
+    """
+
+    states: Rows
+    obs: Any = None
+    infos: BatchInfo | None = None
+    is_given: bool = False
+
+    @classmethod
+    def of(cls, env: PlanEnv, given: Any) -> Starts:
+        """Return one start: a state row, a result that holds one, or None (the current state).
+
+        If the row is the state of the last result of ``env.reset`` or ``env.step``, the observation
+        and the info of that result are known.
+        """
+        if isinstance(given, Starts):
+            return given
+        if isinstance(given, ResetResult | Transition):
+            shown: ResetResult | Transition = given
+        else:
+            row = env.get_state() if given is None else env.layout.format.check_row(given)
+            last = env.last_result
+            if last is None or not np.array_equal(last.state, row):
+                return cls(np.array(row)[None])
+            shown = last
+        row = np.array(env.layout.format.check_row(shown.state))
+        obs, infos = stacked([shown.obs]), BatchInfo(1, {}, [shown.info])
+        return cls(row[None], obs, infos, is_given=shown is given)
+
+    @classmethod
+    def of_many(cls, env: PlanEnv, given: Any) -> Starts:
+        """Return B starts, from rows ``(B, state_nbytes)``, a `BatchTransition`, or a list."""
+        if isinstance(given, BatchTransition):
+            return cls(np.array(given.states), given.obs, given.infos, is_given=True)
+        if isinstance(given, ResetResult | Transition) or not isinstance(
+            given, Sequence | np.ndarray
+        ):
+            raise InputError(
+                "plan_batch needs several states: rows (B, state_nbytes), a BatchTransition, or a "
+                f"list of rows or of results, got {type(given).__name__}"
+            )
+        if not len(given):
+            raise InputError("plan_batch needs at least one state")
+        each = [cls.of(env, one) for one in given]
+        states = np.concatenate([one.states for one in each])
+        if any(one.infos is None for one in each):
+            return cls(states)
+        infos = [dict(one.infos[0]) for one in each if one.infos is not None]
+        are_given = all(one.is_given for one in each)
+        return cls(
+            states, joined([one.obs for one in each]), BatchInfo(len(each), {}, infos), are_given
+        )
+
+
+class Game:
+    """Reads masks, players and rewards from the results of an environment.
+
+    Parameters
+    ----------
+    env : PlanEnv
+    planner : str
+        The name of the planner, for messages.
+    is_for_games : bool
+        Whether the planner plans for several players.
+    legal, to_play : callable, optional
+        See `Rules`.
+
+    Attributes
+    ----------
+    players : int
+        P, the largest number of players that was seen so far.
+    """
+
+    def __init__(
+        self,
+        env: PlanEnv,
+        planner: str,
+        is_for_games: bool,
+        legal: Reads | None = None,
+        to_play: Reads | None = None,
+    ) -> None:
+        for name, function in (("legal", legal), ("to_play", to_play)):
+            if function is not None and not callable(function):
+                raise InputError(
+                    f"{name} must be a function of (observations, infos, states), got {function!r}"
+                )
+        self._env, self._planner, self._is_for_games = env, planner, is_for_games
+        self._legal, self._to_play = legal, to_play
+        self.num_actions = count_actions(env.action_space)
+        if legal is not None and self.num_actions is None:
+            raise InputError(f"legal is for finite actions, got {env.action_space}")
+        observations = env.observation_space
+        # Gymnasium's masks of other action spaces are trees, which `legal=` may translate.
+        self._reads_masks = isinstance(env.action_space, spaces.Discrete)
+        self._in_obs = (
+            self._reads_masks
+            and isinstance(observations, spaces.Dict)
+            and "action_mask" in observations.spaces
+        )
+        self._starts_unknown = False
+        self.is_masked, self.players = False, 1
+        if to_play is not None:
+            self._check_players(2)
+
+    def begin(self, starts: Starts) -> Turns:
+        """Return the turns of the first states of a search.
+
+        Raises
+        ------
+        InputError
+            The players or the legal actions of a state are not known.
+        """
+        count, self._starts_unknown = len(starts.states), starts.infos is None
+        infos = BatchInfo(count, {}) if starts.infos is None else starts.infos
+        last = self._env.last_result
+        if last is not None:
+            self.is_masked = self._reads_masks and "action_mask" in last.info
+            if starts.infos is None:
+                self._count_players(BatchInfo(1, {}, [last.info]))  # raises if there are several
+        try:
+            turns = self.turns(starts.obs, infos, starts.states, np.zeros(count, bool))
+        except (KeyError, TypeError, AttributeError, IndexError) as error:
+            if starts.infos is None and not isinstance(error, EnvApiError):
+                raise InputError(self._unknown()) from error
+            raise
+        if turns.legal is None and (self.is_masked or self._in_obs):  # a mask that is not known
+            turns = turns._replace(legal=np.ones((count, self.num_actions or 0), bool))
+        return turns
+
+    def turns(self, obs: Any, infos: BatchInfo, states: States, over: Mask) -> Turns:
+        """Return the turns of N states; `over` are those where the episode has ended.
+
+        Raises
+        ------
+        EnvApiError
+            A mask has the wrong shape, or a state has no legal action although it has not ended.
+        InputError
+            There are several players, and the planner is for one.
+        """
+        if self._says_nothing(infos):
+            return Turns(None, np.zeros(len(states), np.intp))
+        self._count_players(infos)
+        legal = self._find_legal(obs, infos, states, over)
+        return Turns(legal, self._find_player(obs, infos, states, over))
+
+    def gains(self, step: BatchTransition, movers: Ints) -> Floats:
+        """Return the rewards of all players ``(N, P)``; the players `movers` have moved."""
+        if self.players == 1:
+            return step.rewards[:, None]
+        count = len(step.rewards)
+        if step.infos.mask("rewards").all() and count:
+            each = [np.asarray(one, float).ravel() for one in step.infos["rewards"]]
+            if len({len(one) for one in each}) > 1 or len(each[0]) > self.players:
+                raise EnvApiError(
+                    f'info["rewards"] must hold one reward for each player, got {each[0]!r}'
+                )
+            found = np.stack(each)
+            return np.pad(found, ((0, 0), (0, self.players - found.shape[1])))
+        if self.players > 2:
+            raise EnvApiError('games of more than two players must report info["rewards"]')
+        gains: Floats = np.where(np.arange(2) == movers[:, None], 1.0, -1.0) * step.rewards[:, None]
+        return gains
+
+    def refuse_players(self, infos: BatchInfo) -> None:
+        """Raise `InputError` if there are several players, and the planner is for one."""
+        if not self._is_for_games:
+            self._count_players(infos)
+
+    def _says_nothing(self, infos: BatchInfo) -> bool:
+        """Return whether all actions are legal, and there is one player."""
+        if self._legal is not None or self._to_play is not None or self._in_obs:
+            return False
+        return not infos.has_objects and infos.keys().isdisjoint(("action_mask", "to_play"))
+
+    def _count_players(self, infos: BatchInfo) -> None:
+        has = infos.mask("to_play")
+        if not has.any():
+            return
+        rewarded = infos.mask("rewards")
+        width = 2
+        if rewarded.any():
+            width = np.size(infos[int(rewarded.argmax())]["rewards"])
+        if width > 1 and width > self.players:
+            self._check_players(width)
+
+    def _check_players(self, players: int) -> None:
+        if not self._is_for_games:
+            raise InputError(
+                f"{self._planner} plans for one player, and {self._env.name} is a game of "
+                f"{players}: use UCT, PUCT or OpenLoopMCTS"
+            )
+        self.players = players
+        if self._starts_unknown and self._to_play is None:
+            raise InputError(self._unknown())
+
+    def _unknown(self) -> str:
+        return (
+            "it is not known who moves in the first state, or which actions are legal, because a "
+            "state row holds no info: give the result of reset or of step(action, state) in place "
+            "of the row, or functions of states: to_play= and legal="
+        )
+
+    def _find_player(self, obs: Any, infos: BatchInfo, states: States, over: Mask) -> Ints:
+        count = len(states)
+        if self._to_play is not None:
+            found = np.asarray(self._to_play(obs, infos, states))
+        else:
+            has = infos.mask("to_play")
+            if not has.any():
+                return np.zeros(count, np.intp)
+            found = np.array([0 if one is None else one for one in infos["to_play"]])
+        if found.shape != (count,) or found.dtype.kind not in "iub":
+            raise EnvApiError(f"to_play must be {count} whole numbers, got {found!r}")
+        found = np.where(over, 0, found)  # nobody moves where the episode has ended
+        if len(found) and not 0 <= int(found.min()) <= int(found.max()) < max(self.players, 2):
+            raise EnvApiError(
+                f"to_play must be a player from 0 to {max(self.players, 2) - 1}, got "
+                f'{found.min()} to {found.max()}; info["rewards"] says how many players there are'
+            )
+        movers: Ints = np.minimum(found, self.players - 1).astype(np.intp)
+        return movers
+
+    def _find_legal(self, obs: Any, infos: BatchInfo, states: States, over: Mask) -> Mask | None:
+        found: Any
+        if self._legal is not None:
+            found = np.asarray(self._legal(obs, infos, states))
+        elif self._in_obs and obs is not None:
+            found = np.asarray(obs["action_mask"])
+        elif self._reads_masks and (has := infos.mask("action_mask")).any():
+            found = infos["action_mask"]
+            if not has.all():
+                every = np.ones(self.num_actions or 0)
+                found = [every if one is None else one for one in found]
+            shapes = {np.shape(one) for one in found}
+            found = np.stack(list(found)) if len(shapes) == 1 else np.zeros(0)
+        else:
+            return None
+        if found.shape != (len(states), self.num_actions):
+            raise EnvApiError(
+                f"masks of legal actions must have the shape ({len(states)}, {self.num_actions}), "
+                f"got {found.shape}"
+            )
+        legal: Mask = found.astype(bool)
+        self.is_masked = True
+        (stuck,) = (~over & ~legal.any(axis=1)).nonzero()
+        if len(stuck):
+            raise EnvApiError(
+                f"{self._env.name} has a state that has not ended, but has no legal action (row "
+                f"{stuck[0]} of {len(states)}): it must end the episode there, or allow a pass"
+            )
+        return legal
+
+
+def stacked(observations: list[Any]) -> Any:
+    """Return observations as a batch, as `PlanEnv.step_batch` returns them.
+
+    >>> stacked([{"at": 3}, {"at": 4}])
+    {'at': array([3, 4])}
+    """
+    first = observations[0]
+    if isinstance(first, dict):
+        return {key: stacked([one[key] for one in observations]) for key in first}
+    if isinstance(first, tuple):
+        return tuple(stacked(list(parts)) for parts in zip(*observations, strict=True))
+    if isinstance(first, np.ndarray | np.generic | int | float):
+        return np.stack([np.asarray(one) for one in observations])
+    return list(observations)
+
+
+def joined(batches: list[Any]) -> Any:
+    """Return batches of observations as one batch."""
+    first = batches[0]
+    if isinstance(first, dict):
+        return {key: joined([one[key] for one in batches]) for key in first}
+    if isinstance(first, tuple):
+        return tuple(joined(list(parts)) for parts in zip(*batches, strict=True))
+    if isinstance(first, list):
+        return [one for batch in batches for one in batch]
+    return np.concatenate(batches)

@@ -1,0 +1,463 @@
+"""`TreePlanner`: what tree searches share, from the first state to the plan."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plangym_like.env import PlanEnv
+from plangym_like.errors import InputError
+from plangym_like.planners.action_sets import all_actions, index_of
+from plangym_like.planners.checkpoint import stored
+from plangym_like.planners.games import Rules, Starts, Turns
+from plangym_like.planners.nodes import Floats, Ints, Rows
+from plangym_like.planners.plan import Plan, Spent
+from plangym_like.planners.planner import Kept, Planner, checked_limits
+from plangym_like.planners.progress_bar import ProgressBar
+from plangym_like.planners.search import Best, Progress, Search
+from plangym_like.planners.search_options import digests, make_key
+from plangym_like.planners.search_tree import SEEDS, SearchTree
+from plangym_like.results import BatchTransition
+from plangym_like.states.rows import Row
+from plangym_like.support.arguments import as_count, as_number
+
+
+@stored
+@dataclass
+class TreeMemory:
+    """The state of tree searches from R roots.
+
+    Attributes
+    ----------
+    tree : SearchTree
+    spent, descents : array ``(R,)``
+        The transitions and the descents of each search.
+    best : list of Best
+        The best trajectory of each search; none in games of several players.
+    horizon : int
+        Only used by `OpenLoopMCTS`.
+    """
+
+    tree: SearchTree
+    spent: Ints
+    descents: Ints
+    best: list[Best]
+    horizon: int = 0
+
+
+class TreePlanner(Planner):
+    """The base class of tree searches that run many descents at a time.
+
+    In a game of several players, each player maximises the own return (C. Luckhardt and K. Irani,
+    "An algorithmic solution of n-person games", 1986); a single player is the case of one.
+
+    Parameters
+    ----------
+    env : PlanEnv
+        Its action space is finite.
+    batch : int
+        The number of descents in a round, for each root.
+    discount : float
+        The factor for the return after a step, from 0 to 1.
+    virtual_loss : float
+        From 0 to 1. In the mean return of an action, each descent under way counts as this many
+        returns of 0. In the number of visits, it counts as 1.
+    dt : int
+        How long each action is held.
+    win : float
+        In games of several players, the highest possible return. A node is solved when the player
+        to move is certain of it.
+    **rules
+        See `Rules`.
+
+    Attributes
+    ----------
+    actions : array ``(A, *action_shape)``
+        All actions, in the order used by the arrays of shape ``(A,)`` in `Plan.info`.
+
+    Notes
+    -----
+    ``Plan.info`` holds, of the root: ``visits`` ``(A,)``, ``policy`` ``(A,)`` (the share of the
+    visits, or the best action alone if its return is certain), ``values`` ``(A,)`` and ``value``
+    (mean returns of the player to move), ``mask`` ``(A,)`` (legal actions), ``player``, ``solved``
+    (whether the returns are certain), ``length`` (the actions until the end, if it is solved) and
+    ``nodes``.
+    """
+
+    _is_for_games = True
+
+    def __init__(
+        self,
+        env: PlanEnv,
+        batch: int,
+        discount: float,
+        virtual_loss: float,
+        dt: int,
+        win: float,
+        **rules: Unpack[Rules],
+    ) -> None:
+        super().__init__(env, **rules)
+        self.actions: NDArray[Any] = all_actions(env, self.name)
+        self.batch, self.dt = as_count("batch", batch), as_count("dt", dt)
+        self.discount = as_number("discount", discount, 0.0, 1.0)
+        self.virtual_loss = as_number("virtual_loss", virtual_loss, 0.0, 1.0)
+        self.win = as_number("win", win, 0.0)
+        self.outcomes, self.widening = 1, 1.0
+
+    def plan_batch(
+        self,
+        states: Any,
+        *,
+        budget: int | None = None,
+        seconds: float | None = None,
+        seed: Any = None,
+        progress: bool | Callable[[Progress], object] = False,
+    ) -> list[Plan]:
+        """Search from B states together, with one `step_batch` and one evaluation for each round.
+
+        Each search has its own tree and budget. A search that draws no random numbers, such as
+        that of `PUCT` without noise and rollouts, finds the same as `plan` from its state.
+
+        Parameters
+        ----------
+        states : rows ``(B, state_nbytes)``, BatchTransition, or list
+            A list holds rows or results of ``reset`` and ``step``; see `plan`.
+        budget : int, optional
+            The largest number of transitions of each search.
+        seconds : float, optional
+            The time after which no new round begins.
+        seed, progress
+            As in `plan`, for all searches together.
+
+        Returns
+        -------
+        list of Plan
+            One for each state. `advance` takes B actions afterwards.
+
+        Raises
+        ------
+        InputError
+            As in `plan`.
+        """
+        budget, seconds = checked_limits(budget, seconds, needed=True)
+        starts = Starts.of_many(self.env, states)
+        count = len(starts.states)
+        with ProgressBar(f"{self.name}, {count} states", progress) as report:
+            total = None if budget is None else budget * count
+            search = Search(self.env, total, seconds, seed, report)
+            search.begin(self._game(), starts)
+            kept, self._kept = self._kept, None
+            self._last = self._next_action = None
+            search.memory = self._begin_all(starts, search, kept)
+            plans = self._search_all(starts.states, search)
+        self._last = starts.states, search
+        self._next_action = np.array([plan.next_action for plan in plans])
+        return plans
+
+    def _begin(self, state: Row, search: Search, kept: Kept | None) -> TreeMemory:
+        return self._begin_all(search.starts, search, kept)
+
+    def _search(self, state: Row, search: Search) -> Plan:
+        if state.ndim > 1:
+            raise InputError("resume continues a single search, but the last one was plan_batch")
+        assert search.game is not None
+        search.game.is_masked = search.game.is_masked or search.turns.legal is not None
+        return self._search_all(state[None], search)[0]
+
+    @abstractmethod
+    def _search_all(self, states: Rows, search: Search) -> list[Plan]:
+        """Search from each of `states`, and return the plans."""
+
+    def _new_tree(self, states: Rows, turns: Turns) -> SearchTree:
+        return SearchTree(len(self.actions), states, turns, self.outcomes, self.widening)
+
+    def _begin_all(self, starts: Starts, search: Search, kept: Kept | None) -> TreeMemory:
+        """Keep the subtrees of the actions that were played, if they led to the states."""
+        states, count = starts.states, len(starts.states)
+        zeros = np.zeros(count, np.intp)
+        best, tree = [Best()] * count, None
+        if kept is not None and kept.memory.tree.roots == count:
+            old: SearchTree = kept.memory.tree
+            played = np.asarray(kept.action).reshape(count, *self.actions.shape[1:])
+            roots = []
+            for root, action in enumerate(played):
+                child = self._child(kept, search, root, action)
+                best[root] = _rest(old, child, kept.memory.best[root])
+                # A plan needs a step, which a complete tree of one player would not take again.
+                is_over = child < 0 or old["ended"][child]
+                is_complete = old.players == 1 and old["closed"][child].all()
+                roots.append(-1 if is_over or is_complete else child)
+            (new,) = (np.array(roots) < 0).nonzero()
+            if len(new) < count:
+                width = old["state"].shape[1]
+                planted = old.plant(states[new, :width], search.turns.take(new))
+                for root, node in zip(new.tolist(), planted.tolist(), strict=True):
+                    roots[root] = node
+                tree = old.below(*roots)
+        assert search.game is not None
+        if tree is None:
+            tree = self._new_tree(states, search.turns)
+        elif (tree["closed"] & (tree["visits"] == 0)).any():
+            search.game.is_masked = True
+        search.game.players = max(search.game.players, tree.players)
+        tree.play_for(search.game.players)
+        spent = zeros + search.spent().transitions // count
+        return TreeMemory(tree, spent, zeros, best)
+
+    def _child(self, kept: Kept, search: Search, root: int, action: Any) -> int:
+        """Return the node to which an action of a root has led; -1 if it led to another state."""
+        old, state = kept.memory.tree, search.starts.states[root]
+        index = index_of(self.actions, action)
+        if index < 0:
+            return -1
+        (children,) = old.outcomes_of(np.array([root]), np.array([index]))
+        same = (children >= 0) & (old["state"][children] == state).all(axis=1)
+        return int(children[same.argmax()]) if same.any() else -1
+
+    def _affordable(self, search: Search, memory: TreeMemory, cost: int) -> Ints:
+        """Return the roots of the next descents ``(B,)``; each costs at most `cost` transitions.
+
+        Descents to ended states may cost nothing, so a search has at most as many descents as its
+        budget has transitions. There are none when the search must end.
+        """
+        roots, done = memory.tree.roots, memory.descents
+        counts = np.full(roots, self.batch)
+        if search.remaining is not None:
+            total = (search.remaining + search.spent().transitions) // roots
+            counts = np.minimum(counts, (total - memory.spent) // cost)
+            counts = np.maximum(np.minimum(counts, total - done), 0)
+        goes_on = search.has(max(int(counts.sum()), 1) * cost)
+        solved = memory.tree["solved"][:roots]
+        if not goes_on or solved.all() or (done.any() and search.progress().done == 1.0):
+            counts[:] = 0
+        counts[solved] = 0
+        memory.descents = done + counts
+        return np.repeat(np.arange(roots), counts)
+
+    def _step(
+        self,
+        search: Search,
+        memory: TreeMemory,
+        parents: Ints,
+        actions: Ints,
+        seeds: Any = None,
+    ) -> tuple[BatchTransition, dict[str, Any]]:
+        """Step actions of nodes; return the result, and the fields of the nodes they lead to."""
+        tree, game = memory.tree, search.game
+        assert game is not None
+        step = search.step_batch(
+            self.actions[actions], tree["state"][parents], self.dt, seeds=seeds
+        )
+        self._charge(memory, parents, 1)
+        turns = search.turns_after(step)
+        if game.players > tree.players:
+            tree.play_for(game.players)
+        fields = {
+            "state": step.states,
+            "reward": step.rewards,
+            "gains": game.gains(step, tree["to_play"][parents]),
+            "ended": step.terminateds | step.truncateds,
+        }
+        if game.players > 1:
+            fields["to_play"] = turns.to_play
+        if turns.legal is not None:
+            fields["closed"] = ~turns.legal
+        return step, fields
+
+    def _draw(
+        self,
+        memory: TreeMemory,
+        search: Search,
+        reserve: int,
+        seen: list[tuple[Ints, Any]],
+        parents: Ints,
+        actions: Ints,
+    ) -> Ints | None:
+        """Return an outcome of each action; None if less budget than `reserve` would be left.
+
+        Append the outcomes and their observations to `seen`.
+        """
+        if not search.affords(len(parents) + reserve):
+            return None
+        seeds = search.rng.integers(SEEDS, size=len(parents))
+        step, fields = self._step(search, memory, parents, actions, seeds)
+        keys = _outcome_keys(step)
+        nodes = memory.tree.add_outcomes(parents, actions, keys, seed=seeds, **fields)
+        seen.append((nodes, step.obs))
+        return nodes
+
+    @staticmethod
+    def _charge(memory: TreeMemory, nodes: Ints, steps: Any) -> None:
+        """Count steps, which were taken from nodes, for their searches."""
+        if memory.tree.roots == 1:
+            memory.spent += np.sum(np.broadcast_to(steps, len(nodes)))
+        else:
+            np.add.at(memory.spent, memory.tree["root"][nodes], steps)
+
+    @staticmethod
+    def _turns(search: Search, tree: SearchTree, nodes: Ints) -> Turns:
+        """Return the turns of nodes that no descent has passed."""
+        assert search.game is not None
+        legal = ~tree["closed"][nodes] if search.game.is_masked else None
+        return Turns(legal, tree["to_play"][nodes])
+
+    def _close(self, memory: TreeMemory, paths: Any, new: Ints) -> None:
+        """Solve nodes after a round of descents."""
+        tree = memory.tree
+        if self.outcomes == 1 and tree["solved"][paths.ends(new)].any():
+            tree.close(paths, new, self.discount, self.win if tree.players > 1 else np.inf)
+
+    @staticmethod
+    def _improved(memory: TreeMemory, roots: Ints, scores: Floats) -> Ints:
+        """Return the best row of each root whose trajectory beats the best one so far."""
+        if memory.tree.players > 1:
+            return np.zeros(0, np.intp)
+        if len(memory.best) == 1:  # the usual case, without sorting
+            row = scores.argmax()
+            return np.full(int(scores[row] > memory.best[0].score), row)
+        known = np.array([best.score for best in memory.best])
+        (rows,) = (scores > known[roots]).nonzero()
+        rows = rows[np.argsort(-scores[rows], kind="stable")]
+        found: Ints = rows[np.unique(roots[rows], return_index=True)[1]]
+        return found
+
+    @staticmethod
+    def _report(search: Search, memory: TreeMemory) -> None:
+        """Report the best score of all searches."""
+        score = max(best.score for best in memory.best)
+        search.report(score, f"{memory.tree.size:,} nodes")
+
+    def _plans(
+        self, search: Search, states: Rows, memory: TreeMemory, **columns: Any
+    ) -> list[Plan]:
+        """Return the plan of each root, with statistics of its actions.
+
+        `columns` hold a part of `Plan.info` for each root.
+        """
+        tree = memory.tree
+        lines = self._lines(tree) if tree.players > 1 else []
+        frames, seconds, in_env = dataclasses.astuple(search.spent())[1:]
+        share = 1 / len(states)
+        plans = []
+        for root, state in enumerate(states):
+            found = lines[root] if lines else memory.best[root].found
+            assert found is not None, "the first round keeps a trajectory"
+            actions, rewards, seeds = found[:3]
+            plan = search.plan(
+                state,
+                self.actions[actions],
+                rewards,
+                self.dt,
+                ended=found[3] if lines else memory.best[root].ended,
+                seeds=seeds if (seeds >= 0).any() else None,
+                **self._root_info(tree, root),
+                nodes=int((tree["root"] == root).sum()),
+                **{name: column[root] for name, column in columns.items()},
+            )
+            if len(states) > 1:
+                spent = Spent(
+                    int(memory.spent[root]), int(frames * share), seconds * share, in_env * share
+                )
+                plan = dataclasses.replace(plan, spent=spent)
+            plans.append(plan)
+        return plans
+
+    def _root_info(self, tree: SearchTree, root: int) -> dict[str, Any]:
+        """Return what is known of the actions of a root; see the notes above."""
+        node = np.array([root])
+        visits, totals = tree["visits"][root].copy(), tree["total"][root].copy()
+        values = np.divide(totals, visits, np.full(len(visits), np.nan), where=visits > 0)
+        closed, (certain,) = tree["closed"][root], tree.certain(node)
+        chosen = int(tree.recommended(node)[0])
+        policy = visits / max(visits.sum(), 1)
+        if certain[chosen] > -np.inf:
+            policy = np.eye(len(visits))[chosen]
+        if tree["solved"][root]:
+            value = certain[chosen]
+        else:
+            value = max(totals.sum() / max(visits.sum(), 1), certain.max())
+        return {
+            "action": self.actions[chosen],
+            "visits": visits.astype(np.int64),
+            "policy": policy,
+            "values": values,
+            "value": float(value),
+            "mask": ~closed | (visits > 0),
+            "player": int(tree["to_play"][root]),
+            "solved": bool(tree["solved"][root]),
+            "length": int(tree["length"][root]) if tree["solved"][root] else None,
+        }
+
+    @staticmethod
+    def _lines(tree: SearchTree) -> list[tuple[Ints, Floats, Ints, bool]]:
+        """Return the recommended line of play of each root: actions, rewards, seeds and its end."""
+        at = np.arange(tree.roots)
+        paths: list[list[int]] = [[] for _ in at]
+        on = at
+        while len(on):
+            nodes = at[on]
+            played = tree["visits"][nodes].any(axis=1) & (~tree["ended"][nodes] | (nodes == on))
+            on, nodes = on[played], nodes[played]
+            actions = tree.recommended(nodes)
+            outcomes = tree.outcomes_of(nodes, actions)
+            passes = np.where(outcomes >= 0, tree["passes"][outcomes], -1)
+            at = at.copy()
+            at[on] = outcomes[np.arange(len(on)), passes.argmax(axis=1)] if len(on) else at[on]
+            for root, node in zip(on.tolist(), at[on].tolist(), strict=True):
+                paths[root].append(node)
+        return [
+            (
+                tree["action"][path],
+                tree["reward"][path],
+                tree["seed"][path],
+                bool(tree["ended"][path[-1]]),
+            )
+            for path in paths
+        ]
+
+
+def spread(values: Floats, movers: Ints, players: int) -> Floats:
+    """Return the values ``(N, P)`` of all players, given those of the players to move ``(N,)``.
+
+    The others lose what the player to move wins, in equal parts.
+
+    >>> spread(np.array([0.5]), np.array([1]), 2)
+    array([[-0.5,  0.5]])
+    """
+    if players == 1:
+        return values[:, None]
+    is_mover = np.arange(players) == movers[:, None]
+    result: Floats = np.where(is_mover, values[:, None], -values[:, None] / (players - 1))
+    return result
+
+
+def _rest(old: SearchTree, child: int, best: Best) -> Best:
+    """Return the best plan after its first step, if that has led to the node `child`."""
+    if best.found is None or child < 0:
+        return Best()
+    actions, rewards, seeds = best.found
+    leads_there = (actions[0], seeds[0]) == (old["action"][child], old["seed"][child])
+    if not leads_there or len(actions) == 1:
+        return Best()
+    rest = actions[1:], rewards[1:], seeds[1:]
+    return Best(math.fsum(rewards[1:]), best.ended, rest)
+
+
+def _outcome_keys(step: BatchTransition) -> NDArray[np.int64]:
+    """Return a number for each row, ``(N,)``, that identifies its observation, reward and flags.
+
+    The state is left out, because it holds the random generator.
+    """
+    observed = digests(make_key("obs")(step.obs, step.infos, step.states), len(step.rewards))
+    columns = (step.rewards, step.terminateds, step.truncateds)
+    rows = zip(observed, *(column.tolist() for column in columns), strict=True)
+    keys = [hashlib.blake2b(repr(row).encode(), digest_size=8).digest() for row in rows]
+    return np.array([int.from_bytes(key, signed=True) for key in keys], np.int64)

@@ -1,0 +1,470 @@
+"""Board games with known answers: legal moves, several players, solved positions, chance."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from board_games import (
+    ConnectFour,
+    Corridor,
+    FastConnectFour,
+    FastTicTacToe,
+    Lines,
+    Nim,
+    Pig,
+    SilentCorridor,
+    SmallConnectFour,
+    Thirds,
+    TicTacToe,
+    rules,
+)
+from usual import first_of
+
+import plangym_like
+from plangym_like import planners
+from plangym_like.errors import EnvApiError, InputError
+from plangym_like.planners import PUCT, UCT, OpenLoopMCTS, Planner, play
+from plangym_like.results import BatchInfo, BatchTransition
+
+
+def _uniform(obs: Any, num_players: int | None = None) -> Any:
+    """Return equal priors, and values of 0 (of all players if their number is given)."""
+    if isinstance(obs, dict):
+        count, size = obs["action_mask"].shape
+    else:
+        count, size = len(obs), {9: 9, 42: 7, 20: 5, 4: 2, 2: 3}[obs.shape[1]]
+    shape = (count,) if num_players is None else (count, num_players)
+    return np.full((count, size), 1 / size), np.zeros(shape)
+
+
+def _after(env: Any, moves: list[int]) -> Any:
+    """Return the result of the last of some moves from the start."""
+    result = env.reset(seed=0)
+    for move in moves:
+        result = env.step(move, result.state)
+    return result
+
+
+@functools.cache
+def _value(game: type[Lines], board: bytes) -> float:
+    """Return the value of a board for the player to move, by exhaustive search."""
+    return max(_values(game, np.frombuffer(board, np.int8)).values())
+
+
+def _values(game: type[Lines], board: Any) -> dict[int, float]:
+    """Return the value of each legal action."""
+    found = {}
+    for action in np.flatnonzero(game.legal(board[None])[0]).tolist():
+        after, reward, ended = game.after(board[None], [action])
+        found[action] = reward[0] if ended[0] else -_value(game, after[0].tobytes())
+    return found
+
+
+def _replies(board: Any) -> tuple[Any, Any, Any]:
+    actions = np.flatnonzero(ConnectFour.legal(board[None])[0])
+    after, rewards, _ = ConnectFour.after(np.repeat(board[None], len(actions), 0), actions)
+    return actions, after, rewards
+
+
+def _wins(board: Any, depth: int) -> list[int]:
+    """Return the moves of Connect Four that win within `depth` moves, by exhaustive search."""
+    actions, after, rewards = _replies(board)
+    if (rewards > 0).any() or depth < 3:
+        return actions[rewards > 0].tolist()
+    found = []
+    for action, there in zip(actions.tolist(), after, strict=True):
+        _, replies, answers = _replies(there)
+        if not (answers > 0).any() and all(_wins(reply, depth - 2) for reply in replies):
+            found.append(action)
+    return found
+
+
+@pytest.fixture(scope="module")
+def positions() -> Iterator[tuple[Any, BatchTransition]]:
+    """All positions of tic-tac-toe that are not over, of those that are symmetric only one."""
+    squares = np.arange(9).reshape(3, 3)
+    turned = [np.rot90(way, turns).ravel() for way in (squares, squares.T) for turns in range(4)]
+    with plangym_like.make(FastTicTacToe) as env:
+        start = env.reset(seed=0)
+        states, boards = [start.state[None]], [start.obs[None]]
+        while len(boards[-1]):
+            parents, actions = TicTacToe.legal(boards[-1]).nonzero()
+            step = env.step_batch(actions, states[-1][parents])
+            (on,) = (~step.terminateds).nonzero()
+            same = [sorted(step.obs[row][order].tolist() for order in turned)[0] for row in on]
+            kept = on[np.unique(np.array(same).reshape(-1, 9), axis=0, return_index=True)[1]]
+            states.append(step.states[kept])
+            boards.append(step.obs[kept])
+        obs = np.concatenate(boards)
+        count, flags = len(obs), np.zeros(len(obs), bool)
+        infos = BatchInfo(count, {})
+        yield (
+            env,
+            BatchTransition(
+                np.concatenate(states), obs, np.zeros(count), flags, flags.copy(), infos
+            ),
+        )
+
+
+def test_tic_tac_toe_is_proven_a_draw_from_every_first_move() -> None:
+    with plangym_like.make(FastTicTacToe) as env:
+        start = env.reset(seed=0)
+        planner = UCT(env, batch=512, rollout=0, **rules(FastTicTacToe))
+        plan = planner.plan(start, budget=100_000, seed=0)
+        assert plan.info["solved"] and plan.info["length"] == 9
+        assert plan.info["value"] == 0.0
+        assert plan.info["values"].tolist() == [0.0] * 9
+        assert plan.spent.transitions < 100_000, "the search ends with the proof"
+        assert len(plan) == 9 and plan.ended and plan.replay(env) == plan.score == 0.0
+
+
+@pytest.mark.parametrize("batch", first_of([32, 8]))
+def test_all_positions_of_tic_tac_toe_are_played_perfectly(positions: Any, batch: int) -> None:
+    env, given = positions
+    assert len(given.obs) == 627
+    planner = UCT(env, batch=batch, rollout=9, **rules(FastTicTacToe))
+    plans = planner.plan_batch(given, budget=500 * 10, seed=0)
+    for board, plan in zip(given.obs, plans, strict=True):
+        values = _values(TicTacToe, board)
+        assert values[int(plan.next_action)] == max(values.values())
+        assert plan.info["mask"].nonzero()[0].tolist() == list(values)
+        assert plan.info["player"] == TicTacToe.to_play(board[None])[0]
+        if plan.info["solved"]:
+            assert plan.info["value"] == max(values.values())
+    assert np.mean([plan.info["solved"] for plan in plans]) > 0.9
+
+
+def test_many_searches_together_are_the_same_as_one_by_one(positions: Any) -> None:
+    env, given = positions
+    planner = PUCT(env, _uniform, **rules(FastTicTacToe))
+    together = planner.plan_batch(given, budget=100)
+    for row in range(0, 627, 60):
+        one = BatchTransition(*(part[row : row + 1] for part in given[:5]), BatchInfo(1, {}))
+        (alone,) = planner.plan_batch(one, budget=100, seed=7)
+        assert np.array_equal(alone.actions, together[row].actions)
+        assert alone.spent.transitions == together[row].spent.transitions
+        for name in ("visits", "policy", "values", "value", "solved", "length"):
+            np.testing.assert_equal(alone.info[name], together[row].info[name])
+
+
+def test_plan_batch_of_one_state_is_plan() -> None:
+    with plangym_like.make(TicTacToe) as env:
+        start = env.reset(seed=0)
+        for planner in (UCT(env, rollout=9), OpenLoopMCTS(env, horizon=9)):
+            alone = planner.plan(start, budget=300, seed=3)
+            (same,) = planner.plan_batch([start], budget=300, seed=3)
+            assert np.array_equal(alone.info["visits"], same.info["visits"])
+            assert np.array_equal(alone.actions, same.actions)
+
+
+def test_subtrees_of_many_searches_are_kept() -> None:
+    with plangym_like.make(TicTacToe) as env:
+        starts = [env.reset(seed=0), _after(env, [4]), _after(env, [0, 4])]
+        planner = UCT(env, rollout=9)
+        plans = planner.plan_batch(starts, budget=400, seed=0)
+        actions = [8, 0, 1]
+        after = [env.step(move, start.state) for move, start in zip(actions, starts, strict=True)]
+        planner.advance([8, 0, 2])  # the last one is another action
+        following = planner.plan_batch(after, budget=40, seed=0)
+        for old, new, action in zip(plans[:2], following, actions, strict=False):
+            assert new.info["visits"].sum() > old.info["visits"][action] / 2
+            assert new.info["player"] == 1 - old.info["player"]
+        assert following[2].info["visits"].sum() <= 40
+
+
+@pytest.mark.parametrize("heaps", [(1, 2, 3), (1, 2, 2), (3, 3, 3), (0, 2, 3), (1, 1, 0)])
+@pytest.mark.parametrize("maker", [UCT, functools.partial(PUCT, evaluate=_uniform)])
+def test_nim_is_solved(heaps: tuple[int, ...], maker: Any) -> None:
+    with plangym_like.make(Nim) as env:
+        start = env.reset(options={"heaps": heaps})
+        plan = maker(env).plan(start, budget=20_000, seed=0)
+        is_won = functools.reduce(lambda a, b: a ^ b, heaps) != 0
+        assert plan.info["solved"] and plan.info["value"] == (1.0 if is_won else -1.0)
+        left = np.array(heaps)
+        heap, number = divmod(int(plan.next_action), 3)
+        left[heap] -= number + 1
+        if is_won:
+            assert functools.reduce(lambda a, b: a ^ b, left.tolist()) == 0
+        # The line of play ends the game after as many moves as was said.
+        assert plan.ended and len(plan) == plan.info["length"]
+        assert plan.replay(env) == plan.score
+
+
+def test_open_loop_search_plays_nim() -> None:
+    with plangym_like.make(Nim) as env:
+        start = env.reset(options={"heaps": (1, 2, 2)})
+        plan = OpenLoopMCTS(env, horizon=6).plan(start, budget=5_000, seed=0)
+        assert plan.next_action == 0 and plan.info["value"] > 0.5
+        assert plan.info["mask"].tolist() == [True, False, False] + [True, True, False] * 2
+
+
+THREE = [[3, 3, 2, 2]]
+FIVE = [[3, 6, 0, 2, 6, 5, 2, 0, 4, 1, 6, 1, 3, 3], [3, 3, 1, 1, 6, 5, 5, 2, 0, 4, 6, 1, 0]]
+
+
+@pytest.mark.parametrize("maker", [UCT, functools.partial(PUCT, evaluate=_uniform)])
+@pytest.mark.parametrize("moves", [*THREE, *FIVE])
+def test_forced_wins_in_connect_four(moves: list[int], maker: Any) -> None:
+    depth = 3 if moves in THREE else 5
+    with plangym_like.make(FastConnectFour) as env:
+        root = _after(env, moves)
+        good = _wins(root.obs, depth)
+        assert good and not _wins(root.obs, depth - 2)
+        planner = maker(env, batch=64, **rules(FastConnectFour))
+        plan = planner.plan(root, budget=60_000, seed=0)
+        assert plan.info["solved"] and plan.info["value"] == 1.0
+        assert plan.info["length"] >= depth
+        if plan.info["length"] == depth:
+            assert plan.next_action in good
+        # The loser's side of the same line: the position after the move is a forced loss.
+        lost = env.step(plan.next_action, root.state)
+        after = planner.plan(lost, budget=60_000, seed=0)
+        assert after.info["solved"] and after.info["value"] == -1.0
+        assert after.info["length"] >= depth - 1
+
+
+@pytest.mark.parametrize(
+    "maker",
+    [
+        functools.partial(UCT, rollout=42),
+        functools.partial(PUCT, evaluate=_uniform),
+        functools.partial(OpenLoopMCTS, horizon=36),
+    ],
+)
+def test_what_must_be_blocked_is_blocked(maker: Any) -> None:
+    with plangym_like.make(ConnectFour) as env:
+        root = _after(env, [3, 2, 3, 2, 0, 2])  # the other player has three stones in column 2
+        plan = maker(env).plan(root, budget=3_000, seed=0)
+        assert plan.next_action == 2
+        assert plan.info["player"] == 0
+
+
+@pytest.mark.full
+def test_connect_four_on_a_small_board() -> None:
+    with plangym_like.make(SmallConnectFour) as env:
+        root = _after(env, [2, 2, 2, 2, 1, 1])
+        planner = UCT(env, batch=512, rollout=0, **rules(SmallConnectFour))
+        plan = planner.plan(root, budget=2_000_000, seed=0)
+        assert plan.info["solved"]
+        assert plan.info["value"] == _value(SmallConnectFour, root.obs.tobytes())
+
+
+@functools.cache
+def _thirds(total: int, player: int) -> tuple[float, ...]:
+    """Return the rewards of the three players if each maximises its own; the first of equals."""
+    best: tuple[float, ...] = ()
+    for added in range(1, min(3, 7 - total) + 1):
+        if total + added == 7:
+            found = [0.0, 0.0, 0.0]
+            found[player], found[player - 1] = 1.0, 0.5
+        else:
+            found = list(_thirds(total + added, (player + 1) % 3))
+        if not best or found[player] > best[player]:
+            best = tuple(found)
+    return best
+
+
+@pytest.mark.parametrize(
+    "maker",
+    [UCT, functools.partial(PUCT, evaluate=functools.partial(_uniform, num_players=3))],
+)
+@pytest.mark.parametrize("moves", [[], [2], [0, 1]])
+def test_three_players_maximise_their_own_rewards(maker: Any, moves: list[int]) -> None:
+    with plangym_like.make(Thirds) as env:
+        root = _after(env, moves)
+        plan = maker(env).plan(root, budget=5_000, seed=0)
+        player = len(moves) % 3
+        assert plan.info["player"] == player
+        assert plan.info["value"] == _thirds(int(root.obs[0]), player)[player]
+
+
+def _pig_value() -> Any:
+    """Return how likely the player to move wins, ``[own, other, turn]``, by iteration."""
+    goal, sides = Pig.goal, Pig.sides
+    wins = np.full((goal, goal, goal + 1), 0.5)
+    for _ in range(200):
+        for own, other, turn in np.ndindex(*wins.shape):
+            held = 1.0 if own + turn >= goal else 1 - wins[other, own + turn, 0]
+            rolls = [1 - wins[other, own, 0]]
+            rolls += [wins[own, other, min(turn + eye, goal)] for eye in range(2, sides + 1)]
+            wins[own, other, turn] = max(held, np.mean(rolls))
+    return wins
+
+
+@pytest.mark.parametrize(
+    "maker",
+    [
+        functools.partial(UCT, rollout=20, outcomes=4, explore=0.5),
+        functools.partial(PUCT, rollout=20, outcomes=4),
+    ],
+)
+def test_a_game_of_chance_has_the_expected_value(maker: Any) -> None:
+    wins = _pig_value()
+    with plangym_like.make(Pig) as env:
+        root = env.reset(seed=0)
+        plan = maker(env).plan(root, budget=40_000, seed=0)
+        assert plan.info["value"] == pytest.approx(2 * wins[0, 0, 0] - 1, abs=0.12)
+        assert plan.next_action == 0, "there is nothing to keep yet"
+        assert not plan.info["solved"]
+
+
+# Legal actions for all planners
+
+
+@pytest.mark.parametrize(
+    "maker",
+    [
+        planners.RandomShooting,
+        planners.BeamSearch,
+        planners.BestFirst,
+        planners.AStar,
+        planners.FractalMonteCarlo,
+        planners.GoExplore,
+        planners.IW,
+        planners.RolloutIW,
+        UCT,
+        OpenLoopMCTS,
+        functools.partial(PUCT, rollout=5),
+    ],
+)
+@pytest.mark.parametrize("told_by", ["infos", "function"])
+def test_every_planner_takes_legal_actions_only(maker: Any, told_by: str) -> None:
+    def legal(obs: Any, infos: Any, states: Any) -> Any:
+        places = np.zeros(len(states), int) if obs is None else obs[:, 0]
+        return Corridor.masks(places)
+
+    cls, options = (Corridor, {}) if told_by == "infos" else (SilentCorridor, {"legal": legal})
+    with plangym_like.make(cls) as env:  # it raises if an action is not legal
+        start = env.reset(seed=0)
+        planner = maker(env, **options)
+        plan = planner.plan(start, budget=3_000, seed=0)
+        assert plan.score == 1.0 and plan.replay(env) == 1.0
+        planner.advance(plan.actions[0])
+        after = env.step(plan.actions[0], start.state)
+        assert planner.plan(after, budget=3_000, seed=0).score == 1.0
+        assert play(maker(env, **options), 3, start, budget=600, seed=0).replay(env) == 0.0
+
+
+def test_rows_say_nothing_of_players() -> None:
+    with plangym_like.make(TicTacToe) as env:
+        env.reset(seed=0)
+        after = env.step_batch([4], env.get_state()).states[0]
+        with pytest.raises(InputError, match="not known who moves in the first state"):
+            UCT(env).plan(after, budget=1_000)
+        # The rows of the last result are known.
+        step = env.step(4, env.get_state())
+        assert UCT(env).plan(step.state, budget=1_000, seed=0).info["player"] == 1
+
+
+@pytest.mark.parametrize(
+    "cls",
+    [
+        planners.RandomShooting,
+        planners.BeamSearch,
+        planners.BestFirst,
+        planners.AStar,
+        planners.FractalMonteCarlo,
+        planners.GoExplore,
+        planners.IW,
+        planners.RolloutIW,
+    ],
+)
+def test_planners_for_one_player_refuse_games(cls: type[Planner]) -> None:
+    with plangym_like.make(TicTacToe) as env:
+        start = env.reset(seed=0)
+        options = (
+            {"cell_of": lambda obs, infos: [0] * len(obs)} if cls.__name__ == "GoExplore" else {}
+        )
+        words = f"{cls.__name__} plans for one player.*of 2: use UCT, PUCT or OpenLoopMCTS"
+        with pytest.raises(InputError, match=words):
+            cls(env, **options).plan(start, budget=1_000)
+
+
+class NoMoves(TicTacToe):
+    """Forgets to end the game when no move is left."""
+
+    def step(self, action: Any) -> Any:
+        obs, reward, ended, truncated, info = super().step(action)
+        if (obs != 0).all():
+            ended = False
+        return obs, reward, ended, truncated, info
+
+
+def test_a_state_without_a_legal_action_is_an_error() -> None:
+    with plangym_like.make(NoMoves) as env:
+        start = env.reset(seed=0)
+        with pytest.raises(EnvApiError, match="has not ended, but has no legal action"):
+            UCT(env, rollout=9).plan(start, budget=2_000, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"legal": 3}, InputError, "legal must be a function of"),
+        ({"to_play": "me"}, InputError, "to_play must be a function of"),
+        (
+            {"legal": lambda obs, infos, states: np.ones((len(states), 2))},
+            EnvApiError,
+            r"must have the shape \(1, 9\), got \(1, 2\)",
+        ),
+        (
+            {"to_play": lambda obs, infos, states: np.full(len(states), 5)},
+            EnvApiError,
+            "a player from 0 to 1",
+        ),
+    ],
+)
+def test_rules_that_are_refused(options: Any, error: Any, words: str) -> None:
+    with plangym_like.make(TicTacToe) as env:
+        start = env.reset(seed=0)
+        with pytest.raises(error, match=words):
+            UCT(env, **options).plan(start, budget=1_000)
+
+
+def test_a_game_is_the_same_by_infos_and_by_functions() -> None:
+    plans = []
+    for cls, options in ((TicTacToe, {}), (FastTicTacToe, rules(FastTicTacToe))):
+        with plangym_like.make(cls) as env:
+            start = env.reset(seed=0)
+            plan = UCT(env, rollout=9, **options).plan(start, budget=1_000, seed=0)
+            plans.append(plan.info["visits"].tolist())
+    assert plans[0] == plans[1]
+
+
+def test_a_stopped_game_search_is_resumed(tmp_path: Any) -> None:
+    def stop(progress: Any) -> None:
+        if progress.done > 0.4:
+            raise StopIteration
+
+    with plangym_like.make(TicTacToe) as env:
+        start = env.reset(seed=0)
+        for maker in (
+            functools.partial(UCT, rollout=9),
+            functools.partial(OpenLoopMCTS, horizon=9),
+            functools.partial(PUCT, rollout=5),
+        ):
+            whole = maker(env).plan(start, budget=2_000, seed=0)
+            planner = maker(env)
+            planner.plan(start, budget=2_000, seed=0, progress=stop)
+            planner.save(tmp_path / "search")
+            resumed = Planner.load(tmp_path / "search", env).resume()
+            assert np.array_equal(resumed.info["visits"], whole.info["visits"])
+            assert np.array_equal(resumed.actions, whole.actions)
+
+
+@pytest.mark.parametrize("n_workers", first_of([None, 2]))
+def test_a_game_is_played_to_its_end(n_workers: int | None) -> None:
+    with plangym_like.make(TicTacToe, n_workers=n_workers) as env:
+        start = env.reset(seed=0)
+        game = play(UCT(env, rollout=9), 9, start, budget=3_000, seed=0)
+        assert game.ended and len(game) == 9 and game.score == 0.0, "a draw"
+        assert game.info["player"].tolist() == [0, 1, 0, 1, 0, 1, 0, 1, 0]
+        assert game.info["mask"].sum(axis=1).tolist() == list(range(9, 0, -1))
+        assert np.allclose(game.info["policy"].sum(axis=1), 1)
+        assert game.info["visits"].shape == (9, 9) and game.info["value"].shape == (9,)
+        for action, mask in zip(game.actions, game.info["mask"], strict=True):
+            assert mask[action]
