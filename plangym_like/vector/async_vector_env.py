@@ -50,8 +50,7 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
     Raises
     ------
     InputError
-        `batch_size` is out of range, `autoreset_mode` is ``"Disabled"``, or there are
-        `start_states`.
+        `batch_size` is out of range, or `autoreset_mode` is ``"Disabled"``.
 
     Examples
     --------
@@ -66,10 +65,6 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
     """
 
     def __init__(self, lanes: Lanes, *, batch_size: int, **options: Any) -> None:
-        if options.get("start_states") is not None:
-            raise InputError(
-                "batch_size cannot be combined with start_states: leave one of them out"
-            )
         super().__init__(lanes, **options)
         self.batch_size = as_count("batch_size", batch_size)
         if self.batch_size > self.num_envs:

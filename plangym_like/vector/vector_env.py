@@ -32,7 +32,7 @@ from plangym_like.vector.batching import (
     with_masks,
 )
 from plangym_like.vector.lanes import Lanes, LaneStats, Which, gym_env_of, open_env_of
-from plangym_like.vector.start_states import RandomStarts
+from plangym_like.vector.start_states import StartLanes
 from plangym_like.vector.step_arrays import Finals, Flags, StepArrays
 from plangym_like.vector.tree import tree_map, write_rows
 
@@ -91,8 +91,7 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
         observation_mode: str | tuple[Space[Any], Space[Any]] = "same",
         start_states: tuple[Row, Any] | None = None,
     ) -> None:
-        self._lanes = lanes
-        self._starts = None if start_states is None else RandomStarts(start_states, lanes)
+        self._lanes: Any = lanes if start_states is None else StartLanes(lanes, start_states)
         self.num_envs = lanes.num_lanes
         # The results of the last calls; observations come with the first reset.
         self._obs: Any = None
@@ -198,9 +197,6 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
             lanes = None if mask is None else chosen
             given = [seeds[lane] for lane in chosen]
             self._lanes.reset(self._obs, lanes, seeds=given, options=[options] * len(chosen))
-        if self._starts is not None:
-            self._starts.reseed(seeds)
-            self._starts.place(self._lanes, self._obs, chosen)
         for flags in (self._terminated, self._truncated, self._ended):
             flags[chosen] = False
         reset = set(chosen.tolist())
@@ -246,9 +242,6 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
                 f"the episodes of environments {np.flatnonzero(self._ended).tolist()} have ended: "
                 "reset them with options={'reset_mask': ...}"
             )
-        if self._starts is not None:
-            begun = list(finals) if finals else np.flatnonzero(self._ended)
-            self._starts.place(self._lanes, self._obs, begun)
         np.logical_or(self._terminated, self._truncated, out=self._ended)
         if finals:
             self._ended[list(finals)] = False
@@ -320,7 +313,7 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
             from plangym_like.vector.sb3_vec_env import Sb3VecEnv
         self._begin()
         self._close_row_env()
-        return Sb3VecEnv(self._lanes, self._starts)
+        return Sb3VecEnv(self._lanes)
 
     def as_torchrl(self, *, states: bool = False, device: Any = None) -> Any:
         """Return these environments as an ``EnvBase`` of torchrl, a `TorchrlEnv`.
@@ -344,10 +337,6 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
         with needs_extra("torchrl is not installed", "torchrl", "torch", "torchrl"):
             from plangym_like.vector.torchrl_env import TorchrlEnv
         self._begin()
-        if self._starts is not None:
-            raise InputError(
-                "start_states have no effect in torchrl: make the environments without"
-            )
         self._close_row_env()
         return TorchrlEnv(self._lanes, states=states, device=device)
 
