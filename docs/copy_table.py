@@ -7,10 +7,8 @@ PLACES = (
     ("docs/performance.md", "bench.md", "table"),
     ("docs/performance.md", "one_step.md", "one step"),
     ("docs/performance.md", "saving.md", "saving"),
-    ("docs/rollouts.md", "rollouts.md", "rollouts"),
     ("docs/plangym.md", "plangym.md", "suite"),
     ("docs/states.md", "archive.md", "archive"),
-    ("docs/vector.md", "vector.md", "vector"),
     ("docs/planners.md", "planner_time.md", "planner time"),
 )
 

@@ -84,10 +84,9 @@ def _lander(cls: Any) -> type:
 
         def step(self, action: Any) -> Any:
             # In Gymnasium, rendering the previous state ages and removes the sparks.
-            if self.render_mode is not None:
-                for spark in self.particles:
-                    spark.ttl -= _AGEING
-                self._clean_particles(False)
+            for spark in self.particles:
+                spark.ttl -= _AGEING
+            self._clean_particles(False)
             return super().step(action)
 
         def render(self) -> Any:
@@ -129,8 +128,10 @@ def _walker(cls: Any) -> type:
 
 
 def _draw_the_state_alone(base: Any) -> None:
-    """Make the images of `base` depend only on its state."""
+    """Make the images of `base`, if it renders any, depend only on its state."""
     cls = type(base)
+    if base.render_mode is None:
+        return
     names = {each.__name__ for each in cls.__mro__}
     for name, make in (("LunarLander", _lander), ("BipedalWalker", _walker)):
         if name in names:
