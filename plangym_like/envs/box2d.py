@@ -61,6 +61,18 @@ class Box2DSimulator(ReplayedSimulator):
         _draw_the_state_alone(innermost(env))
         return env
 
+    def _make_new(self, env: gymnasium.Env[Any, Any]) -> bool:
+        """Make a used lander or walker like a new one, unless its wrappers keep a state."""
+        base: Any = innermost(env)
+        names = {each.__name__ for each in type(base).__mro__}
+        if self.render_mode is not None or not self._proxy.cache.carried.is_empty:
+            return False
+        if "BipedalWalker" in names:
+            base._destroy()
+            base.world = type(base.world)()
+            return True
+        return "LunarLander" in names  # it makes a new world in each reset
+
 
 class Box2DEnv(FamilyEnv):
     """A `PlanEnv` of LunarLander, BipedalWalker or CarRacing: ``Box2DEnv("LunarLander-v3")``.

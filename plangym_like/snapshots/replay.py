@@ -159,6 +159,9 @@ class ReplayCache:
         The format of the action logs.
     capacity : int
         The maximum number of copies that are open at once.
+    make_new : callable, optional
+        Called with a copy that is not needed any more. It returns whether the copy is now like one
+        that has not been reset, so that it can be used instead of a new one.
 
     Attributes
     ----------
@@ -168,8 +171,14 @@ class ReplayCache:
         Steps that were replayed so far, for benchmarks.
     """
 
-    def __init__(self, make: Callable[[], _Env], logs: ActionLogFormat, capacity: int) -> None:
-        self._make = make
+    def __init__(
+        self,
+        make: Callable[[], _Env],
+        logs: ActionLogFormat,
+        capacity: int,
+        make_new: Callable[[_Env], bool] = lambda _: False,
+    ) -> None:
+        self._make, self._make_new = make, make_new
         self._logs = logs
         self._capacity = capacity
         self._copies: list[CachedCopy] = []
@@ -177,10 +186,13 @@ class ReplayCache:
         self.carried: Any = None
         self.replayed = 0
 
-    def begin(self, start: Start) -> tuple[CachedCopy, Any, dict[str, Any]]:
+    def begin(
+        self, start: Start, unneeded: CachedCopy | None = None
+    ) -> tuple[CachedCopy, Any, dict[str, Any]]:
         """Begin an episode in a new copy; return the copy, the observation and the info.
 
-        In a new copy, nothing that is left of an earlier episode can affect this episode.
+        In a new copy, nothing that is left of an earlier episode can affect this episode. The copy
+        `unneeded`, to whose episode no row leads, is used again if possible, else closed.
 
         Raises
         ------
@@ -189,8 +201,8 @@ class ReplayCache:
         """
         log = self._logs.start(start)
         self._restores += 1
-        cached = CachedCopy(self._new_env(), last_used=self._restores)
-        env = cached.env
+        env = self._new_env(unneeded)
+        cached = CachedCopy(env, last_used=self._restores)
         try:
             if start.generator is not None:
                 generator = random_state.spawning_generator(start.generator, start.spawner)
@@ -253,7 +265,7 @@ class ReplayCache:
         except BaseException:
             self.discard(cached)
             raise
-        return result
+        return result  # type: ignore[no-any-return]
 
     def reseed(self, cached: CachedCopy, seed: int) -> None:
         """Restart the generators of `cached` from `seed`; discard the copy if this raises."""
@@ -319,7 +331,12 @@ class ReplayCache:
             self.discard(cached)
             raise
 
-    def _new_env(self) -> _Env:
+    def _new_env(self, unneeded: CachedCopy | None) -> _Env:
+        if unneeded is not None:
+            self.release(unneeded)
+            if self._make_new(unneeded.env):
+                return unneeded.env
+            close_copy(unneeded.env)
         if len(self._copies) >= self._capacity:
             self.discard(self._evicted())
         return self._make()
@@ -365,15 +382,14 @@ def _reseed(env: _Env, seed: int) -> None:
 
 def _seen(obs: Any, *outcome: Any) -> bytes:
     """Return an observation, and the reward and flags of a step, as bytes."""
-    if isinstance(obs, np.ndarray) and obs.dtype != object:
+    if isinstance(obs, np.ndarray) and not obs.dtype.hasobject:
         content = obs.tobytes()
     else:
         content = _encoded(obs)
     if not outcome:
         return content
     try:
-        reward, terminated, truncated = outcome
-        return content + _OUTCOME.pack(reward, bool(terminated), bool(truncated))
+        return content + _OUTCOME.pack(*outcome)
     except (OverflowError, TypeError, ValueError, struct.error):  # a wrapper may convert them
         return content + _encoded(outcome)
 
@@ -476,15 +492,19 @@ class CurrentEnvProxy(gymnasium.Wrapper[Any, Any, Any, Any]):
                 assert drawn is not None
                 seed, generator, spawner = int(drawn.integers(2**31)), None, None
         carried = self.cache.carried.read(self.env, self._current.changed)
-        before = self._current
-        cached, obs, info = self.cache.begin(Start(seed, generator, options, spawner, carried))
+        current = self._current
+        is_needed = current.is_saved or not current.alive or self._watched is not None
+        start = Start(seed, generator, options, spawner, carried)
+        cached, obs, info = self.cache.begin(start, None if is_needed else current)
         self._show(cached)
-        if before.alive and not before.is_saved:  # no row leads to its episode
-            self.cache.discard(before)
         return obs, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step the current copy."""
+        # Each attribute of a class with `__getattr__` takes long to read.
+        own = self.__dict__
+        if own["_watched"] is None and own["_current"].alive:
+            return own["cache"].step(own["_current"], action)  # type: ignore[no-any-return]
         if self._watched is not None:
             self._log_changes()
         if not self._current.alive:

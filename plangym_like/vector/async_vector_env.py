@@ -226,11 +226,6 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
             with self._dropped_if_interrupted():
                 self._queue.finish()
 
-    def _refresh(self) -> None:
-        super()._refresh()
-        if self._queue is not None:
-            self._queue.use(self._lanes)
-
     def reset(
         self,
         *,
@@ -347,10 +342,6 @@ class LaneQueue:
         self._ready: deque[Ready] = deque()
         # Exceptions of environments that `raise_first` has not raised yet.
         self._failures: deque[Exception] = deque()
-        self.use(lanes)
-
-    def use(self, lanes: Lanes) -> None:
-        """Step `lanes` from now on; all lanes that were given to `put` must be ready."""
         self._lanes, parts = lanes, lanes.parts
         # For each part, the lanes to step, each with the `actions` of its call of `put`.
         self._waiting: list[deque[tuple[int, Any]]] = [deque() for _ in parts]

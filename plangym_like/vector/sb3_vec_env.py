@@ -108,7 +108,6 @@ class Sb3VecEnv(VecEnv):
             return
         self._check_open()
         self._lanes.set_attr(attr_name, [value] * self.num_envs)
-        self._lanes = self._lanes.refreshed()
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any
@@ -116,9 +115,7 @@ class Sb3VecEnv(VecEnv):
         """Call method `method_name` of each environment, and return the results."""
         self._check_open()
         lanes = list(self._get_indices(indices))
-        values = self._lanes.call(method_name, *method_args, lanes=lanes, **method_kwargs)
-        self._lanes = self._lanes.refreshed()
-        return values
+        return self._lanes.call(method_name, *method_args, lanes=lanes, **method_kwargs)
 
     def env_is_wrapped(self, wrapper_class: Any, indices: Indices = None) -> list[bool]:
         """Return whether each environment has a wrapper of this class."""

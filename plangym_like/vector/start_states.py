@@ -129,6 +129,7 @@ class StartLanes:
         self._generators = [np.random.default_rng() for _ in range(lanes.num_lanes)]
 
     def __getattr__(self, name: str) -> Any:
+        # The methods of `Lanes` that do not begin episodes.
         return getattr(self._lanes, name)
 
     def start(self, seeds: Seeds = None, options: Options = None) -> Any:
@@ -159,11 +160,6 @@ class StartLanes:
         """See `Lanes.collect`."""
         self._lanes.collect(step)
         self._place(step.out.obs, step.finals if step.ended is None else np.flatnonzero(step.ended))
-
-    def refreshed(self) -> StartLanes:
-        """See `Lanes.refreshed`."""
-        self._lanes = self._lanes.refreshed()
-        return self
 
     def _place(self, obs: Any, lanes: Iterable[int], seeds: Seeds = None) -> None:
         """Put `lanes`, which have just been reset, into states."""
