@@ -100,6 +100,7 @@ class SequentialLanes(Lanes):
         if self._choices is not None:
             self._check_choices(actions, chosen, ended)
         lane, is_reset, infos, running = -1, False, self._infos, None
+        runners, currents = self._runners, self._currents
         try:
             for lane in chosen:
                 is_reset = ended is not None and ended[lane]
@@ -107,7 +108,7 @@ class SequentialLanes(Lanes):
                     rewards[lane], terminated[lane], truncated[lane] = 0.0, False, False
                     value, info = self._gym_envs[lane].reset(seed=None, options=None)
                 else:
-                    current = self._currents[lane]
+                    current = currents[lane]
                     if current is not None and current.row is not None:
                         current.bring_back()
                     # A copy, because the environment may keep or change it; numbers cannot change.
@@ -116,7 +117,7 @@ class SequentialLanes(Lanes):
                     else:
                         action = actions[lane].copy() if simple else owned(take(actions, lane))
                     running = current
-                    value, reward, over, cut, info = self._runners[lane].step(action)
+                    value, reward, over, cut, info = runners[lane].step(action)
                     running = None
                     if not (
                         type(reward) in _NUMBERS and type(over) in _FLAGS and type(cut) in _FLAGS
