@@ -119,10 +119,12 @@ class SequentialLanes(Lanes):
                     running = current
                     value, reward, over, cut, info = runners[lane].step(action)
                     running = None
-                    if not (
-                        type(reward) in _NUMBERS and type(over) in _FLAGS and type(cut) in _FLAGS
-                    ):
-                        reward, over, cut = _checked(reward, over, cut)
+                    if type(reward) not in _NUMBERS:
+                        reward = as_reward(reward)
+                    if type(over) not in _FLAGS:
+                        over = as_flag("terminated", over)
+                    if type(cut) not in _FLAGS:
+                        cut = as_flag("truncated", cut)
                     rewards[lane], terminated[lane], truncated[lane] = reward, over, cut
                     if finals is not None and (over or cut):
                         # As the environment returned it: an array may have other types.
@@ -167,11 +169,6 @@ class SequentialLanes(Lanes):
         offsets = (actions - first if first else actions).astype(np.uint64, copy=False)
         if np.count_nonzero(offsets >= count):
             raise ActionError(f"actions must be in {self.action_space}, got {actions}")
-
-
-def _checked(reward: Any, over: Any, cut: Any) -> tuple[float, bool, bool]:
-    """Return a reward and two flags of unusual types as Python's own."""
-    return as_reward(reward), as_flag("terminated", over), as_flag("truncated", cut)
 
 
 def as_gym_env(env: Any) -> Any:
