@@ -8,10 +8,8 @@ PLACES = (
     ("docs/performance.md", "one_step.md", "one step"),
     ("docs/performance.md", "saving.md", "saving"),
     ("docs/performance.md", "wrappers.md", "wrappers"),
-    ("docs/rollouts.md", "rollouts.md", "rollouts"),
     ("docs/plangym.md", "plangym.md", "suite"),
     ("docs/states.md", "archive.md", "archive"),
-    ("docs/vector.md", "vector.md", "vector"),
     ("docs/planners.md", "planner_time.md", "planner time"),
 )
 

@@ -10,8 +10,8 @@ episode, continues with the actions that the policy prefers, and adds the critic
 rest. It takes the action with the best sum (G. Tesauro and G. Galperin, "On-line policy improvement
 using Monte-Carlo search", NIPS 1996; one rollout for each action is enough if nothing is random).
 
-`envs.get_states()` returns the current states, and one `envs.step_batch` per step of the search
-steps all branches at once. The episodes themselves are not affected.
+`envs.get_states()` returns the current states, and one `step_batch` per step of the search steps
+all branches at once, in an environment of its own. The episodes themselves are not affected.
 """
 
 import argparse
@@ -31,12 +31,14 @@ class Search:
 
     Parameters
     ----------
+    env_id : str
     model : PPO
     horizon : int
         For how many steps an action is tried.
     """
 
-    def __init__(self, model, horizon):
+    def __init__(self, env_id, model, horizon):
+        self.env = plangym_like.make(env_id, remove_time_limit=False)
         self.policy, self.horizon = model.policy, horizon
         self.num_actions = int(model.action_space.n)
 
@@ -46,7 +48,7 @@ class Search:
         actions = np.tile(np.arange(self.num_actions), np.count_nonzero(running))
         totals, going_on = np.zeros(len(rows)), np.ones(len(rows), bool)
         for step in range(self.horizon):
-            result = envs.step_batch(actions, rows)
+            result = self.env.step_batch(actions, rows)
             totals += DISCOUNT**step * result.rewards * going_on
             going_on &= ~(result.terminateds | result.truncateds)
             rows, obs = result.states, torch.as_tensor(result.obs)
@@ -95,6 +97,6 @@ if __name__ == "__main__":
     alone = play(args.env, model, args.seed + 1000)
     print(f"mean return of the policy: {alone.mean():.1f}", flush=True)
     begun = time.perf_counter()
-    guided = play(args.env, model, args.seed + 1000, Search(model, args.horizon))
+    guided = play(args.env, model, args.seed + 1000, Search(args.env, model, args.horizon))
     print(f"mean return with the search: {guided.mean():.1f}")
     print(f"the search took {time.perf_counter() - begun:.0f} s")

@@ -61,6 +61,18 @@ class Box2DSimulator(ReplayedSimulator):
         _draw_the_state_alone(innermost(env))
         return env
 
+    def _make_new(self, env: gymnasium.Env[Any, Any]) -> bool:
+        """Make a used lander or walker like a new one, unless its wrappers keep a state."""
+        base: Any = innermost(env)
+        names = {each.__name__ for each in type(base).__mro__}
+        if self.render_mode is not None or not self._proxy.cache.carried.is_empty:
+            return False
+        if "BipedalWalker" in names:
+            base._destroy()
+            base.world = type(base.world)()
+            return True
+        return "LunarLander" in names  # it makes a new world in each reset
+
 
 class Box2DEnv(FamilyEnv):
     """A `PlanEnv` of LunarLander, BipedalWalker or CarRacing: ``Box2DEnv("LunarLander-v3")``.
@@ -84,10 +96,9 @@ def _lander(cls: Any) -> type:
 
         def step(self, action: Any) -> Any:
             # In Gymnasium, rendering the previous state ages and removes the sparks.
-            if self.render_mode is not None:
-                for spark in self.particles:
-                    spark.ttl -= _AGEING
-                self._clean_particles(False)
+            for spark in self.particles:
+                spark.ttl -= _AGEING
+            self._clean_particles(False)
             return super().step(action)
 
         def render(self) -> Any:
@@ -129,8 +140,10 @@ def _walker(cls: Any) -> type:
 
 
 def _draw_the_state_alone(base: Any) -> None:
-    """Make the images of `base` depend only on its state."""
+    """Make the images of `base`, if it renders any, depend only on its state."""
     cls = type(base)
+    if base.render_mode is None:
+        return
     names = {each.__name__ for each in cls.__mro__}
     for name, make in (("LunarLander", _lander), ("BipedalWalker", _walker)):
         if name in names:

@@ -531,6 +531,12 @@ class GymnasiumSimulator(Simulator):
         assert isinstance(self.frameskip, int)
         return self.hold(action, dt * self.frameskip)
 
+    @property
+    def steps_env_alone(self) -> bool:
+        """Whether `step_env` does nothing but call ``env.step`` once."""
+        is_usual = type(self).step_env is GymnasiumSimulator.step_env
+        return is_usual and self.frameskip == 1 and not self._images
+
     def step_env(self, action: Any) -> EnvStep:
         """Call ``env.step`` up to `frameskip` times, and return the combined result."""
         if self.frameskip == 1 and not self._images:

@@ -260,7 +260,9 @@ class ReplayedSimulator(GymnasiumSimulator):
     def _set_up(self, env: gymnasium.Env[Any, Any]) -> None:
         self._logs = ActionLogFormat(spaces_of(env)[0])
         self._proxy = CurrentEnvProxy(env)
-        self._proxy.cache = ReplayCache(self._copy, self._logs, self._most or self.copies)
+        self._proxy.cache = ReplayCache(
+            self._copy, self._logs, self._most or self.copies, self._make_new
+        )
         self._proxy.seeds_only = self._outcome is not None and self._outcome.seeds_only
         super()._set_up(self._proxy)
 
@@ -269,6 +271,10 @@ class ReplayedSimulator(GymnasiumSimulator):
         env = self.wrapped(self.make_env())
         check_is_new(env, self._proxy, self.name)
         return env
+
+    def _make_new(self, env: gymnasium.Env[Any, Any]) -> bool:
+        """Make a copy that was used like a new one, if possible; return whether it is."""
+        return False
 
     def restorer(self) -> Callable[[], None] | None:
         """Return ``None``: the first copy is never reset."""

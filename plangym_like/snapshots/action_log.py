@@ -98,6 +98,7 @@ class ActionLogFormat:
             # The spaces' own samples of shape () are arrays in a `Box`, and numbers elsewhere.
             self._arrays = bool(self._shape) or isinstance(action_space, gymnasium.spaces.Box)
             self._packed = _narrowest(action_space, self._dtype)
+            self._is_narrowed = self._packed != self._dtype
             self._width = int(np.prod(self._shape)) * self._packed.itemsize
             self.action_nbytes = 1 + self._width
             if isinstance(action_space, gymnasium.spaces.Box):
@@ -151,8 +152,10 @@ class ActionLogFormat:
     def _entry(self, action: Any) -> bytes:
         """Return the entry for a step with numbers of the action space's shape."""
         if action.dtype == self._dtype:
+            if not self._is_narrowed:
+                return ACTION + bytes(action.tobytes())
             packed = action.astype(self._packed)
-            if self._packed == self._dtype or (packed == action).all():
+            if (packed == action).all():
                 return ACTION + bytes(packed.tobytes())
         return OTHER_DTYPE + bytes(action.dtype.char.encode() + action.tobytes())
 

@@ -17,7 +17,6 @@ import copy
 import hashlib
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -44,6 +43,8 @@ from plangym_like.states import random_state
 DIGEST_NBYTES = 8
 # The reward, and whether the episode has terminated or was truncated.
 _OUTCOME = struct.Struct("=d??")
+# The most bytes of observations that a copy keeps until its digest is needed.
+_MOST_UNREAD_NBYTES = 2**16
 # A copy that was not used in the last ``_UNUSED_RESTORES * capacity`` restores is evicted first.
 _UNUSED_RESTORES = 4
 # The attributes of the proxy itself; all others belong to the current copy.
@@ -68,22 +69,61 @@ _UNWATCHED = (CONSTANT - {"env"}) | {"_np_random_seed"}
 _Env = gymnasium.Env[Any, Any]
 
 
-@dataclass(slots=True, eq=False)
 class CachedCopy:
     """A copy of the wrapper chain, and how it got to its current state.
 
-    ``reached`` is the action log that led to that state, and a digest of all observations, rewards
-    and flags on the way. The digest shows whether two replays of a log gave the same results. The
-    two are assigned together, so that no interrupt comes between them. ``changed`` are the
-    attributes that code outside the chain has changed, as the fields ``link`` and ``name`` of
-    `Change`.
+    Parameters
+    ----------
+    env : gymnasium.Env
+    reached : (bytes, bytes)
+        The action log that led to the current state, and a digest of all observations, rewards and
+        flags on the way. The digest shows whether two replays of a log gave the same results.
+    last_used : int
+        The number of the restore that last used this copy.
+    alive : bool
+        Whether the copy is in the cache.
+    changed : set, optional
+        The attributes that code outside the chain has changed, as the fields ``link`` and ``name``
+        of `Change`.
+
+    Attributes
+    ----------
+    is_saved : bool
+        Whether a row may hold a state of this copy's episode.
     """
 
-    env: _Env
-    reached: tuple[bytes, bytes] = (b"", b"")
-    last_used: int = 0
-    alive: bool = True
-    changed: set[tuple[int, str]] = field(default_factory=set)
+    __slots__ = ("_path", "alive", "changed", "env", "is_saved", "last_used")
+
+    def __init__(
+        self,
+        env: _Env,
+        reached: tuple[bytes, bytes] = (b"", b""),
+        *,
+        last_used: int = 0,
+        alive: bool = True,
+        changed: set[tuple[int, str]] | None = None,
+    ) -> None:
+        self.env, self.last_used, self.alive = env, last_used, alive
+        self.changed = set() if changed is None else changed
+        self.is_saved = False
+        self.reached = reached
+
+    @property
+    def reached(self) -> tuple[bytes, bytes]:
+        """The log and the digest."""
+        log, trace_digest, steps = self._path
+        if steps:
+            for _, seen in steps:
+                trace_digest = _digest(trace_digest, seen)
+            log += b"".join([entry for entry, _ in steps])
+            self.reached = log, trace_digest
+        return log, trace_digest
+
+    @reached.setter
+    def reached(self, reached: tuple[bytes, bytes]) -> None:
+        # Assigned together with the steps, so that no interrupt comes between them.
+        steps: list[tuple[bytes, bytes]] = []
+        self._path = *reached, steps
 
     @property
     def log(self) -> bytes:
@@ -100,8 +140,12 @@ class CachedCopy:
         log, trace_digest = self.reached
         self.reached = log + entry, trace_digest
 
-
-_OUTCOME = struct.Struct("=d??")
+    def append_step(self, entry: bytes, seen: bytes) -> None:
+        """Append the log entry of a step, and what was seen; both are needed when a row is made."""
+        steps = self._path[2]
+        steps.append((entry, seen))
+        if len(steps) * len(seen) > _MOST_UNREAD_NBYTES:
+            _ = self.reached
 
 
 class ReplayCache:
@@ -115,6 +159,9 @@ class ReplayCache:
         The format of the action logs.
     capacity : int
         The maximum number of copies that are open at once.
+    make_new : callable, optional
+        Called with a copy that is not needed any more. It returns whether the copy is now like one
+        that has not been reset, so that it can be used instead of a new one.
 
     Attributes
     ----------
@@ -124,8 +171,14 @@ class ReplayCache:
         Steps that were replayed so far, for benchmarks.
     """
 
-    def __init__(self, make: Callable[[], _Env], logs: ActionLogFormat, capacity: int) -> None:
-        self._make = make
+    def __init__(
+        self,
+        make: Callable[[], _Env],
+        logs: ActionLogFormat,
+        capacity: int,
+        make_new: Callable[[_Env], bool] = lambda _: False,
+    ) -> None:
+        self._make, self._make_new = make, make_new
         self._logs = logs
         self._capacity = capacity
         self._copies: list[CachedCopy] = []
@@ -133,10 +186,13 @@ class ReplayCache:
         self.carried: Any = None
         self.replayed = 0
 
-    def begin(self, start: Start) -> tuple[CachedCopy, Any, dict[str, Any]]:
+    def begin(
+        self, start: Start, unneeded: CachedCopy | None = None
+    ) -> tuple[CachedCopy, Any, dict[str, Any]]:
         """Begin an episode in a new copy; return the copy, the observation and the info.
 
-        In a new copy, nothing that is left of an earlier episode can affect this episode.
+        In a new copy, nothing that is left of an earlier episode can affect this episode. The copy
+        `unneeded`, to whose episode no row leads, is used again if possible, else closed.
 
         Raises
         ------
@@ -145,8 +201,8 @@ class ReplayCache:
         """
         log = self._logs.start(start)
         self._restores += 1
-        cached = CachedCopy(self._new_env(), last_used=self._restores)
-        env = cached.env
+        env = self._new_env(unneeded)
+        cached = CachedCopy(env, last_used=self._restores)
         try:
             if start.generator is not None:
                 generator = random_state.spawning_generator(start.generator, start.spawner)
@@ -157,7 +213,7 @@ class ReplayCache:
         except BaseException:
             close_copy(env)
             raise
-        cached.reached = log, _digest(b"", obs)
+        cached.reached = log, _digest(b"", _seen(obs))
         self._copies.append(cached)
         return cached, obs, info
 
@@ -194,7 +250,7 @@ class ReplayCache:
                 "something that neither reset(seed=...) nor its actions set (time, a global "
                 "generator, another version of the simulator, another processor)"
             )
-        best.last_used = self._restores
+        best.last_used, best.is_saved = self._restores, True
         return best
 
     def step(self, cached: CachedCopy, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
@@ -202,13 +258,14 @@ class ReplayCache:
         # A copy: the environment may keep the action, and the caller may change it later.
         entry, own = self._logs.action(action)
         try:
-            result = as_step(cached.env.step(own))
-            log, trace_digest = cached.reached
-            cached.reached = log + entry, _digest(trace_digest, result[0], result[1:4])
+            result: Any = cached.env.step(own)
+            if type(result) is not tuple or len(result) != 5:
+                result = as_step(result)
+            cached.append_step(entry, _seen(*result[:4]))
         except BaseException:
             self.discard(cached)
             raise
-        return result
+        return result  # type: ignore[no-any-return]
 
     def reseed(self, cached: CachedCopy, seed: int) -> None:
         """Restart the generators of `cached` from `seed`; discard the copy if this raises."""
@@ -267,14 +324,19 @@ class ReplayCache:
                         cached.changed.add(value[:2])
                 else:
                     result = env.step(value)
-                    trace_digest = _digest(trace_digest, result[0], result[1:4])
+                    trace_digest = _digest(trace_digest, _seen(*result[:4]))
                     self.replayed += 1
             cached.reached = log, trace_digest
         except BaseException:
             self.discard(cached)
             raise
 
-    def _new_env(self) -> _Env:
+    def _new_env(self, unneeded: CachedCopy | None) -> _Env:
+        if unneeded is not None:
+            self.release(unneeded)
+            if self._make_new(unneeded.env):
+                return unneeded.env
+            close_copy(unneeded.env)
         if len(self._copies) >= self._capacity:
             self.discard(self._evicted())
         return self._make()
@@ -318,19 +380,23 @@ def _reseed(env: _Env, seed: int) -> None:
                     number += 1
 
 
-def _digest(before: bytes, obs: Any, rest: tuple[Any, ...] = ()) -> bytes:
-    digest = hashlib.blake2b(before, digest_size=DIGEST_NBYTES)
-    if isinstance(obs, np.ndarray) and obs.dtype != object:
-        digest.update(obs.tobytes())
+def _seen(obs: Any, *outcome: Any) -> bytes:
+    """Return an observation, and the reward and flags of a step, as bytes."""
+    if isinstance(obs, np.ndarray) and not obs.dtype.hasobject:
+        content = obs.tobytes()
     else:
-        digest.update(_encoded(obs))
-    if rest:
-        reward, terminated, truncated = rest
-        try:
-            told = _OUTCOME.pack(reward, bool(terminated), bool(truncated))
-        except (OverflowError, TypeError, ValueError, struct.error):  # a wrapper may convert them
-            told = _encoded(rest)
-        digest.update(told)
+        content = _encoded(obs)
+    if not outcome:
+        return content
+    try:
+        return content + _OUTCOME.pack(*outcome)
+    except (OverflowError, TypeError, ValueError, struct.error):  # a wrapper may convert them
+        return content + _encoded(outcome)
+
+
+def _digest(before: bytes, seen: bytes) -> bytes:
+    digest = hashlib.blake2b(before, digest_size=DIGEST_NBYTES)
+    digest.update(seen)
     return digest.digest()
 
 
@@ -385,8 +451,9 @@ class CurrentEnvProxy(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     @property
     def log(self) -> bytes:
-        """The action log that led to the current state."""
+        """The action log that led to the current state; it may be written into a row."""
         self._log_changes()
+        self._current.is_saved = True
         return self._current.log
 
     @property
@@ -396,8 +463,8 @@ class CurrentEnvProxy(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def restore(self, log: bytes, trace_digest: bytes) -> None:
         """Restore the state that `log` leads to; the replay must give `trace_digest` again."""
-        same = self.log == log and self.trace_digest == trace_digest
-        if same and self._current.alive:
+        self._log_changes()
+        if self._current.alive and self._current.reached == (log, trace_digest):
             return
         before = self._current.reached
         try:
@@ -425,12 +492,19 @@ class CurrentEnvProxy(gymnasium.Wrapper[Any, Any, Any, Any]):
                 assert drawn is not None
                 seed, generator, spawner = int(drawn.integers(2**31)), None, None
         carried = self.cache.carried.read(self.env, self._current.changed)
-        cached, obs, info = self.cache.begin(Start(seed, generator, options, spawner, carried))
+        current = self._current
+        is_needed = current.is_saved or not current.alive or self._watched is not None
+        start = Start(seed, generator, options, spawner, carried)
+        cached, obs, info = self.cache.begin(start, None if is_needed else current)
         self._show(cached)
         return obs, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step the current copy."""
+        # Each attribute of a class with `__getattr__` takes long to read.
+        own = self.__dict__
+        if own["_watched"] is None and own["_current"].alive:
+            return own["cache"].step(own["_current"], action)  # type: ignore[no-any-return]
         if self._watched is not None:
             self._log_changes()
         if not self._current.alive:

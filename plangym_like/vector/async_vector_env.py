@@ -50,8 +50,7 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
     Raises
     ------
     InputError
-        `batch_size` is out of range, `autoreset_mode` is ``"Disabled"``, or there are
-        `start_states`.
+        `batch_size` is out of range, or `autoreset_mode` is ``"Disabled"``.
 
     Examples
     --------
@@ -66,10 +65,6 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
     """
 
     def __init__(self, lanes: Lanes, *, batch_size: int, **options: Any) -> None:
-        if options.get("start_states") is not None:
-            raise InputError(
-                "batch_size cannot be combined with start_states: leave one of them out"
-            )
         super().__init__(lanes, **options)
         self.batch_size = as_count("batch_size", batch_size)
         if self.batch_size > self.num_envs:
@@ -231,11 +226,6 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
             with self._dropped_if_interrupted():
                 self._queue.finish()
 
-    def _refresh(self) -> None:
-        super()._refresh()
-        if self._queue is not None:
-            self._queue.use(self._lanes)
-
     def reset(
         self,
         *,
@@ -352,10 +342,6 @@ class LaneQueue:
         self._ready: deque[Ready] = deque()
         # Exceptions of environments that `raise_first` has not raised yet.
         self._failures: deque[Exception] = deque()
-        self.use(lanes)
-
-    def use(self, lanes: Lanes) -> None:
-        """Step `lanes` from now on; all lanes that were given to `put` must be ready."""
         self._lanes, parts = lanes, lanes.parts
         # For each part, the lanes to step, each with the `actions` of its call of `put`.
         self._waiting: list[deque[tuple[int, Any]]] = [deque() for _ in parts]

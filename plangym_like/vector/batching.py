@@ -321,7 +321,7 @@ def _alike_columns(infos: Sequence[Mapping[str, Any]]) -> dict[str, NDArray[Any]
         if _PLAIN.issuperset(kinds) or all(issubclass(kind, np.number) for kind in kinds):
             found[name] = np.fromiter(values, type(values[0]), len(values))
         elif kinds == {np.ndarray} and _are_alike(values):
-            found[name] = np.stack(values)
+            found[name] = np.array(values)
         else:
             return None
     return found

@@ -19,18 +19,19 @@ from plangym_like.errors import ActionError, InputError
 from plangym_like.snapshots.chains import chain, links
 from plangym_like.states.rows import Row
 from plangym_like.vector.lanes import Lanes, Options, Seeds, Which, gym_env_of, is_plan_env
-from plangym_like.vector.sequential_lanes import as_gym_env, one_by_one
-from plangym_like.vector.step_arrays import Flags, StepArrays
+from plangym_like.vector.sequential_lanes import SequentialLanes
+from plangym_like.vector.step_arrays import Finals, Flags, StepArrays
 from plangym_like.vector.tree import layout_of_space, take
 
 
-class ClassicLanes(Lanes):
+class ClassicLanes(SequentialLanes):
     """Lanes whose states are columns of arrays, stepped by one vectorised call.
 
     The results of a lane equal those of ``gym.make(id)`` with the same seed, byte for byte. The
     environments themselves are still used for resets and random numbers. Constants of the dynamics
-    are read in the constructor, and after `set_attr` and `call`. A reset raises an `InputError` if
-    they have been changed in any other way.
+    are read in the constructor, and after `set_attr` and `call`; if the environments have no common
+    form any more, these lanes become `SequentialLanes`. A reset raises an `InputError` if constants
+    have been changed in any other way.
 
     Parameters
     ----------
@@ -39,9 +40,8 @@ class ClassicLanes(Lanes):
     """
 
     def __init__(self, envs: Sequence[Any]) -> None:
-        super().__init__(envs, len(envs))
+        super().__init__(envs)
         self._is_started = False
-        self._gym_envs = list(map(as_gym_env, self.envs))
         self._bases: list[Any] = [gym_env_of(env).unwrapped for env in self.envs]
         self._read_constants()
         self.observation_layout = layout_of_space(self._bases[0].observation_space)
@@ -60,13 +60,8 @@ class ClassicLanes(Lanes):
         self._states = np.empty((count, len(self._dynamics.order)))
 
     def _read_constants(self) -> None:
-        """Read the constants of the dynamics and the time limit, which all lanes share.
-
-        Also record the wrappers.
-        """
-        gym_envs = list(map(gym_env_of, self.envs))
-        self._time_limits = list(map(time_limit, gym_envs))
-        self._wrappers = list(map(WrapperChain, gym_envs))
+        """Read the constants of the dynamics and the time limit, which all lanes share."""
+        self._time_limits = [time_limit(gym_env_of(env)) for env in self.envs]
         base = self._bases[0]
         self._dynamics = DYNAMICS[type(base)](base)
         self._signature = self._dynamics.signature(base)
@@ -98,17 +93,8 @@ class ClassicLanes(Lanes):
             self._check_unchanged(lane)
 
     def _check_unchanged(self, lane: int) -> None:
-        """Raise `InputError` if an attribute was changed other than by `set_attr`.
-
-        Also raise it if a wrapper was inserted, or ``step`` or ``reset`` of a wrapper was replaced.
-        """
+        """Raise `InputError` if an attribute was changed other than by `set_attr`."""
         limit = self._time_limits[lane]
-        if self._wrappers[lane].has_changed():
-            raise InputError(
-                f"environment {self.first_lane + lane} has other wrappers than when its lanes were "
-                "made, which its vectorised form does not notice: add wrappers before lanes are "
-                "made, or give vectorise=False"
-            )
         if self._dynamics.signature(self._bases[lane]) != self._signature or (
             limit is not None and limit._max_episode_steps != self._limit
         ):
@@ -174,6 +160,7 @@ class ClassicLanes(Lanes):
         self._write_back(chosen)
         values = super().call(name, *args, lanes=chosen, **kwargs)
         self._read_back(chosen)
+        self._read_form()
         return values
 
     def set_attr(self, name: str, values: Sequence[Any]) -> None:
@@ -181,13 +168,15 @@ class ClassicLanes(Lanes):
         self._write_back(every)
         super().set_attr(name, values)
         self._read_back(every)
+        self._read_form()
 
-    def refreshed(self) -> Lanes:
-        if not has_common_form(self.envs):
+    def _read_form(self) -> None:
+        """Read the constants again; give up the vectorised form if the lanes do not share it."""
+        if has_common_form(self.envs):
+            self._read_constants()
+        else:
             self._write_back(range(self.num_lanes))
-            return one_by_one(self)
-        self._read_constants()
-        return self
+            self._become_sequential()
 
     def step(self, actions: Any, out: StepArrays, lanes: Which = None) -> None:
         if lanes is None:
@@ -203,7 +192,7 @@ class ClassicLanes(Lanes):
 
     def step_next(self, actions: Any, out: StepArrays, ended: Flags, lanes: Which = None) -> None:
         if lanes is not None or not np.count_nonzero(ended):
-            super().step_next(actions, out, ended, lanes)
+            Lanes.step_next(self, actions, out, ended, lanes)
             return
         # It costs less to step all lanes than to leave some out; those that are reset also need
         # valid actions.
@@ -211,6 +200,9 @@ class ClassicLanes(Lanes):
         actions[ended] = 0
         self.step(actions, out)
         self._restart(out, ended)
+
+    def step_same(self, actions: Any, out: StepArrays, lanes: Which = None) -> Finals:
+        return Lanes.step_same(self, actions, out, lanes)
 
     def _step(self, columns: Columns, actions: NDArray[Any], out: StepArrays) -> None:
         obs, rewards, terminated, truncated = out
@@ -321,25 +313,6 @@ def _limit_of(env: gymnasium.Env[Any, Any]) -> int | None:
 
 
 # Wrappers
-
-
-class WrapperChain:
-    """The wrappers around a bare environment (see `is_bare`), and whether they have changed.
-
-    Parameters
-    ----------
-    env : gymnasium.Env
-    """
-
-    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
-        self._wrapped = [(vars(wrapper), wrapper.env) for wrapper in chain(env)]
-
-    def has_changed(self) -> bool:
-        """Return whether a wrapper was inserted, or ``step`` or ``reset`` was replaced."""
-        return any(
-            attributes["env"] is not inner or "step" in attributes or "reset" in attributes
-            for attributes, inner in self._wrapped
-        )
 
 
 def shows_its_base(env: Any) -> bool:

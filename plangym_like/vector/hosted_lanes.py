@@ -32,8 +32,6 @@ Description = tuple[list[tuple[Any, Any]], list[StateFormat]]
 
 # The methods that `HostedLanes` has itself; all others are those of its lanes.
 _OWN = frozenset(("start", "reset", "step", "describe"))
-# After these methods of `Lanes`, `Lanes.refreshed` has to be called.
-_CHANGING = frozenset(("call", "set_attr"))
 
 
 class Reply(NamedTuple):
@@ -115,9 +113,6 @@ class HostedLanes:
         except BaseException as error:
             add_note(error, f"raised in the process of lanes {self._start} to {self._stop - 1}")
             raise
-        finally:
-            if method in _CHANGING:
-                self._refresh()
 
     def pass_by(self) -> None:
         """Run the step that was requested through the `LaneChannel`, if there is one."""
@@ -163,7 +158,6 @@ class HostedLanes:
             self._channel.begin()
         for name, values in attributes.items():
             self.lanes.set_attr(name, values)
-            self._refresh()
 
     # Methods that `perform` calls
 
@@ -209,9 +203,6 @@ class HostedLanes:
     def _observations(self) -> Any:
         shared = self._arrays.observations
         return self._objects if shared is None else shared
-
-    def _refresh(self) -> None:
-        self.lanes = self.lanes.refreshed()
 
     def _reply(self, lanes: Which, finals: Any) -> Reply:
         found = self.lanes.info_columns() or {}

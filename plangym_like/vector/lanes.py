@@ -300,16 +300,13 @@ class Lanes(abc.ABC):
     # The environments
 
     def expose(self) -> None:
-        """Bring the environments up to date, because other code may read or change them now.
-
-        Call `refreshed` afterwards.
-        """
+        """Prepare for other code that may read or change the environments from now on."""
 
     def call(self, name: str, *args: Any, lanes: Which = None, **kwargs: Any) -> list[Any]:
         """Return attribute `name` of each environment of `lanes`, or the result of calling it.
 
         A callable attribute is called with `args` and `kwargs`. `gymnasium.Env.get_wrapper_attr`
-        looks the attribute up, in the outermost wrapper first. Call `refreshed` afterwards.
+        looks the attribute up, in the outermost wrapper first.
         """
         values = []
         for lane in self._chosen(lanes):
@@ -320,7 +317,7 @@ class Lanes(abc.ABC):
     def set_attr(self, name: str, values: Sequence[Any]) -> None:
         """Set attribute `name` of each environment, by `gymnasium.Env.set_wrapper_attr`.
 
-        `values` has one entry for each environment. Call `refreshed` afterwards.
+        `values` has one entry for each environment.
         """
         self.expose()
         for env, value in zip(self.envs, values, strict=True):
@@ -331,14 +328,6 @@ class Lanes(abc.ABC):
         chains = [links(gym_env_of(env)) for env in self.envs]
         found = [any(isinstance(link, wrapper_class) for link in chain) for chain in chains]
         return found if len(found) == self.num_lanes else found * self.num_lanes
-
-    def refreshed(self) -> Lanes:
-        """Return the lanes to use after `call`, `set_attr` or `expose`: these, or a replacement.
-
-        A replacement is needed if environments that may have changed no longer fit their vectorised
-        form.
-        """
-        return self
 
     # States
 

@@ -99,7 +99,7 @@ def make_vec(
         messages to other processes, as in classic control, this process steps all environments.
     autoreset_mode, copy, observation_mode, start_states
         See `PlanVectorEnv`. With `start_states`, episodes begin in given states, as in a
-        curriculum; `batch_size` cannot be given as well.
+        curriculum.
     vectorise : bool
         Whether to use the vectorised form of environments that have one.
     timeout : float

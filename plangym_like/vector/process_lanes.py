@@ -526,10 +526,6 @@ class ProcessLanes(Lanes):
         found = self._run_on(range(self.num_lanes), lambda *_: job)
         return list(chain.from_iterable(reply for _, reply in found))
 
-    def refreshed(self) -> Lanes:
-        self.local = self.local.refreshed()
-        return self
-
     # States
 
     @property

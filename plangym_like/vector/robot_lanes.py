@@ -16,7 +16,7 @@ from plangym_like.envs.mujoco.physics import INTEGRATION
 from plangym_like.states.rows import Row
 from plangym_like.vector.classic_lanes import is_bare, shows_its_base, time_limit
 from plangym_like.vector.lanes import Lanes, Which, gym_env_of, is_plan_env
-from plangym_like.vector.sequential_lanes import SequentialLanes, one_by_one
+from plangym_like.vector.sequential_lanes import SequentialLanes
 from plangym_like.vector.step_arrays import Finals, Flags, StepArrays
 
 _NUMBERS = (bool, int, float)
@@ -35,7 +35,8 @@ class RobotLanes(SequentialLanes):
     Rewards, observations and infos of all lanes are computed from the simulations' data with NumPy,
     as in batches (see `RobotKernel`), and equal the environments' own results bit for bit. The
     environments' own ``step`` is called only for actions of a dtype for which batches would call
-    it. If other code may change the environments, `refreshed` returns lanes that call it always.
+    it. Once other code may change the environments, these lanes become `SequentialLanes`, which
+    call it always.
 
     Parameters
     ----------
@@ -51,7 +52,6 @@ class RobotLanes(SequentialLanes):
         self._stepped: Sequence[int] = ()
         # Whether the record holds the current state of a lane.
         self._is_recorded = np.zeros(len(envs), bool)
-        self._is_exposed = False
         self._simulator: MujocoSimulator = self.envs[0].simulator
         self._robots = [_LaneRobot(env) for env in self.envs]
         self._recording = self._robots[0].recording
@@ -61,18 +61,22 @@ class RobotLanes(SequentialLanes):
 
     def call(self, name: str, *args: Any, lanes: Which = None, **kwargs: Any) -> list[Any]:
         self._complete()
-        values = super().call(name, *args, lanes=lanes, **kwargs)
-        is_read = name in _READING or not callable(gym_env_of(self.envs[0]).get_wrapper_attr(name))
-        self._is_exposed = self._is_exposed or not is_read or not _are_harmless(values)
+        is_harmless = False
+        try:
+            values = super().call(name, *args, lanes=lanes, **kwargs)
+            is_read = name in _READING or not callable(
+                gym_env_of(self.envs[0]).get_wrapper_attr(name)
+            )
+            is_harmless = is_read and _are_harmless(values)
+        finally:
+            if not is_harmless:
+                self.expose()
         return values
-
-    def set_attr(self, name: str, values: Sequence[Any]) -> None:
-        self.expose()
-        super().set_attr(name, values)
 
     def expose(self) -> None:
         self._complete()
-        self._is_exposed = True
+        _ = self.infos  # stores the infos of the last step
+        self._become_sequential()
 
     def _complete(self) -> None:
         """Compute what only other code reads."""
@@ -82,9 +86,6 @@ class RobotLanes(SequentialLanes):
                 simulation = self._robots[lane].simulation
                 mujoco.mj_rnePostConstraint(simulation.model, simulation.data)
         self._is_recorded[:] = False
-
-    def refreshed(self) -> Lanes:
-        return one_by_one(self) if self._is_exposed else self
 
     # Stepping
 

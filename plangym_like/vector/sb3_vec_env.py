@@ -14,7 +14,6 @@ from plangym_like.batch.ownership import owned_info
 from plangym_like.errors import ClosedError
 from plangym_like.vector.batching import batch_actions
 from plangym_like.vector.lanes import Lanes
-from plangym_like.vector.start_states import RandomStarts
 from plangym_like.vector.step_arrays import StepArrays
 from plangym_like.vector.tree import tree_map
 
@@ -32,12 +31,10 @@ class Sb3VecEnv(VecEnv):
     ----------
     lanes : Lanes
         The environments. Closing this object closes them, too.
-    starts : RandomStarts, optional
-        Begins episodes in given states; see `PlanVectorEnv`.
     """
 
-    def __init__(self, lanes: Lanes, starts: RandomStarts | None = None) -> None:
-        self._lanes, self._starts = lanes, starts
+    def __init__(self, lanes: Lanes) -> None:
+        self._lanes = lanes
         self._obs: Any = None
         self._actions: Any = None
         self._closed = False
@@ -54,9 +51,6 @@ class Sb3VecEnv(VecEnv):
             self._obs = self._lanes.start(self._seeds, options)
         else:
             self._lanes.reset(self._obs, seeds=self._seeds, options=options)
-        if self._starts is not None:
-            self._starts.reseed(self._seeds)
-            self._starts.place(self._lanes, self._obs, range(self.num_envs))
         self.reset_infos = list(map(owned_info, self._lanes.infos))
         self._reset_seeds()
         self._reset_options()
@@ -79,8 +73,6 @@ class Sb3VecEnv(VecEnv):
         lanes, terminated, truncated = self._lanes, self._terminated, self._truncated
         out = StepArrays(self._obs, self._rewards, terminated, truncated)
         finals = lanes.step_same(self._actions, out)
-        if self._starts is not None:
-            self._starts.place(lanes, self._obs, list(finals))
         infos = []
         for lane, info in enumerate(lanes.infos):
             if lane in finals:
@@ -116,7 +108,6 @@ class Sb3VecEnv(VecEnv):
             return
         self._check_open()
         self._lanes.set_attr(attr_name, [value] * self.num_envs)
-        self._lanes = self._lanes.refreshed()
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any
@@ -124,9 +115,7 @@ class Sb3VecEnv(VecEnv):
         """Call method `method_name` of each environment, and return the results."""
         self._check_open()
         lanes = list(self._get_indices(indices))
-        values = self._lanes.call(method_name, *method_args, lanes=lanes, **method_kwargs)
-        self._lanes = self._lanes.refreshed()
-        return values
+        return self._lanes.call(method_name, *method_args, lanes=lanes, **method_kwargs)
 
     def env_is_wrapped(self, wrapper_class: Any, indices: Indices = None) -> list[bool]:
         """Return whether each environment has a wrapper of this class."""

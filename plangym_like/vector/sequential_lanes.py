@@ -39,12 +39,21 @@ class SequentialLanes(Lanes):
     def __init__(self, envs: Sequence[Any]) -> None:
         super().__init__(envs, len(envs))
         self._gym_envs = list(map(as_gym_env, self.envs))
+        # The objects whose `step` is called, and the current states to bring back before.
+        are_live = [isinstance(env, LiveEnv) for env in self._gym_envs]
+        each = list(zip(self._gym_envs, are_live, strict=True))
+        self._runners = [env.stepped if is_live else env for env, is_live in each]
+        self._currents = [env.current if is_live else None for env, is_live in each]
         # The first action and the number of actions. Only set for a `PlanEnv`, because other
         # environments check their actions themselves.
         space = self.action_space
         self._choices: tuple[int, int] | None = None
         if isinstance(space, Discrete) and any(map(is_plan_env, envs)):
             self._choices = int(space.start), int(space.n)
+
+    def _become_sequential(self) -> None:
+        """Give up the vectorised form of a subclass; each environment is in its lane's state."""
+        self.__class__ = SequentialLanes
 
     def check_not_used_elsewhere(self) -> None:
         for lane, env in enumerate(self.envs, self.first_lane):
@@ -90,20 +99,26 @@ class SequentialLanes(Lanes):
         chosen = self._chosen(lanes)
         if self._choices is not None:
             self._check_choices(actions, chosen, ended)
-        lane, is_reset, infos = -1, False, self._infos
+        lane, is_reset, infos, running = -1, False, self._infos, None
+        runners, currents = self._runners, self._currents
         try:
             for lane in chosen:
-                env, is_reset = self._gym_envs[lane], ended is not None and ended[lane]
+                is_reset = ended is not None and ended[lane]
                 if is_reset:
                     rewards[lane], terminated[lane], truncated[lane] = 0.0, False, False
-                    value, info = env.reset(seed=None, options=None)
+                    value, info = self._gym_envs[lane].reset(seed=None, options=None)
                 else:
+                    current = currents[lane]
+                    if current is not None and current.row is not None:
+                        current.bring_back()
                     # A copy, because the environment may keep or change it; numbers cannot change.
                     if numbers:
                         action = actions[lane]
                     else:
                         action = actions[lane].copy() if simple else owned(take(actions, lane))
-                    value, reward, over, cut, info = env.step(action)
+                    running = current
+                    value, reward, over, cut, info = runners[lane].step(action)
+                    running = None
                     if type(reward) not in _NUMBERS:
                         reward = as_reward(reward)
                     if type(over) not in _FLAGS:
@@ -115,23 +130,24 @@ class SequentialLanes(Lanes):
                         # As the environment returned it: an array may have other types.
                         finals[lane] = owned(value), owned_info(info)
                         is_reset = True
-                        value, info = env.reset(seed=None, options=None)
+                        value, info = self._gym_envs[lane].reset(seed=None, options=None)
                 # Copied before the next step, because environments may share memory of infos.
                 if type(info) is dict and _CONSTANTS.issuperset(map(type, info.values())):
                     infos[lane] = info.copy()
                 else:
                     infos[lane] = owned_info(info)
-                if (
-                    plain
-                    and type(value) is np.ndarray
-                    and value.dtype is dtype
-                    and value.shape == shape
-                ) or (whole and type(value) is int):
+                if type(value) is np.ndarray:
+                    fits = plain and value.dtype is dtype and value.shape == shape
+                else:
+                    fits = whole and type(value) is int
+                if fits:
                     obs[lane] = value
                 else:
                     put(self.observation_space, obs, lane, value)
         except BaseException as error:
             done = "reset" if is_reset else "stepped"
+            if running is not None:
+                self._gym_envs[lane].fail()
             add_note(error, f"raised while lane {self.first_lane + lane} was {done}")
             raise
 
@@ -155,19 +171,6 @@ class SequentialLanes(Lanes):
             raise ActionError(f"actions must be in {self.action_space}, got {actions}")
 
 
-def one_by_one(lanes: Lanes) -> SequentialLanes:
-    """Return `SequentialLanes` that take over the environments of `lanes`.
-
-    Parameters
-    ----------
-    lanes : Lanes
-        Each environment must be in the current state of its lane.
-    """
-    others = SequentialLanes(lanes.envs)
-    others._infos, others.first_lane = lanes.infos, lanes.first_lane
-    return others
-
-
 def as_gym_env(env: Any) -> Any:
     """Return `env` with Gymnasium's ``reset`` and ``step``, and without automatic resets."""
     if not is_plan_env(env):
@@ -181,12 +184,22 @@ class LiveEnv:
     """The Gymnasium environment inside a `PlanEnv`, stepped without the checks of the `PlanEnv`.
 
     Its observations and infos are not copied, because lanes copy them.
+
+    Attributes
+    ----------
+    current : CurrentState
+        If its row is set aside, it must be brought back before a step.
+    stepped : object
+        Its ``step`` steps the environment. Call `fail` if that raises an exception.
     """
 
     def __init__(self, env: PlanEnv) -> None:
         self._view = env.as_gym()
-        stepper = env.row_stepper
-        self.current, self._simulator = stepper.current, stepper.simulator
+        self.current = env.row_stepper.current
+        simulator: Any = env.row_stepper.simulator
+        is_plain = getattr(simulator, "steps_env_alone", False)
+        self.stepped = simulator.env if is_plain else self
+        self.step = simulator.step_env
         # Whether the environment has raised an exception since its last reset. If so, its current
         # state is lost, but the next reset keeps the random generator and the wrappers' state, as
         # in Gymnasium.
@@ -202,12 +215,7 @@ class LiveEnv:
         self._has_raised = False
         return result
 
-    def step(self, action: Any) -> Any:
-        if self.current.row is not None:
-            self.current.bring_back()
-        try:
-            return self._simulator.step_env(action)
-        except BaseException:
-            self._has_raised = True
-            self.current.fail()
-            raise
+    def fail(self) -> None:
+        """Record that a step has raised an exception."""
+        self._has_raised = True
+        self.current.fail()

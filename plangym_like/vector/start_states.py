@@ -1,8 +1,8 @@
-"""`StartStates`: the states that episodes begin in, with their observations."""
+"""`StartStates` and `StartLanes`: episodes that begin in given states."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from plangym_like.errors import InputError
 from plangym_like.vector.batching import checked_observations
-from plangym_like.vector.lanes import Lanes, Which
+from plangym_like.vector.lanes import Lanes, Options, Seeds, Which
+from plangym_like.vector.step_arrays import Finals, Flags, Step, StepArrays
 from plangym_like.vector.tree import take, tree_map, write_rows
 
 
@@ -74,17 +75,14 @@ class StartStates:
         if len(self) != num_lanes:
             raise InputError(f"{len(self)} states were given for {num_lanes} environments")
 
-    def place(self, lanes: Lanes, obs: Any, which: Which = None, seeds: Any = None) -> None:
-        """Put `lanes`, or those of them in `which`, into these states, one for each.
+    def place(self, lanes: Lanes, obs: Any) -> None:
+        """Put all `lanes` into these states, one for each.
 
         Parameters
         ----------
         lanes : Lanes
-        obs : tree of array ``(B, ...)``
-            The observations of all lanes; those of the states are written into it.
-        which : sequence of int, optional
-        seeds : int array, optional
-            See `Lanes.set_states`.
+        obs : tree of array ``(n, ...)``
+            The observations of the lanes, which those of the states replace.
 
         Raises
         ------
@@ -93,20 +91,21 @@ class StartStates:
         SnapshotError, StateError
             As in `Lanes.set_states`.
         """
-        lanes.set_states(self.rows, which, seeds)
-        observations = checked_observations(self.obs, lanes.observation_space, len(self))
-        write_rows(obs, ... if which is None else which, observations)
+        lanes.set_states(self.rows)
+        write_rows(obs, ..., checked_observations(self.obs, lanes.observation_space, len(self)))
 
 
-class RandomStarts:
-    """Puts environments that were reset into states drawn at random, each with a new generator.
+class StartLanes:
+    """Lanes that begin each episode in one of some states, drawn at random.
+
+    A lane is reset as usual, and then put into the state, with a new random generator. Everything
+    else is done by the lanes inside.
 
     Parameters
     ----------
+    lanes : Lanes
     given : (states, observations)
         States ``(n, state_nbytes)``, and the observations that came with them.
-    lanes : Lanes
-        The environments.
 
     Raises
     ------
@@ -118,31 +117,61 @@ class RandomStarts:
         The environments are plain Gymnasium environments, which have no state rows.
     """
 
-    def __init__(self, given: Any, lanes: Lanes) -> None:
+    def __init__(self, lanes: Lanes, given: Any) -> None:
         states = StartStates.of(given, "start_states")
         if states is None or not len(states):
             raise InputError("start_states must have at least one state")
         for row_format in set(lanes.formats):
             row_format.check(states.rows)
-        checked_observations(states.obs, lanes.observation_space, len(states))
-        self._states, self._generator = states, np.random.default_rng()
+        self._rows, self._lanes = states.rows, lanes
+        self._obs = checked_observations(states.obs, lanes.observation_space, len(states))
+        # Each lane draws its own states, so they do not depend on the order in which lanes end.
+        self._generators = [np.random.default_rng() for _ in range(lanes.num_lanes)]
 
-    def reseed(self, seeds: Sequence[int | None]) -> None:
-        """Draw from a new generator if the environments were given seeds."""
-        if any(seed is not None for seed in seeds):
-            entropy = [0 if seed is None else seed + 1 for seed in seeds]
-            self._generator = np.random.default_rng(entropy)
+    def __getattr__(self, name: str) -> Any:
+        # The methods of `Lanes` that do not begin episodes.
+        return getattr(self._lanes, name)
 
-    def place(self, lanes: Lanes, obs: Any, which: Any) -> None:
-        """Put the lanes `which`, which have just been reset, into states.
+    def start(self, seeds: Seeds = None, options: Options = None) -> Any:
+        """Start all lanes; see `Lanes.start`. A lane that is given a seed draws anew from it."""
+        obs = self._lanes.start(seeds, options)
+        self._place(obs, range(self._lanes.num_lanes), seeds)
+        return obs
 
-        The observations of the states are written into `obs`, a tree of arrays ``(B, ...)``.
-        """
-        which = np.asarray(which, np.intp)
-        if len(which):
-            rows = self._generator.integers(len(self._states), size=len(which))
-            seeds = self._generator.integers(2**31, size=len(which))
-            self._states[rows].place(lanes, obs, which, seeds)
+    def reset(
+        self, obs: Any, lanes: Which = None, *, seeds: Seeds = None, options: Options = None
+    ) -> None:
+        """Start new episodes; see `Lanes.reset`. A lane that is given a seed draws anew from it."""
+        self._lanes.reset(obs, lanes, seeds=seeds, options=options)
+        self._place(obs, range(self._lanes.num_lanes) if lanes is None else lanes, seeds)
+
+    def step_next(self, actions: Any, out: StepArrays, ended: Flags, lanes: Which = None) -> None:
+        """See `Lanes.step_next`."""
+        self._lanes.step_next(actions, out, ended, lanes)
+        self._place(out.obs, np.flatnonzero(ended))
+
+    def step_same(self, actions: Any, out: StepArrays, lanes: Which = None) -> Finals:
+        """See `Lanes.step_same`."""
+        finals = self._lanes.step_same(actions, out, lanes)
+        self._place(out.obs, finals)
+        return finals
+
+    def collect(self, step: Step) -> None:
+        """See `Lanes.collect`."""
+        self._lanes.collect(step)
+        self._place(step.out.obs, step.finals if step.ended is None else np.flatnonzero(step.ended))
+
+    def _place(self, obs: Any, lanes: Iterable[int], seeds: Seeds = None) -> None:
+        """Put `lanes`, which have just been reset, into states."""
+        which = [int(lane) for lane in lanes]
+        for lane, seed in zip(which, seeds or (), strict=False):
+            if seed is not None:
+                self._generators[lane] = np.random.default_rng(seed)
+        if which:
+            ends = len(self._rows), 2**31
+            drawn, new_seeds = np.transpose([self._generators[i].integers(ends) for i in which])
+            self._lanes.set_states(self._rows[drawn], which, new_seeds)
+            write_rows(obs, which, take(self._obs, drawn))
 
 
 def _copied(value: Any) -> NDArray[Any]:

@@ -13,9 +13,6 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from plangym_like.batch.ownership import owned
-from plangym_like.batch.spaces import as_actions
-from plangym_like.constructors import ParallelEnv
-from plangym_like.env import PlanEnv
 from plangym_like.errors import ClosedError, InputError
 from plangym_like.states.rows import Row
 from plangym_like.support.lazy_imports import needs_extra
@@ -32,7 +29,7 @@ from plangym_like.vector.batching import (
     with_masks,
 )
 from plangym_like.vector.lanes import Lanes, LaneStats, Which, gym_env_of, open_env_of
-from plangym_like.vector.start_states import RandomStarts
+from plangym_like.vector.start_states import StartLanes
 from plangym_like.vector.step_arrays import Finals, Flags, StepArrays
 from plangym_like.vector.tree import tree_map, write_rows
 
@@ -92,14 +89,13 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
         start_states: tuple[Row, Any] | None = None,
     ) -> None:
         self._lanes = lanes
-        self._starts = None if start_states is None else RandomStarts(start_states, lanes)
+        if start_states is not None:
+            self._lanes = StartLanes(lanes, start_states)  # type: ignore[assignment]
         self.num_envs = lanes.num_lanes
         # The results of the last calls; observations come with the first reset.
         self._obs: Any = None
         self._rewards = np.zeros(self.num_envs)
         self._terminated, self._truncated, self._ended = np.zeros((3, self.num_envs), bool)
-        # The environment that steps batches of state rows, made when it is first needed.
-        self._row_env: PlanEnv | None = None
         self.copy = copy
         self.autoreset_mode = checked_mode(autoreset_mode)
         first = gym_env_of(lanes.envs[0])
@@ -128,7 +124,6 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
     def envs(self) -> list[Any]:
         """The Gymnasium environments of this process; a vectorised form may need only one."""
         self._lanes.expose()
-        self._refresh()
         return list(map(open_env_of, self._lanes.envs))
 
     @property
@@ -198,9 +193,6 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
             lanes = None if mask is None else chosen
             given = [seeds[lane] for lane in chosen]
             self._lanes.reset(self._obs, lanes, seeds=given, options=[options] * len(chosen))
-        if self._starts is not None:
-            self._starts.reseed(seeds)
-            self._starts.place(self._lanes, self._obs, chosen)
         for flags in (self._terminated, self._truncated, self._ended):
             flags[chosen] = False
         reset = set(chosen.tolist())
@@ -246,9 +238,6 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
                 f"the episodes of environments {np.flatnonzero(self._ended).tolist()} have ended: "
                 "reset them with options={'reset_mask': ...}"
             )
-        if self._starts is not None:
-            begun = list(finals) if finals else np.flatnonzero(self._ended)
-            self._starts.place(self._lanes, self._obs, begun)
         np.logical_or(self._terminated, self._truncated, out=self._ended)
         if finals:
             self._ended[list(finals)] = False
@@ -269,9 +258,7 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Return attribute `name` of each environment; if callable, the result of calling it."""
         self._begin()
-        values = self._lanes.call(name, *args, **kwargs)
-        self._refresh()
-        return tuple(values)
+        return tuple(self._lanes.call(name, *args, **kwargs))
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
         """Return attribute `name` of each environment; the same as ``call(name)``."""
@@ -301,10 +288,6 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
                 f"{len(values)}"
             )
         self._lanes.set_attr(name, values)
-        self._refresh()
-
-    def _refresh(self) -> None:
-        self._lanes = self._lanes.refreshed()
 
     def as_sb3(self) -> Any:
         """Return these environments as a ``VecEnv`` of Stable-Baselines3, an `Sb3VecEnv`.
@@ -319,8 +302,7 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
         with needs_extra("Stable-Baselines3 is not installed", "sb3", "stable_baselines3"):
             from plangym_like.vector.sb3_vec_env import Sb3VecEnv
         self._begin()
-        self._close_row_env()
-        return Sb3VecEnv(self._lanes, self._starts)
+        return Sb3VecEnv(self._lanes)
 
     def as_torchrl(self, *, states: bool = False, device: Any = None) -> Any:
         """Return these environments as an ``EnvBase`` of torchrl, a `TorchrlEnv`.
@@ -344,11 +326,6 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
         with needs_extra("torchrl is not installed", "torchrl", "torch", "torchrl"):
             from plangym_like.vector.torchrl_env import TorchrlEnv
         self._begin()
-        if self._starts is not None:
-            raise InputError(
-                "start_states have no effect in torchrl: make the environments without"
-            )
-        self._close_row_env()
         return TorchrlEnv(self._lanes, states=states, device=device)
 
     # States
@@ -448,57 +425,6 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
         if observations is not None:
             write_rows(self._obs, rows, observations)
 
-    def step_batch(self, actions: Any, states: Any = None, dt: Any = 1, **options: Any) -> Any:
-        """Step state rows, each with its own action; the environments do not change.
-
-        This calls `PlanEnv.step_batch` of an additional environment, which is made at the first
-        call. If possible, it uses as many processes as these environments do. Changes by `set_attr`
-        and `call` have no effect on it unless they are part of the states.
-
-        Parameters
-        ----------
-        actions : array ``(N, *action_shape)``, sequence, or one action for all rows
-        states : array ``(N, state_nbytes) uint8``, or one row for all, optional
-            By default the current states of the environments; there are then n actions.
-        dt : int or int array ``(N,)``
-            How long each action is held, in units of `frameskip` frames.
-        options
-            ``return_state``, ``seeds``, ``blocking`` and ``on_error``, as in `PlanEnv.step_batch`.
-
-        Returns
-        -------
-        BatchTransition
-            ``(states, obs, rewards, terminateds, truncateds, infos)``. With
-            ``return_state=False``, which is the default if `states` is not given, a `BatchStep`
-            without the next states. With ``blocking=False``, a `Future` of this result.
-
-        Raises
-        ------
-        SnapshotError
-            The environments are plain Gymnasium environments, which have no state rows.
-        InputError, StateError
-            An argument is invalid, or the environments were not all made in the same way.
-        """
-        self._begin()
-        formats = self._lanes.formats
-        if len(set(formats)) > 1:
-            raise InputError(
-                "the environments were made differently, so a state row has a different meaning "
-                "in each: use step_batch of plangym_like.make(...) for each kind"
-            )
-        if states is None:
-            count = len(as_actions(self.single_action_space, actions))
-            if count != self.num_envs:
-                raise InputError(
-                    f"without states, there must be one action for each of {self.num_envs} "
-                    f"environments, got {count}"
-                )
-            states = self.get_states()
-            options = {"return_state": False, **options}
-        if self._row_env is None:
-            self._row_env = env_of_rows(self._lanes.envs[0], len(self._lanes.pids) + 1)
-        return self._row_env.step_batch(actions, states, dt, **options)
-
     # Conversions
 
     def _observations(self) -> Any:
@@ -520,27 +446,4 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close the environments."""
-        try:
-            self._lanes.close()
-        finally:
-            self._close_row_env()
-
-    def _close_row_env(self) -> None:
-        row_env, self._row_env = self._row_env, None
-        if row_env is not None:
-            row_env.close()
-
-
-def env_of_rows(env: PlanEnv, n_workers: int) -> PlanEnv:
-    """Return a new environment like `env`, to step batches of state rows.
-
-    Parameters
-    ----------
-    env : PlanEnv
-    n_workers : int
-        How many workers the new environment has, if `env` has none and can be made again.
-    """
-    if n_workers > 1 and env.n_workers is None and env.recipe is not None:
-        env_class, name, kwargs = env.recipe
-        return ParallelEnv(env_class, name, n_workers=n_workers, **kwargs)
-    return env.clone()
+        self._lanes.close()

@@ -130,7 +130,6 @@ def test_calls_change_settings_in_every_process(robots: tuple[Player, Player]) -
         if number == 4:
             for player in robots:
                 player.lanes.call("set_wrapper_attr", "_ctrl_cost_weight", 5.0)
-                player.lanes = player.lanes.refreshed()
         played, expected = (player.step() for player in robots)
         assert plain(played) == plain(expected)
     assert robots[0].rewards.max() < -1  # the new setting makes a difference
@@ -240,7 +239,6 @@ def test_calls_and_attributes(make: MakeLanes) -> None:
         player.start(SEEDS[:4])
         assert player.lanes.call("gravity", lanes=[3, 0]) == [9.8, 9.8]
         each.set_attr("gravity", [1.0, 2.0, 3.0, 4.0])
-        player.lanes = each.refreshed()
         assert player.lanes.call("gravity") == [1.0, 2.0, 3.0, 4.0]
         assert player.lanes.call("has_wrapper_attr", "length") == [True] * 4
         records.append([plain(player.step()[:4]) for _ in range(5)])

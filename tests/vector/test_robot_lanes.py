@@ -72,9 +72,10 @@ def test_states_and_other_steps_come_between() -> None:
             record.append(each.step(each.action_space.sample())[:4])
             if number % 9 == 5:
                 states = each.get_states()
-                # This uses the environment of the first lane for other states.
-                batch = each.step_batch(each.action_space.sample(), states)
-                record.append((batch.states, batch.rewards))
+                # This uses the environments of the lanes for other states.
+                for env in each._lanes.envs:
+                    batch = env.step_batch(np.full((1, 3), 0.5, np.float32), states[:1])
+                    record.append((batch.states, batch.rewards))
             if number % 9 == 8:
                 each.set_states(states[::-1])
         record.append(each.get_states())

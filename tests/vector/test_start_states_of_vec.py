@@ -115,6 +115,29 @@ def test_stable_baselines(maker: PlanEnv) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
+def test_without_waiting_for_all(maker: PlanEnv, mode: str) -> None:
+    starts = starts_of(maker)
+    options: Any = {"start_states": starts, "autoreset_mode": mode, "vectorise": False}
+
+    def play(batch_size: int) -> list[list[Any]]:
+        """Return the observations of each environment's first 20 steps."""
+        seen: list[list[Any]] = [[] for _ in range(4)]
+        with plangym_like.make_vec("CartPole-v1", 4, batch_size=batch_size, **options) as envs:
+            envs.async_reset(seed=5)
+            while any(len(each) < 20 for each in seen):
+                obs, *_, infos = envs.recv()
+                envs.send([1] * batch_size, infos["env_id"])
+                for lane, row in zip(infos["env_id"], obs, strict=True):
+                    seen[lane].append(row)
+        return [each[:20] for each in seen]
+
+    alone = play(1)
+    assert np.array_equal(alone, play(4))
+    begun = begins_in(np.concatenate(alone), starts)
+    assert begun[::20].all() and begun.sum() > 8
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_a_process_that_dies(mode: str, maker: PlanEnv) -> None:
     pytest.importorskip("mujoco")
     with plangym_like.make("Hopper-v5", remove_time_limit=False) as hopper:
@@ -149,5 +172,3 @@ def test_what_does_not_fit_is_refused(maker: PlanEnv) -> None:
         make("Acrobot-v1", 2, start_states=(rows, np.zeros((6, 6), np.float32)))
     with pytest.raises(SnapshotError, match="no state rows"):
         make(lambda: gymnasium.make("CartPole-v1"), 2, start_states=(rows, obs))
-    with pytest.raises(InputError, match="batch_size cannot be combined with start_states"):
-        make("CartPole-v1", 2, batch_size=1, start_states=(rows, obs))

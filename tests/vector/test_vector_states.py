@@ -9,7 +9,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.error import ResetNeeded
 from playing import closing_all
 from small_envs import Nested
 from test_make_vec import HAS_BOX2D, same
@@ -17,9 +16,7 @@ from test_make_vec import HAS_BOX2D, same
 import plangym_like
 from plangym_like.envs.mujoco.env import MujocoSimulator
 from plangym_like.errors import (
-    ClosedError,
     InputError,
-    SnapshotError,
     StateMismatchError,
 )
 from plangym_like.vector import make_vec as module
@@ -47,75 +44,50 @@ def make() -> Iterator[Callable[..., Any]]:
         yield make_one
 
 
-def _exact(result: Any) -> list[Any]:
-    """Return a batch of results with its infos as dicts."""
-    return [*result[:-1], [dict(info) for info in result.infos]]
-
-
 @WORKERS
 @pytest.mark.parametrize("source", SOURCES)
-def test_step_batch_is_that_of_make(
+def test_the_rows_are_those_of_make(
     make: Callable[..., Any], source: str, n_workers: int | None
 ) -> None:
     if source == "Hopper-v5":
         pytest.importorskip("mujoco")
-    envs, twins = make(source, 4, n_workers), make(source, 4)
+    envs = make(source, 4, n_workers)
     assert len(envs.pids) == (n_workers or 1) - 1
-    env = plangym_like.make(source, remove_time_limit=False)
     envs.action_space.seed(0)
-    for each in (envs, twins):
-        each.reset(seed=3)
-    for number in range(3):
-        actions = envs.action_space.sample()
-        states = envs.get_states()
-        rows, held = states[[3, 0, 1, 1, 2, 0]], actions[[3, 0, 1, 2, 2, 1]]
-        options: list[dict[str, Any]] = [
-            {},
-            {"dt": np.array([1, 2, 1, 3, 1, 1]), "seeds": np.arange(6)},
-            {"return_state": False},
-        ]
-        for given in options:
-            ours = envs.step_batch(held, rows, **given)
-            assert same(_exact(ours), _exact(env.step_batch(held, rows, **given)))
-        later = envs.step_batch(actions, states[0], blocking=False)
-        assert same(_exact(later.result()), _exact(env.step_batch(actions, states[0])))
-        branched = envs.step_batch(actions)
-        assert same(_exact(branched), _exact(env.step_batch(actions, states, return_state=False)))
-        # The environments have not noticed.
-        assert same(envs.get_states(), states)
-        assert same(envs.step(actions)[:4], twins.step(actions)[:4])
-        if number == 1:
-            assert same(envs.step_batch(actions, return_state=True).states.shape, states.shape)
-    env.close()
+    envs.reset(seed=3)
+    with plangym_like.make(source, remove_time_limit=False) as env:
+        for _ in range(3):
+            actions = envs.action_space.sample()
+            branched = env.step_batch(actions, envs.get_states())
+            going_on = ~envs.ended  # the others are reset
+            stepped = envs.step(actions)
+            for ours, theirs in zip(stepped[:4], branched[1:5], strict=True):
+                assert same(ours[going_on], theirs[going_on])
+            assert same(envs.get_states()[going_on], branched.states[going_on])
 
 
-@WORKERS
-def test_step_batch_needs_states(make: Callable[..., Any], n_workers: int | None) -> None:
-    envs = make(Nested, 2, n_workers)
+@pytest.mark.skipif(not HAS_BOX2D, reason="Box2D is not installed")
+@pytest.mark.parametrize("source", ["LunarLander-v3", "BipedalWalker-v3"])
+def test_a_copy_whose_episode_is_in_no_row_is_used_again(
+    make: Callable[..., Any], source: str
+) -> None:
+    envs = make(source, 2, max_episode_steps=20)
     envs.reset(seed=0)
-    with pytest.raises(SnapshotError, match="no state rows"):
-        envs.step_batch(envs.action_space.sample())
-
-
-class TwoParts(Nested):
-    """Whose actions have two parts."""
-
-    action_space = gymnasium.spaces.Tuple(
-        (gymnasium.spaces.Discrete(3), gymnasium.spaces.Box(-1, 1, (2,), np.float32))
-    )
-
-    def step(self, action: Any) -> Any:
-        return super().step({"pick": action[0], "move": action[1]})
-
-
-def test_step_batch_takes_actions_with_parts(make: Callable[..., Any]) -> None:
-    envs = make(lambda: plangym_like.make(TwoParts), 3)
-    envs.reset(seed=0)
-    actions = envs.action_space.sample()
-    branched = envs.step_batch(actions, return_state=True)
-    assert same(branched.states, envs.step_batch(actions, envs.get_states()).states)
-    with pytest.raises(InputError, match="one action for each of 3"):
-        envs.step_batch(envs.single_action_space.sample())
+    envs.action_space.seed(0)
+    caches = [env.simulator._proxy.cache for env in envs._lanes.envs]
+    with plangym_like.make(source, max_episode_steps=20) as env:
+        for number in range(70):
+            actions = envs.action_space.sample()
+            if number in (50, 66):
+                # Another environment replays the episodes, and compares their digests.
+                branched, going_on = env.step_batch(actions, envs.get_states()), ~envs.ended
+                stepped = envs.step(actions)[0]
+                assert going_on.any() and same(stepped[going_on], branched.obs[going_on])
+            else:
+                envs.step(actions)
+            copies = 1 if number <= 50 else 2
+            assert all(len(cache._copies) <= copies for cache in caches)
+        assert [len(cache._copies) for cache in caches] == [2, 2]
 
 
 @pytest.mark.parametrize("batch_size", [None, 4])
@@ -132,23 +104,6 @@ def test_an_episode_that_was_followed_by_another_has_not_ended(
         _, _, terminations, truncations, _ = envs.recv() if batch_size else envs.step([1] * 4)
         over = terminations | truncations
     assert envs.ended.tolist() == (over & (mode == "NextStep")).tolist()
-
-
-def test_mistakes_of_step_batch(make: Callable[..., Any]) -> None:
-    envs = make("CartPole-v1", 3)
-    with pytest.raises(ResetNeeded):
-        envs.step_batch([0, 0, 0])
-    envs.reset(seed=0)
-    for wrong in (0, [0, 1]):
-        with pytest.raises(InputError, match="one action for each of 3"):
-            envs.step_batch(wrong)
-    envs.step_batch([0, 1, 0])
-    row_env = envs._row_env
-    envs.close()
-    with pytest.raises(ClosedError):
-        envs.step_batch([0, 0, 0])
-    with pytest.raises(ClosedError):
-        row_env.reset()
 
 
 @WORKERS
@@ -213,8 +168,6 @@ def test_environments_that_differ_take_their_own_states(
     with pytest.raises(InputError, match="2 states were given for 4"):
         envs.set_states(states[:2])
     assert same(envs.get_states(), now)
-    with pytest.raises(InputError, match="made differently"):
-        envs.step_batch([0] * 4)
 
 
 def test_rows_of_different_lengths(make: Callable[..., Any]) -> None:

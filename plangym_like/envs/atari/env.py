@@ -171,6 +171,8 @@ class AtariSimulator(GymnasiumSimulator):
         outcome = self.hold(action, dt)
         return *outcome[:5], self.base.frames
 
+    steps_env_alone = True
+
     def step_env(self, action: Any) -> EnvStep:
         """Call ``env.step`` once and return its result; the game itself skips frames."""
         return self.env.step(action)
