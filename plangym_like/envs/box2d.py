@@ -12,10 +12,12 @@ state of the episode is rendered once.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import gymnasium
 
+from plangym_like.envs.box2d_images import has_images, make_imager
 from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.envs.replayed import ReplayedSimulator
 from plangym_like.errors import MissingExtraError
@@ -60,6 +62,10 @@ class Box2DSimulator(ReplayedSimulator):
             ) from error
         _draw_the_state_alone(innermost(env))
         return env
+
+    def imager_of(self, env: gymnasium.Env[Any, Any]) -> Callable[..., Any] | None:
+        """Return what makes imagers, if Box2D's memory and all code of the chain are known."""
+        return make_imager if has_images(env) else None
 
 
 class Box2DEnv(FamilyEnv):

@@ -149,6 +149,7 @@ class ReplayCodec(Codec):
         if not trace_digest:
             raise SnapshotError("the environment has no state yet: it has not been reset")
         self._pack(payload, log, trace_digest)
+        self._proxy.keep()
 
     def _pack(self, payload: Row, log: bytes, trace_digest: bytes) -> None:
         end = _HEAD + len(log)
@@ -260,7 +261,9 @@ class ReplayedSimulator(GymnasiumSimulator):
     def _set_up(self, env: gymnasium.Env[Any, Any]) -> None:
         self._logs = ActionLogFormat(spaces_of(env)[0])
         self._proxy = CurrentEnvProxy(env)
-        self._proxy.cache = ReplayCache(self._copy, self._logs, self._most or self.copies)
+        self._proxy.cache = ReplayCache(
+            self._copy, self._logs, self._most or self.copies, self.imager_of(env)
+        )
         self._proxy.seeds_only = self._outcome is not None and self._outcome.seeds_only
         super()._set_up(self._proxy)
 
@@ -269,6 +272,10 @@ class ReplayedSimulator(GymnasiumSimulator):
         env = self.wrapped(self.make_env())
         check_is_new(env, self._proxy, self.name)
         return env
+
+    def imager_of(self, env: gymnasium.Env[Any, Any]) -> Callable[..., Any] | None:
+        """Return what makes the imagers of copies of `env` (see `ReplayCache`), if it is known."""
+        return None
 
     def restorer(self) -> Callable[[], None] | None:
         """Return ``None``: the first copy is never reset."""

@@ -3,7 +3,8 @@
 A state that is saved as an action log is restored by stepping through the log again. A search
 returns to recent states, so copies that have been stepped are kept. A restore takes the copy whose
 log is the longest prefix of the required log, and steps it through the rest of that log. So
-continuing a branch costs one step.
+continuing a branch costs one step. For some families, a copy can also be brought back to a state
+that it has been in (see `plangym_like.snapshots.image_cache`), so any saved state is near.
 
 The proxy is the outermost wrapper of a replayed chain. It forwards calls to the copy that is in the
 current state, and logs them. So a copy changes only by what its log holds, except for attributes
@@ -38,6 +39,7 @@ from plangym_like.snapshots.action_log import (
 )
 from plangym_like.snapshots.chains import CONSTANT, chain, innermost, links, put, reachable
 from plangym_like.snapshots.configuration import is_handle, qualified_name
+from plangym_like.snapshots.image_cache import ImageCache, SavedImage
 from plangym_like.snapshots.open_libraries import close_copy
 from plangym_like.states import random_state
 
@@ -46,6 +48,8 @@ DIGEST_NBYTES = 8
 _OUTCOME = struct.Struct("=d??")
 # A copy that was not used in the last ``_UNUSED_RESTORES * capacity`` restores is evicted first.
 _UNUSED_RESTORES = 4
+# During a replay, an image is taken after every so many steps.
+_STEPS_BETWEEN_IMAGES = 32
 # The attributes of the proxy itself; all others belong to the current copy.
 _OWN = frozenset(
     [
@@ -76,7 +80,7 @@ class CachedCopy:
     and flags on the way. The digest shows whether two replays of a log gave the same results. The
     two are assigned together, so that no interrupt comes between them. ``changed`` are the
     attributes that code outside the chain has changed, as the fields ``link`` and ``name`` of
-    `Change`.
+    `Change`. ``imager`` takes images of the copy, if its family has them.
     """
 
     env: _Env
@@ -84,6 +88,7 @@ class CachedCopy:
     last_used: int = 0
     alive: bool = True
     changed: set[tuple[int, str]] = field(default_factory=set)
+    imager: Any = None
 
     @property
     def log(self) -> bytes:
@@ -115,6 +120,9 @@ class ReplayCache:
         The format of the action logs.
     capacity : int
         The maximum number of copies that are open at once.
+    make_imager : callable, optional
+        Returns what takes images of a copy that has just been reset, with the methods ``take() ->
+        (image, nbytes) or None`` and ``put(image) -> bool``; or ``None`` if nothing can.
 
     Attributes
     ----------
@@ -124,10 +132,18 @@ class ReplayCache:
         Steps that were replayed so far, for benchmarks.
     """
 
-    def __init__(self, make: Callable[[], _Env], logs: ActionLogFormat, capacity: int) -> None:
+    def __init__(
+        self,
+        make: Callable[[], _Env],
+        logs: ActionLogFormat,
+        capacity: int,
+        make_imager: Callable[[_Env], Any] | None = None,
+    ) -> None:
         self._make = make
         self._logs = logs
         self._capacity = capacity
+        self._make_imager = make_imager
+        self._images = ImageCache()
         self._copies: list[CachedCopy] = []
         self._restores = 0
         self.carried: Any = None
@@ -154,12 +170,28 @@ class ReplayCache:
             if start.carried is not None:
                 cached.changed = self.carried.write(env, start.carried)
             obs, info = as_reset(env.reset(seed=start.seed, options=copy.deepcopy(start.options)))
+            if self._make_imager is not None:
+                cached.imager = self._make_imager(env)
         except BaseException:
             close_copy(env)
             raise
         cached.reached = log, _digest(b"", obs)
         self._copies.append(cached)
+        self.keep(cached)
         return cached, obs, info
+
+    def keep(self, cached: CachedCopy) -> None:
+        """Take an image of the state of `cached`, if its family has images."""
+        log, trace_digest = cached.reached
+        if cached.imager is None or not cached.alive or self._images.find(log) is not None:
+            return
+        taken = cached.imager.take()
+        if taken is None:
+            self._stop_images(cached)
+            return
+        image, nbytes = taken
+        kept = SavedImage(cached, image, trace_digest, frozenset(cached.changed), nbytes + len(log))
+        self._images.add(log, kept)
 
     def restore(self, log: bytes, trace_digest: bytes) -> CachedCopy:
         """Return a copy of the environment in the state that `log` leads to.
@@ -171,11 +203,9 @@ class ReplayCache:
         StateFormatError
             The bytes are not an action log.
         """
-        best = None
-        for cached in self._copies:
-            if best is None or len(cached.log) > len(best.log):
-                if log.startswith(cached.log):
-                    best = cached
+        best = self._returned(log) if self._make_imager is not None else None
+        if best is None:
+            best = self._longest(log)
         if best is not None:
             self._restores += 1
         else:
@@ -195,7 +225,47 @@ class ReplayCache:
                 "generator, another version of the simulator, another processor)"
             )
         best.last_used = self._restores
+        self.keep(best)
         return best
+
+    def _longest(self, log: bytes) -> CachedCopy | None:
+        """Return the copy whose log is the longest prefix of `log`, if there is one."""
+        best = None
+        for cached in self._copies:
+            if best is None or len(cached.log) > len(best.log):
+                if log.startswith(cached.log):
+                    best = cached
+        return best
+
+    def _returned(self, log: bytes) -> CachedCopy | None:
+        """Bring a copy back to the state after `log`, or as far towards it as there is an image.
+
+        Return ``None`` if there is no such image, or if a copy is in a later state than it.
+        """
+        saved = self._images.find(log)
+        prefix = log
+        if saved is None:
+            prefix, saved = self._images.nearest(log)
+            best = self._longest(log)
+            if saved is None or (best is not None and len(best.log) >= len(prefix)):
+                return best
+        cached: CachedCopy = saved.cached
+        if cached.reached[0] == prefix:
+            return cached
+        try:
+            if not cached.imager.put(saved.image):
+                self._stop_images(cached)
+                return None
+            cached.reached, cached.changed = (prefix, saved.trace_digest), set(saved.changed)
+        except BaseException:
+            self.discard(cached)
+            raise
+        return cached
+
+    def _stop_images(self, cached: CachedCopy) -> None:
+        """From now on, only replay `cached`, because its memory has outgrown its images."""
+        cached.imager = None
+        self._images.drop(cached)
 
     def step(self, cached: CachedCopy, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step `cached`, and return the result; discard the copy if the step raises an error."""
@@ -235,6 +305,8 @@ class ReplayCache:
         cached.alive = False
         if cached in self._copies:
             self._copies.remove(cached)
+        if cached.imager is not None:
+            self._images.drop(cached)
 
     def discard(self, cached: CachedCopy) -> None:
         """Remove a copy from the cache and close it, while other copies may be in use."""
@@ -256,9 +328,9 @@ class ReplayCache:
     def _replay(self, cached: CachedCopy, log: bytes) -> None:
         """Step `cached` through the entries of `log` that its own log does not have yet."""
         env: Any = cached.env
-        trace_digest = cached.trace_digest
+        trace_digest, steps = cached.trace_digest, 0
         try:
-            for tag, value, _ in self._logs.entries(log, len(cached.log)):
+            for tag, value, end in self._logs.entries(log, len(cached.log)):
                 if tag == RESEED:
                     _reseed(env, value)
                 elif tag == CHANGE:
@@ -269,6 +341,10 @@ class ReplayCache:
                     result = env.step(value)
                     trace_digest = _digest(trace_digest, result[0], result[1:4])
                     self.replayed += 1
+                    steps += 1
+                    if cached.imager is not None and steps % _STEPS_BETWEEN_IMAGES == 0:
+                        cached.reached = log[:end], trace_digest
+                        self.keep(cached)
             cached.reached = log, trace_digest
         except BaseException:
             self.discard(cached)
@@ -290,6 +366,9 @@ class ReplayCache:
         oldest = min(self._copies, key=lambda cached: cached.last_used)
         if self._restores - oldest.last_used > _UNUSED_RESTORES * self._capacity:
             return oldest
+        if self._make_imager is not None:
+            # The copy that was used last may be the one to which most images belong.
+            return self._copies[-1]
         return max(self._copies, key=lambda cached: cached.last_used)
 
 
@@ -393,6 +472,10 @@ class CurrentEnvProxy(gymnasium.Wrapper[Any, Any, Any, Any]):
     def trace_digest(self) -> bytes:
         """The digest of all observations, rewards and flags on the way to the current state."""
         return self._current.trace_digest
+
+    def keep(self) -> None:
+        """Note that the current state is saved, and may be restored soon."""
+        self.cache.keep(self._current)
 
     def restore(self, log: bytes, trace_digest: bytes) -> None:
         """Restore the state that `log` leads to; the replay must give `trace_digest` again."""
