@@ -25,9 +25,10 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from plangym_like.errors import SnapshotError
 from plangym_like.snapshots.chains import innermost, links
 from plangym_like.snapshots.known_wrappers import foreign_wrappers, is_known, state_names, visible
-from plangym_like.states.random_state import GENERATOR_NBYTES, GeneratorMemory, restart
+from plangym_like.states.random_state import memory_regions
 
 # The SHA-256 of ``_Box2D*.so`` in the wheels of Box2D 2.3.10 for Linux on x86-64.
 _BUILDS = (
@@ -36,6 +37,7 @@ _BUILDS = (
     "dd1049654ec68e1438114a4c9d9874857864ce03e34f26bd5219830dcc565607",  # CPython 3.13
 )
 # The SHA-256 of the four modules of ``gymnasium.envs.box2d``, one after the other.
+_PACKAGE = "gymnasium.envs.box2d."
 _MODULES = ("bipedal_walker", "car_dynamics", "car_racing", "lunar_lander")
 _SOURCES = (
     "786caa25eaca0324526eb735cb6ce232d4257ec388783ab8826c32768f866618",  # 1.1
@@ -73,6 +75,14 @@ class UnknownMemoryError(Exception):
     """The memory of a world is not laid out as expected."""
 
 
+class Words(NamedTuple):
+    """Words of memory: their places, their values, and their values after the reset."""
+
+    places: NDArray[np.intp]
+    values: NDArray[np.uint64]
+    first: NDArray[np.uint64]
+
+
 class WorldMemory:
     """The memory that a Box2D world uses, as a list of regions.
 
@@ -84,6 +94,9 @@ class WorldMemory:
         Whether steps add bodies to the world.
     contacts : int
         The number of contacts for which the regions have room, unless the world grows.
+    others : iterable of (int, int)
+        The addresses and sizes in bytes of memory outside the world that belongs to its state, in
+        multiples of 8 bytes.
 
     Raises
     ------
@@ -91,7 +104,9 @@ class WorldMemory:
         The memory is not laid out as in the known builds.
     """
 
-    def __init__(self, world: Any, *, grows: bool, contacts: int) -> None:
+    def __init__(
+        self, world: Any, others: Iterable[tuple[int, int]], *, grows: bool, contacts: int
+    ) -> None:
         self._world = world
         self._at = int(world.this)
         self._check()
@@ -99,7 +114,7 @@ class WorldMemory:
         chunks = self._chunks()
         if not grows:
             self._limit_contacts(chunks[_CONTACTS], contacts)
-        regions = [(self._at + _FREE_LISTS, 8 * len(_BLOCK_SIZES))]
+        regions = [*others, (self._at + _FREE_LISTS, 8 * len(_BLOCK_SIZES))]
         regions += [(self._at + _FLAGS, _MOVE_BUFFER - _FLAGS)]
         regions += [(self._at + _AFTER_BUFFERS, _PROFILE - _AFTER_BUFFERS)]
         regions += [(self._pointer(_NODES), _NODE_NBYTES * self._int(_CAPACITY))]
@@ -114,10 +129,15 @@ class WorldMemory:
                 regions += self._used(kind, addresses)
         self._views = [_words(address, nbytes) for address, nbytes in regions]
         self._first = np.concatenate(self._views)
-        # A buffer of all regions, and the part of it that belongs to each.
         self._buffer = self._first.copy()
-        parts = np.split(self._buffer, np.cumsum([len(view) for view in self._views])[:-1])
-        self._parts = list(zip(self._views, parts, strict=True))
+        # An array from the first region to the last, and where in it the words of `_first` are.
+        # Between the regions, it covers addresses that do not belong to the world.
+        start = min(address for address, _ in regions)
+        end = max(address + nbytes for address, nbytes in regions)
+        self._all = _words(start, end - start)
+        self._where = np.concatenate(
+            [np.arange(nbytes // 8) + (address - start) // 8 for address, nbytes in regions]
+        )
         # What stays as it is for as long as the regions hold all that the world uses: the array of
         # chunks and their number, the nodes, and the free lists of all blocks that no step takes.
         self._allocator = _words(self._at, _FREE_LISTS + 8 * len(_BLOCK_SIZES))
@@ -137,24 +157,22 @@ class WorldMemory:
     def is_complete(self) -> bool:
         """Whether the regions hold all memory of the world, and no step is under way."""
         return (
-            self._fixed_now() == self._fixed
-            and not self._moved.value
-            and not self._stacked.value
+            self._fixed_now() == self._fixed and not self._moved.value and not self._stacked.value
         )
 
-    def read(self) -> tuple[NDArray[np.intp], NDArray[np.uint64]]:
-        """Return the words that differ from those after the reset: their places and values."""
+    def read(self) -> Words:
+        """Return the words that differ from those after the reset."""
         now = np.concatenate(self._views, out=self._buffer)
         changed = (now != self._first).nonzero()[0]
-        return changed, now[changed]
+        return Words(self._where[changed], now[changed], self._first[changed])
 
-    def write(self, changed: NDArray[np.intp], values: NDArray[np.uint64]) -> None:
-        """Write back what `read` returned."""
-        buffer = self._buffer
-        buffer[:] = self._first
-        buffer[changed] = values
-        for view, part in self._parts:
-            view[:] = part
+    def write(self, words: Words, now: Words | None) -> None:
+        """Write back `words`, which `read` returned; `now` is what it would return, if known."""
+        if now is None:
+            self._all[self._where] = self._first
+        else:
+            self._all[now.places] = now.first
+        self._all[words.places] = words.values
 
     def _int(self, offset: int) -> int:
         return ctypes.c_int32.from_address(self._at + offset).value
@@ -227,13 +245,19 @@ class WorldMemory:
     def _used(self, kind: int, addresses: list[int]) -> Iterable[tuple[int, int]]:
         """Yield the beginning of each chunk of size class `kind`, up to its last used block."""
         nbytes = _BLOCK_SIZES[kind]
-        free = set()
-        block = self._pointer(_FREE_LISTS + 8 * kind)
+        whole = _CHUNK_NBYTES // nbytes * nbytes
+        chunks = [range(address, address + whole, nbytes) for address in addresses]
+        links: dict[int, int] = {}
+        for blocks in chunks:
+            words = _words(blocks.start, whole)[:: nbytes // 8]
+            links.update(zip(blocks, words.tolist(), strict=True))
+        free, block = set(), self._pointer(_FREE_LISTS + 8 * kind)
         while block:
+            if block not in links or block in free:
+                raise UnknownMemoryError("a free list leads out of its chunks")
             free.add(block)
-            block = ctypes.c_uint64.from_address(block).value
-        for address in addresses:
-            blocks = range(address, address + _CHUNK_NBYTES - nbytes + 1, nbytes)
+            block = links[block]
+        for address, blocks in zip(addresses, chunks, strict=True):
             last = next((at for at in reversed(blocks) if at not in free), None)
             if last is not None:
                 yield address, last + nbytes - address
@@ -241,7 +265,9 @@ class WorldMemory:
 
 def _words(address: int, nbytes: int) -> NDArray[np.uint64]:
     """Return the memory from `address` on as an array."""
-    return np.frombuffer((ctypes.c_uint64 * (nbytes // 8)).from_address(address), np.uint64)
+    memory: Any = (ctypes.c_uint64 * (nbytes // 8)).from_address(address)
+    words: NDArray[np.uint64] = np.frombuffer(memory, np.uint64)
+    return words
 
 
 class _Library(NamedTuple):
@@ -274,10 +300,8 @@ def _library() -> _Library:
 class Image(NamedTuple):
     """The state of one copy of an environment; see `Imager`."""
 
-    places: NDArray[np.intp]
-    words: NDArray[np.uint64]
+    words: Words
     attributes: list[dict[str, Any]]
-    generator: NDArray[np.uint8]
     seeds: Any
     parts: Any
 
@@ -307,38 +331,43 @@ class Imager:
         self._base = base
         self._parts = _PARTS[type(base).__name__](base)
         self._attributes = [vars(base), *map(vars, links(env)[:-1]), *self._parts.attributes()]
-        self._generator = GeneratorMemory(base)
-        self._memory = WorldMemory(base.world, grows=self._parts.grows, contacts=self._parts.contacts)
+        self._generator = base._np_random
+        self._bits = self._generator.bit_generator
+        self._memory = WorldMemory(
+            base.world,
+            memory_regions(self._generator),
+            grows=self._parts.grows,
+            contacts=self._parts.contacts,
+        )
         self.nbytes = self._parts.nbytes + sum(map(sys.getsizeof, self._attributes))
 
     def take(self) -> tuple[Image, int] | None:
         """Return an image of the current state and its size; ``None`` if that is not possible."""
-        if not self._memory.is_complete:
+        memory = self._memory
+        if self._base._np_random is not self._generator or not memory.is_complete:
             return None
-        places, words = self._memory.read()
-        attributes = [dict(each) for each in self._attributes]
+        words = memory.read()
+        attributes = list(map(dict, self._attributes))
         for name in _HANDLES:
             attributes[0].pop(name, None)
-        generator = np.empty(GENERATOR_NBYTES, np.uint8)
-        self._generator.save(generator, 0)
-        seeds = self._base._np_random.bit_generator.seed_seq
-        image = Image(places, words, attributes, generator, seeds, self._parts.read())
-        return image, self.nbytes + places.nbytes + words.nbytes
+        image = Image(words, attributes, self._bits.seed_seq, self._parts.read())
+        return image, self.nbytes + 3 * words.places.nbytes
 
-    def put(self, image: Image) -> bool:
-        """Restore the state of `image`; return ``False``, changing nothing, if it cannot be."""
+    def put(self, image: Image, now: Image | None) -> bool:
+        """Restore the state of `image`; return ``False``, changing nothing, if it cannot be.
+
+        `now` is the image that was taken or put last, if no step has been taken since.
+        """
         if not self._memory.is_complete:
             return False
-        self._memory.write(image.places, image.words)
-        for now, then in zip(self._attributes, image.attributes, strict=True):
-            if len(now) > len(then):
-                for name in now.keys() - then.keys() - set(_HANDLES):
-                    del now[name]
-            now.update(then)
-        bits = self._base._np_random.bit_generator
-        if bits.seed_seq is not image.seeds:
-            bits.__setstate__((bits.state, image.seeds))
-        self._generator.load(image.generator, 0)
+        if self._bits.seed_seq is not image.seeds:
+            self._bits.__setstate__((self._bits.state, image.seeds))
+        self._memory.write(image.words, None if now is None else now.words)
+        for attributes, then in zip(self._attributes, image.attributes, strict=True):
+            if len(attributes) > len(then):
+                for name in attributes.keys() - then.keys() - set(_HANDLES):
+                    del attributes[name]
+            attributes.update(then)
         self._parts.write(image.parts)
         return True
 
@@ -451,7 +480,7 @@ def make_imager(env: gymnasium.Env[Any, Any]) -> Imager | None:
     """Return what takes images of the copy `env`, after its reset; ``None`` if nothing can."""
     try:
         return Imager(env)
-    except UnknownMemoryError:
+    except (UnknownMemoryError, SnapshotError):
         return None
 
 
@@ -470,9 +499,6 @@ def has_images(env: gymnasium.Env[Any, Any]) -> bool:
     return known and not foreign_wrappers(env) and _is_known_build()
 
 
-_PACKAGE = "gymnasium.envs.box2d."
-
-
 @functools.cache
 def _is_known_build() -> bool:
     """Return whether the installed Box2D and the sources of Gymnasium are among the known ones."""
@@ -480,7 +506,8 @@ def _is_known_build() -> bool:
         build = Path(str(importlib.import_module("Box2D._Box2D").__file__)).read_bytes()
         sources = hashlib.sha256()
         for name in _MODULES:
-            sources.update(Path(str(importlib.import_module(_PACKAGE + name).__file__)).read_bytes())
+            module = importlib.import_module(_PACKAGE + name)
+            sources.update(Path(str(module.__file__)).read_bytes())
     except (ImportError, OSError):
         return False
     return hashlib.sha256(build).hexdigest() in _BUILDS and sources.hexdigest() in _SOURCES

@@ -21,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import importlib.metadata
+import struct
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
@@ -38,15 +39,17 @@ from plangym_like.snapshots.action_log import ACTIONS, CHANGE, ActionLogFormat, 
 from plangym_like.snapshots.carried_state import CarriedState
 from plangym_like.snapshots.chains import chain, has_addresses, innermost, links, sets_in
 from plangym_like.snapshots.configuration import describe, qualified_name
+from plangym_like.snapshots.current_env_proxy import CurrentEnvProxy
 from plangym_like.snapshots.differences import attributes, differing_attributes
 from plangym_like.snapshots.known_wrappers import describe_wrappers
 from plangym_like.snapshots.open_libraries import close_copy
-from plangym_like.snapshots.replay import DIGEST_NBYTES, CurrentEnvProxy, ReplayCache
+from plangym_like.snapshots.replay import DIGEST_NBYTES, ReplayCache
 from plangym_like.snapshots.trial import MEASURED_STEPS
 from plangym_like.states.rows import Row, padded
 from plangym_like.support.arguments import as_count
 
-_HEAD = 8 + DIGEST_NBYTES
+_LENGTH = struct.Struct("=Q")
+_HEAD = _LENGTH.size + DIGEST_NBYTES
 _ELAPSED = "_elapsed_steps"
 _START_NBYTES = 256  # bytes for the entry of a reset with options
 _STEPS = 1000
@@ -155,8 +158,7 @@ class ReplayCodec(Codec):
         end = _HEAD + len(log)
         if end > len(payload):
             raise self._too_large(log, len(payload) - _HEAD)
-        payload[:8].view(np.uint64)[0] = len(log)
-        payload[8:end] = np.frombuffer(trace_digest + log, np.uint8)
+        payload.data[:end] = _LENGTH.pack(len(log)) + trace_digest + log
         payload[end:] = 0
 
     def _too_large(self, log: bytes, room: int) -> StateCapacityError:
@@ -389,11 +391,11 @@ class ReplayedEnv(FamilyEnv):
 
 
 def _unpack(payload: Row) -> tuple[bytes, bytes]:
-    used = int(payload[:8].view(np.uint64)[0])
+    memory = payload.data
+    (used,) = _LENGTH.unpack_from(memory)
     if used > len(payload) - _HEAD:
         raise StateFormatError("the action log in a state row is damaged: its length is wrong")
-    data = payload[8 : _HEAD + used].tobytes()
-    return data[DIGEST_NBYTES:], data[:DIGEST_NBYTES]
+    return bytes(memory[_HEAD : _HEAD + used]), bytes(memory[8:_HEAD])
 
 
 def _refuse_addresses(env: gymnasium.Env[Any, Any]) -> None:

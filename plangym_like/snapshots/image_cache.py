@@ -63,6 +63,11 @@ class ImageCache:
         for log in [log for log, saved in self._saved.items() if saved.cached is cached]:
             self._remove(log)
 
+    def clear(self) -> None:
+        """Drop all images."""
+        self._saved.clear()
+        self._nbytes = 0
+
     def _remove(self, log: bytes) -> None:
         saved = self._saved.pop(log, None)
         if saved is not None:
