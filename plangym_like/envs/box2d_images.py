@@ -332,6 +332,7 @@ class Imager:
         self._parts = _PARTS[type(base).__name__](base)
         self._attributes = [vars(base), *map(vars, links(env)[:-1]), *self._parts.attributes()]
         self._generator = base._np_random
+        self._body = getattr(base, self._parts.body)
         self._bits = self._generator.bit_generator
         self._memory = WorldMemory(
             base.world,
@@ -341,12 +342,20 @@ class Imager:
         )
         self.nbytes = self._parts.nbytes + sum(map(sys.getsizeof, self._attributes))
 
+    @property
+    def _is_same_episode(self) -> bool:
+        """Whether the environment still has the generator and the body that it had at first."""
+        attributes = self._attributes[0]
+        return (
+            attributes["_np_random"] is self._generator
+            and attributes[self._parts.body] is self._body
+        )
+
     def take(self) -> tuple[Image, int] | None:
         """Return an image of the current state and its size; ``None`` if that is not possible."""
-        memory = self._memory
-        if self._base._np_random is not self._generator or not memory.is_complete:
+        if not self._is_same_episode or not self._memory.is_complete:
             return None
-        words = memory.read()
+        words = self._memory.read()
         attributes = list(map(dict, self._attributes))
         for name in _HANDLES:
             attributes[0].pop(name, None)
@@ -358,7 +367,7 @@ class Imager:
 
         `now` is the image that was taken or put last, if no step has been taken since.
         """
-        if not self._memory.is_complete:
+        if not self._is_same_episode or not self._memory.is_complete:
             return False
         if self._bits.seed_seq is not image.seeds:
             self._bits.__setstate__((self._bits.state, image.seeds))
@@ -375,6 +384,8 @@ class Imager:
 class _Parts:
     """The Python objects, besides the environment itself, that a step changes."""
 
+    # The attribute with the main body, which is a new object after each reset.
+    body: str
     grows = False
     # The number of contacts for which images have room; a chunk has 73 blocks for them.
     contacts = 73
@@ -398,6 +409,7 @@ class _Parts:
 class _LanderParts(_Parts):
     """The legs of a lander, and its sparks, which are bodies; there are none without rendering."""
 
+    body = "lander"
     contacts = 24
 
     def __init__(self, base: Any) -> None:
@@ -422,12 +434,16 @@ class _LanderParts(_Parts):
 class _WalkerParts(_Parts):
     """The legs of a walker, and the results of its lidar."""
 
+    body = "hull"
+
     def attributes(self) -> list[dict[str, Any]]:
         return [vars(each) for each in (*self.base.legs, *self.base.lidar)]
 
 
 class _RacerParts(_Parts):
     """The car, its wheels and their traces, and what of the road has been visited."""
+
+    body = "car"
 
     def __init__(self, base: Any) -> None:
         super().__init__(base)

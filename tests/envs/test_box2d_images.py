@@ -178,12 +178,25 @@ def test_images_that_lead_elsewhere_are_given_up(
         return True
 
     monkeypatch.setattr(box2d_images.Imager, "put", put)
-    with caplog.at_level(logging.WARNING, "plangym_like"):
-        with Box2DEnv("LunarLander-v3", autoreset=False) as env:
-            assert "which is slower" in caplog.text
-            states, results = walked(env, [2] * 20, 1)
-            assert_same(env.step(2, state=states[7])[1:5], results[7])
-            assert not len(images(env))
+    caplog.set_level(logging.WARNING, "plangym_like")
+    with Box2DEnv("LunarLander-v3", autoreset=False) as env:
+        assert "which is slower" in caplog.text
+        states, results = walked(env, [2] * 20, 1)
+        assert_same(env.step(2, state=states[7])[1:5], results[7])
+        assert not len(images(env))
+
+
+@pytest.mark.parametrize("kind", ["lander", "walker"])
+def test_a_reset_from_outside_ends_the_images_of_a_copy(kind: str) -> None:
+    name, kwargs, _ = KINDS[kind]
+    with Box2DEnv(name, **kwargs) as env:
+        env.reset(seed=0)
+        base = env.simulator._proxy.env.unwrapped
+        imager = box2d_images.Imager(base)
+        image, _ = imager.take() or (None, 0)
+        assert image is not None and imager.put(image, None)
+        base.reset()
+        assert imager.take() is None and not imager.put(image, None)
 
 
 def test_the_images_used_last_are_kept() -> None:
