@@ -4,8 +4,9 @@ The state is a log: how the episode began (seed, generator, options), and all ac
 The maximum length of the log is fixed when the environment is made. A process keeps several copies
 of the whole chain: the environment and all of its wrappers. To restore a state, the process takes
 the copy whose log is the longest prefix of the saved log, and steps this copy through the remaining
-actions (`plangym_like.snapshots.replay`). So continuing a branch costs one step, not the
-whole log. A wrapper may therefore change the environment inside it at any time.
+actions (`plangym_like.snapshots.replay`). So continuing a branch costs one step, not the whole log.
+Box2D's environments can also go back at once (`plangym_like.envs.box2d_images`). As the whole chain
+is replayed, a wrapper may change the environment inside it at any time.
 
 Each episode begins in a new copy of the chain. What Gymnasium's chain would keep from the episode
 before is at the beginning of the log (`plangym_like.snapshots.carried_state`).

@@ -191,11 +191,11 @@ def test_a_reset_from_outside_ends_the_images_of_a_copy(kind: str) -> None:
     name, kwargs, _ = KINDS[kind]
     with Box2DEnv(name, **kwargs) as env:
         env.reset(seed=0)
-        base = env.simulator._proxy.env.unwrapped
-        imager = box2d_images.Imager(base)
-        image, _ = imager.take() or (None, 0)
-        assert image is not None and imager.put(image, None)
-        base.reset()
+        proxy: Any = env.simulator.env
+        imager = proxy._current.imager
+        image, _ = imager.take()
+        assert imager.put(image, None)
+        proxy.env.unwrapped.reset()
         assert imager.take() is None and not imager.put(image, None)
 
 
