@@ -3,7 +3,8 @@
 The state is the list of actions since the reset (see `plangym_like.envs.replayed`). Box2D starts
 each step from the impulses of its contacts and joints and gives no access to them, so a snapshot of
 positions and velocities cannot be exact. Replaying the actions restores wind, particles, terrain
-and tiles as well.
+and tiles as well. Where the build of Box2D is known, images of the world's memory take the place of
+most replays (see `plangym_like.envs.box2d_images`).
 
 In Gymnasium, rendering changes the lander's sparks and the walker's lidar ray. Here, an image does
 not depend on which images were rendered before. It is the image that Gymnasium returns if each
@@ -12,16 +13,22 @@ state of the episode is rendered once.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import gymnasium
 
+from plangym_like.envs.box2d_images import has_images, make_imager
 from plangym_like.envs.family_env import FamilyEnv
-from plangym_like.envs.replayed import ReplayedSimulator
+from plangym_like.envs.replayed import ReplayCodec, ReplayedSimulator
 from plangym_like.errors import MissingExtraError
 from plangym_like.snapshots.chains import innermost
 from plangym_like.support.lazy_imports import broken_import
 
+logger = logging.getLogger("plangym_like")
+# A trial of images takes so many steps twice.
+_STEPS_TRIED = 2
 # The default number of copies of CarRacing; a copy with its track takes 6 MB.
 _CARS = 24
 # The amount that Gymnasium subtracts from the time to live of a spark when the spark is drawn.
@@ -72,6 +79,21 @@ class Box2DSimulator(ReplayedSimulator):
             base.world = type(base.world)()
             return True
         return "LunarLander" in names  # it makes a new world in each reset
+
+    def imager_of(self, env: gymnasium.Env[Any, Any]) -> Callable[..., Any] | None:
+        """Return what makes imagers, if Box2D's memory and all code of the chain are known."""
+        return make_imager if has_images(env) else None
+
+    def make_codec(self) -> ReplayCodec:
+        """Return the codec, after a short trial of the images."""
+        codec = super().make_codec()
+        if not self._proxy.try_images(_STEPS_TRIED):
+            logger.warning(
+                "images of Box2D's memory give other results than its steps here, so states of %s "
+                "are restored by replaying their actions, which is slower",
+                self.name,
+            )
+        return codec
 
 
 class Box2DEnv(FamilyEnv):

@@ -4,8 +4,9 @@ The state is a log: how the episode began (seed, generator, options), and all ac
 The maximum length of the log is fixed when the environment is made. A process keeps several copies
 of the whole chain: the environment and all of its wrappers. To restore a state, the process takes
 the copy whose log is the longest prefix of the saved log, and steps this copy through the remaining
-actions (`plangym_like.snapshots.replay`). So continuing a branch costs one step, not the
-whole log. A wrapper may therefore change the environment inside it at any time.
+actions (`plangym_like.snapshots.replay`). So continuing a branch costs one step, not the whole log.
+Box2D's environments can also go back at once (`plangym_like.envs.box2d_images`). As the whole chain
+is replayed, a wrapper may change the environment inside it at any time.
 
 Each episode begins in a new copy of the chain. What Gymnasium's chain would keep from the episode
 before is at the beginning of the log (`plangym_like.snapshots.carried_state`).
@@ -21,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import importlib.metadata
+import struct
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
@@ -38,15 +40,17 @@ from plangym_like.snapshots.action_log import ACTIONS, CHANGE, ActionLogFormat, 
 from plangym_like.snapshots.carried_state import CarriedState
 from plangym_like.snapshots.chains import chain, has_addresses, innermost, links, sets_in
 from plangym_like.snapshots.configuration import describe, qualified_name
+from plangym_like.snapshots.current_env_proxy import CurrentEnvProxy
 from plangym_like.snapshots.differences import attributes, differing_attributes
 from plangym_like.snapshots.known_wrappers import describe_wrappers
 from plangym_like.snapshots.open_libraries import close_copy
-from plangym_like.snapshots.replay import DIGEST_NBYTES, CurrentEnvProxy, ReplayCache
+from plangym_like.snapshots.replay import DIGEST_NBYTES, ReplayCache
 from plangym_like.snapshots.trial import MEASURED_STEPS
 from plangym_like.states.rows import Row, padded
 from plangym_like.support.arguments import as_count
 
-_HEAD = 8 + DIGEST_NBYTES
+_LENGTH = struct.Struct("=Q")
+_HEAD = _LENGTH.size + DIGEST_NBYTES
 _ELAPSED = "_elapsed_steps"
 _START_NBYTES = 256  # bytes for the entry of a reset with options
 _STEPS = 1000
@@ -149,13 +153,13 @@ class ReplayCodec(Codec):
         if not trace_digest:
             raise SnapshotError("the environment has no state yet: it has not been reset")
         self._pack(payload, log, trace_digest)
+        self._proxy.keep()
 
     def _pack(self, payload: Row, log: bytes, trace_digest: bytes) -> None:
         end = _HEAD + len(log)
         if end > len(payload):
             raise self._too_large(log, len(payload) - _HEAD)
-        payload[:8].view(np.uint64)[0] = len(log)
-        payload[8:end] = np.frombuffer(trace_digest + log, np.uint8)
+        payload.data[:end] = _LENGTH.pack(len(log)) + trace_digest + log
         payload[end:] = 0
 
     def _too_large(self, log: bytes, room: int) -> StateCapacityError:
@@ -261,7 +265,11 @@ class ReplayedSimulator(GymnasiumSimulator):
         self._logs = ActionLogFormat(spaces_of(env)[0])
         self._proxy = CurrentEnvProxy(env)
         self._proxy.cache = ReplayCache(
-            self._copy, self._logs, self._most or self.copies, self._make_new
+            self._copy,
+            self._logs,
+            self._most or self.copies,
+            self._make_new,
+            self.imager_of(env),
         )
         self._proxy.seeds_only = self._outcome is not None and self._outcome.seeds_only
         super()._set_up(self._proxy)
@@ -275,6 +283,10 @@ class ReplayedSimulator(GymnasiumSimulator):
     def _make_new(self, env: gymnasium.Env[Any, Any]) -> bool:
         """Make a copy that was used like a new one, if possible; return whether it is."""
         return False
+
+    def imager_of(self, env: gymnasium.Env[Any, Any]) -> Callable[..., Any] | None:
+        """Return what makes the imagers of copies of `env` (see `ReplayCache`), if it is known."""
+        return None
 
     def restorer(self) -> Callable[[], None] | None:
         """Return ``None``: the first copy is never reset."""
@@ -388,11 +400,11 @@ class ReplayedEnv(FamilyEnv):
 
 
 def _unpack(payload: Row) -> tuple[bytes, bytes]:
-    used = int(payload[:8].view(np.uint64)[0])
+    memory = payload.data
+    (used,) = _LENGTH.unpack_from(memory)
     if used > len(payload) - _HEAD:
         raise StateFormatError("the action log in a state row is damaged: its length is wrong")
-    data = payload[8 : _HEAD + used].tobytes()
-    return data[DIGEST_NBYTES:], data[:DIGEST_NBYTES]
+    return bytes(memory[_HEAD : _HEAD + used]), bytes(memory[8:_HEAD])
 
 
 def _refuse_addresses(env: gymnasium.Env[Any, Any]) -> None:

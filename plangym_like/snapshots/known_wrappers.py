@@ -11,7 +11,7 @@ from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker
 
 from plangym_like.snapshots.chains import CONSTANT, chain
 from plangym_like.snapshots.configuration import describe, qualified_name
-from plangym_like.snapshots.replay import CurrentEnvProxy
+from plangym_like.snapshots.current_env_proxy import CurrentEnvProxy
 
 # Wrappers that only check how an environment is called, or forward calls to a copy of it.
 TRANSPARENT = (OrderEnforcing, PassiveEnvChecker, CurrentEnvProxy)

@@ -1,13 +1,10 @@
-"""`ReplayCache` and `CurrentEnvProxy`: copies of an environment that action logs lead to states.
+"""`ReplayCache`: copies of an environment that action logs lead to states.
 
 A state that is saved as an action log is restored by stepping through the log again. A search
 returns to recent states, so copies that have been stepped are kept. A restore takes the copy whose
 log is the longest prefix of the required log, and steps it through the rest of that log. So
-continuing a branch costs one step.
-
-The proxy is the outermost wrapper of a replayed chain. It forwards calls to the copy that is in the
-current state, and logs them. So a copy changes only by what its log holds, except for attributes
-that code outside the chain sets. Once the chain has been handed out, these changes are logged too.
+continuing a branch costs one step. For some families, a copy can also be brought back to a state
+that it has been in (see `plangym_like.snapshots.image_cache`), so any saved state is near.
 """
 
 from __future__ import annotations
@@ -16,13 +13,11 @@ import contextlib
 import copy
 import hashlib
 import struct
-from collections.abc import Callable
-from functools import cached_property
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.envs.registration import EnvSpec
 
 from plangym_like.batch.simulator import as_reset, as_step
 from plangym_like.errors import SnapshotError, StateFormatError
@@ -36,7 +31,8 @@ from plangym_like.snapshots.action_log import (
     Start,
 )
 from plangym_like.snapshots.chains import CONSTANT, chain, innermost, links, put, reachable
-from plangym_like.snapshots.configuration import is_handle, qualified_name
+from plangym_like.snapshots.configuration import qualified_name
+from plangym_like.snapshots.image_cache import ImageCache, SavedImage
 from plangym_like.snapshots.open_libraries import close_copy
 from plangym_like.states import random_state
 
@@ -47,25 +43,8 @@ _OUTCOME = struct.Struct("=d??")
 _MOST_UNREAD_NBYTES = 2**16
 # A copy that was not used in the last ``_UNUSED_RESTORES * capacity`` restores is evicted first.
 _UNUSED_RESTORES = 4
-# The attributes of the proxy itself; all others belong to the current copy.
-_OWN = frozenset(
-    [
-        *(
-            "env",
-            "cache",
-            "seeds_only",
-            "_first",
-            "_current",
-            "_watched",
-            "_generator",
-            "_released",
-        ),
-        *("_action_space", "_observation_space", "_metadata", "_cached_spec", "_saved_kwargs"),
-    ]
-)
-# Attributes that may be set when another attribute is read.
-_UNWATCHED = (CONSTANT - {"env"}) | {"_np_random_seed"}
-
+# During a replay, an image is taken after every so many steps.
+_STEPS_BETWEEN_IMAGES = 32
 _Env = gymnasium.Env[Any, Any]
 
 
@@ -90,9 +69,18 @@ class CachedCopy:
     ----------
     is_saved : bool
         Whether a row may hold a state of this copy's episode.
+    imager : object, optional
+        Takes images of the copy, if its family has them; it is made when it is first needed.
+    has_tried : bool
+        Whether it was needed.
+    image : object, optional
+        The image that was taken or put last, if no step has been taken since.
     """
 
-    __slots__ = ("_path", "alive", "changed", "env", "is_saved", "last_used")
+    __slots__ = (
+        *("_path", "alive", "changed", "env", "is_saved", "last_used"),
+        *("has_tried", "image", "imager"),
+    )
 
     def __init__(
         self,
@@ -105,7 +93,9 @@ class CachedCopy:
     ) -> None:
         self.env, self.last_used, self.alive = env, last_used, alive
         self.changed = set() if changed is None else changed
-        self.is_saved = False
+        self.is_saved = self.has_tried = False
+        self.imager: Any = None
+        self.image: Any = None
         self.reached = reached
 
     @property
@@ -137,6 +127,7 @@ class CachedCopy:
 
     def append(self, entry: bytes) -> None:
         """Append `entry` to the log, without new results."""
+        self.image = None
         log, trace_digest = self.reached
         self.reached = log + entry, trace_digest
 
@@ -162,6 +153,9 @@ class ReplayCache:
     make_new : callable, optional
         Called with a copy that is not needed any more. It returns whether the copy is now like one
         that has not been reset, so that it can be used instead of a new one.
+    make_imager : callable, optional
+        Returns what takes images of a copy in its episode, with the methods ``take() ->
+        (image, nbytes) or None`` and ``put(image, now) -> bool``; or ``None`` if nothing can.
 
     Attributes
     ----------
@@ -177,10 +171,13 @@ class ReplayCache:
         logs: ActionLogFormat,
         capacity: int,
         make_new: Callable[[_Env], bool] = lambda _: False,
+        make_imager: Callable[[_Env], Any] | None = None,
     ) -> None:
         self._make, self._make_new = make, make_new
         self._logs = logs
         self._capacity = capacity
+        self._make_imager = make_imager
+        self._images = ImageCache()
         self._copies: list[CachedCopy] = []
         self._restores = 0
         self.carried: Any = None
@@ -217,6 +214,25 @@ class ReplayCache:
         self._copies.append(cached)
         return cached, obs, info
 
+    def keep(self, cached: CachedCopy) -> None:
+        """Take an image of the state of `cached`, if its family has images."""
+        log, trace_digest = cached.reached
+        if self._make_imager is None or not cached.alive or self._images.find(log) is not None:
+            return
+        if not cached.has_tried:
+            cached.has_tried = True
+            cached.imager = self._make_imager(cached.env)
+        if cached.imager is None:
+            return
+        taken = cached.imager.take()
+        if taken is None:
+            self._stop_images(cached)
+            return
+        image, nbytes = taken
+        cached.image = image
+        kept = SavedImage(cached, image, trace_digest, frozenset(cached.changed), nbytes + len(log))
+        self._images.add(log, kept)
+
     def restore(self, log: bytes, trace_digest: bytes) -> CachedCopy:
         """Return a copy of the environment in the state that `log` leads to.
 
@@ -227,11 +243,9 @@ class ReplayCache:
         StateFormatError
             The bytes are not an action log.
         """
-        best = None
-        for cached in self._copies:
-            if best is None or len(cached.log) > len(best.log):
-                if log.startswith(cached.log):
-                    best = cached
+        best = self._returned(log) if self._make_imager is not None else None
+        if best is None:
+            best = self._longest(log)
         if best is not None:
             self._restores += 1
         else:
@@ -239,6 +253,7 @@ class ReplayCache:
             if start is None or start[0] != START:
                 raise StateFormatError("the action log in a state row does not begin with a reset")
             best, _, _ = self.begin(start[1])
+            self.keep(best)
         if len(best.log) < len(log):
             self._replay(best, log)
         if best.trace_digest != trace_digest:
@@ -251,12 +266,72 @@ class ReplayCache:
                 "generator, another version of the simulator, another processor)"
             )
         best.last_used, best.is_saved = self._restores, True
+        self.keep(best)
         return best
+
+    def _longest(self, log: bytes) -> CachedCopy | None:
+        """Return the copy whose log is the longest prefix of `log`, if there is one."""
+        best = None
+        for cached in self._copies:
+            if best is None or len(cached.log) > len(best.log):
+                if log.startswith(cached.log):
+                    best = cached
+        return best
+
+    def _returned(self, log: bytes) -> CachedCopy | None:
+        """Bring a copy back to the state after `log`, or as far towards it as there is an image.
+
+        Return ``None`` if there is no such image, or if a copy is in a later state than it.
+        """
+        saved = self._images.find(log)
+        prefix = log
+        if saved is None:
+            prefix, saved = self._images.nearest(log)
+            best = self._longest(log)
+            if saved is None or (best is not None and len(best.log) >= len(prefix)):
+                return best
+        cached: CachedCopy = saved.cached
+        if cached.reached[0] == prefix:
+            return cached
+        try:
+            if not cached.imager.put(saved.image, cached.image):
+                self._stop_images(cached)
+                return None
+            cached.image = saved.image
+            cached.reached, cached.changed = (prefix, saved.trace_digest), set(saved.changed)
+        except BaseException:
+            self.discard(cached)
+            raise
+        return cached
+
+    def try_images(self, cached: CachedCopy, actions: Iterable[Any]) -> bool:
+        """Return whether `actions` lead to the same results again after an image was put back.
+
+        If they do not, there will be no images any more. `cached` must be the copy used last.
+        """
+        actions, start, ends = list(actions), cached.reached, []
+        self.keep(cached)
+        for _ in range(2):
+            cached = self.restore(*start)
+            for action in actions:
+                self.step(cached, action)
+            ends.append(cached.trace_digest)
+        if ends[0] == ends[1]:
+            return True
+        self._make_imager = None
+        self._images.clear()
+        return False
+
+    def _stop_images(self, cached: CachedCopy) -> None:
+        """From now on, only replay `cached`, because its memory has outgrown its images."""
+        cached.imager = None
+        self._images.drop(cached)
 
     def step(self, cached: CachedCopy, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step `cached`, and return the result; discard the copy if the step raises an error."""
         # A copy: the environment may keep the action, and the caller may change it later.
         entry, own = self._logs.action(action)
+        cached.image = None
         try:
             result: Any = cached.env.step(own)
             if type(result) is not tuple or len(result) != 5:
@@ -271,6 +346,7 @@ class ReplayCache:
         """Restart the generators of `cached` from `seed`; discard the copy if this raises."""
         entry = self._logs.reseed(seed)
         try:
+            cached.image = None
             _reseed(cached.env, seed)
             cached.append(entry)
         except BaseException:
@@ -292,6 +368,8 @@ class ReplayCache:
         cached.alive = False
         if cached in self._copies:
             self._copies.remove(cached)
+        if cached.has_tried:
+            self._images.drop(cached)
 
     def discard(self, cached: CachedCopy) -> None:
         """Remove a copy from the cache and close it, while other copies may be in use."""
@@ -313,9 +391,10 @@ class ReplayCache:
     def _replay(self, cached: CachedCopy, log: bytes) -> None:
         """Step `cached` through the entries of `log` that its own log does not have yet."""
         env: Any = cached.env
-        trace_digest = cached.trace_digest
+        trace_digest, steps = cached.trace_digest, 0
         try:
-            for tag, value, _ in self._logs.entries(log, len(cached.log)):
+            for tag, value, end in self._logs.entries(log, len(cached.log)):
+                cached.image = None
                 if tag == RESEED:
                     _reseed(env, value)
                 elif tag == CHANGE:
@@ -326,6 +405,10 @@ class ReplayCache:
                     result = env.step(value)
                     trace_digest = _digest(trace_digest, _seen(*result[:4]))
                     self.replayed += 1
+                    steps += 1
+                    if self._make_imager is not None and steps % _STEPS_BETWEEN_IMAGES == 0:
+                        cached.reached = log[:end], trace_digest
+                        self.keep(cached)
             cached.reached = log, trace_digest
         except BaseException:
             self.discard(cached)
@@ -352,6 +435,9 @@ class ReplayCache:
         oldest = min(self._copies, key=lambda cached: cached.last_used)
         if self._restores - oldest.last_used > _UNUSED_RESTORES * self._capacity:
             return oldest
+        if self._make_imager is not None:
+            # The copy that was used last may be the one to which most images belong.
+            return self._copies[-1]
         return max(self._copies, key=lambda cached: cached.last_used)
 
 
@@ -398,268 +484,3 @@ def _digest(before: bytes, seen: bytes) -> bytes:
     digest = hashlib.blake2b(before, digest_size=DIGEST_NBYTES)
     digest.update(seen)
     return digest.digest()
-
-
-class CurrentEnvProxy(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Forwards calls to the copy of a wrapper chain that is in the current state.
-
-    Parameters
-    ----------
-    env : gymnasium.Env
-        The first copy of the chain. It must not have been reset.
-
-    Attributes
-    ----------
-    cache : ReplayCache
-        The cache of all copies.
-    seeds_only : bool
-        Whether an episode can be repeated only from a seed, because the environment or a wrapper
-        has random generators that no row holds; an unseeded reset then draws a seed.
-    """
-
-    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
-        super().__init__(env)
-        self.cache: ReplayCache
-        self.seeds_only = False
-        self._first = self._current = CachedCopy(env, alive=False)
-        # Since the chain was handed out: the attributes of each link of the current copy, and what
-        # they were after the last call.
-        self._watched: list[tuple[dict[str, Any], dict[str, Any]]] | None = None
-        self._generator = b""
-        # A copy that was taken out of the cache while it was current.
-        self._released: gymnasium.Env[Any, Any] | None = None
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or "env" not in self.__dict__:
-            raise AttributeError(name)
-        return getattr(self.env, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in _OWN or isinstance(getattr(type(self), name, None), property):
-            super().__setattr__(name, value)
-        else:
-            setattr(self.env, name, value)
-
-    def set_wrapper_attr(self, name: str, value: Any, *, force: bool = True) -> bool:
-        """Set an attribute of the current copy, as Gymnasium does for a chain without the proxy."""
-        return bool(self.env.set_wrapper_attr(name, value, force=force))
-
-    @property
-    def spec(self) -> EnvSpec | None:  # type: ignore[override]
-        """The spec of the chain, without the entry that `gymnasium.Wrapper` adds for a wrapper."""
-        return self.env.spec
-
-    @property
-    def log(self) -> bytes:
-        """The action log that led to the current state; it may be written into a row."""
-        self._log_changes()
-        self._current.is_saved = True
-        return self._current.log
-
-    @property
-    def trace_digest(self) -> bytes:
-        """The digest of all observations, rewards and flags on the way to the current state."""
-        return self._current.trace_digest
-
-    def restore(self, log: bytes, trace_digest: bytes) -> None:
-        """Restore the state that `log` leads to; the replay must give `trace_digest` again."""
-        self._log_changes()
-        if self._current.alive and self._current.reached == (log, trace_digest):
-            return
-        before = self._current.reached
-        try:
-            self._show(self.cache.restore(log, trace_digest))
-        except BaseException:
-            # The restore may have stepped the copy that was current.
-            self._current = CachedCopy(self.env, before, alive=False)
-            raise
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode; without a seed, keep the random generator of the last episode."""
-        self._log_changes()
-        generator = spawner = None
-        if seed is None:
-            self._ensure_copy()
-            own: Any = vars(innermost(self.env)).get("_np_random")
-            if not isinstance(own, np.random.Generator):
-                own = np.random.default_rng()
-            generator = random_state.save_generator(own)
-            spawner = random_state.spawner_of(own)
-            if self.seeds_only:
-                drawn = random_state.load_generator(generator, None)
-                assert drawn is not None
-                seed, generator, spawner = int(drawn.integers(2**31)), None, None
-        carried = self.cache.carried.read(self.env, self._current.changed)
-        current = self._current
-        is_needed = current.is_saved or not current.alive or self._watched is not None
-        start = Start(seed, generator, options, spawner, carried)
-        cached, obs, info = self.cache.begin(start, None if is_needed else current)
-        self._show(cached)
-        return obs, info
-
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step the current copy."""
-        # Each attribute of a class with `__getattr__` takes long to read.
-        own = self.__dict__
-        if own["_watched"] is None and own["_current"].alive:
-            return own["cache"].step(own["_current"], action)  # type: ignore[no-any-return]
-        if self._watched is not None:
-            self._log_changes()
-        if not self._current.alive:
-            self._ensure_copy()
-        result: Any = self.cache.step(self._current, action)
-        if self._watched is not None:
-            self._watch()
-        return result  # type: ignore[no-any-return]
-
-    def render(self) -> Any:
-        """Render the current copy."""
-        self._log_changes()
-        image = self.env.render()
-        if self._watched is not None:
-            self._watch()
-        return image
-
-    def reseed(self, seed: int) -> None:
-        """Replace the random generators of the current copy with generators made from `seed`."""
-        self._log_changes()
-        self.cache.reseed(self._current, seed)
-        if self._watched is not None:
-            self._watch()
-
-    def hand_out(self) -> None:
-        """From now on, log changes of attributes that code outside the chain makes."""
-        if self._watched is None:
-            self._watch()
-
-    def accept_changes(self) -> None:
-        """Do not log the changes since the last call; the caller has made them."""
-        if self._watched is not None:
-            self._watch()
-
-    def clear(self) -> None:
-        """Drop the current state and its log, so that the next reset does not restore them."""
-        self._release_current()
-        self._show(CachedCopy(self.env, alive=False, changed=self._current.changed))
-
-    def show_first(self) -> None:
-        """Return to the first copy, which has never been reset.
-
-        It gets the attributes that code outside has set in the current copy.
-        """
-        self._log_changes()
-        here, there = links(self.env), links(self._first.env)
-        for at, name in self._current.changed:
-            vars(there[at])[name] = vars(here[at])[name]
-        self._first.changed |= self._current.changed
-        self._release_current()
-        self._show(self._first)
-
-    def forget(self) -> None:
-        """Remove all copies from the cache, so that the next restore replays its whole log.
-
-        The current copy is not closed yet.
-        """
-        self._log_changes()
-        current = self._current
-        self._release_current()
-        self.cache.clear()
-        self._current = CachedCopy(
-            current.env, current.reached, alive=False, changed=current.changed
-        )
-
-    def close(self) -> None:
-        """Close all copies."""
-        self.cache.close()
-        self._close_released()
-        self._first.env.close()
-
-    def _ensure_copy(self) -> None:
-        """If the current copy has left the cache, restore another copy to the current state."""
-        if not self._current.alive and self._current.log:
-            self._show(self.cache.restore(self._current.log, self._current.trace_digest))
-
-    def _release_current(self) -> None:
-        """Take the current copy out of the cache; it is closed when another one is shown."""
-        if self._current.alive:
-            self._released = self._current.env
-        self.cache.release(self._current)
-
-    def _close_released(self) -> None:
-        released, self._released = self._released, None
-        if released is not None:
-            close_copy(released)
-
-    def _show(self, cached: CachedCopy) -> None:
-        self._current = cached
-        self.env = cached.env
-        if self._released is not self.env:
-            self._close_released()
-        if self._watched is not None:
-            self._watch()
-
-    # Changes from outside
-
-    def _watch(self) -> None:
-        """Remember the attributes of the current copy, in which all changes are logged."""
-        self._watched = [(vars(link), dict(vars(link))) for link in links(self.env)]
-        self._generator = _generator_of(self.env)
-
-    def _log_changes(self) -> None:
-        """Log the attributes that code outside the chain has changed since the last call.
-
-        Raises
-        ------
-        SnapshotError
-            The new value of an attribute is not plain data. The copy with this value is discarded,
-            so the next call continues without the change.
-        """
-        if self._watched is None:
-            return
-        changes = [
-            Change(at, name, now[name])
-            for at, (now, before) in enumerate(self._watched)
-            for name in now
-            if name not in _UNWATCHED and (name not in before or before[name] is not now[name])
-        ]
-        base = len(self._watched) - 1
-        if (drawn := _generator_of(self.env)) != self._generator and all(
-            change.name != "_np_random" for change in changes
-        ):
-            changes.append(Change(base, "_np_random", vars(innermost(self.env))["_np_random"]))
-        for change in changes:
-            self._log_change(change)
-        self._generator = drawn
-        if changes:
-            self._watch()
-
-    def _log_change(self, change: Change) -> None:
-        link = links(self.env)[change.link]
-        if is_handle(change.value) or _is_cached(link, change.name):
-            return
-        if change.name != "_np_random":
-            self._current.changed.add(change[:2])
-        if not self._current.log:
-            return  # before the first reset, which takes the changed attributes over
-        try:
-            self.cache.log_change(self._current, change)
-        except SnapshotError as error:
-            self.cache.discard(self._current)
-            self._current.changed.discard(change[:2])
-            self._watched = []
-            raise SnapshotError(
-                f"{type(link).__name__}.{change.name} was set from outside to an object of class "
-                f"{qualified_name(type(change.value))}, which the action log of a replayed "
-                "environment cannot hold; set it in reset of a wrapper, or pass it to make"
-            ) from error
-
-
-def _is_cached(link: Any, name: str) -> bool:
-    return isinstance(getattr(type(link), name, None), cached_property)
-
-
-def _generator_of(env: gymnasium.Env[Any, Any]) -> bytes:
-    own = vars(innermost(env)).get("_np_random")
-    return random_state.save_generator(own) if isinstance(own, np.random.Generator) else b""

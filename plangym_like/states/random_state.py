@@ -140,6 +140,21 @@ class GeneratorMemory:
         return True
 
 
+def memory_regions(generator: np.random.Generator) -> list[tuple[int, int]]:
+    """Return the addresses and sizes in bytes of the memory that holds the state of `generator`.
+
+    Raises
+    ------
+    SnapshotError
+        This generator, or this NumPy, holds its state in another way.
+    """
+    bits: Any = generator.bit_generator
+    if type(bits) is not np.random.PCG64 or not _layout_is_known():
+        raise SnapshotError("the memory of a random generator is not laid out as in NumPy 2")
+    address = int(bits.ctypes.state_address)
+    return [(ctypes.c_uint64.from_address(address).value, 32), (address + 8, 8)]
+
+
 def _memory_of(bits: Any) -> tuple[memoryview, memoryview]:
     """Return the memory of a PCG64: first position and increment, then the left-over half draw."""
     address = int(bits.ctypes.state_address)
