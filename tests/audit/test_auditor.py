@@ -164,8 +164,8 @@ def test_audits_need_the_memory_of_a_few_rows(
                 tracemalloc.stop()
             if audit == "raise":
                 assert env.stats.rows_audited > 8
-    # A row and its result take 768 kB.
-    assert peaks["raise"] <= peaks["off"] + (8 << 20)
+    # A row and its result take 768 kB. The copy that steps rows again has spaces of its own: 2 MB.
+    assert peaks["raise"] <= peaks["off"] + (10 << 20)
 
 
 class Hangs(Walk):
