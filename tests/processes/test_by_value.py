@@ -180,7 +180,7 @@ expected = [mine.step(action)[1] for action in actions]
 assert set(expected) == {0.0, 1.0, 2.0}
 for options in ({}, {"n_workers": 2}, {"n_workers": 2, "isolate": True}):
     with plangym_like.make(Mine, **options) as env:
-        assert (env.snapshot, env.exactness) == ("replay", "exact"), env.snapshot_note
+        assert (env.snapshot, env.exactness) == ("pickle", "exact"), env.snapshot_note
         states = env.reset(seed=1).state
         found = []
         for action in actions:
