@@ -109,6 +109,11 @@ class MujocoCodec(PhysicsCodec, Codec):
         return robot_settings(self._base, self._edited_names) if exact else ()
 
     @property
+    def edits_model(self) -> bool:
+        """Whether rows hold arrays of the model."""
+        return bool(self._edited_names)
+
+    @property
     def _edited_names(self) -> tuple[str, ...]:
         return () if self._edited is None else tuple(self._edited.arrays)
 
@@ -176,7 +181,7 @@ class MujocoSimulator(GymnasiumSimulator):
                 f"{type(self.base).__name__} is not a gymnasium.envs.mujoco.MujocoEnv: this family "
                 "saves only that class"
             )
-        if foreign_wrappers(self.env):
+        if foreign_wrappers(self.env) or getattr(self.base, "resets_with_code", False):
             edited = EditedArrays(self.base.model, self._moments())
         else:
             edited = None
@@ -203,7 +208,8 @@ class MujocoSimulator(GymnasiumSimulator):
     def make_kernel(self, kind: str) -> Kernel | None:
         """Return the kernel for the robot, or ``None`` if there is none."""
         robot = self.codec.robot
-        if self.plain_infos or robot is None or not self.codec.is_integration:
+        codec = self.codec
+        if self.plain_infos or robot is None or not codec.is_integration or codec.edits_model:
             return None
         assert isinstance(self.frameskip, int)
         limit: Any = self.time_limit

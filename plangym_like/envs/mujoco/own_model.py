@@ -1,16 +1,19 @@
 """`MujocoModel`: an environment made from a MuJoCo model and vectorised functions.
 
-It holds the model and the functions, and makes a `ModelEnv`. `ModelRobot` steps blocks
-of its rows: the functions are called with `BatchData`, always for `BLOCK` simulations at once. If
-there are fewer, the last one is repeated. So the results of a row do not depend on how many rows
-are stepped with it, although NumPy and BLAS may round differently for other numbers of rows.
+It holds the model and the functions, and makes a `ModelEnv`. `ModelRobot` steps blocks of its
+rows. The functions are called with the `BatchData` of `BLOCK` simulations; if there are fewer, the
+last one is repeated. NumPy and BLAS may round a row differently if its place in an array or the
+array's shape differs. So the functions are tried with equal rows in all places when the environment
+is made; if the results differ, they are called for one simulation at a time.
 """
 
 from __future__ import annotations
 
 import copy
+import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -21,22 +24,40 @@ from numpy.typing import ArrayLike, NDArray
 
 from plangym_like.envs.mujoco.batch import Array, Frames, Look, Robot
 from plangym_like.envs.mujoco.env import MujocoEnv
-from plangym_like.envs.mujoco.physics import PARTS, derived
+from plangym_like.envs.mujoco.physics import PARTS
 from plangym_like.errors import EnvApiError, InputError
 from plangym_like.support.arguments import as_count
 
+logger = logging.getLogger("plangym_like")
 BLOCK = 64
-# Kind of object -> its number in MuJoCo, and the prefix of its arrays in MjData.
-_KINDS: dict[str, tuple[mujoco.mjtObj, str]] = {
-    "body": (mujoco.mjtObj.mjOBJ_BODY, ""),
-    "geom": (mujoco.mjtObj.mjOBJ_GEOM, "geom_"),
-    "site": (mujoco.mjtObj.mjOBJ_SITE, "site_"),
-    "camera": (mujoco.mjtObj.mjOBJ_CAMERA, "cam_"),
-    "tendon": (mujoco.mjtObj.mjOBJ_TENDON, "ten_"),
-    "actuator": (mujoco.mjtObj.mjOBJ_ACTUATOR, "actuator_"),
-    "joint": (mujoco.mjtObj.mjOBJ_JOINT, ""),
-    "sensor": (mujoco.mjtObj.mjOBJ_SENSOR, ""),
+# How many states the functions are tried with, and for how many simulation steps in between.
+_TRIED_STATES, _STEPS_BETWEEN = 3, 7
+_BODY = "xpos xquat xmat xipos ximat cvel cinert subtree_com xfrc_applied"
+_JOINT = "qfrc_actuator qfrc_applied qfrc_bias qfrc_constraint qfrc_passive xanchor xaxis"
+# Kind of object -> its number in MuJoCo, the prefix of its arrays in MjData, and its data.
+_KINDS: dict[str, tuple[mujoco.mjtObj, str, tuple[str, ...]]] = {
+    "body": (mujoco.mjtObj.mjOBJ_BODY, "", tuple(_BODY.split())),
+    "geom": (mujoco.mjtObj.mjOBJ_GEOM, "geom_", ("xpos", "xmat")),
+    "site": (mujoco.mjtObj.mjOBJ_SITE, "site_", ("xpos", "xmat")),
+    "camera": (mujoco.mjtObj.mjOBJ_CAMERA, "cam_", ("xpos", "xmat")),
+    "tendon": (mujoco.mjtObj.mjOBJ_TENDON, "ten_", ("length", "velocity")),
+    "actuator": (
+        mujoco.mjtObj.mjOBJ_ACTUATOR,
+        "actuator_",
+        ("ctrl", "force", "length", "velocity"),
+    ),
+    "joint": (mujoco.mjtObj.mjOBJ_JOINT, "", ("qpos", "qvel", "qacc", *_JOINT.split())),
+    "sensor": (mujoco.mjtObj.mjOBJ_SENSOR, "", ("data",)),
 }
+# What every step computes from the state. MuJoCo computes other arrays only if something needs
+# them, or leaves values of other states in their unused parts.
+_DERIVED = """
+xpos xquat xmat xipos ximat xanchor xaxis geom_xpos geom_xmat site_xpos site_xmat cam_xpos
+cam_xmat light_xpos light_xdir subtree_com cdof cinert ten_length ten_velocity actuator_length
+actuator_velocity actuator_force act_dot cvel cdof_dot qacc qacc_smooth qfrc_bias qfrc_passive
+qfrc_spring qfrc_damper qfrc_gravcomp qfrc_fluid qfrc_actuator qfrc_smooth qfrc_constraint
+sensordata
+"""
 # The number of positions and of degrees of freedom of each type of joint: free, ball, slide, hinge.
 _WIDTHS = ((7, 6), (4, 3), (1, 1), (1, 1))
 
@@ -57,7 +78,9 @@ class BatchData:
     - ``data.joint("hip").qpos`` and ``.qvel``, ``(N, k)``; ``data.sensor("gyro").data`` ``(N, k)``
     - ``data.model``: the ``mujoco.MjModel``
 
-    Arrays are read-only.
+    Arrays are read-only, and numbers have double precision. Arrays that MuJoCo computes only for
+    sensors, such as ``subtree_linvel`` and ``cfrc_ext``, are not among them: add a sensor, and read
+    ``data.sensor(name).data``.
     """
 
     def __init__(self, model: Any, look: Callable[[str], Array]) -> None:
@@ -108,23 +131,26 @@ class Named:
         self._data, self._kind = data, kind
         self._at = _number(data.model, kind, key)
 
+    @property
+    def id(self) -> int:
+        """The number of the object."""
+        return self._at
+
     def __getattr__(self, name: str) -> Any:
+        kind, prefix, known = self._kind, *_KINDS[self._kind][1:]
+        if name not in known:
+            raise AttributeError(f"a {kind} has {', '.join(known)} here, not {name!r}")
         data, model, at = self._data, self._data.model, self._at
-        if name.startswith("_"):
-            raise AttributeError(name)
-        if self._kind == "sensor":
-            if name != "data":
-                raise AttributeError(f"a sensor has data, not {name!r}")
+        if kind == "sensor":
             begin = int(model.sensor_adr[at])
             return data.sensordata[:, begin : begin + int(model.sensor_dim[at])]
-        if self._kind == "joint" and name.startswith("q"):
+        if kind == "joint" and name.startswith("q"):
             positions, freedoms = _WIDTHS[int(model.jnt_type[at])]
             is_position = name == "qpos"
             begin = int((model.jnt_qposadr if is_position else model.jnt_dofadr)[at])
             width = positions if is_position else freedoms
             return getattr(data, name)[:, begin : begin + width]
-        full = name if name == "ctrl" else _KINDS[self._kind][1] + name
-        return getattr(data, full)[:, at]
+        return getattr(data, name if name == "ctrl" else prefix + name)[:, at]
 
 
 def _number(model: Any, kind: str, key: str | int) -> int:
@@ -159,16 +185,17 @@ class MujocoModel:
         fields: Sequence[str] = (),
     ) -> None:
         self.model = as_model(model)
-        for name, function in (("reward", reward), ("observation", observation)):
-            if not callable(function) and (name == "reward" or function is not None):
+        functions = {"reward": reward, "observation": observation, "terminated": terminated}
+        for name, function in functions.items():
+            if not callable(function) and (function is not None or name == "reward"):
                 raise InputError(f"{name} must be a function of the data, got {function!r}")
-        if terminated is not None and not callable(terminated):
-            raise InputError(f"terminated must be a function of the data, got {terminated!r}")
+        if isinstance(fields, str):
+            raise InputError(f"fields must be a list of names, got {fields!r}")
         self.reward, self.observation, self.terminated = reward, observation, terminated
         self.n_substeps, self.reset = as_count("n_substeps", n_substeps), reset
         self.keyframe = self._keyframe(reset)
         self.low, self.high = self._bounds(control_range)
-        known = _readable(self.model, mujoco.MjData(self.model))
+        known = _readable(mujoco.MjData(self.model))
         if unknown := [name for name in fields if name not in known]:
             raise InputError(f"fields must be arrays of MjData, got {unknown[0]!r}")
         self.fields = tuple(fields)
@@ -178,6 +205,8 @@ class MujocoModel:
         """Return the number of the keyframe where episodes begin, if `reset` names one."""
         if reset is None or callable(reset):
             return None
+        if isinstance(reset, bool):
+            raise InputError(f"reset must be a keyframe or a function, got {reset!r}")
         try:
             return int(self.model.key(reset).id)
         except (KeyError, IndexError, TypeError) as error:
@@ -233,8 +262,9 @@ def as_model(model: Any) -> Any:
             return mujoco.MjModel.from_xml_string(model)
         if isinstance(model, str | os.PathLike):
             path = os.fspath(model)
-            load = mujoco.MjModel.from_binary_path if path.endswith(".mjb") else None
-            return (load or mujoco.MjModel.from_xml_path)(path)
+            if path.endswith(".mjb"):
+                return mujoco.MjModel.from_binary_path(path)
+            return mujoco.MjModel.from_xml_path(path)
     except (ValueError, mujoco.FatalError) as error:
         raise InputError(f"MuJoCo cannot load the model: {error}") from error
     raise InputError(
@@ -242,11 +272,10 @@ def as_model(model: Any) -> Any:
     )
 
 
-def _readable(model: Any, data: Any) -> dict[str, tuple[int, ...]]:
+def _readable(data: Any) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the arrays that functions may read, by name."""
-    state = {name: np.shape(getattr(data, name)) for name in PARTS if hasattr(data, name)}
-    arrays = derived(data)
-    return state | {n: arrays[n].shape for n in arrays if arrays[n].dtype == np.float64}
+    names = [name for name in (*PARTS, *_DERIVED.split()) if hasattr(data, name)]
+    return {name: np.shape(getattr(data, name)) for name in names}
 
 
 class ModelRobot(Robot):
@@ -259,21 +288,29 @@ class ModelRobot(Robot):
         self.advance = advance(env)
 
     def recorded(self) -> dict[str, Array]:
-        return {name: getattr(self.env.data, name) for name in self.env.fields if name not in PARTS}
+        names = [name for name, shape in self.env.fields.items() if 0 not in shape]
+        return {name: getattr(self.env.data, name) for name in names if name not in PARTS}
 
     def compute_rewards(self, frames: Frames) -> tuple[Array, Array | bool, dict[str, Any]]:
         shape = frames.actions.shape[:2]
-        shapes = self.env.fields
-        rewards, ended = self.env.evaluate(
-            lambda name: frames.after(name).reshape(-1, *shapes[name])
-        )
+        rewards, ended = self.env.evaluate(self._flat(frames.after, shape))
         return rewards.reshape(shape), False if ended is None else ended.reshape(shape), {}
 
     def observe(self, look: Look, out: Array) -> None:
-        shapes, own = self.env.fields, self.env.observation_space.shape
-        assert own is not None
-        found = self.env.observe(lambda name: look(name).reshape(-1, *shapes[name]))
-        out[...] = found.reshape(out.shape)
+        shape = out.shape[: out.ndim - len(self.env.observation_space.shape or ())]
+        out[...] = self.env.observe(self._flat(look, shape)).reshape(out.shape)
+
+    def _flat(self, look: Look, lead: tuple[int, ...]) -> Look:
+        """Return a function that returns the arrays of `look` ``(*lead, ...)`` as ``(N, ...)``."""
+        shapes, count = self.env.fields, int(np.prod(lead))
+
+        def flat(name: str) -> Array:
+            shape = shapes[name]
+            if 0 in shape:  # it is not recorded
+                return np.empty((count, *shape))
+            return look(name).reshape(count, *shape)
+
+        return flat
 
 
 class ModelEnv(GymnasiumMujocoEnv):
@@ -293,17 +330,21 @@ class ModelEnv(GymnasiumMujocoEnv):
     def __init__(self, source: MujocoModel, **kwargs: Any) -> None:
         self.source = source
         dt = source.model.opt.timestep * source.n_substeps
-        self.metadata = {
-            "render_modes": ["human", "rgb_array", "depth_array", "rgbd_tuple"],
-            "render_fps": int(np.round(1 / dt)),
-        }
+        self.metadata = {"render_modes": ["human", "rgb_array", "depth_array", "rgbd_tuple"]}
+        if frames := int(np.round(1 / dt)):
+            self.metadata["render_fps"] = frames
         # The base class wants the path of a file; `_initialize_simulation` does not use it.
         super().__init__(os.path.abspath(__file__), source.n_substeps, None, **kwargs)
         mujoco.mj_forward(self.model, self.data)
-        self._known = _readable(self.model, self.data)
+        self._known = _readable(self.data)
         self.fields: dict[str, tuple[int, ...]] = {}
         self.reads_derived = False
         self._learn_fields()
+
+    @property
+    def resets_with_code(self) -> bool:
+        """Whether a function begins episodes; it may change the model."""
+        return callable(self.source.reset)
 
     def _initialize_simulation(self) -> tuple[Any, Any]:
         model = copy.copy(self.source.model)
@@ -316,60 +357,84 @@ class ModelEnv(GymnasiumMujocoEnv):
         return self.action_space
 
     def _learn_fields(self) -> None:
-        """Call each function once, note which arrays it reads, and check what it returns."""
-        read = dict.fromkeys(self.source.fields)
+        """Try the functions; note which arrays they read, and check what they return.
 
-        def look(name: str) -> Array:
-            if name not in self._known:
-                raise InputError(
-                    f"data has no {name!r}: it has the arrays of MjData that hold numbers, such as "
-                    "qpos, qvel, ctrl, sensordata and xpos, and body(), geom(), site(), camera(), "
-                    "joint(), tendon(), actuator() and sensor()"
-                )
-            read[name] = None
-            return _block(np.asarray(getattr(self.data, name))[None])
-
-        data = BatchData(self.model, look)
-        observed = self._observation(data)
-        self._rewards(data)
-        self._ended(data)
+        They are called with blocks of equal rows, in some states of an episode of their own.
+        """
+        read, ignore_places = dict.fromkeys(("time", *self.source.fields)), True
+        for number, data in enumerate(self._tried_states()):
+            batch = BatchData(self.model, partial(self._noted, read, data))
+            results = self._observation(batch, BLOCK), self._rewards(batch, BLOCK)
+            self._ended(batch, BLOCK)
+            if not number:
+                shape, dtype = results[0].shape[1:], results[0].dtype
+            for found in results:
+                ignore_places &= found.tobytes() == found[:1].tobytes() * BLOCK
         self.fields = {name: self._known[name] for name in read}
         self.reads_derived = any(name not in PARTS for name in self.fields)
         self.observation_space = gymnasium.spaces.Box(
-            -np.inf, np.inf, observed.shape[1:], observed.dtype
+            -np.inf, np.inf, shape, np.float32 if dtype == np.float32 else np.float64
         )
+        self._block = BLOCK if ignore_places else 1
+        if not ignore_places:
+            logger.info(
+                "%s: the functions round a simulation differently in other places of an array, so "
+                "they are called for one at a time, which is slower",
+                self.source.__name__,
+            )
 
-    # The functions, for one block
+    def _noted(self, read: dict[str, None], data: Any, name: str) -> Array:
+        """Return a block of an array of `data`, and note in `read` that it was read."""
+        if name not in self._known:
+            raise AttributeError(_unknown(name))
+        read[name] = None
+        return _block(np.asarray(getattr(data, name), np.float64)[None], BLOCK)
 
-    def _observation(self, data: BatchData) -> Array:
+    def _tried_states(self) -> Iterator[Any]:
+        """Yield the data of the first state, and of some later ones."""
+        data, rng = mujoco.MjData(self.model), np.random.default_rng(0)
+        if self.source.keyframe is not None:
+            mujoco.mj_resetDataKeyframe(self.model, data, self.source.keyframe)
+        mujoco.mj_forward(self.model, data)
+        low, high = np.maximum(self.source.low, -1.0), np.minimum(self.source.high, 1.0)
+        for _ in range(_TRIED_STATES):
+            yield data
+            data.ctrl[:] = rng.uniform(np.minimum(low, high), np.maximum(low, high))
+            mujoco.mj_step(self.model, data, _STEPS_BETWEEN)
+            mujoco.mj_step1(self.model, data)
+        yield data
+
+    # The functions, for one block of `count` simulations
+
+    def _observation(self, data: BatchData, count: int) -> Array:
         if self.source.observation is None:
             parts = [data.qpos, data.qvel, *([data.act] if self.model.na else [])]
             return np.concatenate(parts, axis=1)
         found = np.asarray(self.source.observation(data))
-        if found.ndim < 2 or len(found) != BLOCK or found.dtype.kind not in "fiub":
+        if found.ndim < 2 or len(found) != count or found.dtype.kind not in "fiub":
             raise EnvApiError(
                 "observation must return numbers of shape (N, ...), one row for each simulation; "
-                f"for N = {BLOCK}, it returned {found.dtype} of shape {found.shape}"
+                f"for N = {count}, it returned {found.dtype} of shape {found.shape}"
             )
         return found
 
-    def _rewards(self, data: BatchData) -> NDArray[np.float64]:
-        return self._vector(self.source.reward(data), "reward").astype(np.float64)
+    def _rewards(self, data: BatchData, count: int) -> NDArray[np.float64]:
+        return self._vector(self.source.reward(data), "reward", count).astype(np.float64)
 
-    def _ended(self, data: BatchData) -> NDArray[np.bool_] | None:
+    def _ended(self, data: BatchData, count: int) -> NDArray[np.bool_] | None:
         if self.source.terminated is None:
             return None
-        found = self._vector(self.source.terminated(data), "terminated")
+        found = self._vector(self.source.terminated(data), "terminated", count)
         if found.dtype.kind != "b":
             raise EnvApiError(f"terminated must return true or false values, got {found.dtype}")
         return found
 
-    def _vector(self, returned: Any, name: str) -> Array:
+    def _vector(self, returned: Any, name: str, count: int) -> Array:
         found = np.asarray(returned)
-        if found.shape != (BLOCK,) or found.dtype.kind not in "fiub":
+        if found.shape != (count,) or found.dtype.kind not in "fiub":
             raise EnvApiError(
                 f"{name} must return one number for each simulation, of shape (N,); for "
-                f"N = {BLOCK}, it returned {found.dtype} of shape {found.shape}"
+                f"N = {count}, it returned {found.dtype} of shape {found.shape}"
             )
         return found
 
@@ -379,31 +444,36 @@ class ModelEnv(GymnasiumMujocoEnv):
         """Return the rewards ``(N,)`` and the terminated flags, if episodes can end."""
         rewards, flags = [], []
         for data, count in self._blocks(look):
-            rewards.append(self._rewards(data)[:count])
-            ended = self._ended(data)
+            rewards.append(self._rewards(data, self._block)[:count])
+            ended = self._ended(data, self._block)
             if ended is not None:
-                flags.append(ended[:count])
+                flags.append(ended[:count].copy())  # a function may use its memory again
         return np.concatenate(rewards), np.concatenate(flags) if flags else None
 
     def observe(self, look: Look) -> Array:
         """Return the observations ``(N, ...)``."""
-        space = self.observation_space
-        found = [self._observation(data)[:count] for data, count in self._blocks(look)]
-        return np.concatenate(found).astype(space.dtype, copy=False)
+        space, found = self.observation_space, list[Array]()
+        assert space.dtype is not None
+        for data, count in self._blocks(look):
+            part = self._observation(data, self._block)
+            if part.shape[1:] != space.shape or not np.can_cast(part.dtype, space.dtype):
+                raise EnvApiError(
+                    f"observation returned {part.dtype} of shape {part.shape[1:]} for each "
+                    f"simulation; when it was first called, it was {space.dtype} of {space.shape}"
+                )
+            found.append(part[:count].astype(space.dtype))
+        return np.concatenate(found)
 
-    def _blocks(self, look: Look) -> list[tuple[BatchData, int]]:
-        """Return the data of each block, and the number of its simulations that are asked for.
+    def _blocks(self, look: Look) -> Iterator[tuple[BatchData, int]]:
+        """Yield the data of each block, and the number of its simulations that are asked for.
 
         ``look(name)`` returns an array ``(N, ...)``.
         """
         arrays: dict[str, Array] = {name: look(name) for name in self.fields}
-        count = len(next(iter(arrays.values()))) if arrays else 1
-        blocks = []
-        for begin in range(0, count, BLOCK):
-            part = {name: array[begin : begin + BLOCK] for name, array in arrays.items()}
-            data = BatchData(self.model, _Lookup(part))
-            blocks.append((data, min(BLOCK, count - begin)))
-        return blocks
+        count, size = len(arrays["time"]), self._block
+        for begin in range(0, count, size):
+            part = {name: array[begin : begin + size] for name, array in arrays.items()}
+            yield BatchData(self.model, _Lookup(part, size)), min(size, count - begin)
 
     # Gymnasium's interface
 
@@ -430,29 +500,42 @@ class ModelEnv(GymnasiumMujocoEnv):
         return found
 
     def _current(self, name: str) -> Array:
-        return np.asarray(getattr(self.data, name))[None]
+        return np.asarray(getattr(self.data, name), np.float64)[None]
 
 
 class _Lookup:
-    """Returns the array of a name, padded to a block; it is an error if it was not recorded."""
+    """Returns the array of a name, padded to `size` rows; an error if it was not recorded."""
 
-    def __init__(self, arrays: Mapping[str, Array]) -> None:
-        self._arrays, self._blocks = arrays, dict[str, Array]()
+    def __init__(self, arrays: Mapping[str, Array], size: int) -> None:
+        self._arrays, self._size, self._blocks = arrays, size, dict[str, Array]()
 
     def __call__(self, name: str) -> Array:
         if name not in self._blocks:
             if name not in self._arrays:
-                raise InputError(
+                raise AttributeError(
                     f"the functions read data.{name} now, but they did not when they were first "
                     f"called: add fields=[{name!r}] to the arguments"
                 )
-            self._blocks[name] = _block(self._arrays[name])
+            self._blocks[name] = _block(self._arrays[name], self._size)
         return self._blocks[name]
 
 
-def _block(rows: Array) -> Array:
-    """Return a read-only copy of `rows` ``(N, ...)``, with `BLOCK` rows; the last is repeated."""
-    block = np.empty((BLOCK, *rows.shape[1:]), rows.dtype)
+def _unknown(name: str) -> str:
+    """Return the message for an array that functions cannot read."""
+    if hasattr(mujoco.MjData, name):
+        return (
+            f"data.{name} cannot be read, because not every step computes it; if a sensor measures "
+            "it, add the sensor to the model, and read data.sensor(name).data"
+        )
+    return (
+        f"data has no {name!r}: it has arrays of MjData, such as qpos, qvel, ctrl, sensordata and "
+        "xpos, and body(), geom(), site(), camera(), joint(), tendon(), actuator() and sensor()"
+    )
+
+
+def _block(rows: Array, size: int) -> Array:
+    """Return a read-only copy of `rows` ``(N, ...)``, with `size` rows; the last is repeated."""
+    block = np.empty((size, *rows.shape[1:]), rows.dtype)
     block[: len(rows)], block[len(rows) :] = rows, rows[-1]
     block.flags.writeable = False
     return block
