@@ -30,17 +30,18 @@ _CEM = (
     "Mean return, and the lowest and highest of several seeds."
 )
 _EVERY = (
-    "Median score / frames of play; a game that has ended has a full stop. Random: the mean of 20 "
-    "games. `FractalMonteCarlo`, `BeamSearch` and `GoExplore` search once, with the whole budget, "
-    "and the score is that of the best game that they have seen. The others plan each action of 16 "
-    "frames with an equal part of the budget, and stop with the game. Budgets are at most 400,000 "
-    "frames of the console, and 1,650,000 for some planners of MsPacman."
+    "Score / frames of play, of one game with one seed; a game that has ended has a full stop. "
+    "Random: the mean of 20 games. `FractalMonteCarlo`, `BeamSearch` and `GoExplore` search once, "
+    "with the whole budget, and the score is that of the best game that they have seen. The others "
+    "plan each action of 16 frames with an equal part of the budget, and stop with the game, so "
+    "they spend less if it is short."
 )
+_FRAMES = 400_000
 _WALL = (
     "Go-Explore. Wall times are those of two cores on which other programs "
     "were running: the load is the mean number of processes that wanted a core at the end."
 )
-_ROBOTS = "Returns of 1,000 steps, by planners that know the simulator and learn nothing."
+_ROBOTS = "Returns of 1,000 steps, of one episode with one seed."
 Record = Mapping[str, Any]
 Records = Mapping[str, Record]
 
@@ -58,7 +59,7 @@ def tables(records: Records, published: Mapping[str, Any]) -> str:
         ("UCT with 150,000 frames an action", _UCT, _uct(records, published)),
         ("Rollout-IW in almost real time", _ROLLOUT_IW, _rollout_iw(records, published)),
         ("CEM and iCEM with equal numbers of plans", _CEM, _cem(records)),
-        ("All planners with at most 400,000 frames", _EVERY, _every(records)),
+        (f"All planners with {_FRAMES:,} frames", _EVERY, _every(records)),
         ("Rooms of Montezuma's Revenge", _WALL, _montezuma(records)),
         ("Robots", _ROBOTS, _control(records)),
         ("Planning speed", "", _speed(records)),
@@ -148,10 +149,8 @@ def _spread(found: Sequence[Record]) -> str:
 
 def _every(records: Records) -> list[str]:
     runs: dict[str, dict[str, list[Record]]] = defaultdict(dict)
-    largest: dict[tuple[str, str], int] = {}
     for (game, planner, frames), found in _runs(records, "atari").items():
-        if int(frames) > largest.get((game, planner), 0):
-            largest[game, planner] = int(frames)
+        if int(frames) == _FRAMES:
             runs[game][planner] = found
     names = list(dict.fromkeys(planner for found in runs.values() for planner in found))
     names.sort(key=lambda name: (name != "Random", name))

@@ -526,8 +526,7 @@ def make_mujoco(
     """Make an environment from a MuJoCo model and a reward.
 
     The functions are vectorised: they take a `BatchData` of N simulations, whose arrays are
-    ``(N, ...)``, and return one value for each. They are always called with 64 simulations; N is
-    the first length of every array. They must not depend on anything that changes.
+    ``(N, ...)``, and return one value for each. They must not depend on anything that changes.
 
     Parameters
     ----------
@@ -547,14 +546,14 @@ def make_mujoco(
         The number of simulation steps for which an action is held.
     reset : int, str or callable, optional
         Where episodes begin: a keyframe, by its number or name; or ``reset(data, rng)``, which
-        changes the ``mujoco.MjData`` of one simulation with random numbers from `rng`, a
-        ``numpy.random.Generator``. By default, the model's own initial state.
+        changes the ``mujoco.MjData`` of one simulation, and perhaps ``data.model``, with random
+        numbers from `rng`, a ``numpy.random.Generator``. By default, the model's own initial state.
     control_range : (low, high), optional
         The bounds of actions, which are the controls ``data.ctrl``; by default the model's
         ``ctrlrange``. Planners need bounds.
     fields : sequence of str
-        Arrays that the functions read in some states only. The others are found by calling each
-        function once.
+        Arrays that the functions read in some states only. The others are found by calling the
+        functions when the environment is made.
     options
         As in `make`: ``n_workers``, ``ray``, ``max_episode_steps``, ``render_mode``, ``wrappers``,
         and so on; for images also ``width``, ``height``, ``camera_id`` and ``camera_name``.

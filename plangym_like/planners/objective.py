@@ -1,4 +1,4 @@
-"""What a planner of continuous actions maximises, if it is not the sum of rewards."""
+"""`Objective`: what planners of continuous actions maximise; by default, the sum of rewards."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ class Objective:
 
     ::
 
-        sum over t of discount**t * reward[t]  +  discount**T * terminal_value[T]
+        sum over t of discount**t * reward[t]  +  discount**T * terminal_value
+
+    Here, t counts actions, whatever their `dt`.
 
     Parameters
     ----------
@@ -32,17 +34,22 @@ class Objective:
     reward : callable, optional
         ``reward(observations, actions)`` takes the place of the environment's rewards. It gets
         ``(N, T, *obs_shape)``, what was observed after each action, and the actions
-        ``(N, T, *action_shape)``, and returns ``(N, T)``.
+        ``(N, T, *action_shape)``, and returns ``(N, T)``: one number for each action, however long
+        it is held. Numbers after the end of an episode have no effect.
     terminal_value : callable, optional
         ``terminal_value(observations)`` gets the last observation of each plan,
-        ``(N, *obs_shape)``, and returns its value ``(N,)``. Plans whose episode has ended get
-        none.
+        ``(N, *obs_shape)``, and returns its value ``(N,)``. Plans whose episode was terminated get
+        none; if a time limit ends an episode, its last observation counts.
 
     Attributes
     ----------
     is_score : bool
         Whether the value is the sum of the environment's rewards, `Plan.score`.
     needs_observations : bool
+
+    Notes
+    -----
+    If it is not the sum of rewards, `Plan.curve` has the end of the search only.
 
     Raises
     ------
@@ -70,40 +77,40 @@ class Objective:
             total: Floats = rollout.rewards.sum(axis=1)
             return total
         count, horizon = rollout.rewards.shape
-        steps = lengths(rollout)
-        rewards = rollout.rewards
+        steps, rewards = lengths(rollout), rollout.rewards
         if self.reward is not None:
             given = self.reward(rollout.observations, actions)
-            rewards = _checked("reward", given, (count, horizon))
-            rewards = np.where(np.arange(horizon) < steps[:, None], rewards, 0.0)
-        values: Floats = rewards @ self.discount ** np.arange(horizon)
+            played = np.arange(horizon) < steps[:, None]
+            rewards = _checked("reward", given, (count, horizon), played)
+        # NumPy adds up each row in the same order, whatever the number of rows.
+        values: Floats = (rewards * self.discount ** np.arange(horizon)).sum(axis=1)
         if self.terminal_value is not None:
-            last = _checked("terminal_value", self.terminal_value(_last(rollout)), (count,))
-            over = (rollout.terminateds | rollout.truncateds)[:, -1]
-            values += np.where(over, 0.0, self.discount**horizon * last)
+            last = self.terminal_value(_last(rollout.observations, steps - 1))
+            goes_on = ~rollout.terminateds[:, -1]
+            values += self.discount**steps * _checked("terminal_value", last, (count,), goes_on)
         return values
 
 
-def _last(rollout: Rollout) -> Any:
-    """Return the last observation of each row; of a dict or tuple, that of each part."""
-
-    def last(part: Any) -> Any:
-        if isinstance(part, dict):
-            return {name: last(each) for name, each in part.items()}
-        if isinstance(part, tuple):
-            return tuple(map(last, part))
-        return part[:, -1]
-
-    return last(rollout.observations)
+def _last(observations: Any, at: NDArray[np.int64]) -> Any:
+    """Return the observation of each row at its time in `at`; dicts and tuples keep their form."""
+    if isinstance(observations, dict):
+        return {name: _last(part, at) for name, part in observations.items()}
+    if isinstance(observations, tuple):
+        return tuple(_last(part, at) for part in observations)
+    return observations[np.arange(len(at)), at]
 
 
-def _checked(name: str, given: ArrayLike, shape: tuple[int, ...]) -> Floats:
+def _checked(
+    name: str, given: ArrayLike, shape: tuple[int, ...], counts: NDArray[np.bool_]
+) -> Floats:
+    """Return what a function gave, with 0 where it does not count."""
     found = np.asarray(given)
     if found.shape != shape or found.dtype.kind not in "fiub":
         raise InputError(
             f"{name} must return numbers of shape {shape}; it returned {found.dtype} of shape "
             f"{found.shape}"
         )
+    found = np.where(counts, found, 0.0)
     if not np.isfinite(found).all():
         raise InputError(f"{name} returned a value that is infinite or NaN")
     return found.astype(np.float64)

@@ -1,6 +1,6 @@
 """Plans that are splines: a few knots determine all actions.
 
-All three splines are linear in their knots, so each is a matrix.
+The actions are linear in the knots, so a matrix computes them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ class Spline:
         ``"zero"`` holds each knot for an equal part of the plan. ``"linear"`` and ``"cubic"``
         interpolate knots that are equally spaced from the first action to the last. Cubic
         splines have the slopes of Catmull and Rom, "A class of local interpolating splines", 1974:
-        that between the neighbours of each knot.
+        at a knot, the slope of the line from the knot before to the knot after it; at an end, that
+        of the line to the only neighbour.
     knots, horizon : int
         D, from 2 to T; and T.
 
@@ -48,8 +49,14 @@ class Spline:
             self._actions = np.eye(knots)[np.arange(horizon) * knots // horizon]
         else:
             self._actions = _interpolation(places, times, cubic=kind == "cubic")
-        # A spline without slopes cannot be moved by one action; its knots are interpolated.
-        self._later = _interpolation(places, later, cubic=kind == "cubic")
+        if kind == "zero":
+            # Held knots cannot move by one action, so each moves towards the next one. After as
+            # many shifts as a knot is held for, most of the way is done.
+            share = knots / horizon
+            self._later = (1 - share) * np.eye(knots) + share * np.eye(knots, k=1)
+            self._later[-1, -1] = 1.0
+        else:
+            self._later = _interpolation(places, later, cubic=kind == "cubic")
 
     def actions(self, knots: Floats) -> Floats:
         """Return the actions ``(N, T, ...)`` of plans with these knots ``(N, D, ...)``."""

@@ -61,8 +61,8 @@ def test_the_value_of_a_plan_is_that_of_the_formula() -> None:
     def reward(observations: Any, actions: Any) -> Any:
         return observations[..., 2] + actions
 
-    def terminal_value(observations: Any) -> Any:
-        return 7.0 + observations[..., 0]
+    def terminal_value(observations: Any) -> Any:  # NaN where it does not count
+        return np.where(abs(observations[:, 2]) > 0.2095, np.nan, 7.0 + observations[:, 0])
 
     found = Objective(0.9, reward, terminal_value).values(plans, rollout)
     for row in range(20):
@@ -76,6 +76,17 @@ def test_the_value_of_a_plan_is_that_of_the_formula() -> None:
         else:
             total += 0.9**30 * (7.0 + step.obs[0])
         assert found[row] == pytest.approx(total, rel=1e-6)
+
+
+def test_a_time_limit_leaves_the_value_of_the_last_observation() -> None:
+    env = plangym_like.make("Pendulum-v1", max_episode_steps=5)
+    state = env.reset(seed=0).state
+    plans = np.zeros((2, 9, 1))
+    rollout = env.rollout_batch(plans, state, return_observations=True)
+    found = Objective(0.5, terminal_value=lambda obs: 32.0 + obs[:, 0]).values(plans, rollout)
+    rewards = rollout.rewards[0, :5] @ 0.5 ** np.arange(5)
+    last = rollout.observations[0, 4, 0]
+    np.testing.assert_allclose(found, rewards + 0.5**5 * (32.0 + last), rtol=1e-6)
 
 
 def test_without_options_the_value_is_the_score() -> None:

@@ -55,6 +55,15 @@ def test_a_shifted_line_is_the_line_one_action_later(kind: str) -> None:
     np.testing.assert_allclose(Spline(kind, 6, 6).shifted(full), np.c_[full[:, 1:], full[:, -1:]])
 
 
+def test_held_knots_move_towards_the_next() -> None:
+    spline = Spline("zero", 3, 9)
+    knots = np.array([[0.0, 3.0, 6.0]])
+    np.testing.assert_allclose(spline.shifted(knots), [[1.0, 4.0, 6.0]])
+    for _ in range(30):
+        knots = spline.shifted(knots)
+    np.testing.assert_allclose(knots, 6.0, atol=1e-2)
+
+
 @pytest.mark.parametrize("name", PLANNERS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_plans_of_each_planner_are_splines(name: str, kind: str) -> None:
