@@ -267,6 +267,8 @@ def as_model(model: Any) -> Any:
             return mujoco.MjModel.from_xml_path(path)
     except (ValueError, mujoco.FatalError) as error:
         raise InputError(f"MuJoCo cannot load the model: {error}") from error
+    if isinstance(model, MujocoModel):
+        raise InputError("model is a MujocoModel, which has a reward already: give it to make")
     raise InputError(
         f"model must be an MjModel, an MjSpec, XML text or the path of a file, got {model!r}"
     )
