@@ -137,6 +137,14 @@ def add_node(cluster: Any, **more: Any) -> Any:
     return cluster.add_node(num_cpus=1, object_store_memory=STORE_NBYTES, **more)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _no_families_of_doctests() -> None:
+    """Remove the families that doctests have registered in this process."""
+    known_ids = sys.modules.get("plangym_like.execution.known_ids")
+    if known_ids is not None:
+        known_ids.user_families.clear()
+
+
 @pytest.fixture(autouse=True)
 def _no_audit_of_traps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Do not audit rows that kill, hang and count their processes: they are never pure."""

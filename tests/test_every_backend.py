@@ -70,6 +70,7 @@ class Subject:
         self.states = np.concatenate([begun, later.states])
         with plangym_like.make("Acrobot-v1") as other:
             self.alien = other.reset(seed=0).state
+        self.is_compared = False
 
     def close(self) -> None:
         self.here.close()
@@ -194,6 +195,7 @@ def _outcomes(env: Any, made: list[Call]) -> list[Any]:
 
 
 def _compare(subject: Subject, made: list[Call]) -> None:
+    subject.is_compared = True
     for env in (subject.here, subject.there):
         env.reset(seed=5)
     expected, found = _outcomes(subject.here, made), _outcomes(subject.there, made)
@@ -222,7 +224,7 @@ def subject(kind: str, backend: str) -> Iterator[Subject]:
     name, kwargs = KINDS[kind]
     made = Subject(name, kwargs, backend)
     yield made
-    assert made.there.stats.rows_sent
+    assert made.there.stats.rows_sent or not made.is_compared
     made.close()
 
 

@@ -502,10 +502,13 @@ def make_imager(env: gymnasium.Env[Any, Any]) -> Imager | None:
 
 def has_images(env: gymnasium.Env[Any, Any]) -> bool:
     """Return whether images can be taken of the chain `env`: whether everything in it is known."""
-    kinds = [kind for kind in type(innermost(env)).__mro__ if kind.__module__.startswith(_PACKAGE)]
-    names = [kind.__name__ for kind in kinds]
-    # A lander or walker is of the subclass that this package makes; see `plangym_like.envs.box2d`.
-    if not names or set(names) != {names[0]} or names[0] not in _PARTS:
+    line = type(innermost(env)).__mro__
+    kinds = line[: line.index(gymnasium.Env)]
+    # Only Gymnasium's own class, or the subclass for images that `plangym_like.envs.box2d` makes of
+    # it, with the same name and module.
+    if not kinds or not all(kind.__module__.startswith(_PACKAGE) for kind in kinds):
+        return False
+    if {kind.__name__ for kind in kinds} != {kinds[0].__name__} or kinds[0].__name__ not in _PARTS:
         return False
     wrappers = visible(env)
     known = all(

@@ -213,3 +213,13 @@ def test_the_images_used_last_are_kept() -> None:
     assert cache.nearest(b"\1") == (b"", None)
     cache.drop(other)
     assert len(cache) == 1 and cache.nearest(b"\0\1\2\3\4")[0] == b"\0\1\2\3"
+
+
+def test_there_are_no_images_of_subclasses() -> None:
+    kind: Any = gymnasium.make("LunarLander-v3").unwrapped.__class__
+    for name, module in (("LunarLander", __name__), ("Other", kind.__module__)):
+        other = type(
+            name, (kind,), {"__module__": module, "step": lambda self, a: kind.step(self, a)}
+        )
+        assert not box2d_images.has_images(other())
+    assert box2d_images.has_images(kind())
