@@ -450,8 +450,8 @@ class HistoryCodec(Codec):
 class GameSimulator(GymnasiumSimulator):
     """A simulator of a game of turns.
 
-    The arguments are as in `GymnasiumSimulator`, except that an action is never repeated if there
-    are several players; ``state_capacity`` is the number of bytes for the moves of a game.
+    The arguments are as in `GymnasiumSimulator`, except that ``frameskip`` is 1, because a move is
+    never repeated; ``state_capacity`` is the number of bytes for the moves of a game.
     """
 
     checksum = True
@@ -466,19 +466,16 @@ class GameSimulator(GymnasiumSimulator):
         return HistoryCodec(self.base, self.state_capacity, saves_generator=draws)
 
     def _check_held(self, dt: int) -> None:
-        if self.base.rules.n_players > 1 and dt * self.frameskip != 1:
+        if dt * self.frameskip != 1:
             raise InputError(
-                f"dt and frameskip must be 1 in a game of {self.base.rules.n_players} players, who "
-                f"move in turn; got dt={dt}, frameskip={self.frameskip}"
+                "dt and frameskip must be 1 in a game, because a move may be illegal a second "
+                f"time; got dt={dt}, frameskip={self.frameskip}"
             )
 
     def step(self, action: Any, dt: int) -> Outcome:
-        """Play `action`; a single player may repeat it `dt` times."""
+        """Play `action`; raise `InputError` unless `dt` is 1."""
         self._check_held(dt)
         return super().step(action, dt)
-
-    def step_env(self, action: Any) -> Any:
-        return self.env.step(action) if self.frameskip == 1 else super().step_env(action)
 
     def clear_caches(self) -> None:
         """Drop the positions that are kept."""
@@ -488,11 +485,12 @@ class GameSimulator(GymnasiumSimulator):
 
     @property
     def _is_bare(self) -> bool:
-        return self.env is self.base and self.frameskip == 1 and not self._images
+        return self.env is self.base and not self._images
 
     def step_row(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
-        """Step one row; return ``None`` if there are wrappers, or the action is repeated."""
-        if not self._is_bare or dt != 1:
+        """Step one row; return ``None`` if there are wrappers or images are observed."""
+        self._check_held(dt)
+        if not self._is_bare:
             return None
         base, codec, move = self.base, self.codec, int(action)
         before = base.positions.find(codec.get(row.data, HEADER_NBYTES))

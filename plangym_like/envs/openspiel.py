@@ -43,7 +43,11 @@ class OpenSpielRules(Rules):
         self._game, self.title = game, str(game)
         self.library = f"open_spiel {importlib.metadata.version('open_spiel')}"
         self.n_players, self.n_actions = game.num_players(), game.num_distinct_actions()
-        self.has_chance = kind.chance_mode == _TYPE.ChanceMode.EXPLICIT_STOCHASTIC
+        # Chess960 is called deterministic, but begins with a position that chance chooses.
+        self.has_chance = (
+            kind.chance_mode == _TYPE.ChanceMode.EXPLICIT_STOCHASTIC
+            or game.new_initial_state().is_chance_node()
+        )
         self._has_score = kind.reward_model == _TYPE.RewardModel.REWARDS
         self.n_codes, self.longest = self.n_actions, game.max_game_length()
         if self.has_chance:

@@ -184,6 +184,12 @@ def test_illegal_moves_are_refused_before_anything_happens() -> None:
         with pytest.raises(ActionError, match=r"action 4 is illegal for player 1 .* 0 o\(0,0\)"):
             env.step(4)
         assert (env.get_state() == taken).all()
+        with pytest.raises(ActionError):
+            env.step(4, taken)
+        env.step_batch([0], state)  # sets the current state aside
+        with pytest.raises(ActionError):
+            env.step(4, taken)
+        assert (env.get_state() == taken).all()
         with pytest.raises(ActionError) as caught:
             env.step_batch([4, 3, 4, 1], [state, taken, taken, state])
         assert "row 2 of a batch of 4" in "".join(caught.value.__notes__)
@@ -193,6 +199,16 @@ def test_illegal_moves_are_refused_before_anything_happens() -> None:
         assert env.view_state(taken)["action_mask"].sum() == 0
         with pytest.raises(ActionError, match="this game of .* is over"):
             env.step(7, taken)
+
+
+@pytest.mark.parametrize("name", ["chess(chess960=true)", "backgammon"])
+def test_a_reset_after_a_restored_state_draws_the_same_chance(name: str) -> None:
+    with make(name) as env, make(name) as other:
+        state = env.reset(seed=0).state
+        other.reset(seed=5)
+        other.set_state(state)
+        assert (env.reset().state == other.reset().state).all()
+        assert (env.get_state() != state).any()
 
 
 def test_seeds_of_rows_draw_chance_anew() -> None:
@@ -209,15 +225,23 @@ def test_seeds_of_rows_draw_chance_anew() -> None:
             assert (one.states[0] == batch.states[index]).all()
 
 
-def test_a_single_player_may_repeat_an_action() -> None:
-    with make("cliff_walking") as env:
-        state = env.reset(seed=0).state
-        step = env.step(1, state, dt=3)
-        assert step.info["n_step"] == 3
-        assert (env.step_batch([1], state, dt=3).states[0] == step.state).all()
-        assert env.view_state(step.state)["moves"] == 3
-    with make("tic_tac_toe") as env, pytest.raises(InputError, match="dt and frameskip must be 1"):
-        env.step(0, env.reset(seed=0).state, dt=2)
+@pytest.mark.parametrize("name", ["cliff_walking", "2048", "tic_tac_toe"])
+def test_a_move_is_never_repeated(name: str) -> None:
+    with pytest.raises(InputError, match="dt and frameskip must be 1 in a game"):
+        make(name, frameskip=2)
+    with make(name) as env:
+        state, _, info = env.reset(seed=0)
+        move = int(np.flatnonzero(info["action_mask"])[0])
+        for repeated in (
+            lambda: env.step(move, dt=2),
+            lambda: env.step(move, state, dt=2),
+            lambda: env.step_batch([move] * 2, state, dt=2),
+            lambda: env.step_batch([move] * 2, state, dt=[1, 2]),
+            lambda: env.rollout_batch([[move]], state, dt=2),
+        ):
+            with pytest.raises(InputError, match="dt and frameskip must be 1 in a game"):
+                repeated()
+            assert (env.get_state() == state).all()
 
 
 def test_states_are_viewed_and_built_from_moves() -> None:
