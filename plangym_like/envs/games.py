@@ -9,6 +9,7 @@ played again. The info of every reset and step has ``action_mask``, ``to_play`` 
 from __future__ import annotations
 
 import abc
+import array
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NoReturn
@@ -28,9 +29,14 @@ from plangym_like.states.rows import HEADER_NBYTES, Row, padded
 CHANCE, OVER = -1, -2
 # The bytes that rows have for moves by default, if a game may have more.
 _ROOM = 2048
-# About so many bytes of positions are kept, and for each of their moves, they are taken to need
-# `_MOVE_NBYTES`.
-_KEPT_NBYTES, _MOVE_NBYTES = 1 << 26, 32
+# The largest number of bytes that the kept positions of one environment need.
+_KEPT_NBYTES = 1 << 26
+# What Python needs for a position beside its board, its history and its legal moves.
+_POSITION_NBYTES = 640
+# Numbers up to this are objects that exist once; lists of larger ones need 40 bytes for each.
+_SHARED_NUMBERS = 256
+# From so many legal moves on, NumPy writes a mask faster than a loop (OpenSpiel's go, chess).
+_MANY_MOVES = 128
 # If a position is not kept, a kept one so many moves before is looked for.
 _MOVES_BACK = 8
 _LENGTH_NBYTES = 8
@@ -54,8 +60,9 @@ class Rules(abc.ABC):
     has_chance : bool
         Whether it may be chance's turn.
     observation_space : gymnasium.spaces.Box
-    board_nbytes : int
-        About how much memory a board needs.
+    board_nbytes, move_nbytes : int
+        How much memory a board needs at most: at the beginning of a game, and in addition for each
+        move and outcome since.
     render_modes : tuple of str
     """
 
@@ -67,7 +74,8 @@ class Rules(abc.ABC):
     longest: int | None = None
     has_chance: bool = False
     observation_space: gymnasium.spaces.Box
-    board_nbytes: int = 1024
+    board_nbytes: int
+    move_nbytes: int
     render_modes: tuple[str, ...] = ()
 
     @abc.abstractmethod
@@ -125,7 +133,7 @@ class Position:
         The moves and outcomes since the beginning of the game.
     to_play : int
         The player to move; after the end, the player who has moved last.
-    legal : list of int
+    legal : list or array of int
         The legal moves; empty after the end.
     returns : list of float
         The sum of each player's rewards.
@@ -137,7 +145,11 @@ class Position:
         """Keep a board after `mover` has moved; `turn` is that of the rules."""
         self.board, self.history, self.returns = board, history, rules.returns(board)
         over = turn == OVER
-        self.to_play, self.legal = (mover, []) if over else (turn, rules.legal(board))
+        legal: list[int] = [] if over else rules.legal(board)
+        self.to_play = mover if over else turn
+        self.legal: Sequence[int] = (
+            legal if rules.n_actions <= _SHARED_NUMBERS else array.array("I", legal)
+        )
 
 
 class Positions:
@@ -153,7 +165,9 @@ class Positions:
         self.dtype = np.dtype(np.uint8 if rules.n_codes <= 256 else np.uint16)
         self._kept: OrderedDict[bytes, Position] = OrderedDict()
         self._nbytes = 0
-        self._cost = rules.board_nbytes, _MOVE_NBYTES // self.dtype.itemsize
+        # The bytes of a kept position, and in addition for each byte of its history.
+        fixed = _POSITION_NBYTES + rules.board_nbytes
+        self._cost = fixed, 1 + rules.move_nbytes // self.dtype.itemsize
         self._first = rules.first()
         self._nothing = [0.0] * rules.n_players
 
@@ -230,14 +244,18 @@ class Positions:
 
     def _keep(self, board: Any, history: bytes, mover: int, turn: int) -> Position:
         position = Position(self.rules, board, history, mover, turn)
-        kept, (fixed, each) = self._kept, self._cost
+        kept = self._kept
         if history not in kept:
-            self._nbytes += fixed + each * len(history)
+            self._nbytes += self._nbytes_of(position)
         kept[history] = position
         while self._nbytes > _KEPT_NBYTES and len(kept) > 1:
-            oldest, _ = kept.popitem(last=False)
-            self._nbytes -= fixed + each * len(oldest)
+            self._nbytes -= self._nbytes_of(kept.popitem(last=False)[1])
         return position
+
+    def _nbytes_of(self, position: Position) -> int:
+        """Return how many bytes a kept position needs."""
+        fixed, each = self._cost
+        return fixed + each * len(position.history) + 8 * len(position.legal)
 
     def replayed(self, moves: Any) -> Position:
         """Return the position after `moves`, which a user has given.
@@ -561,8 +579,11 @@ class GameSimulator(GymnasiumSimulator):
                 self._prepare_chance(rows, start + index, given[0 if len(given) == 1 else index])
             after, earned = base.positions.play(position, move, base)
             mask = bytearray(count)
-            for each in after.legal:
-                mask[each] = 1
+            if len(after.legal) < _MANY_MOVES:
+                for each in after.legal:
+                    mask[each] = 1
+            else:
+                np.frombuffer(mask, np.uint8)[np.asarray(after.legal)] = 1
             masks[index * count : (index + 1) * count] = mask
             if observations is not None:
                 seen(after.board, after.to_play, observations[start + index])

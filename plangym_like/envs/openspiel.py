@@ -10,6 +10,8 @@ import contextlib
 import functools
 import importlib
 import importlib.metadata
+import math
+import re
 from typing import Any
 
 import gymnasium
@@ -25,6 +27,25 @@ from plangym_like.support.arguments import did_you_mean
 
 PREFIX = "openspiel/"
 _TYPE = pyspiel.GameType
+# Bytes of a board as the game begins, and in addition for each move, where they are more than
+# usual. The test of the memory of kept positions measures them.
+_LARGE_BOARDS = {
+    "antichess": (1500, 84),
+    "backgammon": (1000, 150),
+    "banqi": (1000, 72),
+    "chess": (1500, 84),
+    "chinese_checkers": (1000, 190),
+    "crazyhouse": (1500, 84),
+    "cursor_go": (8800, 80),
+    "go": (8800, 88),
+    "lines_of_action": (1400, 200),
+    "maedn": (1000, 100),
+    "oware": (900, 60),
+    "shogi": (1500, 72),
+    "twixt": (6800, 48),
+    "ultimate_tic_tac_toe": (1900, 60),
+    "xiangqi": (1500, 72),
+}
 
 
 class OpenSpielRules(Rules):
@@ -55,6 +76,10 @@ class OpenSpielRules(Rules):
             self.longest = game.max_history_length()
         self._shape = tuple(game.observation_tensor_shape())
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, self._shape, np.float32)
+        self.board_nbytes, self.move_nbytes = 640 + 2 * math.prod(self._shape), 48
+        for name in re.findall(r"\w+(?=\()", self.title):  # misere, and the game inside of it
+            if name in _LARGE_BOARDS:
+                self.board_nbytes, self.move_nbytes = _LARGE_BOARDS[name]
         # This buffer is filled ten times as fast as OpenSpiel makes a list of floats.
         self._observer: Any = None
         with contextlib.suppress(pyspiel.SpielError, AttributeError):

@@ -61,9 +61,6 @@ class PettingZooRules(Rules):
         The largest number of moves.
     """
 
-    # Boards are objects of Python, with dicts for each player.
-    board_nbytes = 1 << 13
-
     def __init__(self, title: str, game: Any, longest: int | None) -> None:
         self._game, self.title, self.longest = game, title, longest
         self.library = f"pettingzoo {importlib.metadata.version('pettingzoo')}"
@@ -73,6 +70,7 @@ class PettingZooRules(Rules):
         first = self._players[0]
         self.n_actions = self.n_codes = int(game.action_space(first).n)
         self.observation_space = game.observation_space(first)["observation"]
+        self.board_nbytes, self.move_nbytes = _board_nbytes(game)
         # The last board that was looked at, the player, and what the player observes.
         self._seen: tuple[Any, int, Any] = (None, 0, None)
 
@@ -121,6 +119,17 @@ class PettingZooRules(Rules):
     def render(self, board: Any, mode: str) -> Any:
         _use(board)
         return board.render()
+
+
+def _board_nbytes(game: Any) -> tuple[int, int]:
+    """Return how many bytes a board of `game` needs at first, and in addition for each move.
+
+    The test of the memory of kept positions measures them.
+    """
+    name = game.metadata["name"]
+    if name == "chess_v6":
+        return 12_000, 240
+    return (6000 + 72 * game._N**2 if name == "go_v5" else 2600), 0
 
 
 def _use(board: Any) -> None:

@@ -6,7 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from played_games import assert_same_batch, assert_same_steps, content, play
+from played_games import (
+    COUNTS_MEMORY,
+    assert_same_batch,
+    assert_same_steps,
+    content,
+    memory_of_kept,
+    play,
+)
 from usual import first_of
 
 import plangym_like
@@ -117,13 +124,20 @@ def test_every_position_is_restored_exactly(name: str) -> None:
 def test_positions_that_are_no_longer_kept_are_played_again(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(games, "_KEPT_NBYTES", 20_000)
+    monkeypatch.setattr(games, "_KEPT_NBYTES", 80_000)
     with make(name, autoreset=False) as env:
         played = play(env, Straight(name, GAMES.get(name, {})), POSITIONS)
         assert_same_batch(env, played, np.random.default_rng(1).permutation(POSITIONS))
         kept = env.simulator.base.positions
-        assert 1 < len(kept._kept) < 20
-        assert kept._nbytes == sum(1024 + kept._cost[1] * len(each) for each in kept._kept)
+        assert 1 < len(kept._kept) < 50
+        assert kept._nbytes == sum(map(kept._nbytes_of, kept._kept.values())) <= 80_000
+
+
+@pytest.mark.skipif(not COUNTS_MEMORY, reason="the C library does not count its memory")
+@pytest.mark.parametrize("name", first_of(["go", "mnk(m=30,n=30,k=5)", "backgammon", *GAMES, *REST], 3))
+def test_kept_positions_need_no_more_memory_than_is_counted(name: str) -> None:
+    needed, counted = memory_of_kept(PREFIX + name, GAMES.get(name, {}))
+    assert 0.9 * needed < counted < 8 * needed
 
 
 @pytest.mark.parametrize("name", first_of(["backgammon", "connect_four", "chess", *GAMES], 3))

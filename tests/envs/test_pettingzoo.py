@@ -7,7 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from played_games import assert_same_batch, assert_same_steps, content, play
+from played_games import (
+    COUNTS_MEMORY,
+    assert_same_batch,
+    assert_same_steps,
+    content,
+    memory_of_kept,
+    play,
+)
 from usual import first_of
 
 import plangym_like
@@ -68,6 +75,13 @@ def test_every_position_is_restored_exactly(name: str, options: dict[str, Any]) 
         other.simulator.clear_caches()
         assert_same_steps(other, played, order[:20])
         assert_same_batch(env, played, order)
+
+
+@pytest.mark.skipif(not COUNTS_MEMORY, reason="the C library does not count its memory")
+@pytest.mark.parametrize(("name", "options"), GAMES)
+def test_kept_positions_need_no_more_memory_than_is_counted(name: str, options: dict[str, Any]) -> None:
+    needed, counted = memory_of_kept(PREFIX + name, options)
+    assert 0.9 * needed < counted < 8 * needed
 
 
 @pytest.mark.parametrize(("name", "options"), first_of(GAMES, 2))
