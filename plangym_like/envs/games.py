@@ -54,7 +54,7 @@ class Rules(abc.ABC):
         The version of the library; states of another version are refused.
     n_players, n_actions : int
     n_codes : int
-        Moves and outcomes of chance are numbers less than this.
+        Moves and outcomes of chance are numbers less than this, which is at most 2**32.
     longest : int, optional
         The largest number of moves and outcomes in a game, if it is known.
     has_chance : bool
@@ -162,7 +162,10 @@ class Positions:
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
-        self.dtype = np.dtype(np.uint8 if rules.n_codes <= 256 else np.uint16)
+        kinds = np.uint8, np.uint16, np.uint32
+        self.dtype = next(
+            np.dtype(each) for each in kinds if rules.n_codes - 1 <= np.iinfo(each).max
+        )
         self._kept: OrderedDict[bytes, Position] = OrderedDict()
         self._nbytes = 0
         # The bytes of a kept position, and in addition for each byte of its history.

@@ -11,6 +11,8 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.metadata
+import sys
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import gymnasium
@@ -23,6 +25,7 @@ from plangym_like.envs.games import OVER, GameGym, GameSimulator, Rules
 from plangym_like.envs.wrapping import call_source
 from plangym_like.errors import InputError
 from plangym_like.support.arguments import did_you_mean, misfit
+from plangym_like.support.fork_safety import new_lock
 
 PREFIX = "pettingzoo/"
 # Game -> its module in ``pettingzoo.classic``, and the most moves of a game, if it is known.
@@ -44,6 +47,12 @@ _REFUSED = {
     "texas_holdem_v4": _IMPERFECT,
     "texas_holdem_no_limit_v6": _IMPERFECT,
 }
+# The game of Go keeps the size of its boards in globals of a module. They are set while a method of
+# a board is called, and restored after that, because others may use the module, too.
+_GO_BASE = "pettingzoo.classic.go.go_base"
+_GO_GLOBALS = ("N", "ALL_COORDS", "EMPTY_BOARD", "NEIGHBORS", "DIAGONALS")
+_go_globals: dict[int, dict[str, Any]] = {}
+_go_lock = new_lock()
 # Folders of other environments, in which all agents act in each step.
 _SIMULTANEOUS = ("atari", "butterfly", "magent", "mpe", "sisl")
 
@@ -75,8 +84,7 @@ class PettingZooRules(Rules):
         self._seen: tuple[Any, int, Any] = (None, 0, None)
 
     def first(self) -> Any:
-        _use(self._game)
-        self._game.reset(seed=0)
+        _call(self._game, self._game.reset, 0)
         return _copied(self._game)
 
     def after(self, board: Any, move: int) -> Any:
@@ -86,8 +94,7 @@ class PettingZooRules(Rules):
 
     def apply(self, board: Any, move: int) -> None:
         self._seen = (None, 0, None)
-        _use(board)
-        board.step(move)
+        _call(board, board.step, move)
 
     def copy(self, board: Any) -> Any:
         return _copied(board)
@@ -112,13 +119,12 @@ class PettingZooRules(Rules):
     def _look(self, board: Any, player: int) -> Any:
         """Return PettingZoo's observation, which has the legal moves, too, and takes long."""
         if self._seen[0] is not board or self._seen[1] != player:
-            _use(board)
-            self._seen = board, player, board.observe(self._players[player])
+            shown = _call(board, board.observe, self._players[player])
+            self._seen = board, player, shown
         return self._seen[2]
 
     def render(self, board: Any, mode: str) -> Any:
-        _use(board)
-        return board.render()
+        return _call(board, board.render)
 
 
 def _board_nbytes(game: Any) -> tuple[int, int]:
@@ -132,13 +138,35 @@ def _board_nbytes(game: Any) -> tuple[int, int]:
     return (6000 + 72 * game._N**2 if name == "go_v5" else 2600), 0
 
 
-def _use(board: Any) -> None:
-    """Prepare the module of the game of Go for `board`: it keeps the size of boards as a global."""
-    resize = getattr(board, "_overwrite_go_global_variables", None)
-    if resize is not None:
-        base = importlib.import_module("pettingzoo.classic.go.go_base")
-        if base.N != board._N:
-            resize(board_size=board._N)
+def _call(board: Any, function: Callable[..., Any], *args: Any) -> Any:
+    """Call `function`, a method of `board`; in a game of Go, with the globals for its size."""
+    if not hasattr(board, "_N"):
+        return function(*args)
+    with _go_lock:
+        base: Any = importlib.import_module(_GO_BASE)
+        if base.N == board._N:
+            return function(*args)
+        before = {name: getattr(base, name) for name in _GO_GLOBALS}
+        vars(base).update(_go_globals[board._N])
+        try:
+            return function(*args)
+        finally:
+            vars(base).update(before)
+
+
+def _made(make: Callable[..., Any], options: Mapping[str, Any]) -> Any:
+    """Return a new game; keep the globals that the game of Go sets, and restore those before."""
+    with _go_lock:
+        base: Any = sys.modules.get(_GO_BASE)
+        before = {name: getattr(base, name) for name in _GO_GLOBALS} if base else {}
+        try:
+            game = make(**options)
+            if base and hasattr(game, "_N"):
+                _go_globals[game._N] = {name: getattr(base, name) for name in _GO_GLOBALS}
+            return game
+        finally:
+            if base:
+                vars(base).update(before)
 
 
 def _copied(thing: Any) -> Any:
@@ -186,7 +214,7 @@ def load_game(name: str, **options: Any) -> tuple[Any, int | None]:
     module = importlib.import_module(f"pettingzoo.classic.{place}")
     if reason := misfit(module.raw_env, **options):
         raise InputError(f"PettingZoo's {short} cannot be made: {reason}")
-    game: AECEnv[Any, Any, Any] = module.raw_env(**options)
+    game: AECEnv[Any, Any, Any] = _made(module.raw_env, options)
     if (found := game.metadata["name"]) != short:
         raise InputError(f"this version of PettingZoo has {found}, not {short}")
     return game, longest

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium.wrappers import RecordEpisodeStatistics
 from played_games import (
     COUNTS_MEMORY,
     assert_same_batch,
@@ -178,6 +179,13 @@ def test_check_env_plays_legal_moves(name: str) -> None:
     assert "workers" in report.passed
 
 
+@pytest.mark.parametrize("name", ["tic_tac_toe", "nim"])
+def test_check_env_plays_legal_moves_inside_of_wrappers(name: str) -> None:
+    report = check_env(PREFIX + name, workers=(2,), wrappers=[RecordEpisodeStatistics])
+    assert report.ok, report
+    assert {"rollout", "workers"} <= set(report.passed)
+
+
 def test_wrappers_see_the_same_game() -> None:
     with make("backgammon") as env, make("backgammon", max_episode_steps=7) as limited:
         state, _, info = env.reset(seed=4)
@@ -277,6 +285,20 @@ def test_states_are_viewed_and_built_from_moves() -> None:
             env.make_state(board=[])
     with make("pig") as env, pytest.raises(InputError, match="outcome of chance"):
         env.make_state(history=[0])
+
+
+@pytest.mark.parametrize(("side", "dtype"), [(16, np.uint8), (20, np.uint16), (300, np.uint32)])
+def test_moves_of_any_number_are_saved(side: int, dtype: type) -> None:
+    with make("mnk", m=side, n=side, k=5) as env:
+        last = side * side - 1
+        state = env.step(last, env.reset(seed=0).state).state
+        assert env.simulator.base.positions.dtype == dtype
+        assert (env.make_state(history=[last]) == state).all()
+        env.simulator.clear_caches()
+        assert env.view_state(state)["history"].tolist() == [last]
+        step = env.step(0, state)
+        assert (step.info["action_mask"] == 0).nonzero()[0].tolist() == [0, last]
+        assert (env.step_batch([0], state).states[0] == step.state).all()
 
 
 def test_a_game_that_is_too_long_says_so() -> None:

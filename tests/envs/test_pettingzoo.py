@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import copy
+import importlib
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -134,6 +138,42 @@ def test_boards_of_go_of_two_sizes_live_beside_each_other() -> None:
             step = env.step(size * size, state)
             assert step.obs.shape == (size, size, 17)
             assert step.info["action_mask"].shape == (size * size + 1,)
+
+
+def test_boards_of_go_of_two_sizes_are_used_in_two_threads() -> None:
+    plans = {5: [0, 12, 1, 6, 2, 24, 8], 9: [0, 40, 1, 30, 2, 80, 10]}
+
+    def played(size: int, together: threading.Barrier) -> list[tuple[Any, ...]]:
+        with make("go_v5", board_size=size) as env:
+            contents = []
+            for _ in range(8):
+                together.wait(60)
+                env.reset(seed=0)
+                contents += [content(env.step(move)) for move in plans[size]]
+            return contents
+
+    alone = {size: played(size, threading.Barrier(1)) for size in plans}
+    interval, both = sys.getswitchinterval(), threading.Barrier(2)
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            found = {size: pool.submit(played, size, both) for size in plans}
+            assert {size: each.result() for size, each in found.items()} == alone
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def test_another_game_of_go_in_this_process_goes_on() -> None:
+    own = load_game("go_v5", board_size=9)[0]
+    base = importlib.import_module("pettingzoo.classic.go.go_base")
+    own._overwrite_go_global_variables(board_size=9)  # as its constructor does
+    own.reset()
+    with make("go_v5", board_size=5) as env:
+        env.step(0, env.reset().state)
+        own.step(80)
+        env.get_image()
+    assert base.N == 9
+    assert own.observe("white_0")["observation"].shape == (9, 9, 17)
 
 
 def test_illegal_moves_are_refused_before_anything_happens() -> None:
