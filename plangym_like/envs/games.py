@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import abc
 import array
+import functools
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NoReturn
 
 import gymnasium
@@ -21,10 +22,17 @@ from numpy.typing import NDArray
 from plangym_like.batch.arrays import Outcome, Rows, given_states
 from plangym_like.envs.codec import Codec
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
+from plangym_like.envs.wrapping import call_source
 from plangym_like.errors import ActionError, InputError, StateCapacityError, StateFormatError
 from plangym_like.states.random_state import reseed
 from plangym_like.states.rows import HEADER_NBYTES, Row, padded
 
+# Why games are refused.
+IMPERFECT = (
+    "it has imperfect information: a search from a state would know what the player to move does "
+    "not"
+)
+SIMULTANEOUS = "its players move at the same time, and here one moves after the other"
 # Instead of a player: it is chance's turn, or the game is over.
 CHANCE, OVER = -1, -2
 # The bytes that rows have for moves by default, if a game may have more.
@@ -49,7 +57,10 @@ class Rules(abc.ABC):
     Attributes
     ----------
     title : str
-        The name of the game, with the parameters that change its rules.
+        The name of the game and its parameters, for messages.
+    key : str
+        The name, and all parameters that change the rules, which are the same in whatever way they
+        were given; states of a game of another key are refused.
     library : str
         The version of the library; states of another version are refused.
     n_players, n_actions : int
@@ -67,6 +78,7 @@ class Rules(abc.ABC):
     """
 
     title: str
+    key: str
     library: str
     n_players: int
     n_actions: int
@@ -268,9 +280,14 @@ class Positions:
         InputError
             They are not legal, or end when it is chance's turn.
         """
-        given = np.asarray(moves)
+        try:
+            given = np.asarray(moves)
+        except ValueError as error:
+            raise InputError(f"history must be a list of whole numbers, got {moves!r}") from error
         if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
             raise InputError(f"history must be a list of whole numbers, got {moves!r}")
+        while given.size and given[-1] == -1:  # as `view` fills the histories of shorter games
+            given = given[:-1]
         rules, board, mover = self.rules, self.rules.first(), 0
         for index, move in enumerate(given.tolist()):
             turn = rules.turn(board)
@@ -312,13 +329,12 @@ class GameGym(gymnasium.Env[NDArray[Any], int]):
         One of the modes of the rules.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi", "rgb_array"]}  # type: ignore[misc]
-
     def __init__(self, rules: Rules, render_mode: str | None = None) -> None:
         if render_mode not in (None, *rules.render_modes):
             modes = " or ".join(map(repr, rules.render_modes))
             raise InputError(f"{rules.title} has no render_mode={render_mode!r}, only {modes}")
         self.rules, self.render_mode = rules, render_mode
+        self.metadata = {"render_modes": list(rules.render_modes)}
         self.action_space: Any = gymnasium.spaces.Discrete(rules.n_actions)
         self.observation_space = rules.observation_space
         self.positions = Positions(rules)
@@ -405,7 +421,7 @@ class HistoryCodec(Codec):
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
         rules = self._base.rules
-        return {"game": rules.title, "library": rules.library, "generator": self.saves_generator}
+        return {"game": rules.key, "library": rules.library, "generator": self.saves_generator}
 
     def read(self, payload: Row) -> None:
         payload[: self.nbytes] = 0
@@ -440,26 +456,30 @@ class HistoryCodec(Codec):
         self._base.position = self._base.positions.find(self.get(payload.data, 0))
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
-        """Return ``history`` ``(N, longest)``, ``moves``, ``to_play`` and ``action_mask``.
+        """Return ``history``, ``length``, ``to_play`` and ``action_mask``.
 
-        ``history`` ends with -1 where games are shorter; ``moves`` is its length.
+        ``history`` ``(N, max(length))`` ends with -1 where games are shorter; ``length`` ``(N,)``
+        is the number of moves and chance outcomes.
         """
         base, dtype = self._base, self._base.positions.dtype
         found = [
             base.positions.find(self.get(np.ascontiguousarray(each).data, 0)) for each in payloads
         ]
         histories = [np.frombuffer(each.history, dtype) for each in found]
-        moves = np.array([len(each) for each in histories], np.int64)
-        history = np.full((len(found), moves.max(initial=0)), -1)
+        length = np.array([len(each) for each in histories], np.int64)
+        history = np.full((len(found), length.max(initial=0)), -1)
         masks = np.zeros((len(found), base.rules.n_actions), np.int8)
         for index, each in enumerate(found):
-            history[index, : moves[index]] = histories[index]
+            history[index, : length[index]] = histories[index]
             masks[index, each.legal] = 1
         to_play = np.array([each.to_play for each in found], np.int64)
-        return {"history": history, "moves": moves, "to_play": to_play, "action_mask": masks}
+        return {"history": history, "length": length, "to_play": to_play, "action_mask": masks}
 
     def build_state(self, payload: Row, physics: Mapping[str, Any]) -> None:
-        """Write the position after ``history``, a list of moves and of outcomes of chance."""
+        """Write the position after ``history``, a list of moves and chance outcomes.
+
+        A history of `view` may end with -1.
+        """
         unknown = sorted(set(physics) - {"history"})
         if unknown:
             raise InputError(f"this state has no field {unknown[0]!r}; its field is history")
@@ -476,8 +496,23 @@ class GameSimulator(GymnasiumSimulator):
     """
 
     checksum = True
+    # The beginning of ids, and the class of the environment, which takes the rest of the id.
+    prefix: ClassVar[str]
+    gym_class: ClassVar[Callable[..., GameGym]]
     codec: HistoryCodec
     base: GameGym
+
+    def make_env(self) -> gymnasium.Env[Any, Any]:
+        """Return the game as a Gymnasium environment."""
+        make = functools.partial(type(self).gym_class, str(self.name).removeprefix(self.prefix))
+        mode = {} if self.render_mode is None else {"render_mode": self.render_mode}
+        env: gymnasium.Env[Any, Any] = call_source(make, {**mode, **self.env_kwargs})
+        return env
+
+    def fingerprint_fields(self) -> Mapping[str, Any]:
+        """Return the fields of `GymnasiumSimulator`, but not in which way the game was named."""
+        fields = super().fingerprint_fields()
+        return {name: fields[name] for name in fields if name not in ("id", "kwargs")}
 
     def make_codec(self) -> HistoryCodec:
         """Reset the game, and return its codec."""

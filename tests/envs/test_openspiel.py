@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import RewardWrapper
 from gymnasium.wrappers import RecordEpisodeStatistics
 from played_games import (
     COUNTS_MEMORY,
@@ -135,7 +136,9 @@ def test_positions_that_are_no_longer_kept_are_played_again(
 
 
 @pytest.mark.skipif(not COUNTS_MEMORY, reason="the C library does not count its memory")
-@pytest.mark.parametrize("name", first_of(["go", "mnk(m=30,n=30,k=5)", "backgammon", *GAMES, *REST], 3))
+@pytest.mark.parametrize(
+    "name", first_of(["go", "mnk(m=30,n=30,k=5)", "backgammon", *GAMES, *REST], 3)
+)
 def test_kept_positions_need_no_more_memory_than_is_counted(name: str) -> None:
     needed, counted = memory_of_kept(PREFIX + name, GAMES.get(name, {}))
     assert 0.9 * needed < counted < 8 * needed
@@ -271,11 +274,16 @@ def test_states_are_viewed_and_built_from_moves() -> None:
         state = env.make_state(history=[3, 3, 0])
         view = env.view_state(state)
         assert view["history"].tolist() == [3, 3, 0]
-        assert (view["moves"], view["to_play"]) == (3, 1)
+        assert (view["length"], view["to_play"]) == (3, 1)
         assert view["action_mask"].tolist() == [1] * 4
         rows = np.stack([env.reset().state, state])
         assert env.view_state(rows)["history"].tolist() == [[-1, -1, -1], [3, 3, 0]]
+        padded = env.view_state(rows)["history"]
+        assert (env.make_state(history=padded[0]) == rows[0]).all()
+        assert (env.make_state(history=[3, 3, 0, -1, -1]) == state).all()
         for moves, message in (
+            ([[0], [1, 2]], "a list of whole numbers"),
+            ([3, -1, 3], "number 1 of the history, -1, is not a legal move"),
             ([3] * 6, "number 5 of the history, 3, is not a legal move"),
             ([0.5], "a list of whole numbers"),
         ):
@@ -359,3 +367,143 @@ def test_rows_of_other_parameters_are_refused() -> None:
         state = env.reset(seed=0).state
         with pytest.raises(StateMismatchError):
             other.step(0, state)
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "options"),
+    [
+        ("hex(board_size=5)", "hex", {"board_size": np.int64(5)}),
+        ("go(board_size=5)", "go(board_size=5,komi=7.5)", {"komi": np.float64(7.5)}),
+        ("go(board_size=5,komi=7.0)", "go(board_size=5)", {"komi": 7}),
+        ("connect_four", "connect_four(rows=6)", {"columns": 7}),
+        ("twixt", "twixt", {"ansi_color_output": False}),
+        ("misere(game=hex(board_size=5))", "misere(game=hex(board_size=5))", {}),
+    ],
+)
+def test_rows_of_the_same_game_by_another_name_are_accepted(
+    name: str, other: str, options: dict[str, Any]
+) -> None:
+    with plangym_like.make(PREFIX + name) as env:
+        state, _, info = env.reset(seed=0)
+        move = int(np.flatnonzero(info["action_mask"])[0])
+        with plangym_like.make(PREFIX + other, **options) as again:
+            assert content(again.step(move, state)) == content(env.step(move, state))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("hex", {"board_size": 0}, "board_size of OpenSpiel's hex must be .* at least 1, got 0"),
+        ("hex", {"board_size": 2**40}, r"less than 2\*\*31"),
+        ("go", {"board_size": 30}, "supports board size up to 19"),
+        ("connect_four", {"rows": 0}, "rows of OpenSpiel's connect_four .* got 0"),
+        ("misere(game=connect_four(rows=0))", {}, "rows of OpenSpiel's connect_four .* got 0"),
+        ("connect_four", {"rows": 10**6, "columns": 10**6}, "has no board"),
+        ("hex(board_size=5)x", {}, "must end with a bracket"),
+        ("hex", {"board_size": [5]}, "cannot load hex"),
+        ("misere", {"game": "tic_tac_toe()"}, "Expected type: kGame"),
+    ],
+)
+def test_parameters_that_make_no_board_are_refused(
+    name: str, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        plangym_like.make(PREFIX + name, **options)
+
+
+def test_the_environment_names_the_modes_of_its_game() -> None:
+    with make("tic_tac_toe") as env:
+        assert env.gym_env.unwrapped.metadata["render_modes"] == ["ansi"]
+
+
+class Negative(RewardWrapper):
+    def reward(self, reward: Any) -> Any:
+        return -reward
+
+
+@pytest.mark.parametrize("name", ["backgammon", "connect_four"])
+def test_rows_of_wrapped_games_are_restored(name: str) -> None:
+    wrappers = [RecordEpisodeStatistics, Negative]
+    with make(name, autoreset=False, wrappers=wrappers) as env, make(name) as plain:
+        random, rows, moves, found = np.random.default_rng(0), [], [], []
+        state, _, info = env.reset(seed=1)
+        bare, over = plain.reset(seed=1).state, False
+        while not over and len(rows) < 60:
+            moves.append(int(random.choice(np.flatnonzero(info["action_mask"]))))
+            rows.append(state)
+            step, same = env.step(moves[-1], state), plain.step(moves[-1], bare)
+            assert content(step)[2:] == content(same)[2:]
+            assert (step.obs == same.obs).all()
+            assert step.reward == -same.reward
+            found.append(content(step))
+            state, bare, info, over = step.state, same.state, step.info, step.terminated
+        if over:
+            assert step.info["episode"]["l"] == len(rows)
+        order = random.permutation(len(rows))
+        for workers in ({}, {"n_workers": 2}):
+            with make(name, wrappers=wrappers, **workers) as other:
+                batch = other.step_batch([moves[at] for at in order], np.stack(rows)[order])
+                assert [content(batch, at) for at in range(len(order))] == [
+                    found[at] for at in order
+                ]
+
+
+def test_a_draw_by_repetition_is_restored() -> None:
+    with make("chess") as env:
+        state, _, info = env.reset(seed=0)
+        board, history = pyspiel.load_game("chess").new_initial_state(), []
+        for text in ["Nf3", "Nf6", "Ng1", "Ng8"] * 2:
+            action = board.string_to_action(text)
+            board.apply_action(action)
+            before, history = state, [*history, action]
+            state = env.step(action, state).state
+        assert board.is_terminal()
+        env.simulator.clear_caches()
+        step = env.step(history[-1], before)
+        assert step.terminated
+        assert step.info["rewards"].tolist() == board.returns() == [0.0, 0.0]
+        # The same board, without the repetition.
+        assert not env.step(history[3], env.make_state(history=history[:3])).terminated
+
+
+@pytest.mark.parametrize(("name", "moves"), [("go", [81, 81]), ("othello", None)])
+def test_passes_are_moves(name: str, moves: list[int] | None) -> None:
+    with make(name, autoreset=False) as env:
+        straight = Straight(name, GAMES.get(name, {}))
+        if moves is None:
+            played, passes = play(env, straight, 600), 64
+            assert (played.actions == passes).any()
+            only = played.rows[played.actions == passes]
+            env.simulator.clear_caches()
+            assert env.view_state(only)["action_mask"].sum(1).tolist() == [1] * len(only)
+            assert_same_batch(env, played, np.random.default_rng(1).permutation(600))
+            return
+        _, _, info = env.reset(seed=0)
+        straight.begin(0)
+        for move in moves:
+            assert info["action_mask"][move] == 1
+            step, expected = env.step(move), straight.move(move)
+            info = step.info
+            assert info["rewards"].tolist() == expected[3].tolist()
+            assert step.terminated == expected[4]
+        assert step.terminated
+
+
+def test_vectorised_games_begin_again_after_their_end() -> None:
+    random = np.random.default_rng(0)
+    vec, ends = plangym_like.make_vec(PREFIX + "tic_tac_toe", 3), 0
+    obs, infos = vec.reset(seed=0)
+    first = obs.copy()
+    over = np.zeros(3, bool)
+    for _ in range(40):
+        masks = infos["action_mask"]
+        moves = [
+            0 if done else random.choice(np.flatnonzero(masks[i])) for i, done in enumerate(over)
+        ]
+        was = over
+        obs, _, over, _, infos = vec.step(np.array(moves))
+        assert (obs[was] == first[was]).all()
+        assert (infos["action_mask"][was] == 1).all()
+        ends += over.sum()
+    assert ends > 3
+    vec.close()

@@ -27,7 +27,8 @@ from plangym_like.errors import ActionError, InputError
 pytest.importorskip("pettingzoo", reason="pettingzoo is not installed")
 pytest.importorskip("chess", reason="chess is not installed")
 
-from plangym_like.envs.pettingzoo import PREFIX, all_ids, load_game
+from plangym_like.envs.pettingzoo import GAMES as MODULES
+from plangym_like.envs.pettingzoo import PREFIX, all_ids
 
 POSITIONS = 200
 # Each game of perfect information, and other options that change its rules.
@@ -41,11 +42,17 @@ GAMES: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+def own_game(name: str, **options: Any) -> Any:
+    """Return PettingZoo's environment, made without this package."""
+    place, _ = MODULES[name]
+    return importlib.import_module(f"pettingzoo.classic.{place}").raw_env(**options)
+
+
 class Straight:
     """A game that is played straight through with PettingZoo alone."""
 
     def __init__(self, name: str, options: dict[str, Any]) -> None:
-        self.env = load_game(name, **options)[0]
+        self.env = own_game(name, **options)
 
     def begin(self, seed: int) -> tuple[Any, ...]:
         self.env.reset(seed=seed)
@@ -83,7 +90,9 @@ def test_every_position_is_restored_exactly(name: str, options: dict[str, Any]) 
 
 @pytest.mark.skipif(not COUNTS_MEMORY, reason="the C library does not count its memory")
 @pytest.mark.parametrize(("name", "options"), GAMES)
-def test_kept_positions_need_no_more_memory_than_is_counted(name: str, options: dict[str, Any]) -> None:
+def test_kept_positions_need_no_more_memory_than_is_counted(
+    name: str, options: dict[str, Any]
+) -> None:
     needed, counted = memory_of_kept(PREFIX + name, options)
     assert 0.9 * needed < counted < 8 * needed
 
@@ -164,9 +173,7 @@ def test_boards_of_go_of_two_sizes_are_used_in_two_threads() -> None:
 
 
 def test_another_game_of_go_in_this_process_goes_on() -> None:
-    own = load_game("go_v5", board_size=9)[0]
-    base = importlib.import_module("pettingzoo.classic.go.go_base")
-    own._overwrite_go_global_variables(board_size=9)  # as its constructor does
+    own, base = own_game("go_v5", board_size=9), sys.modules["pettingzoo.classic.go.go_base"]
     own.reset()
     with make("go_v5", board_size=5) as env:
         env.step(0, env.reset().state)
@@ -195,7 +202,8 @@ def test_illegal_moves_are_refused_before_anything_happens() -> None:
         ("hanabi_v5", "imperfect information"),
         ("leduc_holdem_v4", "imperfect information"),
         ("rps_v2", "move at the same time"),
-        ("butterfly/pistonball_v6", "in real time"),
+        ("butterfly/pistonball_v6", "move at the same time"),
+        ("pong_v3", "move at the same time"),
         ("connect_for_v3", "did you mean 'connect_four_v3'"),
         ("connect_four_v2", "connect_four_v3"),
     ],
@@ -208,6 +216,9 @@ def test_other_games_are_refused_with_the_reason(name: str, reason: str) -> None
 def test_options_that_make_no_sense_are_refused() -> None:
     with pytest.raises(InputError, match="board_sizes"):
         make("go_v5", board_sizes=9)
+    for options in ({"board_size": 5.0}, {"board_size": "a"}, {"board_size": 0}, {"komi": "x"}):
+        with pytest.raises(InputError, match=f"{next(iter(options))} must be"):
+            make("go_v5", **options)
     with pytest.raises(InputError, match="render_mode='ansi'"):
         make("connect_four_v3", render_mode="ansi")
 
@@ -224,6 +235,15 @@ def test_boards_are_drawn(name: str) -> None:
         assert (first != second).any()
         drawing.set_state(env.get_state())
         assert (drawing.get_image() == second).all()
+
+
+@pytest.mark.parametrize(
+    "options", [{"board_size": 19}, {"komi": np.float64(7.5)}, {"screen_height": 400}]
+)
+def test_rows_of_the_same_game_by_another_name_are_accepted(options: dict[str, Any]) -> None:
+    with make("go_v5") as env, make("classic/go_v5", **options) as other:
+        state = env.reset().state
+        assert content(other.step(3, state)) == content(env.step(3, state))
 
 
 def test_pictures_are_observed() -> None:
