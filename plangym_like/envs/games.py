@@ -1,9 +1,9 @@
 """Games of turns: the rules of a library's game become an environment with legal moves and players.
 
-A state row holds the moves since the beginning of the game, the outcomes of chance included, and
-the random generator of a game with chance. Moves determine a position exactly. The positions of
-recent rows are kept, so a row is usually restored by looking it up; otherwise, its moves are
-played again. The info of every reset and step has ``action_mask``, ``to_play`` and ``rewards``.
+A state row holds the moves and chance outcomes since the beginning of the game, and the random
+generator of a game with chance. Moves determine a position exactly. The positions of recent rows
+are kept, so a row is usually restored by looking it up; otherwise, its moves are played again. The
+info of every reset and step has ``action_mask``, ``to_play`` and ``rewards``.
 """
 
 from __future__ import annotations
@@ -35,17 +35,19 @@ IMPERFECT = (
 SIMULTANEOUS = "its players move at the same time, and here one moves after the other"
 # Instead of a player: it is chance's turn, or the game is over.
 CHANCE, OVER = -1, -2
-# The bytes that rows have for moves by default, if a game may have more.
+# The most bytes that rows have for moves by default: 1,024 moves if a game has more than 256
+# actions. Long games, such as chinese_checkers, may have more.
 _ROOM = 2048
 # The largest number of bytes that the kept positions of one environment need.
 _KEPT_NBYTES = 1 << 26
-# What Python needs for a position beside its board, its history and its legal moves.
+# The bytes of a position without its board, its history and its legal moves.
 _POSITION_NBYTES = 640
-# Numbers up to this are objects that exist once; lists of larger ones need 40 bytes for each.
+# Python keeps one object for each whole number up to this; a larger one needs an object of its own,
+# so that an array needs less memory than a list.
 _SHARED_NUMBERS = 256
 # From so many legal moves on, NumPy writes a mask faster than a loop (OpenSpiel's go, chess).
 _MANY_MOVES = 128
-# If a position is not kept, a kept one so many moves before is looked for.
+# If a position is not kept, so many positions before it are looked up.
 _MOVES_BACK = 8
 _LENGTH_NBYTES = 8
 _SHOWN_MOVES = 12
@@ -65,15 +67,15 @@ class Rules(abc.ABC):
         The version of the library; states of another version are refused.
     n_players, n_actions : int
     n_codes : int
-        Moves and outcomes of chance are numbers less than this, which is at most 2**32.
+        Moves and chance outcomes are numbers less than this, which is at most 2**32.
     longest : int, optional
-        The largest number of moves and outcomes in a game, if it is known.
+        The largest number of moves and chance outcomes in a game, if it is known.
     has_chance : bool
         Whether it may be chance's turn.
     observation_space : gymnasium.spaces.Box
     board_nbytes, move_nbytes : int
-        How much memory a board needs at most: at the beginning of a game, and in addition for each
-        move and outcome since.
+        The most bytes that a board needs: at the beginning of a game, and in addition for each move
+        and chance outcome.
     render_modes : tuple of str
     """
 
@@ -100,7 +102,7 @@ class Rules(abc.ABC):
 
     @abc.abstractmethod
     def apply(self, board: Any, move: int) -> None:
-        """Play `move`, or an outcome of chance, on `board`."""
+        """Play `move`, or a chance outcome, on `board`."""
 
     @abc.abstractmethod
     def copy(self, board: Any) -> Any:
@@ -126,8 +128,8 @@ class Rules(abc.ABC):
     def render(self, board: Any, mode: str) -> Any:
         """Return a picture or a text of `board`."""
 
-    def outcomes(self, board: Any) -> Sequence[tuple[int, float]]:
-        """Return the outcomes of chance and their probabilities, if it is chance's turn."""
+    def chance_outcomes(self, board: Any) -> Sequence[tuple[int, float]]:
+        """Return the chance outcomes and their probabilities, if it is chance's turn."""
         raise NotImplementedError
 
     def name_of(self, board: Any, move: int) -> str:
@@ -142,7 +144,7 @@ class Position:
     ----------
     board : object
     history : bytes
-        The moves and outcomes since the beginning of the game.
+        The moves and chance outcomes since the beginning of the game.
     to_play : int
         The player to move; after the end, the player who has moved last.
     legal : list or array of int
@@ -192,32 +194,32 @@ class Positions:
         self._nbytes = 0
 
     def begin(self, source: gymnasium.Env[Any, Any]) -> Position:
-        """Return a first position; the outcomes before the first move are drawn from `source`."""
-        return self._settle(self.rules.copy(self._first), b"", 0, source)
+        """Return a first position; the chance outcomes before it are drawn from `source`."""
+        return self._play_chance(self.rules.copy(self._first), b"", 0, source)
 
     def play(
         self, position: Position, move: int, source: gymnasium.Env[Any, Any]
     ) -> tuple[Position, list[float]]:
         """Return the position after a legal `move`, and each player's reward.
 
-        The outcomes of chance that follow are drawn from ``source.np_random``.
+        The chance outcomes that follow are drawn from ``source.np_random``.
         """
         board = self.rules.after(position.board, move)
         history = position.history + move.to_bytes(self.dtype.itemsize, "little")
-        following = self._settle(board, history, position.to_play, source)
+        following = self._play_chance(board, history, position.to_play, source)
         if following.returns == position.returns:
             return following, self._nothing
         pairs = zip(following.returns, position.returns, strict=True)
         return following, [now - before for now, before in pairs]
 
-    def _settle(
+    def _play_chance(
         self, board: Any, history: bytes, mover: int, source: gymnasium.Env[Any, Any]
     ) -> Position:
-        """Play outcomes of chance on `board` until it is a player's turn, or the game is over."""
+        """Play chance outcomes on `board` until it is a player's turn, or the game is over."""
         rules = self.rules
         turn = rules.turn(board)
         while turn == CHANCE:
-            outcome = _drawn(rules.outcomes(board), source.np_random.random())
+            outcome = _drawn(rules.chance_outcomes(board), source.np_random.random())
             rules.apply(board, outcome)
             history += outcome.to_bytes(self.dtype.itemsize, "little")
             turn = rules.turn(board)
@@ -292,14 +294,14 @@ class Positions:
         for index, move in enumerate(given.tolist()):
             turn = rules.turn(board)
             if turn == CHANCE:
-                allowed = [outcome for outcome, _ in rules.outcomes(board)]
+                allowed = [outcome for outcome, _ in rules.chance_outcomes(board)]
             else:
                 allowed, mover = ([] if turn == OVER else rules.legal(board)), turn
             if move not in allowed:
                 raise InputError(f"number {index} of the history, {move}, is not a legal move")
             rules.apply(board, move)
         if rules.turn(board) == CHANCE:
-            raise InputError("the history must go on with the outcome of chance whose turn it is")
+            raise InputError("the history ends when it is chance's turn; add a chance outcome")
         history = given.astype(self.dtype).tobytes()
         return self._keep(board, history, max(mover, 0), rules.turn(board))
 
@@ -567,11 +569,7 @@ class GameSimulator(GymnasiumSimulator):
 
     def step_rows(self, rows: Rows, start: int, stop: int) -> None:
         """Step several rows; the moves of all of them are checked first."""
-        once = (
-            (rows.inputs.dt == 1)
-            if isinstance(rows.inputs.dt, int)
-            else (rows.inputs.dt == 1).all()
-        )
+        once = bool(np.all(rows.inputs.dt == 1))
         if not self._is_bare or not once or "rgb" in rows.columns or rows.inputs.horizon:
             super().step_rows(rows, start, stop)
             return
@@ -608,7 +606,7 @@ class GameSimulator(GymnasiumSimulator):
             fresh[:] = given
             written = fresh.reshape(-1).data
         masks = rows.columns["action_mask"][block].reshape(-1).view(np.uint8).data
-        observations, seen = rows.observations, rules.observe
+        observations, observe = rows.observations, rules.observe
         rewards, all_rewards, players, overs = [], [], [], []
         moves = rows.inputs.actions[block].tolist()
         for index, (position, move) in enumerate(zip(before, moves, strict=True)):
@@ -624,7 +622,7 @@ class GameSimulator(GymnasiumSimulator):
                 np.frombuffer(mask, np.uint8)[np.asarray(after.legal)] = 1
             masks[index * count : (index + 1) * count] = mask
             if observations is not None:
-                seen(after.board, after.to_play, observations[start + index])
+                observe(after.board, after.to_play, observations[start + index])
             if written is not None:
                 codec.put(written, index * width + HEADER_NBYTES, after.history)
                 if codec.saves_generator:

@@ -34,8 +34,8 @@ from plangym_like.support.arguments import as_count, did_you_mean
 
 PREFIX = "openspiel/"
 _TYPE = pyspiel.GameType
-# Bytes of a board as the game begins, and in addition for each move, where they are more than
-# usual. The test of the memory of kept positions measures them.
+# Games whose boards need more memory than others: the bytes of a board at the beginning of a game,
+# and in addition for each move. The test of the memory of kept positions measures them.
 _LARGE_BOARDS = {
     "antichess": (1500, 84),
     "backgammon": (1000, 150),
@@ -94,7 +94,7 @@ class OpenSpielRules(Rules):
         self._observer: Any = None
         with contextlib.suppress(pyspiel.SpielError, AttributeError):
             self._observer = pyspiel._Observation(game, game.make_observer({}))
-            self._seen = np.frombuffer(self._observer, np.float32).reshape(self._shape)
+            self._tensor = np.frombuffer(self._observer, np.float32).reshape(self._shape)
 
     def first(self) -> Any:
         return self._game.new_initial_state()
@@ -123,7 +123,7 @@ class OpenSpielRules(Rules):
         found: list[float] = board.returns() if self._has_score else board.rewards()
         return found
 
-    def outcomes(self, board: Any) -> list[tuple[int, float]]:
+    def chance_outcomes(self, board: Any) -> list[tuple[int, float]]:
         found: list[tuple[int, float]] = board.chance_outcomes()
         return found
 
@@ -132,7 +132,7 @@ class OpenSpielRules(Rules):
             out[...] = np.reshape(board.observation_tensor(player), self._shape)
         else:
             self._observer.set_from(board, player)
-            out[...] = self._seen
+            out[...] = self._tensor
 
     def name_of(self, board: Any, move: int) -> str:
         name: str = board.action_to_string(board.current_player(), move)

@@ -85,7 +85,7 @@ class PettingZooRules(Rules):
         self.observation_space = game.observation_space(first)["observation"]
         self.board_nbytes, self.move_nbytes = _board_nbytes(game)
         # The last board that was looked at, the player, and what the player observes.
-        self._seen: tuple[Any, int, Any] = (None, 0, None)
+        self._last_look: tuple[Any, int, Any] = (None, 0, None)
 
     def first(self) -> Any:
         _call(self._game, self._game.reset, 0)
@@ -97,7 +97,7 @@ class PettingZooRules(Rules):
         return following
 
     def apply(self, board: Any, move: int) -> None:
-        self._seen = (None, 0, None)
+        self._last_look = (None, 0, None)
         _call(board, board.step, move)
 
     def copy(self, board: Any) -> Any:
@@ -122,10 +122,10 @@ class PettingZooRules(Rules):
 
     def _look(self, board: Any, player: int) -> Any:
         """Return PettingZoo's observation, which has the legal moves, too, and takes long."""
-        if self._seen[0] is not board or self._seen[1] != player:
-            shown = _call(board, board.observe, self._players[player])
-            self._seen = board, player, shown
-        return self._seen[2]
+        if self._last_look[0] is not board or self._last_look[1] != player:
+            look = _call(board, board.observe, self._players[player])
+            self._last_look = board, player, look
+        return self._last_look[2]
 
     def render(self, board: Any, mode: str) -> Any:
         return _call(board, board.render)

@@ -291,7 +291,7 @@ def test_states_are_viewed_and_built_from_moves() -> None:
                 env.make_state(history=moves)
         with pytest.raises(InputError, match="no field 'board'"):
             env.make_state(board=[])
-    with make("pig") as env, pytest.raises(InputError, match="outcome of chance"):
+    with make("pig") as env, pytest.raises(InputError, match="ends when it is chance's turn"):
         env.make_state(history=[0])
 
 
