@@ -158,12 +158,13 @@ class Position:
     def __init__(self, rules: Rules, board: Any, history: bytes, mover: int, turn: int) -> None:
         """Keep a board after `mover` has moved; `turn` is that of the rules."""
         self.board, self.history, self.returns = board, history, rules.returns(board)
-        over = turn == OVER
-        legal: list[int] = [] if over else rules.legal(board)
-        self.to_play = mover if over else turn
-        self.legal: Sequence[int] = (
-            legal if rules.n_actions <= _SHARED_NUMBERS else array.array("I", legal)
-        )
+        self.legal: Sequence[int]
+        if turn == OVER:
+            self.to_play, self.legal = mover, []
+        elif rules.n_actions <= _SHARED_NUMBERS:
+            self.to_play, self.legal = turn, rules.legal(board)
+        else:
+            self.to_play, self.legal = turn, array.array("I", rules.legal(board))
 
 
 class Positions:
@@ -614,12 +615,12 @@ class GameSimulator(GymnasiumSimulator):
             if codec.saves_generator:
                 self._prepare_chance(rows, start + index, given[0 if len(given) == 1 else index])
             after, earned = base.positions.play(position, move, base)
-            mask = bytearray(count)
-            if len(after.legal) < _MANY_MOVES:
-                for each in after.legal:
+            mask, legal = bytearray(count), after.legal
+            if len(legal) < _MANY_MOVES:
+                for each in legal:
                     mask[each] = 1
             else:
-                np.frombuffer(mask, np.uint8)[np.asarray(after.legal)] = 1
+                np.frombuffer(mask, np.uint8)[np.asarray(legal)] = 1
             masks[index * count : (index + 1) * count] = mask
             if observations is not None:
                 observe(after.board, after.to_play, observations[start + index])
@@ -630,7 +631,7 @@ class GameSimulator(GymnasiumSimulator):
             rewards.append(earned[position.to_play])
             all_rewards.append(earned)
             players.append(after.to_play)
-            overs.append(not after.legal)
+            overs.append(not legal)
         rows.rewards[block], rows.columns["rewards"][block] = rewards, all_rewards
         rows.columns["to_play"][block], rows.terminateds[block] = players, overs
         rows.truncateds[block], rows.n_step[block] = False, 1
