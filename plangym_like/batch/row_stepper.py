@@ -179,7 +179,8 @@ class CurrentState:
         ------
         Exception
             Any error of the environment. If `row` is given, the current state is then lost: to set
-            it aside before every step would slow down a search.
+            it aside before every step would slow down a search. It is not lost by an `InputError`
+            of `Simulator.step_row`.
         """
         with not_in_use(self.in_use):
             sim = self._simulator
@@ -213,8 +214,13 @@ class CurrentState:
     ) -> Transition | None:
         """Step from `row` with the simulator's fast path; return ``None`` if there is none."""
         simulator = self._simulator
-        self._drop()
-        found = simulator.step_row(row, action, dt)
+        try:
+            found = simulator.step_row(row, action, dt)
+        except InputError:
+            raise  # before anything has changed
+        except BaseException:
+            self._drop()
+            raise
         if found is None:
             return None
         fresh, (obs, reward, terminated, truncated, info, frames) = found

@@ -298,7 +298,8 @@ class Simulator(abc.ABC):
         """Step from `row` faster than by calling `write`, `step` and `read`.
 
         Return the next state as a new row without its checksum, and the outcome, which the caller
-        may change. Return ``None`` if there is no fast path. See `step_row_moves`.
+        may change. Return ``None`` if there is no fast path. See `step_row_moves`. An `InputError`
+        is raised only before anything has changed.
         """
         return None
 

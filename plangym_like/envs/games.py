@@ -1,16 +1,18 @@
 """Games of turns: the rules of a library's game become an environment with legal moves and players.
 
-A state row holds the moves since the beginning of the game, the outcomes of chance included, and
-the random generator of a game with chance. Moves determine a position exactly. The positions of
-recent rows are kept, so a row is usually restored by looking it up; otherwise, its moves are
-played again. The info of every reset and step has ``action_mask``, ``to_play`` and ``rewards``.
+A state row holds the moves and chance outcomes since the beginning of the game, and the random
+generator of a game with chance. Moves determine a position exactly. The positions of recent rows
+are kept, so a row is usually restored by looking it up; otherwise, its moves are played again. The
+info of every reset and step has ``action_mask``, ``to_play`` and ``rewards``.
 """
 
 from __future__ import annotations
 
 import abc
+import array
+import functools
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NoReturn
 
 import gymnasium
@@ -20,18 +22,32 @@ from numpy.typing import NDArray
 from plangym_like.batch.arrays import Outcome, Rows, given_states
 from plangym_like.envs.codec import Codec
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
+from plangym_like.envs.wrapping import call_source
 from plangym_like.errors import ActionError, InputError, StateCapacityError, StateFormatError
 from plangym_like.states.random_state import reseed
 from plangym_like.states.rows import HEADER_NBYTES, Row, padded
 
+# Why games are refused.
+IMPERFECT = (
+    "it has imperfect information: a search from a state would know what the player to move does "
+    "not"
+)
+SIMULTANEOUS = "its players move at the same time, and here one moves after the other"
 # Instead of a player: it is chance's turn, or the game is over.
 CHANCE, OVER = -1, -2
-# The bytes that rows have for moves by default, if a game may have more.
+# The most bytes that rows have for moves by default: 1,024 moves if a game has more than 256
+# actions. Long games, such as chinese_checkers, may have more.
 _ROOM = 2048
-# About so many bytes of positions are kept, and for each of their moves, they are taken to need
-# `_MOVE_NBYTES`.
-_KEPT_NBYTES, _MOVE_NBYTES = 1 << 26, 32
-# If a position is not kept, a kept one so many moves before is looked for.
+# The largest number of bytes that the kept positions of one environment need.
+_KEPT_NBYTES = 1 << 26
+# The bytes of a position without its board, its history and its legal moves.
+_POSITION_NBYTES = 640
+# Python keeps one object for each whole number up to this; a larger one needs an object of its own,
+# so that an array needs less memory than a list.
+_SHARED_NUMBERS = 256
+# From so many legal moves on, NumPy writes a mask faster than a loop (OpenSpiel's go, chess).
+_MANY_MOVES = 128
+# If a position is not kept, so many positions before it are looked up.
 _MOVES_BACK = 8
 _LENGTH_NBYTES = 8
 _SHOWN_MOVES = 12
@@ -43,23 +59,28 @@ class Rules(abc.ABC):
     Attributes
     ----------
     title : str
-        The name of the game, with the parameters that change its rules.
+        The name of the game and its parameters, for messages.
+    key : str
+        The name, and all parameters that change the rules, which are the same in whatever way they
+        were given; states of a game of another key are refused.
     library : str
         The version of the library; states of another version are refused.
     n_players, n_actions : int
     n_codes : int
-        Moves and outcomes of chance are numbers less than this.
+        Moves and chance outcomes are numbers less than this, which is at most 2**32.
     longest : int, optional
-        The largest number of moves and outcomes in a game, if it is known.
+        The largest number of moves and chance outcomes in a game, if it is known.
     has_chance : bool
         Whether it may be chance's turn.
     observation_space : gymnasium.spaces.Box
-    board_nbytes : int
-        About how much memory a board needs.
+    board_nbytes, move_nbytes : int
+        The most bytes that a board needs: at the beginning of a game, and in addition for each move
+        and chance outcome.
     render_modes : tuple of str
     """
 
     title: str
+    key: str
     library: str
     n_players: int
     n_actions: int
@@ -67,7 +88,8 @@ class Rules(abc.ABC):
     longest: int | None = None
     has_chance: bool = False
     observation_space: gymnasium.spaces.Box
-    board_nbytes: int = 1024
+    board_nbytes: int
+    move_nbytes: int
     render_modes: tuple[str, ...] = ()
 
     @abc.abstractmethod
@@ -80,7 +102,7 @@ class Rules(abc.ABC):
 
     @abc.abstractmethod
     def apply(self, board: Any, move: int) -> None:
-        """Play `move`, or an outcome of chance, on `board`."""
+        """Play `move`, or a chance outcome, on `board`."""
 
     @abc.abstractmethod
     def copy(self, board: Any) -> Any:
@@ -106,8 +128,8 @@ class Rules(abc.ABC):
     def render(self, board: Any, mode: str) -> Any:
         """Return a picture or a text of `board`."""
 
-    def outcomes(self, board: Any) -> Sequence[tuple[int, float]]:
-        """Return the outcomes of chance and their probabilities, if it is chance's turn."""
+    def chance_outcomes(self, board: Any) -> Sequence[tuple[int, float]]:
+        """Return the chance outcomes and their probabilities, if it is chance's turn."""
         raise NotImplementedError
 
     def name_of(self, board: Any, move: int) -> str:
@@ -122,10 +144,10 @@ class Position:
     ----------
     board : object
     history : bytes
-        The moves and outcomes since the beginning of the game.
+        The moves and chance outcomes since the beginning of the game.
     to_play : int
         The player to move; after the end, the player who has moved last.
-    legal : list of int
+    legal : list or array of int
         The legal moves; empty after the end.
     returns : list of float
         The sum of each player's rewards.
@@ -136,8 +158,13 @@ class Position:
     def __init__(self, rules: Rules, board: Any, history: bytes, mover: int, turn: int) -> None:
         """Keep a board after `mover` has moved; `turn` is that of the rules."""
         self.board, self.history, self.returns = board, history, rules.returns(board)
-        over = turn == OVER
-        self.to_play, self.legal = (mover, []) if over else (turn, rules.legal(board))
+        self.legal: Sequence[int]
+        if turn == OVER:
+            self.to_play, self.legal = mover, []
+        elif rules.n_actions <= _SHARED_NUMBERS:
+            self.to_play, self.legal = turn, rules.legal(board)
+        else:
+            self.to_play, self.legal = turn, array.array("I", rules.legal(board))
 
 
 class Positions:
@@ -150,10 +177,15 @@ class Positions:
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
-        self.dtype = np.dtype(np.uint8 if rules.n_codes <= 256 else np.uint16)
+        kinds = np.uint8, np.uint16, np.uint32
+        self.dtype = next(
+            np.dtype(each) for each in kinds if rules.n_codes - 1 <= np.iinfo(each).max
+        )
         self._kept: OrderedDict[bytes, Position] = OrderedDict()
         self._nbytes = 0
-        self._cost = rules.board_nbytes, _MOVE_NBYTES // self.dtype.itemsize
+        # The bytes of a kept position, and in addition for each byte of its history.
+        fixed = _POSITION_NBYTES + rules.board_nbytes
+        self._cost = fixed, 1 + rules.move_nbytes // self.dtype.itemsize
         self._first = rules.first()
         self._nothing = [0.0] * rules.n_players
 
@@ -163,32 +195,32 @@ class Positions:
         self._nbytes = 0
 
     def begin(self, source: gymnasium.Env[Any, Any]) -> Position:
-        """Return a first position; the outcomes before the first move are drawn from `source`."""
-        return self._settle(self.rules.copy(self._first), b"", 0, source)
+        """Return a first position; the chance outcomes before it are drawn from `source`."""
+        return self._play_chance(self.rules.copy(self._first), b"", 0, source)
 
     def play(
         self, position: Position, move: int, source: gymnasium.Env[Any, Any]
     ) -> tuple[Position, list[float]]:
         """Return the position after a legal `move`, and each player's reward.
 
-        The outcomes of chance that follow are drawn from ``source.np_random``.
+        The chance outcomes that follow are drawn from ``source.np_random``.
         """
         board = self.rules.after(position.board, move)
         history = position.history + move.to_bytes(self.dtype.itemsize, "little")
-        following = self._settle(board, history, position.to_play, source)
+        following = self._play_chance(board, history, position.to_play, source)
         if following.returns == position.returns:
             return following, self._nothing
         pairs = zip(following.returns, position.returns, strict=True)
         return following, [now - before for now, before in pairs]
 
-    def _settle(
+    def _play_chance(
         self, board: Any, history: bytes, mover: int, source: gymnasium.Env[Any, Any]
     ) -> Position:
-        """Play outcomes of chance on `board` until it is a player's turn, or the game is over."""
+        """Play chance outcomes on `board` until it is a player's turn, or the game is over."""
         rules = self.rules
         turn = rules.turn(board)
         while turn == CHANCE:
-            outcome = _drawn(rules.outcomes(board), source.np_random.random())
+            outcome = _drawn(rules.chance_outcomes(board), source.np_random.random())
             rules.apply(board, outcome)
             history += outcome.to_bytes(self.dtype.itemsize, "little")
             turn = rules.turn(board)
@@ -230,14 +262,18 @@ class Positions:
 
     def _keep(self, board: Any, history: bytes, mover: int, turn: int) -> Position:
         position = Position(self.rules, board, history, mover, turn)
-        kept, (fixed, each) = self._kept, self._cost
+        kept = self._kept
         if history not in kept:
-            self._nbytes += fixed + each * len(history)
+            self._nbytes += self._nbytes_of(position)
         kept[history] = position
         while self._nbytes > _KEPT_NBYTES and len(kept) > 1:
-            oldest, _ = kept.popitem(last=False)
-            self._nbytes -= fixed + each * len(oldest)
+            self._nbytes -= self._nbytes_of(kept.popitem(last=False)[1])
         return position
+
+    def _nbytes_of(self, position: Position) -> int:
+        """Return how many bytes a kept position needs."""
+        fixed, each = self._cost
+        return fixed + each * len(position.history) + 8 * len(position.legal)
 
     def replayed(self, moves: Any) -> Position:
         """Return the position after `moves`, which a user has given.
@@ -247,21 +283,26 @@ class Positions:
         InputError
             They are not legal, or end when it is chance's turn.
         """
-        given = np.asarray(moves)
+        try:
+            given = np.asarray(moves)
+        except ValueError as error:
+            raise InputError(f"history must be a list of whole numbers, got {moves!r}") from error
         if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
             raise InputError(f"history must be a list of whole numbers, got {moves!r}")
+        while given.size and given[-1] == -1:  # as `view` fills the histories of shorter games
+            given = given[:-1]
         rules, board, mover = self.rules, self.rules.first(), 0
         for index, move in enumerate(given.tolist()):
             turn = rules.turn(board)
             if turn == CHANCE:
-                allowed = [outcome for outcome, _ in rules.outcomes(board)]
+                allowed = [outcome for outcome, _ in rules.chance_outcomes(board)]
             else:
                 allowed, mover = ([] if turn == OVER else rules.legal(board)), turn
             if move not in allowed:
                 raise InputError(f"number {index} of the history, {move}, is not a legal move")
             rules.apply(board, move)
         if rules.turn(board) == CHANCE:
-            raise InputError("the history must go on with the outcome of chance whose turn it is")
+            raise InputError("the history ends when it is chance's turn; add a chance outcome")
         history = given.astype(self.dtype).tobytes()
         return self._keep(board, history, max(mover, 0), rules.turn(board))
 
@@ -291,13 +332,12 @@ class GameGym(gymnasium.Env[NDArray[Any], int]):
         One of the modes of the rules.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi", "rgb_array"]}  # type: ignore[misc]
-
     def __init__(self, rules: Rules, render_mode: str | None = None) -> None:
         if render_mode not in (None, *rules.render_modes):
             modes = " or ".join(map(repr, rules.render_modes))
             raise InputError(f"{rules.title} has no render_mode={render_mode!r}, only {modes}")
         self.rules, self.render_mode = rules, render_mode
+        self.metadata = {"render_modes": list(rules.render_modes)}
         self.action_space: Any = gymnasium.spaces.Discrete(rules.n_actions)
         self.observation_space = rules.observation_space
         self.positions = Positions(rules)
@@ -384,7 +424,7 @@ class HistoryCodec(Codec):
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
         rules = self._base.rules
-        return {"game": rules.title, "library": rules.library, "generator": self.saves_generator}
+        return {"game": rules.key, "library": rules.library, "generator": self.saves_generator}
 
     def read(self, payload: Row) -> None:
         payload[: self.nbytes] = 0
@@ -419,26 +459,30 @@ class HistoryCodec(Codec):
         self._base.position = self._base.positions.find(self.get(payload.data, 0))
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
-        """Return ``history`` ``(N, longest)``, ``moves``, ``to_play`` and ``action_mask``.
+        """Return ``history``, ``length``, ``to_play`` and ``action_mask``.
 
-        ``history`` ends with -1 where games are shorter; ``moves`` is its length.
+        ``history`` ``(N, max(length))`` ends with -1 where games are shorter; ``length`` ``(N,)``
+        is the number of moves and chance outcomes.
         """
         base, dtype = self._base, self._base.positions.dtype
         found = [
             base.positions.find(self.get(np.ascontiguousarray(each).data, 0)) for each in payloads
         ]
         histories = [np.frombuffer(each.history, dtype) for each in found]
-        moves = np.array([len(each) for each in histories], np.int64)
-        history = np.full((len(found), moves.max(initial=0)), -1)
+        length = np.array([len(each) for each in histories], np.int64)
+        history = np.full((len(found), length.max(initial=0)), -1)
         masks = np.zeros((len(found), base.rules.n_actions), np.int8)
         for index, each in enumerate(found):
-            history[index, : moves[index]] = histories[index]
+            history[index, : length[index]] = histories[index]
             masks[index, each.legal] = 1
         to_play = np.array([each.to_play for each in found], np.int64)
-        return {"history": history, "moves": moves, "to_play": to_play, "action_mask": masks}
+        return {"history": history, "length": length, "to_play": to_play, "action_mask": masks}
 
     def build_state(self, payload: Row, physics: Mapping[str, Any]) -> None:
-        """Write the position after ``history``, a list of moves and of outcomes of chance."""
+        """Write the position after ``history``, a list of moves and chance outcomes.
+
+        A history of `view` may end with -1.
+        """
         unknown = sorted(set(physics) - {"history"})
         if unknown:
             raise InputError(f"this state has no field {unknown[0]!r}; its field is history")
@@ -450,13 +494,28 @@ class HistoryCodec(Codec):
 class GameSimulator(GymnasiumSimulator):
     """A simulator of a game of turns.
 
-    The arguments are as in `GymnasiumSimulator`, except that an action is never repeated if there
-    are several players; ``state_capacity`` is the number of bytes for the moves of a game.
+    The arguments are as in `GymnasiumSimulator`, except that ``frameskip`` is 1, because a move is
+    never repeated; ``state_capacity`` is the number of bytes for the moves of a game.
     """
 
     checksum = True
+    # The beginning of ids, and the class of the environment, which takes the rest of the id.
+    prefix: ClassVar[str]
+    gym_class: ClassVar[Callable[..., GameGym]]
     codec: HistoryCodec
     base: GameGym
+
+    def make_env(self) -> gymnasium.Env[Any, Any]:
+        """Return the game as a Gymnasium environment."""
+        make = functools.partial(type(self).gym_class, str(self.name).removeprefix(self.prefix))
+        mode = {} if self.render_mode is None else {"render_mode": self.render_mode}
+        env: gymnasium.Env[Any, Any] = call_source(make, {**mode, **self.env_kwargs})
+        return env
+
+    def fingerprint_fields(self) -> Mapping[str, Any]:
+        """Return the fields of `GymnasiumSimulator`, but not in which way the game was named."""
+        fields = super().fingerprint_fields()
+        return {name: fields[name] for name in fields if name not in ("id", "kwargs")}
 
     def make_codec(self) -> HistoryCodec:
         """Reset the game, and return its codec."""
@@ -466,19 +525,16 @@ class GameSimulator(GymnasiumSimulator):
         return HistoryCodec(self.base, self.state_capacity, saves_generator=draws)
 
     def _check_held(self, dt: int) -> None:
-        if self.base.rules.n_players > 1 and dt * self.frameskip != 1:
+        if dt * self.frameskip != 1:
             raise InputError(
-                f"dt and frameskip must be 1 in a game of {self.base.rules.n_players} players, who "
-                f"move in turn; got dt={dt}, frameskip={self.frameskip}"
+                "dt and frameskip must be 1 in a game, because a move may be illegal a second "
+                f"time; got dt={dt}, frameskip={self.frameskip}"
             )
 
     def step(self, action: Any, dt: int) -> Outcome:
-        """Play `action`; a single player may repeat it `dt` times."""
+        """Play `action`; raise `InputError` unless `dt` is 1."""
         self._check_held(dt)
         return super().step(action, dt)
-
-    def step_env(self, action: Any) -> Any:
-        return self.env.step(action) if self.frameskip == 1 else super().step_env(action)
 
     def clear_caches(self) -> None:
         """Drop the positions that are kept."""
@@ -488,11 +544,12 @@ class GameSimulator(GymnasiumSimulator):
 
     @property
     def _is_bare(self) -> bool:
-        return self.env is self.base and self.frameskip == 1 and not self._images
+        return self.env is self.base and not self._images
 
     def step_row(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
-        """Step one row; return ``None`` if there are wrappers, or the action is repeated."""
-        if not self._is_bare or dt != 1:
+        """Step one row; return ``None`` if there are wrappers or images are observed."""
+        self._check_held(dt)
+        if not self._is_bare:
             return None
         base, codec, move = self.base, self.codec, int(action)
         before = base.positions.find(codec.get(row.data, HEADER_NBYTES))
@@ -513,11 +570,7 @@ class GameSimulator(GymnasiumSimulator):
 
     def step_rows(self, rows: Rows, start: int, stop: int) -> None:
         """Step several rows; the moves of all of them are checked first."""
-        once = (
-            (rows.inputs.dt == 1)
-            if isinstance(rows.inputs.dt, int)
-            else (rows.inputs.dt == 1).all()
-        )
+        once = bool(np.all(rows.inputs.dt == 1))
         if not self._is_bare or not once or "rgb" in rows.columns or rows.inputs.horizon:
             super().step_rows(rows, start, stop)
             return
@@ -554,7 +607,7 @@ class GameSimulator(GymnasiumSimulator):
             fresh[:] = given
             written = fresh.reshape(-1).data
         masks = rows.columns["action_mask"][block].reshape(-1).view(np.uint8).data
-        observations, seen = rows.observations, rules.observe
+        observations, observe = rows.observations, rules.observe
         rewards, all_rewards, players, overs = [], [], [], []
         moves = rows.inputs.actions[block].tolist()
         for index, (position, move) in enumerate(zip(before, moves, strict=True)):
@@ -562,12 +615,15 @@ class GameSimulator(GymnasiumSimulator):
             if codec.saves_generator:
                 self._prepare_chance(rows, start + index, given[0 if len(given) == 1 else index])
             after, earned = base.positions.play(position, move, base)
-            mask = bytearray(count)
-            for each in after.legal:
-                mask[each] = 1
+            mask, legal = bytearray(count), after.legal
+            if len(legal) < _MANY_MOVES:
+                for each in legal:
+                    mask[each] = 1
+            else:
+                np.frombuffer(mask, np.uint8)[np.asarray(legal)] = 1
             masks[index * count : (index + 1) * count] = mask
             if observations is not None:
-                seen(after.board, after.to_play, observations[start + index])
+                observe(after.board, after.to_play, observations[start + index])
             if written is not None:
                 codec.put(written, index * width + HEADER_NBYTES, after.history)
                 if codec.saves_generator:
@@ -575,7 +631,7 @@ class GameSimulator(GymnasiumSimulator):
             rewards.append(earned[position.to_play])
             all_rewards.append(earned)
             players.append(after.to_play)
-            overs.append(not after.legal)
+            overs.append(not legal)
         rows.rewards[block], rows.columns["rewards"][block] = rewards, all_rewards
         rows.columns["to_play"][block], rows.terminateds[block] = players, overs
         rows.truncateds[block], rows.n_step[block] = False, 1

@@ -8,21 +8,31 @@ wrappers, which end a game after an illegal move; here it is refused.
 
 from __future__ import annotations
 
-import functools
 import importlib
 import importlib.metadata
-from typing import Any, ClassVar
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
-import gymnasium
 import numpy as np
+import pettingzoo
 from numpy.typing import NDArray
 from pettingzoo import AECEnv
 
 from plangym_like.envs.family_env import FamilyEnv
-from plangym_like.envs.games import OVER, GameGym, GameSimulator, Rules
-from plangym_like.envs.wrapping import call_source
+from plangym_like.envs.games import (
+    IMPERFECT,
+    OVER,
+    SIMULTANEOUS,
+    GameGym,
+    GameSimulator,
+    Rules,
+)
 from plangym_like.errors import InputError
-from plangym_like.support.arguments import did_you_mean, misfit
+from plangym_like.support.arguments import as_count, as_number, did_you_mean, misfit
+from plangym_like.support.fork_safety import new_lock
 
 PREFIX = "pettingzoo/"
 # Game -> its module in ``pettingzoo.classic``, and the most moves of a game, if it is known.
@@ -32,20 +42,22 @@ GAMES: dict[str, tuple[str, int | None]] = {
     "go_v5": ("go.go", None),
     "tictactoe_v3": ("tictactoe.tictactoe", 9),
 }
-_IMPERFECT = (
-    "it has imperfect information: a search from its state would know what the player to move does "
-    "not"
-)
 _REFUSED = {
-    "gin_rummy_v4": _IMPERFECT,
-    "hanabi_v5": _IMPERFECT,
-    "leduc_holdem_v4": _IMPERFECT,
-    "rps_v2": "its players move at the same time, and here one moves after the other",
-    "texas_holdem_v4": _IMPERFECT,
-    "texas_holdem_no_limit_v6": _IMPERFECT,
+    "gin_rummy_v4": IMPERFECT,
+    "hanabi_v5": IMPERFECT,
+    "leduc_holdem_v4": IMPERFECT,
+    "rps_v2": SIMULTANEOUS,
+    "texas_holdem_v4": IMPERFECT,
+    "texas_holdem_no_limit_v6": IMPERFECT,
 }
+# The game of Go keeps the size of its boards in globals of a module. They are set while a method of
+# a board is called, and restored after that, because others may use the module, too.
+_GO_BASE = "pettingzoo.classic.go.go_base"
+_GO_GLOBALS = ("N", "ALL_COORDS", "EMPTY_BOARD", "NEIGHBORS", "DIAGONALS")
+_go_globals: dict[int, dict[str, Any]] = {}
+_go_lock = new_lock()
 # Folders of other environments, in which all agents act in each step.
-_SIMULTANEOUS = ("atari", "butterfly", "magent", "mpe", "sisl")
+_FOLDERS = ("atari", "butterfly", "magent", "mpe", "sisl")
 
 
 class PettingZooRules(Rules):
@@ -53,19 +65,17 @@ class PettingZooRules(Rules):
 
     Parameters
     ----------
-    title : str
-        The name of the game, with the parameters that change its rules.
     game : pettingzoo.AECEnv
         The environment, without PettingZoo's wrappers.
     longest : int, optional
         The largest number of moves.
     """
 
-    # Boards are objects of Python, with dicts for each player.
-    board_nbytes = 1 << 13
-
-    def __init__(self, title: str, game: Any, longest: int | None) -> None:
-        self._game, self.title, self.longest = game, title, longest
+    def __init__(self, game: Any, longest: int | None) -> None:
+        self._game, self.longest, self.title = game, longest, game.metadata["name"]
+        if hasattr(game, "_N"):
+            self.title += f"(board_size={game._N},komi={game._komi})"
+        self.key = self.title
         self.library = f"pettingzoo {importlib.metadata.version('pettingzoo')}"
         self.render_modes = tuple(m for m in game.metadata["render_modes"] if m != "human")
         self._players = list(game.possible_agents)
@@ -73,12 +83,12 @@ class PettingZooRules(Rules):
         first = self._players[0]
         self.n_actions = self.n_codes = int(game.action_space(first).n)
         self.observation_space = game.observation_space(first)["observation"]
+        self.board_nbytes, self.move_nbytes = _board_nbytes(game)
         # The last board that was looked at, the player, and what the player observes.
-        self._seen: tuple[Any, int, Any] = (None, 0, None)
+        self._last_look: tuple[Any, int, Any] = (None, 0, None)
 
     def first(self) -> Any:
-        _use(self._game)
-        self._game.reset(seed=0)
+        _call(self._game, self._game.reset, 0)
         return _copied(self._game)
 
     def after(self, board: Any, move: int) -> Any:
@@ -87,9 +97,8 @@ class PettingZooRules(Rules):
         return following
 
     def apply(self, board: Any, move: int) -> None:
-        self._seen = (None, 0, None)
-        _use(board)
-        board.step(move)
+        self._last_look = (None, 0, None)
+        _call(board, board.step, move)
 
     def copy(self, board: Any) -> Any:
         return _copied(board)
@@ -113,23 +122,55 @@ class PettingZooRules(Rules):
 
     def _look(self, board: Any, player: int) -> Any:
         """Return PettingZoo's observation, which has the legal moves, too, and takes long."""
-        if self._seen[0] is not board or self._seen[1] != player:
-            _use(board)
-            self._seen = board, player, board.observe(self._players[player])
-        return self._seen[2]
+        if self._last_look[0] is not board or self._last_look[1] != player:
+            look = _call(board, board.observe, self._players[player])
+            self._last_look = board, player, look
+        return self._last_look[2]
 
     def render(self, board: Any, mode: str) -> Any:
-        _use(board)
-        return board.render()
+        return _call(board, board.render)
 
 
-def _use(board: Any) -> None:
-    """Prepare the module of the game of Go for `board`: it keeps the size of boards as a global."""
-    resize = getattr(board, "_overwrite_go_global_variables", None)
-    if resize is not None:
-        base = importlib.import_module("pettingzoo.classic.go.go_base")
-        if base.N != board._N:
-            resize(board_size=board._N)
+def _board_nbytes(game: Any) -> tuple[int, int]:
+    """Return how many bytes a board of `game` needs at first, and in addition for each move.
+
+    The test of the memory of kept positions measures them.
+    """
+    name = game.metadata["name"]
+    if name == "chess_v6":
+        return 12_000, 240
+    return (6000 + 72 * game._N**2 if name == "go_v5" else 2600), 0
+
+
+def _call(board: Any, function: Callable[..., Any], *args: Any) -> Any:
+    """Call `function`, a method of `board`; in a game of Go, with the globals for its size."""
+    if not hasattr(board, "_N"):
+        return function(*args)
+    with _go_lock:
+        base: Any = importlib.import_module(_GO_BASE)
+        if base.N == board._N:
+            return function(*args)
+        before = {name: getattr(base, name) for name in _GO_GLOBALS}
+        vars(base).update(_go_globals[board._N])
+        try:
+            return function(*args)
+        finally:
+            vars(base).update(before)
+
+
+def _made(make: Callable[..., Any], options: Mapping[str, Any]) -> Any:
+    """Return a new game; keep the globals that the game of Go sets, and restore those before."""
+    with _go_lock:
+        base: Any = sys.modules.get(_GO_BASE)
+        before = {name: getattr(base, name) for name in _GO_GLOBALS} if base else {}
+        try:
+            game = make(**options)
+            if base and hasattr(game, "_N"):
+                _go_globals[game._N] = {name: getattr(base, name) for name in _GO_GLOBALS}
+            return game
+        finally:
+            if base:
+                vars(base).update(before)
 
 
 def _copied(thing: Any) -> Any:
@@ -154,6 +195,24 @@ def all_ids() -> list[str]:
     return [PREFIX + name for name in GAMES]
 
 
+def _simultaneous() -> set[str]:
+    """Return the names of PettingZoo's environments in which all agents act in each step."""
+    root = Path(pettingzoo.__file__).parent
+    return {each.stem for folder in _FOLDERS for each in (root / folder).glob("*_v*.py")}
+
+
+def _checked(make: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `options` of a game as numbers of Python."""
+    usual = inspect.signature(make).parameters
+    checked = dict(options)
+    for name, value in options.items():
+        if isinstance(usual[name].default, int):
+            checked[name] = as_count(name, value)
+        elif isinstance(usual[name].default, float):
+            checked[name] = as_number(name, value)
+    return checked
+
+
 def load_game(name: str, **options: Any) -> tuple[Any, int | None]:
     """Return PettingZoo's environment `name`, without wrappers, and the most moves of a game.
 
@@ -165,8 +224,8 @@ def load_game(name: str, **options: Any) -> tuple[Any, int | None]:
     short = name.removeprefix("classic/")
     if short not in GAMES:
         why = _REFUSED.get(short, "")
-        if name.partition("/")[0] in _SIMULTANEOUS:
-            why = "its agents act in real time, and here players move in turn"
+        if short.rpartition("/")[2] in _simultaneous() or short.partition("/")[0] in _FOLDERS:
+            why = SIMULTANEOUS
         if not why:
             raise InputError(
                 f"there is no game {name!r} of PettingZoo here{did_you_mean(short, GAMES)}; the "
@@ -177,7 +236,7 @@ def load_game(name: str, **options: Any) -> tuple[Any, int | None]:
     module = importlib.import_module(f"pettingzoo.classic.{place}")
     if reason := misfit(module.raw_env, **options):
         raise InputError(f"PettingZoo's {short} cannot be made: {reason}")
-    game: AECEnv[Any, Any, Any] = module.raw_env(**options)
+    game: AECEnv[Any, Any, Any] = _made(module.raw_env, _checked(module.raw_env, options))
     if (found := game.metadata["name"]) != short:
         raise InputError(f"this version of PettingZoo has {found}, not {short}")
     return game, longest
@@ -194,13 +253,10 @@ class PettingZooGym(GameGym):
         Only chess has ``"ansi"``.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array", "ansi"]}  # type: ignore[misc]
-
     def __init__(self, name: str, render_mode: str | None = None, **options: Any) -> None:
         mode = None if render_mode == "human" else render_mode
         game, longest = load_game(name, render_mode=mode, **options)
-        given = ",".join(f"{key}={value!r}" for key, value in sorted(options.items()))
-        super().__init__(PettingZooRules(f"{name}({given})", game, longest), render_mode)
+        super().__init__(PettingZooRules(game, longest), render_mode)
 
 
 class PettingZooSimulator(GameSimulator):
@@ -220,13 +276,7 @@ class PettingZooSimulator(GameSimulator):
     """
 
     family = "PETZ"
-
-    def make_env(self) -> gymnasium.Env[Any, Any]:
-        """Return the game as a Gymnasium environment."""
-        make = functools.partial(PettingZooGym, str(self.name).removeprefix(PREFIX))
-        mode = {} if self.render_mode is None else {"render_mode": self.render_mode}
-        env: gymnasium.Env[Any, Any] = call_source(make, {**mode, **self.env_kwargs})
-        return env
+    prefix, gym_class = PREFIX, PettingZooGym
 
 
 class PettingZooEnv(FamilyEnv):

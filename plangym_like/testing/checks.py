@@ -151,10 +151,13 @@ def purity(context: CheckContext) -> bool:
 def rollout(context: CheckContext) -> bool:
     """Repeat the steps that followed each chosen state, all in one call of `rollout_batch`."""
     env = context.used()
-    turns = has_turns(env)
+    turns = has_turns(context)
     plans, parts = [], []
     for episode, number in context.places:
         part = episode.steps[number : number + context.steps]
+        if turns:  # after the end, no move is legal
+            ends = (index for index, step in enumerate(part, 1) if any(step.outcome[2:4]))
+            part = part[: next(ends, len(part))]
         is_whole = len(part) == context.steps or any(part[-1].outcome[2:4])
         if all(len(step.outcome) > 1 for step in part) and (is_whole or not turns):
             # A row with fewer steps repeats its last action; the repetitions are not compared.
@@ -207,7 +210,7 @@ def workers(context: CheckContext) -> bool:
     for count in context.workers:
         with context.make_parallel(count) as parallel:
             here, there = states, states
-            for step in (1,) if has_turns(env) else (1, 2):
+            for step in (1,) if has_turns(context) else (1, 2):
                 one, other = env.step_batch(actions, here), parallel.step_batch(actions, there)
                 compare_batches(env, one, other, order, f"with {count} workers", step)
                 here, there = one.states, other.states
@@ -245,9 +248,9 @@ CHECKS: dict[str, Callable[[CheckContext], bool]] = {
 }
 
 
-def has_turns(env: Any) -> bool:
-    """Return whether `env` is a game of turns, in which an action may be illegal a second time."""
-    return "to_play" in env.simulator.columns
+def has_turns(context: CheckContext) -> bool:
+    """Return whether the infos are those of a game, where a move may be illegal a second time."""
+    return any("to_play" in episode.opening[1] for episode in context.episodes)
 
 
 def _compare_episodes(

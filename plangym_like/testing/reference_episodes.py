@@ -52,7 +52,7 @@ def play(env: Any, seed: int | None, length: int, *, save: bool) -> ReferenceEpi
     episode = ReferenceEpisode(seed, copy.deepcopy((obs, without_clock(info))))
     beyond = 0
     for _ in range(length):
-        mask = info["action_mask"] if "to_play" in info else None
+        mask = info.get("action_mask") if "to_play" in info else None
         legal = {} if mask is None or not mask.any() else {"mask": mask}
         state, action = env.get_state() if save else None, space.sample(**legal)
         outcome = outcome_of(env.step, action)

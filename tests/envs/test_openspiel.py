@@ -6,7 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from played_games import assert_same_batch, assert_same_steps, content, play
+from gymnasium import RewardWrapper
+from gymnasium.wrappers import RecordEpisodeStatistics
+from played_games import (
+    COUNTS_MEMORY,
+    assert_same_batch,
+    assert_same_steps,
+    content,
+    memory_of_kept,
+    play,
+)
 from usual import first_of
 
 import plangym_like
@@ -117,13 +126,22 @@ def test_every_position_is_restored_exactly(name: str) -> None:
 def test_positions_that_are_no_longer_kept_are_played_again(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(games, "_KEPT_NBYTES", 20_000)
+    monkeypatch.setattr(games, "_KEPT_NBYTES", 80_000)
     with make(name, autoreset=False) as env:
         played = play(env, Straight(name, GAMES.get(name, {})), POSITIONS)
         assert_same_batch(env, played, np.random.default_rng(1).permutation(POSITIONS))
         kept = env.simulator.base.positions
-        assert 1 < len(kept._kept) < 20
-        assert kept._nbytes == sum(1024 + kept._cost[1] * len(each) for each in kept._kept)
+        assert 1 < len(kept._kept) < 50
+        assert kept._nbytes == sum(map(kept._nbytes_of, kept._kept.values())) <= 80_000
+
+
+@pytest.mark.skipif(not COUNTS_MEMORY, reason="the C library does not count its memory")
+@pytest.mark.parametrize(
+    "name", first_of(["go", "mnk(m=30,n=30,k=5)", "backgammon", *GAMES, *REST], 3)
+)
+def test_kept_positions_need_no_more_memory_than_is_counted(name: str) -> None:
+    needed, counted = memory_of_kept(PREFIX + name, GAMES.get(name, {}))
+    assert 0.9 * needed < counted < 8 * needed
 
 
 @pytest.mark.parametrize("name", first_of(["backgammon", "connect_four", "chess", *GAMES], 3))
@@ -164,6 +182,13 @@ def test_check_env_plays_legal_moves(name: str) -> None:
     assert "workers" in report.passed
 
 
+@pytest.mark.parametrize("name", ["tic_tac_toe", "nim"])
+def test_check_env_plays_legal_moves_inside_of_wrappers(name: str) -> None:
+    report = check_env(PREFIX + name, workers=(2,), wrappers=[RecordEpisodeStatistics])
+    assert report.ok, report
+    assert {"rollout", "workers"} <= set(report.passed)
+
+
 def test_wrappers_see_the_same_game() -> None:
     with make("backgammon") as env, make("backgammon", max_episode_steps=7) as limited:
         state, _, info = env.reset(seed=4)
@@ -184,6 +209,12 @@ def test_illegal_moves_are_refused_before_anything_happens() -> None:
         with pytest.raises(ActionError, match=r"action 4 is illegal for player 1 .* 0 o\(0,0\)"):
             env.step(4)
         assert (env.get_state() == taken).all()
+        with pytest.raises(ActionError):
+            env.step(4, taken)
+        env.step_batch([0], state)  # sets the current state aside
+        with pytest.raises(ActionError):
+            env.step(4, taken)
+        assert (env.get_state() == taken).all()
         with pytest.raises(ActionError) as caught:
             env.step_batch([4, 3, 4, 1], [state, taken, taken, state])
         assert "row 2 of a batch of 4" in "".join(caught.value.__notes__)
@@ -193,6 +224,16 @@ def test_illegal_moves_are_refused_before_anything_happens() -> None:
         assert env.view_state(taken)["action_mask"].sum() == 0
         with pytest.raises(ActionError, match="this game of .* is over"):
             env.step(7, taken)
+
+
+@pytest.mark.parametrize("name", ["chess(chess960=true)", "backgammon"])
+def test_a_reset_after_a_restored_state_draws_the_same_chance(name: str) -> None:
+    with make(name) as env, make(name) as other:
+        state = env.reset(seed=0).state
+        other.reset(seed=5)
+        other.set_state(state)
+        assert (env.reset().state == other.reset().state).all()
+        assert (env.get_state() != state).any()
 
 
 def test_seeds_of_rows_draw_chance_anew() -> None:
@@ -209,15 +250,23 @@ def test_seeds_of_rows_draw_chance_anew() -> None:
             assert (one.states[0] == batch.states[index]).all()
 
 
-def test_a_single_player_may_repeat_an_action() -> None:
-    with make("cliff_walking") as env:
-        state = env.reset(seed=0).state
-        step = env.step(1, state, dt=3)
-        assert step.info["n_step"] == 3
-        assert (env.step_batch([1], state, dt=3).states[0] == step.state).all()
-        assert env.view_state(step.state)["moves"] == 3
-    with make("tic_tac_toe") as env, pytest.raises(InputError, match="dt and frameskip must be 1"):
-        env.step(0, env.reset(seed=0).state, dt=2)
+@pytest.mark.parametrize("name", ["cliff_walking", "2048", "tic_tac_toe"])
+def test_a_move_is_never_repeated(name: str) -> None:
+    with pytest.raises(InputError, match="dt and frameskip must be 1 in a game"):
+        make(name, frameskip=2)
+    with make(name) as env:
+        state, _, info = env.reset(seed=0)
+        move = int(np.flatnonzero(info["action_mask"])[0])
+        for repeated in (
+            lambda: env.step(move, dt=2),
+            lambda: env.step(move, state, dt=2),
+            lambda: env.step_batch([move] * 2, state, dt=2),
+            lambda: env.step_batch([move] * 2, state, dt=[1, 2]),
+            lambda: env.rollout_batch([[move]], state, dt=2),
+        ):
+            with pytest.raises(InputError, match="dt and frameskip must be 1 in a game"):
+                repeated()
+            assert (env.get_state() == state).all()
 
 
 def test_states_are_viewed_and_built_from_moves() -> None:
@@ -225,11 +274,16 @@ def test_states_are_viewed_and_built_from_moves() -> None:
         state = env.make_state(history=[3, 3, 0])
         view = env.view_state(state)
         assert view["history"].tolist() == [3, 3, 0]
-        assert (view["moves"], view["to_play"]) == (3, 1)
+        assert (view["length"], view["to_play"]) == (3, 1)
         assert view["action_mask"].tolist() == [1] * 4
         rows = np.stack([env.reset().state, state])
         assert env.view_state(rows)["history"].tolist() == [[-1, -1, -1], [3, 3, 0]]
+        padded = env.view_state(rows)["history"]
+        assert (env.make_state(history=padded[0]) == rows[0]).all()
+        assert (env.make_state(history=[3, 3, 0, -1, -1]) == state).all()
         for moves, message in (
+            ([[0], [1, 2]], "a list of whole numbers"),
+            ([3, -1, 3], "number 1 of the history, -1, is not a legal move"),
             ([3] * 6, "number 5 of the history, 3, is not a legal move"),
             ([0.5], "a list of whole numbers"),
         ):
@@ -237,8 +291,22 @@ def test_states_are_viewed_and_built_from_moves() -> None:
                 env.make_state(history=moves)
         with pytest.raises(InputError, match="no field 'board'"):
             env.make_state(board=[])
-    with make("pig") as env, pytest.raises(InputError, match="outcome of chance"):
+    with make("pig") as env, pytest.raises(InputError, match="ends when it is chance's turn"):
         env.make_state(history=[0])
+
+
+@pytest.mark.parametrize(("side", "dtype"), [(16, np.uint8), (20, np.uint16), (300, np.uint32)])
+def test_moves_of_any_number_are_saved(side: int, dtype: type) -> None:
+    with make("mnk", m=side, n=side, k=5) as env:
+        last = side * side - 1
+        state = env.step(last, env.reset(seed=0).state).state
+        assert env.simulator.base.positions.dtype == dtype
+        assert (env.make_state(history=[last]) == state).all()
+        env.simulator.clear_caches()
+        assert env.view_state(state)["history"].tolist() == [last]
+        step = env.step(0, state)
+        assert (step.info["action_mask"] == 0).nonzero()[0].tolist() == [0, last]
+        assert (env.step_batch([0], state).states[0] == step.state).all()
 
 
 def test_a_game_that_is_too_long_says_so() -> None:
@@ -299,3 +367,143 @@ def test_rows_of_other_parameters_are_refused() -> None:
         state = env.reset(seed=0).state
         with pytest.raises(StateMismatchError):
             other.step(0, state)
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "options"),
+    [
+        ("hex(board_size=5)", "hex", {"board_size": np.int64(5)}),
+        ("go(board_size=5)", "go(board_size=5,komi=7.5)", {"komi": np.float64(7.5)}),
+        ("go(board_size=5,komi=7.0)", "go(board_size=5)", {"komi": 7}),
+        ("connect_four", "connect_four(rows=6)", {"columns": 7}),
+        ("twixt", "twixt", {"ansi_color_output": False}),
+        ("misere(game=hex(board_size=5))", "misere(game=hex(board_size=5))", {}),
+    ],
+)
+def test_rows_of_the_same_game_by_another_name_are_accepted(
+    name: str, other: str, options: dict[str, Any]
+) -> None:
+    with plangym_like.make(PREFIX + name) as env:
+        state, _, info = env.reset(seed=0)
+        move = int(np.flatnonzero(info["action_mask"])[0])
+        with plangym_like.make(PREFIX + other, **options) as again:
+            assert content(again.step(move, state)) == content(env.step(move, state))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("hex", {"board_size": 0}, "board_size of OpenSpiel's hex must be .* at least 1, got 0"),
+        ("hex", {"board_size": 2**40}, r"less than 2\*\*31"),
+        ("go", {"board_size": 30}, "supports board size up to 19"),
+        ("connect_four", {"rows": 0}, "rows of OpenSpiel's connect_four .* got 0"),
+        ("misere(game=connect_four(rows=0))", {}, "rows of OpenSpiel's connect_four .* got 0"),
+        ("connect_four", {"rows": 10**6, "columns": 10**6}, "has no board"),
+        ("hex(board_size=5)x", {}, "must end with a bracket"),
+        ("hex", {"board_size": [5]}, "cannot load hex"),
+        ("misere", {"game": "tic_tac_toe()"}, "Expected type: kGame"),
+    ],
+)
+def test_parameters_that_make_no_board_are_refused(
+    name: str, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        plangym_like.make(PREFIX + name, **options)
+
+
+def test_the_environment_names_the_modes_of_its_game() -> None:
+    with make("tic_tac_toe") as env:
+        assert env.gym_env.unwrapped.metadata["render_modes"] == ["ansi"]
+
+
+class Negative(RewardWrapper):
+    def reward(self, reward: Any) -> Any:
+        return -reward
+
+
+@pytest.mark.parametrize("name", ["backgammon", "connect_four"])
+def test_rows_of_wrapped_games_are_restored(name: str) -> None:
+    wrappers = [RecordEpisodeStatistics, Negative]
+    with make(name, autoreset=False, wrappers=wrappers) as env, make(name) as plain:
+        random, rows, moves, found = np.random.default_rng(0), [], [], []
+        state, _, info = env.reset(seed=1)
+        bare, over = plain.reset(seed=1).state, False
+        while not over and len(rows) < 60:
+            moves.append(int(random.choice(np.flatnonzero(info["action_mask"]))))
+            rows.append(state)
+            step, same = env.step(moves[-1], state), plain.step(moves[-1], bare)
+            assert content(step)[2:] == content(same)[2:]
+            assert (step.obs == same.obs).all()
+            assert step.reward == -same.reward
+            found.append(content(step))
+            state, bare, info, over = step.state, same.state, step.info, step.terminated
+        if over:
+            assert step.info["episode"]["l"] == len(rows)
+        order = random.permutation(len(rows))
+        for workers in ({}, {"n_workers": 2}):
+            with make(name, wrappers=wrappers, **workers) as other:
+                batch = other.step_batch([moves[at] for at in order], np.stack(rows)[order])
+                assert [content(batch, at) for at in range(len(order))] == [
+                    found[at] for at in order
+                ]
+
+
+def test_a_draw_by_repetition_is_restored() -> None:
+    with make("chess") as env:
+        state, _, info = env.reset(seed=0)
+        board, history = pyspiel.load_game("chess").new_initial_state(), []
+        for text in ["Nf3", "Nf6", "Ng1", "Ng8"] * 2:
+            action = board.string_to_action(text)
+            board.apply_action(action)
+            before, history = state, [*history, action]
+            state = env.step(action, state).state
+        assert board.is_terminal()
+        env.simulator.clear_caches()
+        step = env.step(history[-1], before)
+        assert step.terminated
+        assert step.info["rewards"].tolist() == board.returns() == [0.0, 0.0]
+        # The same board, without the repetition.
+        assert not env.step(history[3], env.make_state(history=history[:3])).terminated
+
+
+@pytest.mark.parametrize(("name", "moves"), [("go", [81, 81]), ("othello", None)])
+def test_passes_are_moves(name: str, moves: list[int] | None) -> None:
+    with make(name, autoreset=False) as env:
+        straight = Straight(name, GAMES.get(name, {}))
+        if moves is None:
+            played, passes = play(env, straight, 600), 64
+            assert (played.actions == passes).any()
+            only = played.rows[played.actions == passes]
+            env.simulator.clear_caches()
+            assert env.view_state(only)["action_mask"].sum(1).tolist() == [1] * len(only)
+            assert_same_batch(env, played, np.random.default_rng(1).permutation(600))
+            return
+        _, _, info = env.reset(seed=0)
+        straight.begin(0)
+        for move in moves:
+            assert info["action_mask"][move] == 1
+            step, expected = env.step(move), straight.move(move)
+            info = step.info
+            assert info["rewards"].tolist() == expected[3].tolist()
+            assert step.terminated == expected[4]
+        assert step.terminated
+
+
+def test_vectorised_games_begin_again_after_their_end() -> None:
+    random = np.random.default_rng(0)
+    vec, ends = plangym_like.make_vec(PREFIX + "tic_tac_toe", 3), 0
+    obs, infos = vec.reset(seed=0)
+    first = obs.copy()
+    over = np.zeros(3, bool)
+    for _ in range(40):
+        masks = infos["action_mask"]
+        moves = [
+            0 if done else random.choice(np.flatnonzero(masks[i])) for i, done in enumerate(over)
+        ]
+        was = over
+        obs, _, over, _, infos = vec.step(np.array(moves))
+        assert (obs[was] == first[was]).all()
+        assert (infos["action_mask"][was] == 1).all()
+        ends += over.sum()
+    assert ends > 3
+    vec.close()

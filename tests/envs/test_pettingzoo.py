@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import copy
+import importlib
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
-from played_games import assert_same_batch, assert_same_steps, content, play
+from played_games import (
+    COUNTS_MEMORY,
+    assert_same_batch,
+    assert_same_steps,
+    content,
+    memory_of_kept,
+    play,
+)
 from usual import first_of
 
 import plangym_like
@@ -16,7 +27,8 @@ from plangym_like.errors import ActionError, InputError
 pytest.importorskip("pettingzoo", reason="pettingzoo is not installed")
 pytest.importorskip("chess", reason="chess is not installed")
 
-from plangym_like.envs.pettingzoo import PREFIX, all_ids, load_game
+from plangym_like.envs.pettingzoo import GAMES as MODULES
+from plangym_like.envs.pettingzoo import PREFIX, all_ids
 
 POSITIONS = 200
 # Each game of perfect information, and other options that change its rules.
@@ -30,11 +42,17 @@ GAMES: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+def own_game(name: str, **options: Any) -> Any:
+    """Return PettingZoo's environment, made without this package."""
+    place, _ = MODULES[name]
+    return importlib.import_module(f"pettingzoo.classic.{place}").raw_env(**options)
+
+
 class Straight:
     """A game that is played straight through with PettingZoo alone."""
 
     def __init__(self, name: str, options: dict[str, Any]) -> None:
-        self.env = load_game(name, **options)[0]
+        self.env = own_game(name, **options)
 
     def begin(self, seed: int) -> tuple[Any, ...]:
         self.env.reset(seed=seed)
@@ -68,6 +86,15 @@ def test_every_position_is_restored_exactly(name: str, options: dict[str, Any]) 
         other.simulator.clear_caches()
         assert_same_steps(other, played, order[:20])
         assert_same_batch(env, played, order)
+
+
+@pytest.mark.skipif(not COUNTS_MEMORY, reason="the C library does not count its memory")
+@pytest.mark.parametrize(("name", "options"), GAMES)
+def test_kept_positions_need_no_more_memory_than_is_counted(
+    name: str, options: dict[str, Any]
+) -> None:
+    needed, counted = memory_of_kept(PREFIX + name, options)
+    assert 0.9 * needed < counted < 8 * needed
 
 
 @pytest.mark.parametrize(("name", "options"), first_of(GAMES, 2))
@@ -122,6 +149,40 @@ def test_boards_of_go_of_two_sizes_live_beside_each_other() -> None:
             assert step.info["action_mask"].shape == (size * size + 1,)
 
 
+def test_boards_of_go_of_two_sizes_are_used_in_two_threads() -> None:
+    plans = {5: [0, 12, 1, 6, 2, 24, 8], 9: [0, 40, 1, 30, 2, 80, 10]}
+
+    def played(size: int, together: threading.Barrier) -> list[tuple[Any, ...]]:
+        with make("go_v5", board_size=size) as env:
+            contents = []
+            for _ in range(8):
+                together.wait(60)
+                env.reset(seed=0)
+                contents += [content(env.step(move)) for move in plans[size]]
+            return contents
+
+    alone = {size: played(size, threading.Barrier(1)) for size in plans}
+    interval, both = sys.getswitchinterval(), threading.Barrier(2)
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            found = {size: pool.submit(played, size, both) for size in plans}
+            assert {size: each.result() for size, each in found.items()} == alone
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def test_another_game_of_go_in_this_process_goes_on() -> None:
+    own, base = own_game("go_v5", board_size=9), sys.modules["pettingzoo.classic.go.go_base"]
+    own.reset()
+    with make("go_v5", board_size=5) as env:
+        env.step(0, env.reset().state)
+        own.step(80)
+        env.get_image()
+    assert base.N == 9
+    assert own.observe("white_0")["observation"].shape == (9, 9, 17)
+
+
 def test_illegal_moves_are_refused_before_anything_happens() -> None:
     with make("connect_four_v3") as env:
         state = env.make_state(history=[0, 0, 0, 0, 0, 0])
@@ -141,7 +202,8 @@ def test_illegal_moves_are_refused_before_anything_happens() -> None:
         ("hanabi_v5", "imperfect information"),
         ("leduc_holdem_v4", "imperfect information"),
         ("rps_v2", "move at the same time"),
-        ("butterfly/pistonball_v6", "in real time"),
+        ("butterfly/pistonball_v6", "move at the same time"),
+        ("pong_v3", "move at the same time"),
         ("connect_for_v3", "did you mean 'connect_four_v3'"),
         ("connect_four_v2", "connect_four_v3"),
     ],
@@ -154,6 +216,9 @@ def test_other_games_are_refused_with_the_reason(name: str, reason: str) -> None
 def test_options_that_make_no_sense_are_refused() -> None:
     with pytest.raises(InputError, match="board_sizes"):
         make("go_v5", board_sizes=9)
+    for options in ({"board_size": 5.0}, {"board_size": "a"}, {"board_size": 0}, {"komi": "x"}):
+        with pytest.raises(InputError, match=f"{next(iter(options))} must be"):
+            make("go_v5", **options)
     with pytest.raises(InputError, match="render_mode='ansi'"):
         make("connect_four_v3", render_mode="ansi")
 
@@ -170,6 +235,30 @@ def test_boards_are_drawn(name: str) -> None:
         assert (first != second).any()
         drawing.set_state(env.get_state())
         assert (drawing.get_image() == second).all()
+
+
+@pytest.mark.parametrize(
+    "options", [{"board_size": 19}, {"komi": np.float64(7.5)}, {"screen_height": 400}]
+)
+def test_rows_of_the_same_game_by_another_name_are_accepted(options: dict[str, Any]) -> None:
+    with make("go_v5") as env, make("classic/go_v5", **options) as other:
+        state = env.reset().state
+        assert content(other.step(3, state)) == content(env.step(3, state))
+
+
+def test_pictures_are_observed() -> None:
+    with make("connect_four_v3", obs_type="rgb") as env:
+        state, first, _ = env.reset(seed=0)
+        assert env.observation_space.contains(first)
+        step = env.step(3, state)
+        assert (step.obs != first).any()
+        env.set_state(state)
+        assert (env.as_gym().step(3)[0] == step.obs).all()
+        assert (env.step_batch([3, 3], state).obs == step.obs).all()
+    vec = plangym_like.make_vec(PREFIX + "connect_four_v3", 2, obs_type="rgb")
+    assert (vec.reset(seed=0)[0] == first).all()
+    assert (vec.step(np.array([3, 3]))[0] == step.obs).all()
+    vec.close()
 
 
 def test_chess_is_shown_as_text() -> None:
