@@ -237,14 +237,14 @@ class Game:
 
     def refuse_players(self, infos: BatchInfo) -> None:
         """Raise `InputError` if there are several players, and the planner is for one."""
-        if not self._is_for_games:
+        if not self._is_for_games and "to_play" in infos:
             self._count_players(infos)
 
     def _says_nothing(self, infos: BatchInfo) -> bool:
         """Return whether all actions are legal, and there is one player."""
         if self._legal is not None or self._to_play is not None or self._in_obs:
             return False
-        return not infos.has_objects and infos.keys().isdisjoint(("action_mask", "to_play"))
+        return infos.keys().isdisjoint(("action_mask", "to_play"))
 
     def _count_players(self, infos: BatchInfo) -> None:
         has = infos.mask("to_play")

@@ -15,7 +15,7 @@ from plangym_like.planners.nodes import Ints, Rows
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.planner import Kept
 from plangym_like.planners.search import Best, Played, Search
-from plangym_like.planners.search_tree import SEEDS, Descents, SearchTree
+from plangym_like.planners.search_tree import SEEDS, Descents, SearchTree, resolved
 from plangym_like.planners.tree_planner import TreeMemory, TreePlanner
 from plangym_like.planners.uct import tree_bounds
 from plangym_like.support.arguments import as_count, as_number
@@ -150,18 +150,19 @@ class OpenLoopMCTS(TreePlanner):
                 tree["to_play"][node] = turns.to_play[place[0]]
                 if turns.legal is not None:
                     tree["closed"][node] = ~turns.legal[place[0]]
+                    tree.has_closed = True
         weights = self.discount ** np.arange(horizon)
         as_planned = np.logical_and.accumulate(plans == played.actions, axis=1)
         for depth, level in enumerate(paths.levels):
             movers = tree["to_play"][level.nodes]
             returns = np.moveaxis(played.gains, 2, 0)[movers, level.ids, depth:]
-            returns = returns @ weights[: horizon - depth]
+            returns, kids = returns @ weights[: horizon - depth], resolved(level.kids, new)
             kept = as_planned[level.ids, depth]
             if kept.all():
-                tree.record(level, new, returns)
+                tree.record(level, kids, returns)
             else:
                 some = type(level)(*(part[kept] for part in level))
-                tree.record(some, new, returns[kept])
+                tree.record(some, kids[kept], returns[kept])
 
     def _keep(self, memory: TreeMemory, roots: Ints, played: Played, seeds: Ints | None) -> None:
         """Keep the best trajectories."""

@@ -148,7 +148,7 @@ class PUCT(TreePlanner):
             tree.back_up(paths, new, tree["value"][ends], self.discount)
             if tree.players > 1:
                 self._close(memory, paths, new)
-            for row in self._improved(memory, tree["root"][ends], tree["score"][ends]).tolist():
+            for row in self._improved(memory, ends, tree["score"][ends]).tolist():
                 memory.best[tree["root"][ends[row]]] = _path_to(tree, int(ends[row]))
             self._report(search, memory)
         return self._plans(search, states, memory, prior=tree["prior"][:roots].copy())
@@ -157,12 +157,14 @@ class PUCT(TreePlanner):
         totals, visits = tree.scaled(nodes)
         means = totals / np.maximum(visits + self.virtual_loss * ranks, 1e-9)
         # The paper's code counts the node's own visit; `counts` includes it.
-        parent_visits = visits.sum(axis=1, keepdims=True) + counts
+        parent_visits = np.add.reduce(visits, axis=1, keepdims=True) + counts
         scores = puct(
-            means, tree["prior"][nodes], visits + ranks, parent_visits, self.explore, self.base
+            means, tree["prior"].take(nodes, 0), visits + ranks, parent_visits, self.explore, self.base
         )
-        closed = tree["closed"][nodes]
-        return _without(scores, closed, visits) if closed.any() else scores
+        if tree.has_closed:
+            closed = tree["closed"].take(nodes, 0)
+            return _without(scores, closed, visits) if closed.any() else scores
+        return scores
 
     def _expand(
         self,
@@ -176,15 +178,17 @@ class PUCT(TreePlanner):
 
         With chance nodes there are no leaves; `seen` are the nodes that were drawn.
         """
-        tree, new = memory.tree, parents
-        if len(parents):
-            step, fields = self._step(search, memory, parents, actions)
-            new = tree.expand(parents, actions, **fields)
-            seen.append((new, step.obs))
-        fresh = _fresh(tree, seen)
-        if fresh:
-            nodes, obs = zip(*fresh, strict=True)
-            self._assess(memory, search, np.concatenate(nodes), joined(list(obs)))
+        if not len(parents):
+            fresh = _fresh(memory.tree, seen)
+            if fresh:
+                nodes, obs = zip(*fresh, strict=True)
+                self._assess(memory, search, np.concatenate(nodes), joined(list(obs)))
+            return parents
+        step, fields = self._step(search, memory, parents, actions)
+        new = memory.tree.expand(parents, actions, **fields)
+        (on,) = (~fields["ended"]).nonzero()
+        if len(on):
+            self._assess(memory, search, new[on], rows_of(step.obs, on))
         return new
 
     def _assess(self, memory: TreeMemory, search: Search, nodes: Ints, obs: Any) -> None:

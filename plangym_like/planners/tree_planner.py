@@ -230,17 +230,16 @@ class TreePlanner(Planner):
         """
         roots, done = memory.tree.roots, memory.descents
         counts = np.full(roots, self.batch)
-        if search.remaining is not None:
-            total = (search.remaining + search.spent().transitions) // roots
-            counts = np.minimum(counts, (total - memory.spent) // cost)
-            counts = np.maximum(np.minimum(counts, total - done), 0)
+        if search.budget is not None:
+            total = search.budget // roots
+            left = np.minimum((total - memory.spent) // cost, total - done)
+            counts = np.minimum(np.maximum(left, 0), self.batch)
         goes_on = search.has(max(int(counts.sum()), 1) * cost)
-        solved = memory.tree["solved"][:roots]
-        if not goes_on or solved.all() or (done.any() and search.progress().done == 1.0):
+        counts[memory.tree["solved"][:roots]] = 0
+        if not goes_on or (done.any() and search.is_done):
             counts[:] = 0
-        counts[solved] = 0
         memory.descents = done + counts
-        return np.repeat(np.arange(roots), counts)
+        return np.arange(roots).repeat(counts)
 
     def _step(
         self,
@@ -256,7 +255,7 @@ class TreePlanner(Planner):
         step = search.step_batch(
             self.actions[actions], tree["state"][parents], self.dt, seeds=seeds
         )
-        self._charge(memory, parents, 1)
+        self._charge(memory, parents, np.ones(len(parents), np.intp))
         turns = search.turns_after(step)
         if game.players > tree.players:
             tree.play_for(game.players)
@@ -295,10 +294,10 @@ class TreePlanner(Planner):
         return nodes
 
     @staticmethod
-    def _charge(memory: TreeMemory, nodes: Ints, steps: Any) -> None:
-        """Count steps, which were taken from nodes, for their searches."""
+    def _charge(memory: TreeMemory, nodes: Ints, steps: Ints) -> None:
+        """Count steps ``(n,)``, which were taken from nodes ``(n,)``, for their searches."""
         if memory.tree.roots == 1:
-            memory.spent += np.sum(np.broadcast_to(steps, len(nodes)))
+            memory.spent += steps.sum()
         else:
             np.add.at(memory.spent, memory.tree["root"][nodes], steps)
 
@@ -316,14 +315,17 @@ class TreePlanner(Planner):
             tree.close(paths, new, self.discount, self.win if tree.players > 1 else np.inf)
 
     @staticmethod
-    def _improved(memory: TreeMemory, roots: Ints, scores: Floats) -> Ints:
-        """Return the best row of each root whose trajectory beats the best one so far."""
+    def _improved(memory: TreeMemory, nodes: Ints, scores: Floats) -> Ints:
+        """Return the best row of each root whose trajectory beats the best one so far.
+
+        `scores` ``(n,)`` are those of trajectories through `nodes` ``(n,)``.
+        """
         if memory.tree.players > 1:
             return np.zeros(0, np.intp)
         if len(memory.best) == 1:  # the usual case, without sorting
             row = scores.argmax()
             return np.full(int(scores[row] > memory.best[0].score), row)
-        known = np.array([best.score for best in memory.best])
+        roots, known = memory.tree["root"][nodes], np.array([one.score for one in memory.best])
         (rows,) = (scores > known[roots]).nonzero()
         rows = rows[np.argsort(-scores[rows], kind="stable")]
         found: Ints = rows[np.unique(roots[rows], return_index=True)[1]]
