@@ -71,8 +71,9 @@ class Turns(NamedTuple):
 class Starts(NamedTuple):
     """The first states of B searches, with what is known of them.
 
-    `obs` and `infos` are those that came with the states; None if they are not known. `is_given`
-    says whether the caller gave them; otherwise they were looked up.
+    `obs` and `infos` are those that came with the states; None if they are not known. If the rows
+    themselves tell masks and players, `infos` holds these. `is_given` says whether the caller gave
+    `obs` and `infos`; otherwise they were looked up.
     """
 
     states: Rows
@@ -95,7 +96,8 @@ class Starts(NamedTuple):
             row = env.get_state() if given is None else env.layout.format.check_row(given)
             last = env.last_result
             if last is None or not np.array_equal(last.state, row):
-                return cls(np.array(row)[None])
+                rows = np.array(row)[None]
+                return cls(rows, infos=_told_by_rows(env, rows))
             shown = last
         row = np.array(env.layout.format.check_row(shown.state))
         obs, infos = stacked([shown.obs]), BatchInfo(1, {}, [shown.info])
@@ -119,11 +121,12 @@ class Starts(NamedTuple):
         states = np.concatenate([one.states for one in each])
         if any(one.infos is None for one in each):
             return cls(states)
-        infos = [dict(one.infos[0]) for one in each if one.infos is not None]
+        rows = [dict(one.infos[0]) for one in each if one.infos is not None]
+        infos, observations = BatchInfo(len(each), {}, rows), [one.obs for one in each]
+        if any(one is None for one in observations):
+            return cls(states, infos=infos)
         are_given = all(one.is_given for one in each)
-        return cls(
-            states, joined([one.obs for one in each]), BatchInfo(len(each), {}, infos), are_given
-        )
+        return cls(states, joined(observations), infos, are_given)
 
 
 class Game:
@@ -194,7 +197,7 @@ class Game:
         try:
             turns = self.turns(starts.obs, infos, starts.states, np.zeros(count, bool))
         except (KeyError, TypeError, AttributeError, IndexError) as error:
-            if starts.infos is None and not isinstance(error, EnvApiError):
+            if starts.obs is None and not isinstance(error, EnvApiError):
                 raise InputError(self._unknown()) from error
             raise
         if turns.legal is None and (self.is_masked or self._in_obs):  # a mask that is not known
@@ -323,6 +326,22 @@ class Game:
                 f"{stuck[0]} of {len(states)}): it must end the episode there, or allow a pass"
             )
         return legal
+
+
+def _told_by_rows(env: PlanEnv, states: Rows) -> BatchInfo | None:
+    """Return masks and players of states, as infos, if the rows hold them; otherwise, None.
+
+    Rewards of 0 say how many players there are.
+    """
+    columns = env.layout.columns
+    if not columns.keys() >= {"action_mask", "to_play", "rewards"}:
+        return None
+    fields = env.view_state(states)
+    if not fields.keys() >= {"action_mask", "to_play"}:
+        return None
+    shape, _ = columns["rewards"]
+    told = {name: fields[name] for name in ("action_mask", "to_play")}
+    return BatchInfo(len(states), {**told, "rewards": np.zeros((len(states), *shape))})
 
 
 def stacked(observations: list[Any]) -> Any:

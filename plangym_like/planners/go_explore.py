@@ -385,7 +385,9 @@ class GoExplore(Planner):
         alive = np.array(
             [row for row, name in enumerate(names) if name is not None and not lost[row]], np.intp
         )
-        memory.walks, memory.step = after.take(alive), memory.step + 1
+        memory.walks, memory.step = after, memory.step + 1
+        if len(alive) < count:
+            memory.walks = after.take(alive)
         if len(alive):
             found = [names[row] for row in alive]
             seen = 0 if screens is None else screens[alive]

@@ -64,6 +64,10 @@ class Nodes:
         """Return a field of all nodes, as a view."""
         return self._columns[field][: self.size]
 
+    def rows_of(self, field: str, nodes: Ints) -> NDArray[Any]:
+        """Return ``self[field][nodes]``, faster if a node has an array."""
+        return self._columns[field].take(nodes, 0)
+
     def add(self, parents: Any, **fields: Any) -> Ints:
         """Append children of `parents` ``(n,)``, and return their numbers; other fields are 0."""
         first, self.size = self.size, self.size + len(parents)

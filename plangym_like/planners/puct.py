@@ -159,10 +159,10 @@ class PUCT(TreePlanner):
         # The paper's code counts the node's own visit; `counts` includes it.
         parent_visits = np.add.reduce(visits, axis=1, keepdims=True) + counts
         scores = puct(
-            means, tree["prior"].take(nodes, 0), visits + ranks, parent_visits, self.explore, self.base
+            means, tree.rows_of("prior", nodes), visits + ranks, parent_visits, self.explore, self.base
         )
         if tree.has_closed:
-            closed = tree["closed"].take(nodes, 0)
+            closed = tree.rows_of("closed", nodes)
             return _without(scores, closed, visits) if closed.any() else scores
         return scores
 

@@ -153,7 +153,7 @@ class SearchTree(Nodes):
     @property
     def players(self) -> int:
         """P, the number of players that was seen so far."""
-        players: int = self["gains"].shape[1]
+        players: int = self._columns["gains"].shape[1]
         return players
 
     def plant(self, states: Rows, turns: Turns) -> Ints:
@@ -264,7 +264,9 @@ class SearchTree(Nodes):
                 (empty,) = (kids < 0).nonzero()
                 if len(empty):  # a leaf that several descents find is stepped once
                     edges = at[empty] * self.num_actions + actions[empty]
-                    new, which = np.unique(edges, return_inverse=True)
+                    new, which = edges, np.zeros(1, np.intp)
+                    if len(edges) > 1:
+                        new, which = np.unique(edges, return_inverse=True)
                     kids[empty] = -1 - len(leaves) - which
                     leaves = np.append(leaves, new)
             else:
@@ -338,7 +340,7 @@ class SearchTree(Nodes):
 
         `returns` ``(n, P)`` are those of all players, and `mine` ``(n,)`` of those to move.
         """
-        if not self["closed"].take(nodes, 0).any():
+        if not self.rows_of("closed", nodes).any():
             return
         certain = self.certain(nodes)
         (rows,) = (certain.max(axis=1) > mine).nonzero()
@@ -348,9 +350,9 @@ class SearchTree(Nodes):
 
     def certain(self, nodes: Ints) -> Floats:
         """Return the certain returns ``(n, A)`` of the player to move; -inf if not certain."""
-        visits = self["visits"].take(nodes, 0)
-        means = self["total"].take(nodes, 0) / np.maximum(visits, 1)
-        return np.where(self["closed"].take(nodes, 0) & (visits > 0), means, -np.inf)
+        visits, totals = self.rows_of("visits", nodes), self.rows_of("total", nodes)
+        closed = self.rows_of("closed", nodes)
+        return np.where(closed & (visits > 0), totals / np.maximum(visits, 1), -np.inf)
 
     def close(self, descents: Descents, new: Ints, discount: float, win: float = np.inf) -> None:
         """Solve the nodes whose returns are certain, and close the actions that lead to them.
@@ -442,7 +444,7 @@ class SearchTree(Nodes):
 
     def scaled(self, nodes: Ints) -> tuple[Floats, Floats]:
         """Return the totals and visits ``(n, A)`` of nodes, with mean returns scaled to [0, 1]."""
-        visits, totals = self["visits"].take(nodes, 0), self["total"].take(nodes, 0)
+        visits, totals = self.rows_of("visits", nodes), self.rows_of("total", nodes)
         low: Any
         high: Any
         if self.roots == 1:
