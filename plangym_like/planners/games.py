@@ -214,7 +214,7 @@ class Game:
         InputError
             There are several players, and the planner is for one.
         """
-        if self._says_nothing(infos):
+        if self.says_nothing(infos):
             return Turns(None, np.zeros(len(states), np.intp))
         self._count_players(infos)
         legal = self._find_legal(obs, infos, states, over)
@@ -243,7 +243,7 @@ class Game:
         if not self._is_for_games and "to_play" in infos:
             self._count_players(infos)
 
-    def _says_nothing(self, infos: BatchInfo) -> bool:
+    def says_nothing(self, infos: BatchInfo) -> bool:
         """Return whether all actions are legal, and there is one player."""
         if self._legal is not None or self._to_play is not None or self._in_obs:
             return False
@@ -322,8 +322,9 @@ class Game:
         (stuck,) = (~over & ~legal.any(axis=1)).nonzero()
         if len(stuck):
             raise EnvApiError(
-                f"{self._env.name} has a state that has not ended, but has no legal action (row "
-                f"{stuck[0]} of {len(states)}): it must end the episode there, or allow a pass"
+                f"{self._env.name} has a state without legal actions (row {stuck[0]} of "
+                f"{len(states)}): no search can begin there, and if the episode goes on, the "
+                "environment must end it there, or allow a pass"
             )
         return legal
 

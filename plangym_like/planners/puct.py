@@ -159,7 +159,12 @@ class PUCT(TreePlanner):
         # The paper's code counts the node's own visit; `counts` includes it.
         parent_visits = np.add.reduce(visits, axis=1, keepdims=True) + counts
         scores = puct(
-            means, tree.rows_of("prior", nodes), visits + ranks, parent_visits, self.explore, self.base
+            means,
+            tree.rows_of("prior", nodes),
+            visits + ranks,
+            parent_visits,
+            self.explore,
+            self.base,
         )
         if tree.has_closed:
             closed = tree.rows_of("closed", nodes)

@@ -195,7 +195,11 @@ class Search:
 
         For spaces that are not finite, A is 0.
         """
-        return self._all_legal(self.turns_after(step).legal, len(step.rewards))
+        assert self.game is not None
+        is_plain = self.game.says_nothing(step.infos)
+        return self._all_legal(
+            None if is_plain else self.turns_after(step).legal, len(step.rewards)
+        )
 
     def _all_legal(self, legal: Mask | None, count: int) -> Mask:
         assert self.game is not None

@@ -161,7 +161,9 @@ class UCT(TreePlanner):
                 all_rewards,
                 np.append(tree["seed"][path], seeds[row, :length]),
             )
-            memory.best[tree["root"][nodes[row]]] = Best(math.fsum(all_rewards), bool(ended[row]), found)
+            memory.best[tree["root"][nodes[row]]] = Best(
+                math.fsum(all_rewards), bool(ended[row]), found
+            )
         return values
 
 

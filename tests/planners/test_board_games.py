@@ -419,7 +419,7 @@ class NoMoves(TicTacToe):
 def test_a_state_without_a_legal_action_is_an_error() -> None:
     with plangym_like.make(NoMoves) as env:
         start = env.reset(seed=0)
-        with pytest.raises(EnvApiError, match="has not ended, but has no legal action"):
+        with pytest.raises(EnvApiError, match="has a state without legal actions"):
             UCT(env, rollout=9).plan(start, budget=2_000, seed=0)
 
 
