@@ -240,7 +240,7 @@ class Game:
 
     def refuse_players(self, infos: BatchInfo) -> None:
         """Raise `InputError` if there are several players, and the planner is for one."""
-        if not self._is_for_games and "to_play" in infos:
+        if not self._is_for_games and not self.says_nothing(infos):
             self._count_players(infos)
 
     def says_nothing(self, infos: BatchInfo) -> bool:

@@ -365,7 +365,7 @@ class GoExplore(Planner):
         actions = self._sample.among(actions, walks.legal, rng)
         step = search.step_batch(actions, walks.states, self.dt)
         over = step.terminateds | step.truncateds
-        has_lives = "lives" in step.infos and step.infos.mask("lives").all()
+        has_lives = step.infos.keys() >= {"lives"} and step.infos.mask("lives").all()
         after = Walks(
             step.states,
             walks.scores + step.rewards,
