@@ -90,18 +90,13 @@ class Starts(NamedTuple):
         """
         if isinstance(given, Starts):
             return given
-        if isinstance(given, ResetResult | Transition):
-            shown: ResetResult | Transition = given
-        else:
-            row = env.get_state() if given is None else env.layout.format.check_row(given)
-            last = env.last_result
-            if last is None or not np.array_equal(last.state, row):
-                rows = np.array(row)[None]
-                return cls(rows, infos=_told_by_rows(env, rows))
-            shown = last
-        row = np.array(env.layout.format.check_row(shown.state))
-        obs, infos = stacked([shown.obs]), BatchInfo(1, {}, [shown.info])
-        return cls(row[None], obs, infos, is_given=shown is given)
+        is_result = isinstance(given, ResetResult | Transition)
+        row = given.state if is_result else given
+        row = np.array(env.get_state() if row is None else env.layout.format.check_row(row))[None]
+        shown = given if is_result else env.last_result
+        if shown is None or not (is_result or np.array_equal(shown.state, row[0])):
+            return cls(row, infos=_told_by_rows(env, row))
+        return cls(row, stacked([shown.obs]), BatchInfo(1, {}, [shown.info]), is_result)
 
     @classmethod
     def of_many(cls, env: PlanEnv, given: Any) -> Starts:

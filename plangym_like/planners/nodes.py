@@ -34,6 +34,8 @@ class Nodes:
         if a node has an array.
     links : sequence of str
         The fields that hold numbers of other nodes, -1 for none. New nodes begin with -1.
+    roots : int
+        The number of nodes to begin with.
 
     Attributes
     ----------
@@ -49,13 +51,15 @@ class Nodes:
     (array([2, 3]), array([0., 1., 2., 3.]))
     """
 
-    def __init__(self, *fields: tuple[Any, ...], links: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, *fields: tuple[Any, ...], links: tuple[str, ...] = (), roots: int = 1
+    ) -> None:
         self._links = ("parent", *links)
         self._columns: dict[str, NDArray[Any]] = {}
         for name, dtype, *shape in (("parent", np.intp), *fields):
             self._columns[name] = np.zeros((64, *(shape[0] if shape else ())), dtype)
         self.size = 0
-        self.add([-1])
+        self.add([-1] * roots)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_columns": {name: self[name] for name in self._columns}}

@@ -141,8 +141,9 @@ class SearchTree(Nodes):
             *(("ended", bool), ("solved", bool)),
             ("state", np.uint8, states.shape[1:]),
             links=("child", "next"),
+            roots=0,  # `plant` adds them
         )
-        self.size, self.has_closed = 0, False
+        self.has_closed = False
         self.plant(states, Turns(None, np.zeros(len(states), np.intp)) if turns is None else turns)
 
     @property
@@ -413,7 +414,9 @@ class SearchTree(Nodes):
         values = np.where(visits > 0, self["total"][nodes] / np.maximum(visits, 1), -np.inf)
         most = np.where(closed, -1, visits)
         tied = np.where(most == most.max(axis=1, keepdims=True), values, -np.inf)
-        chosen = self.num_actions - 1 - tied[:, ::-1].argmax(axis=1)
+        chosen: Ints = self.num_actions - 1 - tied[:, ::-1].argmax(axis=1)
+        if not self.has_closed:
+            return chosen
         certain = self.certain(nodes)
         rows = np.arange(len(nodes))
         sure = self.best_certain(nodes, certain)

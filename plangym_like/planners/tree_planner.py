@@ -39,7 +39,7 @@ class TreeMemory:
     ----------
     tree : SearchTree
     spent, descents : array ``(R,)``
-        The transitions and the descents of each search.
+        The transitions and the descents of each search; `spent` is not used if R is 1.
     best : list of Best
         The best trajectory of each search; none in games of several players.
     horizon : int
@@ -232,7 +232,8 @@ class TreePlanner(Planner):
         counts = np.full(roots, self.batch)
         if search.budget is not None:
             total = search.budget // roots
-            left = np.minimum((total - memory.spent) // cost, total - done)
+            spent = memory.spent if roots > 1 else search.spent().transitions
+            left = np.minimum((total - spent) // cost, total - done)
             counts = np.minimum(np.maximum(left, 0), self.batch)
         goes_on = search.has(max(int(counts.sum()), 1) * cost)
         counts[memory.tree["solved"][:roots]] = 0
@@ -255,7 +256,7 @@ class TreePlanner(Planner):
         step = search.step_batch(
             self.actions[actions], tree["state"][parents], self.dt, seeds=seeds
         )
-        self._charge(memory, parents, np.ones(len(parents), np.intp))
+        self._charge(memory, parents)
         turns = search.turns_after(step)
         if game.players > tree.players:
             tree.play_for(game.players)
@@ -294,12 +295,13 @@ class TreePlanner(Planner):
         return nodes
 
     @staticmethod
-    def _charge(memory: TreeMemory, nodes: Ints, steps: Ints) -> None:
-        """Count steps ``(n,)``, which were taken from nodes ``(n,)``, for their searches."""
-        if memory.tree.roots == 1:
-            memory.spent += steps.sum()
-        else:
-            np.add.at(memory.spent, memory.tree["root"][nodes], steps)
+    def _charge(memory: TreeMemory, nodes: Ints, steps: Ints | None = None) -> None:
+        """Count steps ``(n,)`` from nodes ``(n,)`` for their searches; by default, one from each.
+
+        A single search needs no count of its own.
+        """
+        if memory.tree.roots > 1:
+            np.add.at(memory.spent, memory.tree["root"][nodes], 1 if steps is None else steps)
 
     @staticmethod
     def _turns(search: Search, tree: SearchTree, nodes: Ints) -> Turns:
@@ -346,9 +348,7 @@ class TreePlanner(Planner):
         """
         tree = memory.tree
         lines = self._lines(tree) if tree.players > 1 else []
-        frames, seconds, in_env = dataclasses.astuple(search.spent())[1:]
-        share = 1 / len(states)
-        plans = []
+        total, share, plans = search.spent(), 1 / len(states), []
         for root, state in enumerate(states):
             found = lines[root] if lines else memory.best[root].found
             assert found is not None, "the first round keeps a trajectory"
@@ -361,12 +361,15 @@ class TreePlanner(Planner):
                 ended=found[3] if lines else memory.best[root].ended,
                 seeds=seeds if (seeds >= 0).any() else None,
                 **self._root_info(tree, root),
-                nodes=int((tree["root"] == root).sum()),
+                nodes=int(np.count_nonzero(tree["root"] == root)),
                 **{name: column[root] for name, column in columns.items()},
             )
             if len(states) > 1:
                 spent = Spent(
-                    int(memory.spent[root]), int(frames * share), seconds * share, in_env * share
+                    int(memory.spent[root]),
+                    int(total.frames * share),
+                    total.seconds * share,
+                    total.seconds_in_env * share,
                 )
                 plan = dataclasses.replace(plan, spent=spent)
             plans.append(plan)
