@@ -68,7 +68,7 @@ class Nodes:
         """Return a field of all nodes, as a view."""
         return self._columns[field][: self.size]
 
-    def rows_of(self, field: str, nodes: Ints) -> NDArray[Any]:
+    def values_of(self, field: str, nodes: Ints) -> NDArray[Any]:
         """Return ``self[field][nodes]``, faster if a node has an array."""
         return self._columns[field].take(nodes, 0)
 

@@ -158,14 +158,8 @@ class PUCT(TreePlanner):
         means = totals / np.maximum(visits + self.virtual_loss * ranks, 1e-9)
         # The paper's code counts the node's own visit; `counts` includes it.
         parent_visits = np.add.reduce(visits, axis=1, keepdims=True) + counts
-        scores = puct(
-            means,
-            tree.rows_of("prior", nodes),
-            visits + ranks,
-            parent_visits,
-            self.explore,
-            self.base,
-        )
+        priors = tree.values_of("prior", nodes)
+        scores = puct(means, priors, visits + ranks, parent_visits, self.explore, self.base)
         return _without(scores, tree, nodes, visits) if tree.has_closed else scores
 
     def _expand(
@@ -239,7 +233,7 @@ def _add_noise(priors: Floats, noise: float, alpha: float, rng: np.random.Genera
 
 def _without(scores: Floats, tree: SearchTree, nodes: Ints, visits: Floats) -> Floats:
     """Return scores ``(n, A)`` that are -inf for closed actions, but not for all actions."""
-    closed = tree.rows_of("closed", nodes)
+    closed = tree.values_of("closed", nodes)
     if not closed.any():
         return scores
     scores[closed] = -np.inf

@@ -341,7 +341,7 @@ class SearchTree(Nodes):
 
         `returns` ``(n, P)`` are those of all players, and `mine` ``(n,)`` of those to move.
         """
-        if not self.rows_of("closed", nodes).any():
+        if not self.values_of("closed", nodes).any():
             return
         certain = self.certain(nodes)
         (rows,) = (certain.max(axis=1) > mine).nonzero()
@@ -351,8 +351,8 @@ class SearchTree(Nodes):
 
     def certain(self, nodes: Ints) -> Floats:
         """Return the certain returns ``(n, A)`` of the player to move; -inf if not certain."""
-        visits, totals = self.rows_of("visits", nodes), self.rows_of("total", nodes)
-        closed = self.rows_of("closed", nodes)
+        visits, totals = self.values_of("visits", nodes), self.values_of("total", nodes)
+        closed = self.values_of("closed", nodes)
         return np.where(closed & (visits > 0), totals / np.maximum(visits, 1), -np.inf)
 
     def close(self, descents: Descents, new: Ints, discount: float, win: float = np.inf) -> None:
@@ -447,7 +447,7 @@ class SearchTree(Nodes):
 
     def scaled(self, nodes: Ints) -> tuple[Floats, Floats]:
         """Return the totals and visits ``(n, A)`` of nodes, with mean returns scaled to [0, 1]."""
-        visits, totals = self.rows_of("visits", nodes), self.rows_of("total", nodes)
+        visits, totals = self.values_of("visits", nodes), self.values_of("total", nodes)
         low: Any
         high: Any
         if self.roots == 1:

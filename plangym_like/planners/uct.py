@@ -231,7 +231,7 @@ def tree_bounds(
         virtual_loss=virtual_loss,
     )
     if tree.has_closed:
-        bounds[tree.rows_of("closed", nodes)] = -np.inf
+        bounds[tree.values_of("closed", nodes)] = -np.inf
     untried = bounds == np.inf
     if untried.any():
         bounds[untried] = FIRST * (1 + rng.random(np.count_nonzero(untried)))
