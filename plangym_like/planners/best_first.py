@@ -90,14 +90,15 @@ class SearchGraph:
         heuristic : float
         """
         for row, values in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
-            if self._add(parents[row], keys[row], (states[row], legal[row]), *values):
-                yield len(self.costs) - 1, values[3]
+            if self._add(parents[row], keys[row], *values):
+                node = len(self.costs) - 1
+                self._rows[node] = states[row].copy(), legal[row].copy()
+                yield node, values[3]
 
     def _add(
         self,
         parent: int,
         key: Any,
-        found: tuple[Row, Mask],
         action: int,
         reward: float,
         cost: float,
@@ -131,10 +132,7 @@ class SearchGraph:
         self._nodes[key] = node
         if known is not None:
             self._rows.pop(known, None)
-        if not cost + heuristic < self.best_cost:
-            return False
-        self._rows[node] = np.array(found[0]), np.array(found[1])
-        return True
+        return cost + heuristic < self.best_cost
 
     def is_open(self, node: int, heuristic: float) -> bool:
         """Return whether a node must still be expanded because it may lead to a cheaper goal."""
@@ -321,10 +319,11 @@ class BestFirst(Planner):
                 heapq.heappop(queue)
             memory.expanded += len(chosen)
             states, legal = zip(*(graph.take(node) for _, _, node in chosen), strict=True)
-            which, actions = np.stack(legal).nonzero()
-            parents = [chosen[place][2] for place in which]
+            which, actions = np.concatenate(legal).reshape(len(chosen), num_actions).nonzero()
+            parents = [chosen[place][2] for place in which.tolist()]
+            rows = np.concatenate(states).reshape(len(chosen), -1)[which]
             memory.generated += len(parents)
-            step = search.step_batch(self.actions[actions], np.stack(states)[which], self.dt)
+            step = search.step_batch(self.actions[actions], rows, self.dt)
             situation = step.obs, step.infos, step.states
             keys = options.digests(self.key(*situation), len(parents))
             values, ended = self.heuristic(*situation), step.terminateds | step.truncateds

@@ -71,8 +71,9 @@ class Turns(NamedTuple):
 class Starts(NamedTuple):
     """The first states of B searches, with what is known of them.
 
-    `obs` and `infos` are those that came with the states; None if they are not known. `is_given`
-    says whether the caller gave them; otherwise they were looked up.
+    `obs` and `infos` are those that came with the states; None if they are not known. If the rows
+    themselves tell masks and players, `infos` holds these. `is_given` says whether the caller gave
+    `obs` and `infos`; otherwise they were looked up.
     """
 
     states: Rows
@@ -89,17 +90,13 @@ class Starts(NamedTuple):
         """
         if isinstance(given, Starts):
             return given
-        if isinstance(given, ResetResult | Transition):
-            shown: ResetResult | Transition = given
-        else:
-            row = env.get_state() if given is None else env.layout.format.check_row(given)
-            last = env.last_result
-            if last is None or not np.array_equal(last.state, row):
-                return cls(np.array(row)[None])
-            shown = last
-        row = np.array(env.layout.format.check_row(shown.state))
-        obs, infos = stacked([shown.obs]), BatchInfo(1, {}, [shown.info])
-        return cls(row[None], obs, infos, is_given=shown is given)
+        is_result = isinstance(given, ResetResult | Transition)
+        row = given.state if is_result else given
+        row = np.array(env.get_state() if row is None else env.layout.format.check_row(row))[None]
+        shown = given if is_result else env.last_result
+        if shown is None or not (is_result or np.array_equal(shown.state, row[0])):
+            return cls(row, infos=_told_by_rows(env, row))
+        return cls(row, stacked([shown.obs]), BatchInfo(1, {}, [shown.info]), is_result)
 
     @classmethod
     def of_many(cls, env: PlanEnv, given: Any) -> Starts:
@@ -119,11 +116,12 @@ class Starts(NamedTuple):
         states = np.concatenate([one.states for one in each])
         if any(one.infos is None for one in each):
             return cls(states)
-        infos = [dict(one.infos[0]) for one in each if one.infos is not None]
+        rows = [dict(one.infos[0]) for one in each if one.infos is not None]
+        infos, observations = BatchInfo(len(each), {}, rows), [one.obs for one in each]
+        if any(one is None for one in observations):
+            return cls(states, infos=infos)
         are_given = all(one.is_given for one in each)
-        return cls(
-            states, joined([one.obs for one in each]), BatchInfo(len(each), {}, infos), are_given
-        )
+        return cls(states, joined(observations), infos, are_given)
 
 
 class Game:
@@ -194,7 +192,7 @@ class Game:
         try:
             turns = self.turns(starts.obs, infos, starts.states, np.zeros(count, bool))
         except (KeyError, TypeError, AttributeError, IndexError) as error:
-            if starts.infos is None and not isinstance(error, EnvApiError):
+            if starts.obs is None and not isinstance(error, EnvApiError):
                 raise InputError(self._unknown()) from error
             raise
         if turns.legal is None and (self.is_masked or self._in_obs):  # a mask that is not known
@@ -211,7 +209,7 @@ class Game:
         InputError
             There are several players, and the planner is for one.
         """
-        if self._says_nothing(infos):
+        if self.says_nothing(infos):
             return Turns(None, np.zeros(len(states), np.intp))
         self._count_players(infos)
         legal = self._find_legal(obs, infos, states, over)
@@ -237,14 +235,14 @@ class Game:
 
     def refuse_players(self, infos: BatchInfo) -> None:
         """Raise `InputError` if there are several players, and the planner is for one."""
-        if not self._is_for_games:
+        if not self._is_for_games and not self.says_nothing(infos):
             self._count_players(infos)
 
-    def _says_nothing(self, infos: BatchInfo) -> bool:
+    def says_nothing(self, infos: BatchInfo) -> bool:
         """Return whether all actions are legal, and there is one player."""
         if self._legal is not None or self._to_play is not None or self._in_obs:
             return False
-        return not infos.has_objects and infos.keys().isdisjoint(("action_mask", "to_play"))
+        return infos.keys().isdisjoint(("action_mask", "to_play"))
 
     def _count_players(self, infos: BatchInfo) -> None:
         has = infos.mask("to_play")
@@ -319,10 +317,27 @@ class Game:
         (stuck,) = (~over & ~legal.any(axis=1)).nonzero()
         if len(stuck):
             raise EnvApiError(
-                f"{self._env.name} has a state that has not ended, but has no legal action (row "
-                f"{stuck[0]} of {len(states)}): it must end the episode there, or allow a pass"
+                f"{self._env.name} has a state without legal actions (row {stuck[0]} of "
+                f"{len(states)}): no search can begin there, and if the episode goes on, the "
+                "environment must end it there, or allow a pass"
             )
         return legal
+
+
+def _told_by_rows(env: PlanEnv, states: Rows) -> BatchInfo | None:
+    """Return masks and players of states, as infos, if the rows hold them; otherwise, None.
+
+    Rewards of 0 say how many players there are.
+    """
+    columns = env.layout.columns
+    if not columns.keys() >= {"action_mask", "to_play", "rewards"}:
+        return None
+    fields = env.view_state(states)
+    if not fields.keys() >= {"action_mask", "to_play"}:
+        return None
+    shape, _ = columns["rewards"]
+    told = {name: fields[name] for name in ("action_mask", "to_play")}
+    return BatchInfo(len(states), {**told, "rewards": np.zeros((len(states), *shape))})
 
 
 def stacked(observations: list[Any]) -> Any:

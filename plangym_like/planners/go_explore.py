@@ -154,17 +154,17 @@ class CellArchive:
         """
         cells = self._cells
         rows = np.array([self._names.setdefault(one, len(self._names) + 1) for one in names])
-        first = cells.size
-        new = int(rows.max(initial=0)) + 1 - first
-        cells.add(
-            np.full(max(new, 0), ROOT),
-            score=-np.inf,
-            transitions=spent.transitions,
-            found_frames=spent.frames,
-            seconds=spent.seconds,
-            seconds_in_env=spent.seconds_in_env,
-        )
-        self._states.extend([b""] * new)
+        new = int(rows.max(initial=0)) + 1 - cells.size
+        if new > 0:
+            cells.add(
+                np.full(new, ROOT),
+                score=-np.inf,
+                transitions=spent.transitions,
+                found_frames=spent.frames,
+                seconds=spent.seconds,
+                seconds_in_env=spent.seconds_in_env,
+            )
+            self._states.extend([b""] * new)
         # Of several visits to a cell in one step, the best one counts, the first of equal ones.
         order = np.lexsort((after.frames, -after.scores, rows))
         best = order[np.unique(rows[order], return_index=True)[1]]
@@ -365,7 +365,7 @@ class GoExplore(Planner):
         actions = self._sample.among(actions, walks.legal, rng)
         step = search.step_batch(actions, walks.states, self.dt)
         over = step.terminateds | step.truncateds
-        has_lives = step.infos.mask("lives").all()
+        has_lives = step.infos.keys() >= {"lives"} and step.infos.mask("lives").all()
         after = Walks(
             step.states,
             walks.scores + step.rewards,
@@ -381,15 +381,14 @@ class GoExplore(Planner):
             memory.dynamic, self.cell_of = None, position_cells
         cell_of: CellOf = memory.dynamic or self.cell_of
         names, screens = _cells(step, cell_of)
-        lost = over | (after.lives < walks.lives)
-        alive = np.array(
-            [row for row, name in enumerate(names) if name is not None and not lost[row]], np.intp
-        )
-        memory.walks, memory.step = after.take(alive), memory.step + 1
-        if len(alive):
-            found = [names[row] for row in alive]
-            seen = 0 if screens is None else screens[alive]
-            memory.walks = memory.archive.add(memory.walks, found, search.spent(), seen)
+        lost = (over | (after.lives < walks.lives)).tolist()
+        alive = [row for row, name in enumerate(names) if name is not None and not lost[row]]
+        seen = 0 if screens is None else screens[alive]
+        if len(alive) < count:
+            names, after = [names[row] for row in alive], after.take(np.array(alive, np.intp))
+        if alive:
+            after = memory.archive.add(after, names, search.spent(), seen)
+        memory.walks, memory.step = after, memory.step + 1
         if screens is not None:
             memory.recent.extend(screens[rng.integers(count, size=_SCREENS)])
 

@@ -22,7 +22,7 @@ ROOT = 0
 
 @stored
 class Nodes:
-    """A table with one element for each node: a structured array that grows.
+    """A table with one row for each node; each field is an array that grows.
 
     Node 0 is the root; a forest has more roots. The parent of a node is an earlier node, -1 for a
     root.
@@ -34,6 +34,8 @@ class Nodes:
         if a node has an array.
     links : sequence of str
         The fields that hold numbers of other nodes, -1 for none. New nodes begin with -1.
+    roots : int
+        The number of nodes to begin with.
 
     Attributes
     ----------
@@ -49,37 +51,45 @@ class Nodes:
     (array([2, 3]), array([0., 1., 2., 3.]))
     """
 
-    def __init__(self, *fields: tuple[Any, ...], links: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, *fields: tuple[Any, ...], links: tuple[str, ...] = (), roots: int = 1
+    ) -> None:
         self._links = ("parent", *links)
-        self._table = np.zeros(64, np.dtype([("parent", np.intp), *fields], align=True))
+        self._columns: dict[str, NDArray[Any]] = {}
+        for name, dtype, *shape in (("parent", np.intp), *fields):
+            self._columns[name] = np.zeros((64, *(shape[0] if shape else ())), dtype)
         self.size = 0
-        self.add([-1])
+        self.add([-1] * roots)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_table": self._table[: self.size]}
+        return {**vars(self), "_columns": {name: self[name] for name in self._columns}}
 
     def __getitem__(self, field: str) -> NDArray[Any]:
         """Return a field of all nodes, as a view."""
-        return self._table[field][: self.size]
+        return self._columns[field][: self.size]
+
+    def values_of(self, field: str, nodes: Ints) -> NDArray[Any]:
+        """Return ``self[field][nodes]``, faster if a node has an array."""
+        return self._columns[field].take(nodes, 0)
 
     def add(self, parents: Any, **fields: Any) -> Ints:
         """Append children of `parents` ``(n,)``, and return their numbers; other fields are 0."""
         first, self.size = self.size, self.size + len(parents)
-        if self.size > len(self._table):
-            table = np.zeros(2 * self.size, self._table.dtype)
-            table[:first] = self._table[:first]
-            self._table = table
-        new = self._table[first : self.size]
+        columns = self._columns
+        if self.size > len(columns["parent"]):
+            for name, old in columns.items():
+                columns[name] = np.zeros((2 * self.size, *old.shape[1:]), old.dtype)
+                columns[name][:first] = old[:first]
         for link in self._links:
-            new[link] = -1
-        new["parent"] = parents
+            columns[link][first : self.size] = -1
+        columns["parent"][first : self.size] = parents
         for name, values in fields.items():
-            new[name] = values
+            columns[name][first : self.size] = values
         return np.arange(first, self.size)
 
     def path(self, node: int) -> Ints:
         """Return the nodes of the path from a root to `node`, without the root."""
-        parents, found = self._table["parent"], []
+        parents, found = self._columns["parent"], []
         while parents[node] >= 0:
             found.append(node)
             node = int(parents[node])
@@ -87,24 +97,16 @@ class Nodes:
 
     def widen(self, field: str, width: int, fill: Any) -> None:
         """Give each node at least `width` numbers in an array field; new ones are `fill`."""
-        dtype = self._table.dtype
-        assert dtype.fields is not None and dtype.names is not None
-        old = dtype.fields[field][0].shape[0]
-        if width <= old:
-            return
-        fields: list[Any] = [(name, dtype.fields[name][0]) for name in dtype.names]
-        fields[dtype.names.index(field)] = (field, dtype[field].base, (width,))
-        table = np.zeros(len(self._table), np.dtype(fields, align=True))
-        for name in dtype.names:
-            if name != field:
-                table[name] = self._table[name]
-        table[field][:, :old], table[field][:, old:] = self._table[field], fill
-        self._table = table
+        old = self._columns[field]
+        if width > old.shape[1]:
+            more = [(0, 0), (0, width - old.shape[1])]
+            self._columns[field] = np.pad(old, more, constant_values=fill)
 
     def take(self, nodes: Ints) -> Self:
         """Return some nodes as a new table; its links are those of the old one."""
         part = copy.copy(self)
-        part._table, part.size = self._table[nodes], len(nodes)
+        part._columns = {name: column[nodes] for name, column in self._columns.items()}
+        part.size = len(nodes)
         return part
 
     def subtree(self, *roots: int) -> Self:
@@ -124,7 +126,7 @@ class Nodes:
         numbers[kept] = np.arange(len(kept))
         part = self.take(kept)
         for link in self._links:
-            part._table[link] = numbers[part._table[link]]
+            part._columns[link] = numbers[part._columns[link]]
         return part
 
 
@@ -159,5 +161,5 @@ class Lineage(Nodes):
 
     def moves(self, node: int) -> tuple[NDArray[Any], NDArray[np.int64], Floats]:
         """Return the actions ``(T, ...)``, dt and rewards ``(T,)`` on the path to `node`."""
-        steps = self._table[self.path(node)]
-        return steps["action"].copy(), steps["dt"].astype(np.int64), steps["reward"].copy()
+        path = self.path(node)
+        return self["action"][path], self["dt"][path].astype(np.int64), self["reward"][path]

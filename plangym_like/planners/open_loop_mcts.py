@@ -15,7 +15,7 @@ from plangym_like.planners.nodes import Ints, Rows
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.planner import Kept
 from plangym_like.planners.search import Best, Played, Search
-from plangym_like.planners.search_tree import SEEDS, Descents, SearchTree
+from plangym_like.planners.search_tree import SEEDS, Descents, Level, SearchTree, resolved
 from plangym_like.planners.tree_planner import TreeMemory, TreePlanner
 from plangym_like.planners.uct import tree_bounds
 from plangym_like.support.arguments import as_count, as_number
@@ -139,9 +139,26 @@ class OpenLoopMCTS(TreePlanner):
         tree, horizon = memory.tree, memory.horizon
         tree.play_for(played.gains.shape[2])
         new = tree.expand(paths.parents, paths.actions)
+        weights, kept = self.discount ** np.arange(horizon), None
+        if played.turns:
+            self._set_turns(tree, new, paths, played)
+            kept = np.logical_and.accumulate(plans == played.actions, axis=1)
+        gains = np.moveaxis(played.gains, 2, 0)
+        for depth, level in enumerate(paths.levels):
+            movers: Any = tree["to_play"][level.nodes] if len(gains) > 1 else 0
+            returns = gains[movers, level.ids, depth:] @ weights[: horizon - depth]
+            kids = resolved(level.kids, new)
+            if kept is not None:  # later actions of the descent were not played
+                some = kept[level.ids, depth]
+                level = Level(*(part[some] for part in level))
+                kids, returns = kids[some], returns[some]
+            if len(kids):
+                tree.record(level, kids, returns)
+
+    @staticmethod
+    def _set_turns(tree: SearchTree, new: Ints, paths: Descents, played: Played) -> None:
+        """Set who moves in new nodes, and which actions are legal there."""
         for leaf, node in enumerate(new.tolist()):
-            if not played.turns:
-                break
             row = int((paths.last == -1 - leaf).argmax())
             depth = sum(row in level.ids for level in paths.levels)
             rows, turns = played.turns[min(depth, len(played.turns)) - 1]
@@ -150,18 +167,7 @@ class OpenLoopMCTS(TreePlanner):
                 tree["to_play"][node] = turns.to_play[place[0]]
                 if turns.legal is not None:
                     tree["closed"][node] = ~turns.legal[place[0]]
-        weights = self.discount ** np.arange(horizon)
-        as_planned = np.logical_and.accumulate(plans == played.actions, axis=1)
-        for depth, level in enumerate(paths.levels):
-            movers = tree["to_play"][level.nodes]
-            returns = np.moveaxis(played.gains, 2, 0)[movers, level.ids, depth:]
-            returns = returns @ weights[: horizon - depth]
-            kept = as_planned[level.ids, depth]
-            if kept.all():
-                tree.record(level, new, returns)
-            else:
-                some = type(level)(*(part[kept] for part in level))
-                tree.record(some, new, returns[kept])
+                    tree.has_closed = True
 
     def _keep(self, memory: TreeMemory, roots: Ints, played: Played, seeds: Ints | None) -> None:
         """Keep the best trajectories."""

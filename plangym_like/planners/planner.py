@@ -119,7 +119,8 @@ class Planner(ABC):
         state : row, ResetResult or Transition, optional
             Where the plan starts; by default, the env's current state. Give the whole result of
             ``env.reset()`` or ``env.step(action, state)`` if the environment says which actions are
-            legal, because a row does not hold that. It is known for the last of these results.
+            legal, because a row does not hold that. It is known for the last of these results, and
+            for rows of which `PlanEnv.view_state` returns ``action_mask`` and ``to_play``.
         budget : int, optional
             The largest number of transitions (see `Spent`).
         seconds : float, optional

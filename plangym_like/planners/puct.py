@@ -148,7 +148,7 @@ class PUCT(TreePlanner):
             tree.back_up(paths, new, tree["value"][ends], self.discount)
             if tree.players > 1:
                 self._close(memory, paths, new)
-            for row in self._improved(memory, tree["root"][ends], tree["score"][ends]).tolist():
+            for row in self._improved(memory, ends, tree["score"][ends]).tolist():
                 memory.best[tree["root"][ends[row]]] = _path_to(tree, int(ends[row]))
             self._report(search, memory)
         return self._plans(search, states, memory, prior=tree["prior"][:roots].copy())
@@ -157,12 +157,10 @@ class PUCT(TreePlanner):
         totals, visits = tree.scaled(nodes)
         means = totals / np.maximum(visits + self.virtual_loss * ranks, 1e-9)
         # The paper's code counts the node's own visit; `counts` includes it.
-        parent_visits = visits.sum(axis=1, keepdims=True) + counts
-        scores = puct(
-            means, tree["prior"][nodes], visits + ranks, parent_visits, self.explore, self.base
-        )
-        closed = tree["closed"][nodes]
-        return _without(scores, closed, visits) if closed.any() else scores
+        parent_visits = np.add.reduce(visits, axis=1, keepdims=True) + counts
+        priors = tree.values_of("prior", nodes)
+        scores = puct(means, priors, visits + ranks, parent_visits, self.explore, self.base)
+        return _without(scores, tree, nodes, visits) if tree.has_closed else scores
 
     def _expand(
         self,
@@ -176,15 +174,16 @@ class PUCT(TreePlanner):
 
         With chance nodes there are no leaves; `seen` are the nodes that were drawn.
         """
-        tree, new = memory.tree, parents
+        new = parents
         if len(parents):
             step, fields = self._step(search, memory, parents, actions)
-            new = tree.expand(parents, actions, **fields)
-            seen.append((new, step.obs))
-        fresh = _fresh(tree, seen)
-        if fresh:
-            nodes, obs = zip(*fresh, strict=True)
-            self._assess(memory, search, np.concatenate(nodes), joined(list(obs)))
+            new = memory.tree.expand(parents, actions, **fields)
+            (on,) = (~fields["ended"]).nonzero()
+            nodes, obs = new[on], rows_of(step.obs, on)
+        else:
+            nodes, obs = _fresh(memory.tree, seen)
+        if len(nodes):
+            self._assess(memory, search, nodes, obs)
         return new
 
     def _assess(self, memory: TreeMemory, search: Search, nodes: Ints, obs: Any) -> None:
@@ -232,24 +231,29 @@ def _add_noise(priors: Floats, noise: float, alpha: float, rng: np.random.Genera
         prior[possible] += noise * (drawn - prior[possible])
 
 
-def _without(scores: Floats, closed: Mask, visits: Floats) -> Floats:
+def _without(scores: Floats, tree: SearchTree, nodes: Ints, visits: Floats) -> Floats:
     """Return scores ``(n, A)`` that are -inf for closed actions, but not for all actions."""
+    closed = tree.values_of("closed", nodes)
+    if not closed.any():
+        return scores
     scores[closed] = -np.inf
     (lost,) = (scores == -np.inf).all(axis=1).nonzero()  # all others have a prior of 0
     scores[lost] = np.where(closed[lost], -np.inf, -visits[lost])
     return scores
 
 
-def _fresh(tree: SearchTree, seen: list[tuple[Ints, Any]]) -> list[tuple[Ints, Any]]:
+def _fresh(tree: SearchTree, seen: list[tuple[Ints, Any]]) -> tuple[Ints, Any]:
     """Return the nodes and observations of `seen` that have to be evaluated, each of them once."""
-    fresh = []
+    fresh: list[tuple[Ints, Any]] = []
     for nodes, obs in seen:
         rows = np.unique(nodes, return_index=True)[1]
         rows.sort()
         rows = rows[~tree["ended"][nodes[rows]] & (tree["passes"][nodes[rows]] == 0)]
         if len(rows):
             fresh.append((nodes[rows], rows_of(obs, rows)))
-    return fresh
+    if not fresh:
+        return np.zeros(0, np.intp), None
+    return np.concatenate([nodes for nodes, _ in fresh]), joined([obs for _, obs in fresh])
 
 
 def _path_to(tree: SearchTree, node: int) -> Best:

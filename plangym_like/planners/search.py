@@ -195,7 +195,11 @@ class Search:
 
         For spaces that are not finite, A is 0.
         """
-        return self._all_legal(self.turns_after(step).legal, len(step.rewards))
+        assert self.game is not None
+        is_plain = self.game.says_nothing(step.infos)
+        return self._all_legal(
+            None if is_plain else self.turns_after(step).legal, len(step.rewards)
+        )
 
     def _all_legal(self, legal: Mask | None, count: int) -> Mask:
         assert self.game is not None
@@ -279,6 +283,17 @@ class Search:
         search._curve = saved["curve"].tolist()
         search._mark()
         return search
+
+    @property
+    def budget(self) -> int | None:
+        """The largest number of transitions; None if only the time is limited."""
+        return self._budget
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the whole budget or the whole time is spent."""
+        is_spent = self._budget is not None and self._transitions >= self._budget
+        return is_spent or (self._seconds is not None and self._elapsed() >= self._seconds)
 
     @property
     def remaining(self) -> int | None:

@@ -66,7 +66,7 @@ class Descents(NamedTuple):
 
     def ends(self, new: Ints) -> Ints:
         """Return the nodes ``(B,)`` where descents end; leaf i has become node ``new[i]``."""
-        return _resolved(self.last, new)
+        return resolved(self.last, new)
 
 
 @stored
@@ -104,6 +104,8 @@ class SearchTree(Nodes):
         `close`), ``exact`` ``(P,)`` (these returns), ``length`` (the actions that follow until the
         end), ``child`` ``(A,)`` (the outcome of each action that was found last), ``next`` (the
         outcome of the same action that was found before this one) and ``state``.
+    has_closed : bool
+        Whether any action of a node may be closed.
     low, high : array ``(R,)``
         The range of the mean returns that were seen below each root.
     """
@@ -139,8 +141,9 @@ class SearchTree(Nodes):
             *(("ended", bool), ("solved", bool)),
             ("state", np.uint8, states.shape[1:]),
             links=("child", "next"),
+            roots=0,  # `plant` adds them
         )
-        self.size = 0
+        self.has_closed = False
         self.plant(states, Turns(None, np.zeros(len(states), np.intp)) if turns is None else turns)
 
     @property
@@ -151,7 +154,7 @@ class SearchTree(Nodes):
     @property
     def players(self) -> int:
         """P, the number of players that was seen so far."""
-        players: int = self["gains"].shape[1]
+        players: int = self._columns["gains"].shape[1]
         return players
 
     def plant(self, states: Rows, turns: Turns) -> Ints:
@@ -165,6 +168,7 @@ class SearchTree(Nodes):
             seed=-1,
             samples=1,
         )
+        self.has_closed = self.has_closed or turns.legal is not None
         self["root"][roots] = np.arange(len(roots)) + self.roots
         self.low = np.append(self.low, np.full(len(roots), np.inf))
         self.high = np.append(self.high, np.full(len(roots), -np.inf))
@@ -185,6 +189,7 @@ class SearchTree(Nodes):
         }
         if self.roots > 1:
             more["root"] = self["root"][parents]
+        self.has_closed = self.has_closed or "closed" in fields
         new = self.add(parents, **{**more, **fields})
         self["score"][new] = self["score"][parents] + self["reward"][new]
         self["next"][new] = self["child"][parents, actions]
@@ -250,8 +255,9 @@ class SearchTree(Nodes):
         ids = np.arange(len(starts))
         leaves = np.zeros(0, np.intp)
         while len(ids) and len(levels) < depth:
-            order = np.argsort(at, kind="stable")
-            ids, at = ids[order], at[order]
+            if len(at) > 1:
+                order = at.argsort(kind="stable")
+                ids, at = ids[order], at[order]
             starts, sizes, ranks = _groups(at)
             actions = _best(score(at, ranks[:, None], sizes[:, None]), starts, ranks)
             if draw is None:
@@ -259,7 +265,9 @@ class SearchTree(Nodes):
                 (empty,) = (kids < 0).nonzero()
                 if len(empty):  # a leaf that several descents find is stepped once
                     edges = at[empty] * self.num_actions + actions[empty]
-                    new, which = np.unique(edges, return_inverse=True)
+                    new, which = edges, np.zeros(1, np.intp)
+                    if len(edges) > 1:
+                        new, which = np.unique(edges, return_inverse=True)
                     kids[empty] = -1 - len(leaves) - which
                     leaves = np.append(leaves, new)
             else:
@@ -313,25 +321,39 @@ class SearchTree(Nodes):
         """
         values = values.copy()
         for level in reversed(descents.levels):
-            kids, movers = _resolved(level.kids, new), self["to_play"][level.nodes]
+            kids = resolved(level.kids, new)
             returns = self["gains"][kids] + discount * values[level.ids]
-            mine = returns[np.arange(len(kids)), movers] if self.players > 1 else returns[:, 0]
-            self.record(level, new, mine)
-            closed = self["closed"][level.nodes]
-            if closed.any():  # the player to move has at least the best certain return
-                certain = self.certain(level.nodes)
-                best = certain.argmax(axis=1)
-                lowest = certain[np.arange(len(best)), best]
-                (rows,) = (lowest > mine).nonzero()
-                sure = self["child"][level.nodes[rows], best[rows]]
-                returns[rows] = self["gains"][sure] + discount * self["exact"][sure]
+            mine = self._of_movers(returns, level.nodes)
+            self.record(level, kids, mine)
+            if self.has_closed:
+                self._raise(returns, mine, level.nodes, discount)
             values[level.ids] = returns
+
+    def _of_movers(self, returns: Floats, nodes: Ints) -> Floats:
+        """Return the returns ``(n,)`` of the players to move, given those of all ``(n, P)``."""
+        if self.players == 1:
+            return returns[:, 0]
+        chosen: Floats = returns[np.arange(len(nodes)), self["to_play"][nodes]]
+        return chosen
+
+    def _raise(self, returns: Floats, mine: Floats, nodes: Ints, discount: float) -> None:
+        """Put certain returns in place of lower ones: the player to move has at least these.
+
+        `returns` ``(n, P)`` are those of all players, and `mine` ``(n,)`` of those to move.
+        """
+        if not self.values_of("closed", nodes).any():
+            return
+        certain = self.certain(nodes)
+        (rows,) = (certain.max(axis=1) > mine).nonzero()
+        if len(rows):
+            sure = self["child"][nodes[rows], certain[rows].argmax(axis=1)]
+            returns[rows] = self["gains"][sure] + discount * self["exact"][sure]
 
     def certain(self, nodes: Ints) -> Floats:
         """Return the certain returns ``(n, A)`` of the player to move; -inf if not certain."""
-        visits = self["visits"][nodes]
-        sure = self["closed"][nodes] & (visits > 0)
-        return np.where(sure, self["total"][nodes] / np.maximum(visits, 1), -np.inf)
+        visits, totals = self.values_of("visits", nodes), self.values_of("total", nodes)
+        closed = self.values_of("closed", nodes)
+        return np.where(closed & (visits > 0), totals / np.maximum(visits, 1), -np.inf)
 
     def close(self, descents: Descents, new: Ints, discount: float, win: float = np.inf) -> None:
         """Solve the nodes whose returns are certain, and close the actions that lead to them.
@@ -343,15 +365,15 @@ class SearchTree(Nodes):
         return at least the best certain return.
         """
         for level in reversed(descents.levels):
-            kids = _resolved(level.kids, new)
+            kids = resolved(level.kids, new)
             (known,) = self["solved"][kids].nonzero()
             if not len(known):
                 continue
             nodes, actions, kids = level.nodes[known], level.actions[known], kids[known]
             exact = self["gains"][kids] + discount * self["exact"][kids]
-            mine = exact[np.arange(len(kids)), self["to_play"][nodes]]
-            self._table["closed"][nodes, actions] = True
-            self._table["total"][nodes, actions] = self["visits"][nodes, actions] * mine
+            mine = self._of_movers(exact, nodes)
+            self.has_closed, self["closed"][nodes, actions] = True, True
+            self["total"][nodes, actions] = self["visits"][nodes, actions] * mine
             self._solve(np.unique(nodes), discount, win)
 
     def _solve(self, nodes: Ints, discount: float, win: float) -> None:
@@ -364,9 +386,9 @@ class SearchTree(Nodes):
         won: Any = win < np.inf and best >= win * discount ** self["length"][kids] - 1e-9
         (done,) = (self["closed"][nodes].all(axis=1) | won).nonzero()
         nodes, kids = nodes[done], kids[done]
-        self._table["solved"][nodes] = True
-        self._table["length"][nodes] = self["length"][kids] + 1
-        self._table["exact"][nodes] = self["gains"][kids] + discount * self["exact"][kids]
+        self["solved"][nodes] = True
+        self["length"][nodes] = self["length"][kids] + 1
+        self["exact"][nodes] = self["gains"][kids] + discount * self["exact"][kids]
 
     def best_certain(self, nodes: Ints, certain: Floats) -> Ints:
         """Return the best of the certain actions of nodes ``(n,)``.
@@ -392,25 +414,32 @@ class SearchTree(Nodes):
         values = np.where(visits > 0, self["total"][nodes] / np.maximum(visits, 1), -np.inf)
         most = np.where(closed, -1, visits)
         tied = np.where(most == most.max(axis=1, keepdims=True), values, -np.inf)
-        chosen = self.num_actions - 1 - tied[:, ::-1].argmax(axis=1)
+        chosen: Ints = self.num_actions - 1 - tied[:, ::-1].argmax(axis=1)
+        if not self.has_closed:
+            return chosen
         certain = self.certain(nodes)
         rows = np.arange(len(nodes))
         sure = self.best_certain(nodes, certain)
         is_sure = (certain[rows, sure] > -np.inf) & (certain[rows, sure] >= values[rows, chosen])
         return np.where(is_sure, sure, chosen)
 
-    def record(self, level: Level, new: Ints, returns: Floats) -> None:
-        """Add the returns ``(n,)`` of the players to move to those of a level's actions."""
+    def record(self, level: Level, kids: Ints, returns: Floats) -> None:
+        """Add the returns ``(n,)`` of the players to move to those of a level's actions.
+
+        `kids` ``(n,)`` are the nodes that the actions lead to.
+        """
         edges = level.nodes, level.actions
-        np.add.at(self._table["passes"], _resolved(level.kids, new), 1)
-        np.add.at(self._table["visits"], edges, 1)
-        np.add.at(self._table["total"], edges, returns)
-        means = self["total"][edges] / self["visits"][edges]
+        visits, total = self["visits"], self["total"]
+        np.add.at(self["passes"], kids, 1)
+        np.add.at(visits, edges, np.ones(len(kids)))  # several times as fast as the number 1
+        np.add.at(total, edges, returns)
+        means = total[edges] / visits[edges]
         if self.roots == 1:
-            self.low[0], self.high[0] = (
-                min(self.low[0], means.min()),
-                max(self.high[0], means.max()),
-            )
+            low, high = means.min(), means.max()
+            if low < self.low[0]:
+                self.low[0] = low
+            if high > self.high[0]:
+                self.high[0] = high
         else:
             roots = self["root"][level.nodes]
             np.minimum.at(self.low, roots, means)
@@ -418,11 +447,11 @@ class SearchTree(Nodes):
 
     def scaled(self, nodes: Ints) -> tuple[Floats, Floats]:
         """Return the totals and visits ``(n, A)`` of nodes, with mean returns scaled to [0, 1]."""
-        visits, totals = self["visits"][nodes], self["total"][nodes]
+        visits, totals = self.values_of("visits", nodes), self.values_of("total", nodes)
         low: Any
         high: Any
         if self.roots == 1:
-            low, high = float(self.low[0]), float(self.high[0])
+            low, high = self.low.item(), self.high.item()
             if not high > low:  # returns that do not differ count as 0
                 low, high = 0.0, np.inf
         else:
@@ -444,7 +473,7 @@ class SearchTree(Nodes):
         return tree
 
 
-def _resolved(kids: Ints, new: Ints) -> Ints:
+def resolved(kids: Ints, new: Ints) -> Ints:
     """Return `kids`, with every ``-1 - i`` replaced by ``new[i]``."""
     (leaves,) = (kids < 0).nonzero()
     if not len(leaves):

@@ -39,7 +39,7 @@ class TreeMemory:
     ----------
     tree : SearchTree
     spent, descents : array ``(R,)``
-        The transitions and the descents of each search.
+        The transitions and the descents of each search; `spent` is not used if R is 1.
     best : list of Best
         The best trajectory of each search; none in games of several players.
     horizon : int
@@ -230,17 +230,17 @@ class TreePlanner(Planner):
         """
         roots, done = memory.tree.roots, memory.descents
         counts = np.full(roots, self.batch)
-        if search.remaining is not None:
-            total = (search.remaining + search.spent().transitions) // roots
-            counts = np.minimum(counts, (total - memory.spent) // cost)
-            counts = np.maximum(np.minimum(counts, total - done), 0)
+        if search.budget is not None:
+            total = search.budget // roots
+            spent = memory.spent if roots > 1 else search.spent().transitions
+            left = np.minimum((total - spent) // cost, total - done)
+            counts = np.minimum(np.maximum(left, 0), self.batch)
         goes_on = search.has(max(int(counts.sum()), 1) * cost)
-        solved = memory.tree["solved"][:roots]
-        if not goes_on or solved.all() or (done.any() and search.progress().done == 1.0):
+        counts[memory.tree["solved"][:roots]] = 0
+        if not goes_on or (done.any() and search.is_done):
             counts[:] = 0
-        counts[solved] = 0
         memory.descents = done + counts
-        return np.repeat(np.arange(roots), counts)
+        return np.arange(roots).repeat(counts)
 
     def _step(
         self,
@@ -256,7 +256,7 @@ class TreePlanner(Planner):
         step = search.step_batch(
             self.actions[actions], tree["state"][parents], self.dt, seeds=seeds
         )
-        self._charge(memory, parents, 1)
+        self._charge(memory, parents)
         turns = search.turns_after(step)
         if game.players > tree.players:
             tree.play_for(game.players)
@@ -295,12 +295,13 @@ class TreePlanner(Planner):
         return nodes
 
     @staticmethod
-    def _charge(memory: TreeMemory, nodes: Ints, steps: Any) -> None:
-        """Count steps, which were taken from nodes, for their searches."""
-        if memory.tree.roots == 1:
-            memory.spent += np.sum(np.broadcast_to(steps, len(nodes)))
-        else:
-            np.add.at(memory.spent, memory.tree["root"][nodes], steps)
+    def _charge(memory: TreeMemory, nodes: Ints, steps: Ints | None = None) -> None:
+        """Count steps ``(n,)`` from nodes ``(n,)`` for their searches; by default, one from each.
+
+        A single search needs no count of its own.
+        """
+        if memory.tree.roots > 1:
+            np.add.at(memory.spent, memory.tree["root"][nodes], 1 if steps is None else steps)
 
     @staticmethod
     def _turns(search: Search, tree: SearchTree, nodes: Ints) -> Turns:
@@ -316,14 +317,17 @@ class TreePlanner(Planner):
             tree.close(paths, new, self.discount, self.win if tree.players > 1 else np.inf)
 
     @staticmethod
-    def _improved(memory: TreeMemory, roots: Ints, scores: Floats) -> Ints:
-        """Return the best row of each root whose trajectory beats the best one so far."""
+    def _improved(memory: TreeMemory, nodes: Ints, scores: Floats) -> Ints:
+        """Return the best row of each root whose trajectory beats the best one so far.
+
+        `scores` ``(n,)`` are those of trajectories through `nodes` ``(n,)``.
+        """
         if memory.tree.players > 1:
             return np.zeros(0, np.intp)
         if len(memory.best) == 1:  # the usual case, without sorting
             row = scores.argmax()
             return np.full(int(scores[row] > memory.best[0].score), row)
-        known = np.array([best.score for best in memory.best])
+        roots, known = memory.tree["root"][nodes], np.array([one.score for one in memory.best])
         (rows,) = (scores > known[roots]).nonzero()
         rows = rows[np.argsort(-scores[rows], kind="stable")]
         found: Ints = rows[np.unique(roots[rows], return_index=True)[1]]
@@ -344,9 +348,7 @@ class TreePlanner(Planner):
         """
         tree = memory.tree
         lines = self._lines(tree) if tree.players > 1 else []
-        frames, seconds, in_env = dataclasses.astuple(search.spent())[1:]
-        share = 1 / len(states)
-        plans = []
+        total, share, plans = search.spent(), 1 / len(states), []
         for root, state in enumerate(states):
             found = lines[root] if lines else memory.best[root].found
             assert found is not None, "the first round keeps a trajectory"
@@ -359,12 +361,15 @@ class TreePlanner(Planner):
                 ended=found[3] if lines else memory.best[root].ended,
                 seeds=seeds if (seeds >= 0).any() else None,
                 **self._root_info(tree, root),
-                nodes=int((tree["root"] == root).sum()),
+                nodes=int(np.count_nonzero(tree["root"] == root)),
                 **{name: column[root] for name, column in columns.items()},
             )
             if len(states) > 1:
                 spent = Spent(
-                    int(memory.spent[root]), int(frames * share), seconds * share, in_env * share
+                    int(memory.spent[root]),
+                    int(total.frames * share),
+                    total.seconds * share,
+                    total.seconds_in_env * share,
                 )
                 plan = dataclasses.replace(plan, spent=spent)
             plans.append(plan)

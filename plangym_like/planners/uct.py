@@ -152,11 +152,8 @@ class UCT(TreePlanner):
             self._charge(memory, nodes[new], played.lengths)
             plans[new], rewards[new], steps[new] = played.actions, played.rewards, played.lengths
             ended[new], values[new] = played.ended, played.returns(self.discount)
-        totals, roots = (
-            np.where(complete, scores + rewards.sum(axis=1), -np.inf),
-            tree["root"][nodes],
-        )
-        for row in self._improved(memory, roots, totals).tolist():
+        totals = np.where(complete, scores + rewards.sum(axis=1), -np.inf)
+        for row in self._improved(memory, nodes, totals).tolist():
             path, length = tree.path(int(nodes[row])), steps[row]
             all_rewards = np.append(tree["reward"][path], rewards[row, :length])
             found = (
@@ -164,7 +161,9 @@ class UCT(TreePlanner):
                 all_rewards,
                 np.append(tree["seed"][path], seeds[row, :length]),
             )
-            memory.best[roots[row]] = Best(math.fsum(all_rewards), bool(ended[row]), found)
+            memory.best[tree["root"][nodes[row]]] = Best(
+                math.fsum(all_rewards), bool(ended[row]), found
+            )
         return values
 
 
@@ -227,11 +226,12 @@ def tree_bounds(
         totals,
         visits,
         explore,
-        visits.sum(axis=1, keepdims=True) + counts,
+        np.add.reduce(visits, axis=1, keepdims=True) + counts,
         pending=ranks,
         virtual_loss=virtual_loss,
     )
-    bounds[tree["closed"][nodes]] = -np.inf
+    if tree.has_closed:
+        bounds[tree.values_of("closed", nodes)] = -np.inf
     untried = bounds == np.inf
     if untried.any():
         bounds[untried] = FIRST * (1 + rng.random(np.count_nonzero(untried)))

@@ -360,6 +360,28 @@ def test_rows_say_nothing_of_players() -> None:
         assert UCT(env).plan(step.state, budget=1_000, seed=0).info["player"] == 1
 
 
+@pytest.mark.parametrize("name", ["openspiel/tic_tac_toe", "pettingzoo/connect_four_v3"])
+def test_rows_that_hold_masks_and_players_need_no_info(name: str) -> None:
+    pytest.importorskip("pyspiel" if name.startswith("openspiel") else "pettingzoo.classic")
+    with plangym_like.make(name) as env, plangym_like.make(name) as fresh:
+        first = env.reset(seed=0)
+        after: Any = first
+        for action in (2, 2 if name.startswith("pettingzoo") else 3, 4):
+            after = env.step(action, after.state)
+        told = UCT(env).plan(after, budget=500, seed=0)
+        bare = UCT(fresh).plan(after.state, budget=500, seed=0)
+        assert fresh.last_result is None
+        assert bare.info["player"] == after.info["to_play"] == 1
+        assert np.array_equal(bare.info["mask"], after.info["action_mask"])
+        for field in ("visits", "values", "mask"):
+            np.testing.assert_equal(bare.info[field], told.info[field])
+        both = UCT(env).plan_batch([first.state, after.state], budget=100, seed=0)
+        assert [plan.info["player"] for plan in both] == [0, 1]
+        assert np.array_equal(both[1].info["mask"], after.info["action_mask"])
+        with pytest.raises(InputError, match="plans for one player"):
+            planners.RandomShooting(fresh).plan(after.state, budget=100)
+
+
 @pytest.mark.parametrize(
     "cls",
     [
@@ -397,7 +419,7 @@ class NoMoves(TicTacToe):
 def test_a_state_without_a_legal_action_is_an_error() -> None:
     with plangym_like.make(NoMoves) as env:
         start = env.reset(seed=0)
-        with pytest.raises(EnvApiError, match="has not ended, but has no legal action"):
+        with pytest.raises(EnvApiError, match="has a state without legal actions"):
             UCT(env, rollout=9).plan(start, budget=2_000, seed=0)
 
 
