@@ -201,7 +201,8 @@ class SearchTree(Nodes):
         found = [self["child"][nodes, actions]]
         while (found[-1] >= 0).any():
             found.append(np.where(found[-1] >= 0, self["next"][found[-1]], -1))
-        return np.stack(found[: max(1, len(found) - 1)], axis=1)
+        columns = found[: max(1, len(found) - 1)]
+        return columns[0][:, None] if len(columns) == 1 else np.stack(columns, axis=1)
 
     def add_outcomes(self, parents: Ints, actions: Ints, keys: Ints, **fields: Any) -> Ints:
         """Append samples of outcomes, and return their nodes ``(n,)``.
