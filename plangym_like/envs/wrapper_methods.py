@@ -135,7 +135,11 @@ _FOREIGN_OPS = {
 _TRUSTED = {"gymnasium.wrappers.utils"} | {
     f"gymnasium.wrappers.transform_{name}" for name in _METHODS.values()
 }
-_CONSTRUCTORS = {"__init__", "__new__", "__init_subclass__", "__del__"}
+# Special attributes of classes that operators do not use.
+_NEVER_CALLED = {
+    *("__init__", "__new__", "__init_subclass__", "__class_getitem__", "__del__"),
+    *("__dict__", "__weakref__", "__annotate__", "__annotate_func__"),
+}
 _KNOWN = {"gymnasium.core", "gymnasium.utils.record_constructor", "builtins", "typing", "abc"}
 _ABSENT: Any = object()
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
@@ -281,7 +285,7 @@ class Reach:
         variables = {each.argval for each in instructions if each.opname == "LOAD_GLOBAL"}
         known = function.__globals__
         for name in variables:
-            self._add(known if name in known else function.__builtins__, name)
+            self._add(known if name in known else function.__builtins__, name)  # type: ignore[attr-defined]
         self._add_names(names)
         return True
 
@@ -365,5 +369,5 @@ def _is_searched(kind: type) -> bool:
 
 def _is_special(name: str, value: Any) -> bool:
     """Return whether `name` is a method that code may call without naming it: an operator."""
-    is_method = name[:2] == name[-2:] == "__" and isinstance(value, types.FunctionType)
-    return is_method and name not in _CONSTRUCTORS
+    is_method = callable(value) or hasattr(value, "__get__")
+    return name[:2] == name[-2:] == "__" and is_method and name not in _NEVER_CALLED

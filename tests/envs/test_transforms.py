@@ -474,6 +474,10 @@ class Calls(gym.RewardWrapper):
         return -self if reward > FAST else reward
 
 
+class CallsPartial(Calls):
+    __neg__ = functools.partialmethod(Calls.__neg__)
+
+
 SLOW: dict[str, list[Any]] = {
     "data": [ReadsData],
     "data, sometimes": [ReadsSometimes],
@@ -504,6 +508,7 @@ SLOW: dict[str, list[Any]] = {
     "object": [ByObject],
     "text": [ByText],
     "operator": [Calls],
+    "operator of another kind": [CallsPartial],
 }
 
 
