@@ -3,10 +3,10 @@
 The environment inside the wrappers is stepped by its own kernel, many rows at once. The wrappers'
 methods (``reward``, ``observation`` or ``action``) are called for one row after the other. The
 results are those of the wrappers' own ``step`` if each method depends only on its argument and on
-the attributes of its wrapper, and changes nothing. Three tests show whether this is so:
-`foreign_part` searches what the methods can reach, `TransformKernel.disagreement` compares results,
-and in each block, the use of the environment and changes of attributes are noticed. Rows that fail,
-and rows in which a method raises an error, are stepped by the wrappers themselves.
+the attributes of its wrapper, and changes nothing. `Reach` decides from the code whether this is
+so. The code may still change arrays and lists, which is noticed in each block, and
+`TransformKernel.disagreement` compares results. Rows that fail, and rows in which a method raises
+an error, are stepped by the wrappers themselves.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from plangym_like.batch.arrays import Inputs, Rows
 from plangym_like.batch.ownership import owned
 from plangym_like.batch.simulator import as_reward
 from plangym_like.envs.kernel import Kernel, NotVectorisableError, trial_actions
-from plangym_like.envs.wrapper_methods import AttributeWatch, EnvWatch, foreign_part, method_of
+from plangym_like.envs.wrapper_methods import Reach, method_of
 from plangym_like.states.rows import HEADER_NBYTES, Row, padded
 
 # The largest number of frames of one row, and of all rows that are stepped together.
@@ -48,23 +48,21 @@ def transform_kernel(sim: Any, transforms: Sequence[Any], kind: str) -> Kernel |
     Raises
     ------
     NotVectorisableError
-        What the methods can reach may change their results; see `foreign_part`.
+        A method does not qualify; see `Reach`.
     """
     inside = sim.base.action_space
     if not isinstance(inside, Box | Discrete) or not spaces.is_leaf(sim.base.observation_space):
         return None
     if sim.exactness != "exact":
         return None
-    if part := foreign_part(transforms, sim.env):
-        raise NotVectorisableError(f"methods of wrappers reach {part}")
-    watch = EnvWatch(sim.env, transforms)
+    reach = Reach(transforms, sim.base)
     action = owned(trial_actions(sim.action_space, kind)[0])
     for change in _action_changes(transforms):
         action = change(action)
     inner = sim.make_kernel(np.asarray(action).dtype.char)
     if inner is None or not inner.use_for_frames():
         return None
-    return TransformKernel(sim, inner, transforms, watch)
+    return TransformKernel(sim, inner, transforms, reach)
 
 
 def _action_changes(transforms: Sequence[Any]) -> list[Change]:
@@ -72,8 +70,8 @@ def _action_changes(transforms: Sequence[Any]) -> list[Change]:
     return [each.action for each in reversed(transforms) if method_of(each) == "action"]
 
 
-class _ChangedAttributeError(Exception):
-    """A method has changed an attribute of its wrapper."""
+class _ChangedValueError(Exception):
+    """A method has changed something that it can reach."""
 
 
 class _Cursor:
@@ -111,7 +109,8 @@ class TransformKernel(Kernel):
         one.
     transforms : sequence of gymnasium.Wrapper
         The wrappers, innermost first.
-    watch : EnvWatch
+    reach : Reach
+        What the wrappers' methods can reach.
     """
 
     # If one row cannot be stepped in a block, up to this many rows are stepped one by one.
@@ -121,9 +120,8 @@ class TransformKernel(Kernel):
     _obs_form: tuple[Any, ...]
     _reward_type: Any
 
-    def __init__(self, sim: Any, inner: Kernel, transforms: Sequence[Any], watch: EnvWatch) -> None:
-        self._sim, self._inner = sim, inner
-        self._watch, self._attributes = watch, AttributeWatch(transforms)
+    def __init__(self, sim: Any, inner: Kernel, transforms: Sequence[Any], reach: Reach) -> None:
+        self._sim, self._inner, self._reach = sim, inner, reach
         self.plays_on, self.beyond = inner.plays_on, inner.beyond
         self._action_changes = _action_changes(transforms)
         # Whether it is a reward that a method changes, and the method.
@@ -137,7 +135,7 @@ class TransformKernel(Kernel):
         self._end = HEADER_NBYTES + sim.wrappers_at
         # The last result of `_results`.
         self._kept: dict[str, Any] = {}
-        # Whether a method has used the environment, or changed an attribute of a wrapper.
+        # Whether a method has changed something that it can reach.
         self._is_refuted = False
 
     def takes(self, rows: Rows) -> bool:
@@ -215,24 +213,19 @@ class TransformKernel(Kernel):
         states = inputs.states if len(inputs.states) == 1 else inputs.states[at]
         try:
             elapsed_at = self._load_wrappers(states)
-            self._attributes.begin()
+            self._reach.begin()
             inner = self._inner_rows(rows, indices, states, frames, elapsed_at)
             if not self._inner.takes(inner):
                 raise NotVectorisableError
             step = self._inner.rollout if inner.inputs.horizon else self._inner.step
             step(inner, 0, len(indices))
             rewards, observations = self._changed_results(rows, indices, inner, frames)
-            self._is_refuted = self._is_refuted or bool(self._watch.used)
-        except _ChangedAttributeError as error:
+        except _ChangedValueError as error:
             self._is_refuted = True
             raise NotVectorisableError from error
         except (Exception, SystemExit) as error:
             # Which row raises what is shown by the wrappers' own steps.
             raise NotVectorisableError from error
-        finally:
-            self._watch.reset()
-        if self._is_refuted:
-            raise NotVectorisableError
         self._write(rows, at, states, inner, elapsed_at)
         rows.rewards[at] = rewards
         if rows.observations is not None:
@@ -331,19 +324,18 @@ class TransformKernel(Kernel):
         if not self._action_changes:
             return plans
         count, horizon = plans.shape[:2]
-        changed = []
-        with self._watch:
-            for index, plan in zip(indices, plans, strict=True):
-                rows.cursor[0] = index
-                for action in plan:
-                    action = owned(action)
-                    for change in self._action_changes:
-                        action = change(action)
-                    if _form(action)[:3] != self._action_form:
-                        raise NotVectorisableError
-                    changed.append(action)
-                if not self._attributes.are_unchanged():
-                    raise _ChangedAttributeError
+        changed, is_unchanged = [], self._reach.is_unchanged
+        for index, plan in zip(indices, plans, strict=True):
+            rows.cursor[0] = index
+            for action in plan:
+                action = owned(action)
+                for change in self._action_changes:
+                    action = change(action)
+                    if not is_unchanged():
+                        raise _ChangedValueError
+                if _form(action)[:3] != self._action_form:
+                    raise NotVectorisableError
+                changed.append(action)
         found = np.array(changed).reshape(count, horizon, *np.shape(changed[0]))
         space = self._sim.base.action_space
         if isinstance(space, Discrete):
@@ -365,24 +357,23 @@ class TransformKernel(Kernel):
             seen = seen.reshape(-1, *self._space.shape)
         totals: list[float] = []
         shown: Any = []
-        obs, are_unchanged = None, self._attributes.are_unchanged
-        with self._watch:
-            for index, frame, end in _spans(indices, inner.n_step, max(1, horizon), frames):
-                cursor[0], total = index, 0.0
-                for each in range(frame, end):
-                    reward = rewards[each]
-                    if self._changes_observations:
-                        obs = self._given_observation(seen[each])
-                    for is_reward, change in changes:
-                        if is_reward:
-                            reward = change(reward)
-                        else:
-                            obs = change(obs)
-                    total += float(reward) if isinstance(reward, float) else as_reward(reward)
-                if not are_unchanged():
-                    raise _ChangedAttributeError
-                totals.append(total)
-                shown.append(obs)
+        obs, is_unchanged = None, self._reach.is_unchanged
+        for index, frame, end in _spans(indices, inner.n_step, max(1, horizon), frames):
+            cursor[0], total = index, 0.0
+            for each in range(frame, end):
+                reward = rewards[each]
+                if self._changes_observations:
+                    obs = self._given_observation(seen[each])
+                for is_reward, change in changes:
+                    if is_reward:
+                        reward = change(reward)
+                    else:
+                        obs = change(obs)
+                    if not is_unchanged():
+                        raise _ChangedValueError
+                total += float(reward) if isinstance(reward, float) else as_reward(reward)
+            totals.append(total)
+            shown.append(obs)
         changed = np.array(totals).reshape(lead)
         if rows.observations is None or seen is None:
             return changed, None

@@ -1,31 +1,33 @@
 """Find wrappers that only change one value of a step, and test what their methods depend on.
 
 Gymnasium's `RewardWrapper`, `ObservationWrapper` and `ActionWrapper` call one method of a subclass
-in each step: ``reward``, ``observation`` or ``action``. `foreign_part` searches everything that
-such a method can reach, `EnvWatch` notes whether it has used the environment, and `AttributeWatch`
-whether it has changed an attribute of its wrapper.
+in each step: ``reward``, ``observation`` or ``action``. `Reach` searches everything that such a
+method can reach, and notices changes of it.
 """
 
 from __future__ import annotations
 
-import contextlib
+import cmath
 import dis
-import enum
 import functools
+import itertools
+import math
+import operator
 import pickle
-import sys
 import types
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import ActionWrapper, ObservationWrapper, RewardWrapper
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from gymnasium.wrappers import TimeLimit
 
-from plangym_like.snapshots.chains import ATOMS, CONSTANT, innermost, links, reachable
-from plangym_like.snapshots.configuration import is_configuration, is_ordinary, qualified_name
+from plangym_like.envs.kernel import NotVectorisableError
+from plangym_like.snapshots.chains import CONSTANT, reachable
+from plangym_like.snapshots.configuration import qualified_name
 from plangym_like.snapshots.known_wrappers import visible
 
 _METHODS: dict[Any, str] = {
@@ -33,15 +35,6 @@ _METHODS: dict[Any, str] = {
     ObservationWrapper: "observation",
     ActionWrapper: "action",
 }
-# Attributes of an environment that a method may read, because no step changes them.
-_READABLE = CONSTANT | {"unwrapped", "__class__"}
-_TRUSTED = {*sys.stdlib_module_names, "gymnasium", "numpy", "plangym_like"} - {"__main__"}
-# Code that mentions one of these may reach anything.
-_REACH_ALL = {"globals", "eval", "exec", "sys", "gc", "inspect", "importlib", "ctypes"}
-_REACH_ALL_OPS = {dis.opmap[name] for name in ("IMPORT_NAME", "STORE_GLOBAL", "DELETE_GLOBAL")}
-_CONTAINERS = (list, tuple, set, frozenset, deque)
-# A search that finds more things than this is given up.
-_MOST = 2000
 
 
 def method_of(wrapper: Any) -> str:
@@ -88,254 +81,244 @@ def functions_of(transforms: Sequence[Any]) -> list[Any]:
     return found
 
 
-class EnvWatch:
-    """Notes whether code in a ``with`` block uses the environment inside some wrappers.
+# What methods can reach
 
-    Within the block, the environment, and all wrappers except `transforms`, are objects of a
-    subclass that notes reads and writes of attributes. Attributes that no step changes, such as
-    spaces, are left out.
+
+def _numpy_functions() -> Iterator[Any]:
+    """Yield the functions and types of NumPy that keep nothing and write no files."""
+    files = {"save", "savez", "savez_compressed", "savetxt", "fromfile"}
+    kinds = np.ufunc, type(np.mean), types.BuiltinFunctionType
+    for module in (np, np.linalg):
+        for name, value in vars(module).items():
+            is_scalar = isinstance(value, type) and issubclass(value, np.generic)
+            if name[0] != "_" and name not in files and (is_scalar or isinstance(value, kinds)):
+                yield value
+    yield from (np.ndarray, np.dtype, np.ones, np.full, np.eye, np.identity, np.isscalar)
+
+
+_BUILTINS = (
+    *(abs, all, any, bool, complex, dict, divmod, enumerate, filter, float, frozenset, int),
+    *(isinstance, iter, len, list, map, max, min, next, pow, range, reversed, round, set, slice),
+    *(sorted, sum, tuple, zip, ArithmeticError, IndexError, KeyError, TypeError, ValueError),
+)
+_MODULES = (math, cmath, operator, itertools, functools, np, np.linalg, gymnasium, gymnasium.spaces)
+_SPACES = (Box, Discrete, MultiBinary, MultiDiscrete)
+# Functions and types that keep no values between calls, and reach nothing but their arguments. They
+# are compared by identity: other objects may claim to be equal.
+_PURE: dict[int, Any] = {
+    id(each): each
+    for each in (
+        *_BUILTINS,
+        *(f for m in (math, cmath, operator) for f in vars(m).values() if type(f) is type(len)),
+        *(kind for name, kind in vars(itertools).items() if name[0] != "_"),
+        *(functools.reduce, functools.partial, operator.itemgetter),
+        *_numpy_functions(),
+        *(
+            getattr(gymnasium.spaces, name)
+            for name in gymnasium.spaces.__all__
+            if name[0].isupper()
+        ),
+    )
+}
+# Attributes of wrappers that a method may read; all others of Gymnasium lead to the environment.
+_READABLE = {"action_space", "observation_space", *_METHODS.values()}
+_LEADS_OUT = {*dir(gymnasium.Wrapper), *dir(gymnasium.Env), *CONSTANT} - _READABLE
+# Attributes of other objects by which code draws numbers, writes files, or reaches anything.
+_LEADS_OUT |= {"sample", "seed", "dump", "tofile", "base", "ctypes", "data", "format", "format_map"}
+_LEADS_OUT |= {"gi_frame", "cr_frame", "ag_frame", "tb_frame"}
+# Instructions that change what is not local, import modules, or name attributes as text.
+_FOREIGN_OPS = {
+    *("STORE_ATTR", "DELETE_ATTR", "STORE_GLOBAL", "DELETE_GLOBAL", "IMPORT_NAME", "LOAD_NAME"),
+    *("LOAD_BUILD_CLASS", "MATCH_CLASS", "BEFORE_WITH", "LOAD_SPECIAL"),
+}
+# Modules of Gymnasium whose wrappers call one function, and change nothing.
+_TRUSTED = {"gymnasium.wrappers.utils"} | {
+    f"gymnasium.wrappers.transform_{name}" for name in _METHODS.values()
+}
+# Special attributes of classes that operators do not use.
+_NEVER_CALLED = {
+    *("__init__", "__new__", "__init_subclass__", "__class_getitem__", "__del__"),
+    *("__dict__", "__weakref__", "__annotate__", "__annotate_func__"),
+}
+_KNOWN = {"gymnasium.core", "gymnasium.utils.record_constructor", "builtins", "typing", "abc"}
+_ABSENT: Any = object()
+_CONTAINERS = (list, tuple, dict, set, frozenset, deque)
+_REBINDS = {"STORE_DEREF", "DELETE_DEREF"}
+_NUMBERS = (type(None), type(...), bool, int, float, complex, str, bytes)
+
+
+class Reach:
+    """Everything that methods of wrappers can reach; notices changes of it.
+
+    A method qualifies if its code, and that of functions it calls, names only its arguments, local
+    variables, attributes of its wrapper that hold plain data, modules such as NumPy, pure functions
+    of them, and constants. It sets no attributes and no variables of others. So it can change only
+    arrays, and lists and similar containers in attributes.
 
     Parameters
     ----------
-    env : gymnasium.Env
-        The environment with all of its wrappers.
     transforms : sequence of gymnasium.Wrapper
         The wrappers whose methods are called.
-
-    Attributes
-    ----------
-    used : list of str
-        The names of the attributes that were used; the caller clears it.
+    base : gymnasium.Env
+        The environment inside.
 
     Raises
     ------
-    TypeError
-        A class cannot be watched, because it is not an ordinary Python class.
+    NotVectorisableError
+        A method does not qualify.
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any], transforms: Sequence[Any]) -> None:
-        self.used: list[str] = []
-        others = [link for link in links(env) if all(link is not each for each in transforms)]
-        self._kinds = [(link, type(link), _noting(type(link), self.used)) for link in others]
-        with self:
-            pass
-
-    def __enter__(self) -> None:
-        for link, _, noting in self._kinds:
-            object.__setattr__(link, "__class__", noting)
-
-    def __exit__(self, *error: object) -> None:
-        for link, kind, _ in self._kinds:
-            object.__setattr__(link, "__class__", kind)
-
-    def reset(self) -> None:
-        """Clear `used`, and end a block that an interrupt has ended while it began."""
-        self.__exit__()
-        self.used.clear()
-
-
-def _noting(kind: Any, used: list[str]) -> type:
-    """Return a subclass of `kind` that adds the names of attributes that are used to `used`."""
-    read, write = kind.__getattribute__, kind.__setattr__
-
-    def note_read(self: Any, name: str) -> Any:
-        if name not in _READABLE:
-            used.append(name)
-        return read(self, name)
-
-    def note_write(self: Any, name: str, value: Any) -> None:
-        used.append(name)
-        write(self, name, value)
-
-    names = {
-        "__slots__": (),
-        "__module__": kind.__module__,
-        "__qualname__": kind.__qualname__,
-        "__getattribute__": note_read,
-        "__setattr__": note_write,
-    }
-    found: type = type(kind)(kind.__name__, (kind,), names)
-    return found
-
-
-class AttributeWatch:
-    """Notices changes of attributes of wrappers, except of those from Gymnasium itself.
-
-    A block of rows may change an attribute and change it back, so this is asked after each row.
-
-    Parameters
-    ----------
-    transforms : sequence of gymnasium.Wrapper
-    """
-
-    def __init__(self, transforms: Sequence[Any]) -> None:
-        own = [each for each in transforms if not _is_trusted(type(each))]
-        self._attributes = [vars(each) for each in own]
+    def __init__(self, transforms: Sequence[Any], base: gymnasium.Env[Any, Any]) -> None:
+        self._wrappers = transforms
+        self._owned = {id(_whole(thing)) for _, thing in reachable(base, type(base).__name__)}
+        # The attributes of each class that is not from a library, and of each wrapper.
+        kinds = {kind for each in transforms for kind in type(each).__mro__ if _is_searched(kind)}
+        classes, self._attributes = [*map(vars, kinds)], [*map(vars, transforms)]
+        # Where an attribute that code names may be.
+        self._holders: list[Any] = [*classes, *self._attributes]
+        self._names: set[str] = set()
+        # Where each value was found: a dict or a cell, and the name in it.
+        self._found: list[tuple[Any, str, Any]] = []
+        self._todo: list[Any] = []
+        # Modules and spaces whose attributes have not been searched.
+        self._opened: list[Any] = []
+        for each in transforms:
+            if hasattr(type(each), "__getattr__"):
+                raise NotVectorisableError("a wrapper has a method __getattr__")
+            self._todo.append(getattr(each, method_of(each)))
+        for attributes in classes:
+            special = {name for name in attributes if _is_special(name, attributes[name])}
+            self._add_named(special, [attributes])
+        self._search()
         self.begin()
 
     def begin(self) -> None:
-        """From now on, compare with the present attributes, whose values are kept."""
-        self._values = [value for each in self._attributes for value in each.values()]
-        self._ids = [[*map(id, each.values())] for each in self._attributes]
-        self._mutable = [
-            value
-            for each in self._attributes
-            for name, value in each.items()
-            if name not in CONSTANT and not _is_atom(value) and not is_configuration(value)
-        ]
+        """From now on, compare with the present content of what methods can change.
+
+        Raises
+        ------
+        NotVectorisableError
+            A variable has become another object, which has not been searched.
+        """
+        self._mutable: list[Any] = []
+        for holder, name, then in self._found:
+            now = _read(holder, name)
+            is_own = any(holder is each for each in self._attributes)
+            usual = _is_atom(now) and _is_atom(then)
+            if now is not then and not usual and not (is_own and _is_plain(now)):
+                raise NotVectorisableError(f"{name} has become another object")
+            if not _is_atom(now) and _is_plain(now):
+                self._mutable.append(now)
         self._content = self._read_content()
 
     def _read_content(self) -> bytes:
         return pickle.dumps(self._mutable) if self._mutable else b""
 
-    def are_unchanged(self) -> bool:
-        """Return whether all attributes are the same objects as before, with the same content."""
-        for attributes, ids in zip(self._attributes, self._ids, strict=True):
-            if [*map(id, attributes.values())] != ids:
-                return False
+    def is_unchanged(self) -> bool:
+        """Return whether all arrays and containers have the same content as before."""
         return not self._mutable or self._read_content() == self._content
 
+    # The search
 
-# What methods can reach
+    def _search(self) -> None:
+        """Search `_todo`, and everything that it leads to."""
+        seen: dict[int, Any] = {}
+        while self._todo or self._opened:
+            if not self._todo:
+                # All names in the code are known now, except those that this adds.
+                opened, self._opened = self._opened, []
+                self._add_named(self._names, map(vars, opened))
+                self._holders += map(vars, opened)
+                continue
+            thing = self._todo.pop()
+            if id(thing) in seen or id(thing) in _PURE or _is_atom(thing):
+                continue
+            seen[id(thing)] = thing
+            if not self._qualifies(thing):
+                raise NotVectorisableError(
+                    f"methods of wrappers reach a {qualified_name(type(thing))}"
+                )
 
+    def _qualifies(self, thing: Any) -> bool:
+        """Return whether code may use `thing`; add what it leads to."""
+        kind = type(thing)
+        if kind is types.FunctionType:
+            return self._add_function(thing)
+        if kind is types.MethodType:
+            self._todo.append(thing.__func__)
+            return any(thing.__self__ is each for each in self._wrappers)
+        if kind is property:
+            self._todo.append(thing.fget)
+            return True
+        if kind is staticmethod:
+            self._todo.append(thing.__func__)
+            return True
+        if kind is functools.partial:
+            self._todo.append(thing.func)
+            self._add_all([*thing.args, *thing.keywords.values()])
+            return not vars(thing)
+        if kind is np.ndarray:
+            return _is_plain(thing) and id(_whole(thing)) not in self._owned
+        if kind in _SPACES or any(thing is each for each in _MODULES):
+            self._opened.append(thing)
+            return True
+        return isinstance(thing, np.dtype)
 
-def foreign_part(transforms: Sequence[Any], env: gymnasium.Env[Any, Any]) -> str:
-    """Return the first thing that the methods of `transforms` can reach and should not, or ``""``.
+    def _add_function(self, function: types.FunctionType) -> bool:
+        """Add what the code of `function` names; return whether it does nothing forbidden."""
+        outer = function.__code__
+        codes = [*_codes(outer)]
+        names = {name for code in codes for name in code.co_names}
+        if function.__globals__.get("__name__") in _TRUSTED:
+            self._add_names(names - {"env"})
+            return "render" not in names
+        if names & _LEADS_OUT or any(name[:2] == "__" for name in names) or vars(function):
+            return False
+        instructions = [each for code in codes for each in dis.get_instructions(code)]
+        for each in instructions:
+            is_outer = each.opname in _REBINDS and each.argval in outer.co_freevars
+            if is_outer or each.opname in _FOREIGN_OPS:
+                return False
+        self._add_all([*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()])
+        for name, cell in zip(outer.co_freevars, function.__closure__ or (), strict=True):
+            self._add(cell, name)
+        variables = {each.argval for each in instructions if each.opname == "LOAD_GLOBAL"}
+        known = function.__globals__
+        for name in variables:
+            self._add(known if name in known else function.__builtins__, name)  # type: ignore[attr-defined]
+        self._add_names(names)
+        return True
 
-    They may reach plain data of their own, functions, classes, spaces, ordinary objects, and the
-    environment and its wrappers themselves, which `EnvWatch` watches. They must not reach parts of
-    the environment, such as an array or a simulation that it holds, nor objects whose content is
-    not known, such as random generators, and they must not set global variables.
+    def _add_names(self, names: set[str]) -> None:
+        """Add what the names of attributes in code may mean for the wrappers."""
+        new = names - self._names
+        self._names |= new
+        self._add_named(new, self._holders)
+        for name in new & {"action_space", "observation_space"}:
+            self._todo += (getattr(each, name) for each in self._wrappers)
 
-    Parameters
-    ----------
-    transforms : sequence of gymnasium.Wrapper
-    env : gymnasium.Env
-        The environment with all of its wrappers.
-    """
-    base = innermost(env)
-    parts = reachable(base, type(base).__name__)
-    owned = {id(thing) for _, thing in parts if not is_configuration(thing)}
-    chain = {id(link) for link in links(env)}
-    pending: list[Any] = []
-    for wrapper in transforms:
-        pending += (value for name, value in vars(wrapper).items() if name not in CONSTANT)
-        pending.append(type(wrapper))
-    seen: set[int] = set()
-    kept: list[Any] = []  # so that ids are not used again
-    while pending:
-        thing = pending.pop()
-        if _is_atom(thing) or id(thing) in seen or id(thing) in chain:
-            continue
-        seen.add(id(thing))
-        kept.append(thing)
-        inside = None if id(thing) in owned or len(kept) > _MOST else _inside(thing, owned)
-        if inside is None:
-            return qualified_name(type(thing))
-        pending += inside
-    return ""
+    def _add_named(self, names: Collection[str], holders: Iterable[Any]) -> None:
+        """Add the values of those of `names` that `holders` have."""
+        for holder in holders:
+            for name in names & holder.keys():
+                self._add(holder, name)
 
+    def _add_all(self, values: Sequence[Any]) -> None:
+        """Add values that nobody can replace, such as defaults."""
+        held = {str(at): value for at, value in enumerate(values)}
+        self._add_named(held.keys(), [held])
 
-def _inside(thing: Any, owned: set[int]) -> list[Any] | None:
-    """Return everything that code which has `thing` can reach directly; ``None`` if unknown."""
-    if isinstance(thing, types.FunctionType):
-        return _inside_function(thing)
-    if isinstance(thing, type):
-        return _inside_class(thing)
-    if isinstance(thing, dict):
-        return [*thing, *thing.values()]
-    if isinstance(thing, _CONTAINERS):
-        return [*thing]
-    if isinstance(thing, np.ndarray):
-        whole = thing
-        while isinstance(whole.base, np.ndarray):
-            whole = whole.base
-        is_own = whole.base is None and id(whole) not in owned
-        return None if not is_own else thing.ravel().tolist() if thing.dtype.hasobject else []
-    if isinstance(thing, types.MethodType):
-        return [thing.__self__, thing.__func__]
-    if isinstance(thing, functools.partial):
-        return [thing.func, *thing.args, *thing.keywords.values()]
-    if isinstance(thing, functools._lru_cache_wrapper):
-        return [thing.__wrapped__]
-    if isinstance(thing, property):
-        return [thing.fget, thing.fset]
-    if isinstance(thing, staticmethod | classmethod):
-        return [thing.__func__]
-    if isinstance(thing, types.BuiltinFunctionType | types.MethodWrapperType):
-        holder = thing.__self__
-        return [] if isinstance(holder, types.ModuleType) else [holder]
-    if isinstance(thing, types.ModuleType):
-        return [] if _is_trusted(thing) else None
-    if is_configuration(thing):
-        return []
-    ordinary = is_ordinary(type(thing)) and not isinstance(thing, gymnasium.Env)
-    return [type(thing), *vars(thing).values()] if ordinary else None
-
-
-def _is_atom(thing: Any) -> bool:
-    return isinstance(thing, ATOMS) and not isinstance(thing, enum.Enum | bytearray)
-
-
-def _is_trusted(thing: Any) -> bool:
-    module = thing.__name__ if isinstance(thing, types.ModuleType) else thing.__module__
-    return str(module).partition(".")[0] in _TRUSTED
-
-
-def _inside_class(kind: type) -> list[Any]:
-    """Return the methods and other attributes of a class; its constructor has been called already.
-
-    Special attributes that are not functions are left out, such as ``__dict__``.
-    """
-    if _is_trusted(kind):
-        return []
-    found: list[Any] = [*kind.__bases__]
-    for name, value in vars(kind).items():
-        special = name.startswith(("__", "_abc_")) and not isinstance(value, types.FunctionType)
-        if name != "__init__" and not special:
-            found.append(value)
-    return found
-
-
-def _inside_function(function: types.FunctionType) -> list[Any] | None:
-    """Return the closure and the defaults of `function`, and all globals that it mentions.
-
-    Globals of Gymnasium, NumPy and the standard library are left out. Return ``None`` if the
-    function imports modules, sets global variables or those of another function, or mentions a name
-    by which it may reach anything.
-    """
-    found = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-    found += vars(function).values()
-    for cell in function.__closure__ or ():
-        with contextlib.suppress(ValueError):  # an empty cell
-            found.append(cell.cell_contents)
-    if _is_trusted(function):
-        return found
-    outer, names = function.__code__, set()
-    for code in _codes(outer):
-        names |= {*code.co_names}
-        for instruction in dis.get_instructions(code):
-            rebinds = (
-                instruction.opname == "STORE_DEREF" and instruction.argval in outer.co_freevars
-            )
-            if rebinds or instruction.opcode in _REACH_ALL_OPS:
-                return None
-    if names & _REACH_ALL:
-        return None
-    return found + _named_values(function.__globals__, names, set())
-
-
-def _named_values(variables: dict[str, Any], names: set[str], seen: set[int]) -> list[Any]:
-    """Return the values of `names` in `variables`, and in the modules among them."""
-    found: list[Any] = []
-    for name in names & variables.keys():
-        value = variables[name]
-        if not isinstance(value, types.ModuleType):
-            found.append(value)
-        elif not _is_trusted(value) and id(value) not in seen:
-            seen.add(id(value))
-            found += _named_values(vars(value), names, seen)
-    return found
+    def _add(self, holder: Any, name: str) -> None:
+        """Add the value of a variable or an attribute."""
+        value = _read(holder, name)
+        self._found.append((holder, name, value))
+        is_own = any(holder is each for each in self._attributes)
+        if not is_own or type(value) not in _CONTAINERS:
+            self._todo.append(value)
+        elif not _is_plain(value) or any(
+            id(_whole(thing)) in self._owned for _, thing in reachable(value, name)
+        ):
+            raise NotVectorisableError(f"the content of {name} is not data of its own")
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -343,3 +326,48 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _codes(constant)
+
+
+def _read(holder: Any, name: str) -> Any:
+    """Return the value of `name` in a dict, or the content of a cell; ``_ABSENT`` without one."""
+    if type(holder) is not types.CellType:
+        return holder.get(name, _ABSENT)
+    try:
+        return holder.cell_contents
+    except ValueError:  # an empty cell
+        return _ABSENT
+
+
+def _is_atom(thing: Any) -> bool:
+    kind = type(thing)
+    if kind is tuple:
+        return all(map(_is_atom, thing))
+    return kind in _NUMBERS or (id(kind) in _PURE and issubclass(kind, np.number | np.bool_))
+
+
+def _is_plain(thing: Any) -> bool:
+    """Return whether `thing` is a number, text, an array, or a container of such values."""
+    kind = type(thing)
+    if kind is np.ndarray:
+        return not thing.dtype.hasobject and _whole(thing).base is None
+    if kind is dict:
+        return all(map(_is_atom, thing)) and all(map(_is_plain, thing.values()))
+    return _is_atom(thing) or (kind in _CONTAINERS and all(map(_is_plain, thing)))
+
+
+def _whole(thing: Any) -> Any:
+    """Return the array that owns the memory of `thing` if it is an array, otherwise `thing`."""
+    while isinstance(thing, np.ndarray) and isinstance(thing.base, np.ndarray):
+        thing = thing.base
+    return thing
+
+
+def _is_searched(kind: type) -> bool:
+    """Return whether the attributes of a class must be searched: Gymnasium's own are known."""
+    return kind.__module__ not in {*_TRUSTED, *_KNOWN}
+
+
+def _is_special(name: str, value: Any) -> bool:
+    """Return whether `name` is a method that code may call without naming it: an operator."""
+    is_method = callable(value) or hasattr(value, "__get__")
+    return name[:2] == name[-2:] == "__" and is_method and name not in _NEVER_CALLED
