@@ -8,7 +8,7 @@ from __future__ import annotations
 import abc
 import math
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,6 +51,8 @@ class Codec(abc.ABC):
     scatters : bool
         Whether restored sets are iterated in another order than the saved ones. In trials, and in
         copies for audits, they are, to find steps that depend on the order.
+    by_value : set of str
+        The places of objects in modules that steps change; see `ChainPickle`.
     """
 
     nbytes: int
@@ -59,6 +61,7 @@ class Codec(abc.ABC):
     exactness: str = "exact"
     exactness_note: str = ""
     scatters: bool = False
+    by_value: Collection[str] = ()
 
     @abc.abstractmethod
     def fingerprint_fields(self) -> Mapping[str, Any]:

@@ -322,7 +322,13 @@ class GymnasiumSimulator(Simulator):
                 self.env_kwargs = given
                 if restore_shared is not None:
                     restore_shared()
-            self._outcome = TrialOutcome(kind, note, self.codec.nbytes, seeds_only=self.seeds_only)
+            self._outcome = TrialOutcome(
+                kind,
+                note,
+                self.codec.nbytes,
+                seeds_only=self.seeds_only,
+                by_value=frozenset(self.codec.by_value),
+            )
             known.note(self._outcome, self._arguments)
             if tried is env:
                 self.memory.scatters = self.codec.scatters = False

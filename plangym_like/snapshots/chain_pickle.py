@@ -3,7 +3,7 @@
 The attributes of the environment and of each wrapper are in one pickle, so that shared objects stay
 shared. Spaces, functions and modules are pickled as references: the pickle names the place where
 each was found when the environment was made, and another process uses its own object at that place.
-`SharedObjects` does the same for objects that code also finds in its modules.
+The same holds for objects without parts that code finds in its modules (`OutsideObjects`).
 
 Classes defined in ``__main__`` or in a function are sent to workers by cloudpickle, which keeps
 module and ``__name__`` but not ``__qualname__``. A worker cannot import such a class, so it looks
@@ -16,14 +16,13 @@ import contextlib
 import copyreg
 import enum
 import functools
-import hashlib
-import json
 import random
 import sys
 import types
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Collection, Iterable
 from itertools import islice
-from operator import attrgetter
+from operator import attrgetter, is_, itemgetter
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -35,7 +34,6 @@ from plangym_like.snapshots.chain_state import ChainState, StateOwner, held_obje
 from plangym_like.snapshots.chains import links, reachable
 from plangym_like.snapshots.configuration import (
     CONFIGURATION,
-    describe,
     is_configuration,
     is_handle,
     is_ordinary,
@@ -43,7 +41,7 @@ from plangym_like.snapshots.configuration import (
     own_pickling,
     qualified_name,
 )
-from plangym_like.snapshots.object_pickle import Names, ObjectPickle
+from plangym_like.snapshots.object_pickle import ObjectPickle
 from plangym_like.snapshots.outside_values import CodeSearch
 from plangym_like.states import random_state
 
@@ -52,9 +50,21 @@ _BY_VALUE = (
     *(types.MethodType, types.BuiltinFunctionType, types.MethodWrapperType, functools.partial),
     *(enum.Enum, type),
 )
-# Objects that hold more objects than this are not shared.
-_MOST_PARTS = 100
-_NEVER_SHARED = (gymnasium.Env, np.random.Generator, np.random.RandomState, random.Random)
+# So many objects inside an object of a module are looked at.
+_MOST_PARTS = 10_000
+_ABSENT = object()
+# The types of attributes whose values cannot change.
+_ATOMS = frozenset(
+    [
+        *(type(None), bool, int, float, complex, str, bytes),
+        *(type, types.FunctionType, types.BuiltinFunctionType),
+    ]
+)
+# Of objects of these types, the value counts, or they have a mechanism of their own.
+_VALUES = (
+    *(int, float, complex, str, bytes, list, dict, set, frozenset, deque, bytearray, np.ndarray),
+    *(gymnasium.Env, np.random.Generator, np.random.RandomState, random.Random),
+)
 # The generators of the modules `random` and `numpy.random`.
 _GLOBAL = {
     "random": random.random.__self__,  # type: ignore[attr-defined]
@@ -76,9 +86,17 @@ class ChainPickle(ChainState):
         The environment with its wrappers.
     shared : iterable of (str, object)
         Objects that code finds in its modules; see `CodeSearch.shared_objects`.
+    by_value : set of str
+        The places of those that steps change, so that they are pickled with their attributes.
 
     Attributes
     ----------
+    outside : OutsideObjects
+        The objects in modules.
+    by_value : set of str
+        As the argument; `forget` adds places.
+    kinds : set of type
+        The classes of the objects in modules that are pickled as references.
     nbytes : int
         Always 0: the wrappers are in the environment's pickle, so they need no further bytes.
 
@@ -92,7 +110,10 @@ class ChainPickle(ChainState):
     nbytes = 0
 
     def __init__(
-        self, env: gymnasium.Env[Any, Any], shared: Iterable[tuple[str, Any]] = ()
+        self,
+        env: gymnasium.Env[Any, Any],
+        shared: Iterable[tuple[str, Any]] = (),
+        by_value: Iterable[str] = (),
     ) -> None:
         self._classes: dict[tuple[str, str], type] = {}
         if getattr(type(links(env)[-1]), "state_attributes", None) is None:
@@ -101,17 +122,23 @@ class ChainPickle(ChainState):
         self._generator = _OwnGenerator(links(env)[-1])
         self._references |= {f"link {number}": link for number, link in enumerate(links(env))}
         self._references |= _GLOBAL
+        self.by_value = {*by_value}
+        self.outside = OutsideObjects(shared, self.by_value)
+        found = {place: each.thing for place, each in self.outside.shared.items()}
+        self._references = found | self._references
+        self.kinds = {*map(type, found.values())}
         self._places = {id(thing): place for place, thing in self._references.items()}
-        self._shared = SharedObjects(shared, self)
-        # Their sets must keep their order in trials, as all that is pickled as a reference.
-        self._references |= self._shared.things()
-        self._pickle = ObjectPickle(self, self._shared, self._generator)
+        self._pickle = ObjectPickle(self, self._generator)
 
     # What pickles refer to by name
 
     def place_of(self, thing: Any) -> str | None:
         """Return the place of `thing` if it is pickled as a reference, or ``None`` if it is not."""
-        return self._places.get(id(thing)) or self._generator.place_of(thing)
+        place = self._places.get(id(thing))
+        if place is None:
+            return self._generator.place_of(thing)
+        self._check_unchanged(place)
+        return place
 
     def thing_at(self, place: str) -> Any:
         """Return the object that was found at `place`."""
@@ -119,7 +146,27 @@ class ChainPickle(ChainState):
             return self._generator.thing_at(place)
         if place not in self._references:
             raise SnapshotError(f"a state row refers to {place}, which this process does not have")
+        self._check_unchanged(place)
         return self._references[place]
+
+    def _check_unchanged(self, place: str) -> None:
+        """Raise `SnapshotError` if an object of a module has changed."""
+        shared = self.outside.shared.get(place)
+        if shared is not None and (name := _changed_attribute(shared)) is not None:
+            raise SnapshotError(
+                f"the attribute {name!r} of {place} has changed since the environment was made, "
+                "and state rows refer to this object; keep caches and all that steps change out of "
+                "objects of a module, or make the environment with snapshot='replay'"
+            )
+
+    def forget(self, place: str) -> None:
+        """From now on, pickle the object of a module at `place` with its attributes."""
+        self.by_value.add(place)
+        del self.outside.shared[place], self._places[id(self._references.pop(place))]
+
+    def content(self, thing: Any) -> bytes:
+        """Return a pickle of `thing` and all that it holds."""
+        return self._pickle.dumps(thing)
 
     def is_named(self, kind: type) -> bool:
         """Return whether the class `kind` cannot be imported, so that `class_named` has to find it.
@@ -242,107 +289,181 @@ def _as_dict(owner: StateOwner, state: Any) -> dict[str, Any]:
 
 
 class _Shared(NamedTuple):
-    """An object that code finds in a module.
+    """An object that code finds in a module, and its attributes when the environment was made."""
 
-    `attributes` are those that it had when the environment was made, if no number or text in them
-    can change in place; otherwise ``None``. `data` is a pickle of the object; ``None`` if it has no
-    attributes.
-    """
-
-    place: str
     thing: Any
-    attributes: dict[str, Any] | None
-    data: bytes | None
+    attributes: dict[str, Any]
 
 
-class SharedObjects:
+class OutsideObjects:
     """Objects that code finds in its modules and may compare by ``is``, such as kinds of tiles.
-
-    A pickle holds the place of such an object, so that the restored state holds the object itself.
-    It does so only while the object is as it was when the environment was made: afterwards, it is
-    pickled with its attributes, and pickles that hold its place come back with a copy of what it
-    was. The place contains a digest of the attributes, so that another process does not mistake
-    another object for it.
 
     Parameters
     ----------
     found : iterable of (str, object)
-        Where objects are, and the objects. Those that cannot be shared are left out.
-    names : Names
-        What else is pickled as a reference.
+        Where objects are, and the objects.
+    by_value : set of str
+        Places of objects that steps change.
 
     Attributes
     ----------
-    kinds : set of type
-        The classes of the objects.
+    shared : dict of str to _Shared
+        The objects to which pickles can refer, by their places: their attributes hold no other
+        objects, and no other object has the same place.
+    others : dict of int to str
+        The ids of all other such objects but tuples, and of those inside them. Each has the place
+        of the object that was found.
+    roots : dict of str to object
+        The objects that were found and are among the `others`.
+    containers : dict of int to str
+        The ids of the lists, dicts and arrays in roots that hold no other such objects.
     """
 
-    def __init__(self, found: Iterable[tuple[str, Any]], names: Names) -> None:
-        self._pickle = ObjectPickle(names)
-        self._by_id: dict[int, _Shared] = {}
-        for place, thing in found:
-            if id(thing) not in self._by_id and _can_be_shared(thing):
-                # An object that cannot be pickled or described is not shared.
-                with contextlib.suppress(Exception):
-                    self._by_id[id(thing)] = self._new(place, thing)
-        self._by_place = {shared.place: shared for shared in self._by_id.values()}
-        self.kinds = {type(shared.thing) for shared in self._by_id.values()}
-
-    def _new(self, place: str, thing: Any) -> _Shared:
-        if type(thing) is object:
-            return _Shared(place, thing, {}, None)
-        parts = [part for _, part in islice(reachable(thing, place), _MOST_PARTS + 1)]
-        if len(parts) > _MOST_PARTS or any(isinstance(part, _NEVER_SHARED) for part in parts):
-            raise ValueError(place)
-        content = json.dumps([[qualified_name(type(part)), _content(part)] for part in parts])
-        digest = hashlib.blake2b(content.encode(), digest_size=4).hexdigest()
-        flat = len(parts) == 1 and is_ordinary(type(thing))
-        kept = dict(vars(thing)) if flat else None
-        return _Shared(f"{place} {digest}", thing, kept, self._pickle.dumps(thing))
-
-    def things(self) -> dict[str, Any]:
-        """Return the objects by their places."""
-        return {place: shared.thing for place, shared in self._by_place.items()}
-
-    def place_of(self, thing: Any) -> str | None:
-        """Return the place of `thing` if it is shared and has not changed, or ``None``."""
-        shared = self._by_id.get(id(thing))
-        return shared.place if shared is not None and self._is_unchanged(shared) else None
-
-    def thing_at(self, place: str) -> Any:
-        """Return the object at `place`, or a copy of what it was if it has changed."""
-        shared = self._by_place.get(place)
-        if shared is None:
-            raise SnapshotError(
-                f"a state row refers to {place}, which this process does not have, or which has "
-                "other attributes here"
-            )
-        if shared.data is None or self._is_unchanged(shared):
-            return shared.thing
-        return self._pickle.loads(shared.data)
-
-    def _is_unchanged(self, shared: _Shared) -> bool:
-        if shared.data is None:
-            return True
-        if shared.attributes is not None and vars(shared.thing) == shared.attributes:
-            return True
-        return self._pickle.dumps(shared.thing) == shared.data
+    def __init__(self, found: Iterable[tuple[str, Any]], by_value: Collection[str] = ()) -> None:
+        instances = sorted((each for each in found if _is_instance(each[1])), key=itemgetter(0))
+        ids: dict[str, set[int]] = {}
+        for place, thing in instances:
+            ids.setdefault(place, set()).add(id(thing))
+        self.shared: dict[str, _Shared] = {}
+        known: set[int] = set()
+        for place, thing in instances:
+            attributes = _flat_attributes(thing)
+            if attributes is not None and len(ids[place]) == 1 and id(thing) not in known:
+                known.add(id(thing))
+                if place not in by_value:
+                    self.shared[place] = _Shared(thing, attributes)
+        self.others: dict[int, str] = {}
+        self.roots: dict[str, Any] = {}
+        self.containers: dict[int, str] = {}
+        for place, thing in instances:
+            if id(thing) in known or id(thing) in self.others or isinstance(thing, tuple):
+                continue
+            while place in self.roots:
+                place += "'"
+            self.roots[place] = thing
+            parts = [part for _, part in islice(reachable(thing, place), _MOST_PARTS)]
+            inside = [part for part in parts if _is_instance(part) and id(part) not in known]
+            self.others |= {id(part): place for part in inside if id(part) not in self.others}
+            if len(inside) == 1:
+                self.containers |= {id(part): place for part in parts if part is not thing}
 
 
-def _can_be_shared(thing: Any) -> bool:
-    """Return whether code may compare `thing` by ``is``: not if it is a builtin type's value."""
+def _is_instance(thing: Any) -> bool:
+    """Return whether code may compare `thing` by ``is``.
+
+    Values of builtin types and of their subclasses do not count, except named tuples.
+    """
     kind = type(thing)
     in_python = kind is object or (kind.__module__ != "builtins" and kind.__flags__ & 1 << 9)
-    return bool(in_python) and not (is_configuration(thing) or is_handle(thing))
+    return bool(in_python) and not (
+        isinstance(thing, _VALUES) or is_configuration(thing) or is_handle(thing)
+    )
 
 
-def _content(part: Any) -> Any:
-    """Return the items or attributes of `part` as JSON data that are the same in every process."""
-    if isinstance(part, tuple | list | dict | set | frozenset | np.ndarray):
-        return describe(part)
-    slots = copyreg._slotnames(type(part))  # type: ignore[attr-defined]
-    found = {name: getattr(part, name) for name in slots if hasattr(part, name)}
-    return describe({**found, **getattr(part, "__dict__", {})})
+def _flat_attributes(thing: Any) -> dict[str, Any] | None:
+    """Return the attributes of `thing`; ``None`` if it holds an object that can change."""
+    kind = type(thing)
+    slots = copyreg._slotnames(kind)  # type: ignore[attr-defined]
+    size = object.__basicsize__ + 8 * (len(slots) + bool(kind.__weakrefoffset__))
+    is_slotted = not kind.__dictoffset__ and not kind.__itemsize__ and kind.__basicsize__ == size
+    if not (is_ordinary(kind) or is_slotted or (isinstance(thing, tuple) and not slots)):
+        return None
+    values = [*_attributes_of(thing).values(), *(thing if isinstance(thing, tuple) else ())]
+    return dict(_attributes_of(thing)) if all(map(_is_flat, values)) else None
+
+
+def _attributes_of(thing: Any) -> dict[str, Any]:
+    if type(own := getattr(thing, "__dict__", None)) is dict:
+        return own
+    slots = copyreg._slotnames(type(thing))  # type: ignore[attr-defined]
+    return {name: getattr(thing, name) for name in slots if hasattr(thing, name)}
+
+
+def _is_flat(value: Any) -> bool:
+    if type(value) is tuple:
+        return all(map(_is_flat, value))
+    return value is _ABSENT or type(value) in _ATOMS or isinstance(value, enum.Enum | np.generic)
+
+
+def _changed_attribute(shared: _Shared) -> str | None:
+    """Return the name of an attribute that has changed, or ``None``.
+
+    A `functools.cached_property` adds one that is no change, if nothing in it can change.
+    """
+    thing, before = shared
+    now = _attributes_of(thing)
+    if now.keys() == before.keys() and all(map(is_, now.values(), before.values())):
+        return None
+    for name in {**before, **now}:
+        value, known = now.get(name, _ABSENT), before.get(name, _ABSENT)
+        is_same = value is known or (type(value) is type(known) and value == known)
+        is_cache = isinstance(getattr(type(thing), name, None), functools.cached_property)
+        if not _is_flat(value) or not (is_same or is_cache):
+            return name
+    return None
+
+
+class StepsOutside:
+    """Finds out which objects of its modules an environment refers to and changes.
+
+    Parameters
+    ----------
+    pickle : ChainPickle
+        Saves the environment. Objects that steps change are no longer pickled as references.
+    """
+
+    def __init__(self, pickle: ChainPickle) -> None:
+        self._pickle = pickle
+        self._before = {place: self._content(place) for place in pickle.outside.roots}
+        self._met: dict[str, str] = {}
+        self._state: set[str] = set()
+
+    def look(self) -> None:
+        """Look at the present state, after a reset or a step."""
+        pickle, others = self._pickle, self._pickle.outside.others
+        for place in [*pickle.outside.shared]:
+            if _changed_attribute(pickle.outside.shared[place]) is not None:
+                pickle.forget(place)
+        if not others:
+            return
+        values = [
+            (f"{owner.place}.{name}", value)
+            for owner in pickle.owners
+            for name, value in owner.items(owner.read())
+        ]
+        for name, value in values:
+            for at, thing in reachable(value, name):
+                if id(thing) in others:
+                    self._met.setdefault(others[id(thing)], at)
+        containers, outside = pickle.outside.containers, {*others}
+        for name, value in values if self._met else ():
+            for _, thing in reachable(value, name, {*outside}):
+                if id(thing) in containers:
+                    self._state.add(containers[id(thing)])
+
+    def refuse(self) -> None:
+        """Raise `SnapshotError` if a state refers to an object that no step has changed.
+
+        A restored state would hold a copy of it, but the code may compare it with the original. If
+        the state also refers to a list or array of the object itself, the object is state.
+        """
+        for place, at in self._met.items():
+            if place in self._state:
+                continue
+            before = self._before[place]
+            if before is None or before == self._content(place):
+                raise SnapshotError(
+                    f"{at} refers to {place}, which holds other objects or shares its name with "
+                    f"another object; a restored state could not refer to the same one; {_WAY_OUT}"
+                )
+
+    def _content(self, place: str) -> bytes | None:
+        thing = self._pickle.outside.roots[place]
+        if len([*islice(reachable(thing, place), _MOST_PARTS)]) == _MOST_PARTS:
+            return None
+        with contextlib.suppress(Exception):
+            return self._pickle.content(thing)
+        return None
 
 
 class _OwnGenerator:

@@ -70,7 +70,15 @@ _KINDS = "biufcSU"
 
 
 class Names(Protocol):
-    """What pickles refer to by name: objects that are shared, and classes."""
+    """What pickles refer to by name: objects that are shared, and classes.
+
+    Attributes
+    ----------
+    kinds : set of type
+        Classes of which some objects are shared, besides those of configuration and generators.
+    """
+
+    kinds: set[type]
 
     def place_of(self, thing: Any) -> str | None:
         """Return the name of `thing` if it is pickled as a reference, or ``None``."""
@@ -83,18 +91,6 @@ class Names(Protocol):
 
     def class_named(self, module: str, name: str) -> type:
         """Return a class that cannot be imported."""
-
-
-class Shared(Protocol):
-    """Objects that are pickled as references while they do not change."""
-
-    kinds: set[type]
-
-    def place_of(self, thing: Any) -> str | None:
-        """Return the place of `thing` if it is pickled as a reference now, or ``None``."""
-
-    def thing_at(self, place: str) -> Any:
-        """Return the object that had this place."""
 
 
 class Generator(Protocol):
@@ -119,16 +115,12 @@ class ObjectPickle:
     ----------
     names : Names
         The objects that are pickled as references, and the classes that cannot be imported.
-    shared : Shared, optional
-        Objects that are pickled as references while they do not change.
     own : Generator, optional
         The generator that is saved apart.
     """
 
-    def __init__(
-        self, names: Names, shared: Shared | None = None, own: Generator | None = None
-    ) -> None:
-        self._reducers = Reducers(names, shared)
+    def __init__(self, names: Names, own: Generator | None = None) -> None:
+        self._reducers = Reducers(names)
         self._own = own
         # Whether there are sets whose order differs between processes; ``None`` before there is a
         # set with an item.
@@ -137,7 +129,6 @@ class ObjectPickle:
         self._makes: dict[str, Callable[..., Any]] = {
             **_MAKES,
             "thing": names.thing_at,
-            **({"shared": shared.thing_at} if shared else {}),
             "class": names.class_named,
             "maker": self._reducers.maker_of,
         }
@@ -339,8 +330,8 @@ class Reducers(dict[type, Reducer]):
         Whether objects refer to each other in cycles.
     """
 
-    def __init__(self, names: Names, shared: Shared | None = None) -> None:
-        self._names, self._shared = names, shared
+    def __init__(self, names: Names) -> None:
+        self._names = names
         self.arrays = ArrayLayout()
         self.attributes: dict[int, int] = {}
         self.has_cycles = False
@@ -352,8 +343,8 @@ class Reducers(dict[type, Reducer]):
 
     def __missing__(self, kind: type) -> Reducer:
         reducer = self._reducer_of(kind)
-        if self._shared is not None and kind in self._shared.kinds:
-            reducer = _by_place(self._shared.place_of, "shared", reducer)
+        if kind in self._names.kinds:
+            reducer = self._unless_named(reducer)
         self[kind] = reducer
         return reducer
 
@@ -404,7 +395,12 @@ class Reducers(dict[type, Reducer]):
 
     def _unless_named(self, otherwise: Reducer) -> Reducer:
         """Return a reducer for a class of which some objects are pickled as references."""
-        return _by_place(self._names.place_of, "thing", otherwise)
+
+        def reduce(thing: Any) -> Any:
+            place = self._names.place_of(thing)
+            return otherwise(thing) if place is None else (_make, ("thing", place))
+
+        return reduce
 
     def _reduce_function(self, thing: Any) -> Any:
         if thing is _make:
@@ -561,16 +557,6 @@ def _refusal_of(kind: Any) -> str:
 def _refusing(reason: str) -> Reducer:
     def reduce(thing: Any) -> Any:
         raise TypeError(reason.format(kind_of(thing)))
-
-    return reduce
-
-
-def _by_place(place_of: Callable[[Any], str | None], name: str, otherwise: Reducer) -> Reducer:
-    """Return a reducer for a class of which some objects are pickled as references."""
-
-    def reduce(thing: Any) -> Any:
-        place = place_of(thing)
-        return otherwise(thing) if place is None else (_make, (name, place))
 
     return reduce
 

@@ -40,6 +40,8 @@ _CONTAINERS = (list, dict, set, tuple, frozenset, deque, bytearray, np.ndarray)
 _ABSENT: Any = type("_Absent", (), {"__repr__": lambda self: "nothing"})()
 # Values with more items or bytes are not copied, nor are more than this many places searched.
 _MOST_ITEMS, _MOST_NBYTES, _MOST_PLACES = 2000, 1 << 16, 20_000
+# So deep, objects are looked for in tuples and dicts inside each other.
+_MOST_DEPTH = 3
 # How many places a message names, and how many are tried alone.
 _NAMED, _TRIED = 3, 50
 _LIBRARIES = ("gymnasium", "plangym_like", "numpy")
@@ -337,11 +339,16 @@ class CodeSearch:
 
         They are in global variables that no function sets, in attributes of classes, in closures
         and default arguments, or in a tuple or dict there. A list may be a register of objects that
-        are made while a game is played, so its items are left out.
+        are made while a game is played, so its items are left out. So are objects of libraries.
+        Several objects may have one name.
         """
         for place, value in self._values:
             if (id(place.owner), place.key) not in self._set:
-                yield from _with_items(place.name, value)
+                owner = place.owner
+                module = f"{owner.__module__}." if isinstance(owner, type) else ""
+                for name, item in _with_items(f"{module}{place.name}", value):
+                    if type(item) is object or self._is_own(type(item).__module__):
+                        yield name, item
 
     def _is_own(self, name: Any) -> bool:
         """Return whether the module `name` belongs to the user's code."""
@@ -405,11 +412,15 @@ class CodeSearch:
 
     def _watch(self, place: Place, *, follow: bool = True) -> None:
         at = id(place.owner), place.key
-        if at in self._keys:
+        is_known = at in self._keys
+        # Functions that share a cell have cells of their own in a process that they were sent to.
+        if is_known and not isinstance(place.owner, types.CellType):
             return
-        self._keys[at] = None
         value = place.read()
         self._values.append((place, value))
+        if is_known:
+            return
+        self._keys[at] = None
         if value is _ABSENT or isinstance(value, (*_ATOMS, *_CONTAINERS, _CACHES)):
             self.places.append(place)
         if follow:
@@ -439,12 +450,12 @@ def is_own_module(name: Any) -> bool:
     return file is not None and not file.startswith(_SITE_PACKAGES)
 
 
-def _with_items(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+def _with_items(name: str, value: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
     yield name, value
-    if type(value) not in (dict, tuple) or len(value) > _MOST_ITEMS:
+    if type(value) not in (dict, tuple) or len(value) > _MOST_ITEMS or depth == _MOST_DEPTH:
         return
     for key, item in list(value.items() if type(value) is dict else enumerate(value)):
-        yield f"{name}[{name_of_key(key, 0)}]", item
+        yield from _with_items(f"{name}[{name_of_key(key, 0)}]", item, depth + 1)
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:

@@ -495,6 +495,8 @@ class TrialOutcome(NamedTuple):
         How states are saved; only for the kind ``"auto"``.
     seeds_only : bool
         Whether a replayed episode can be repeated only from a seed.
+    by_value : frozenset of str
+        The places of objects in modules that steps change; see `ChainPickle`.
     """
 
     kind: str
@@ -502,6 +504,7 @@ class TrialOutcome(NamedTuple):
     capacity: int = 0
     way: str = ""
     seeds_only: bool = False
+    by_value: frozenset[str] = frozenset()
 
 
 class KnownTrials:

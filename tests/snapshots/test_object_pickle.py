@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import pickle
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -60,6 +60,8 @@ class Single:
 
 class NoNames:
     """Nothing is pickled as a reference."""
+
+    kinds: ClassVar[set[type]] = set()
 
     def place_of(self, thing: Any) -> str | None:
         return None

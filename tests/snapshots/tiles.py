@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -25,12 +26,14 @@ class Way(NamedTuple):
 
 
 class Turn:
-    """Two of these refer to each other, and one has a list."""
-
-    back: Turn
+    """Has tuples inside each other, and caches a value."""
 
     def __init__(self, step: int) -> None:
-        self.steps = [step]
+        self.steps = (step, ("steps", 1.5))
+
+    @functools.cached_property
+    def double(self) -> int:
+        return 2 * self.steps[0]
 
 
 class Colour(enum.Enum):
@@ -43,7 +46,6 @@ KINDS = {"door": Tile("door", 0.5)}
 GEM = Gem(3.0)
 LEFT, RIGHT = Way(-1), Way(1)
 ON, OFF = Turn(1), Turn(-1)
-ON.back, OFF.back = OFF, ON
 NOBODY = object()
 
 
@@ -72,7 +74,7 @@ class Maze(gymnasium.Env[Any, Any]):
         tile = self.cells[self.here]
         found = [WALL, FLOOR, KINDS["door"], Maze.START]
         reward = 1.0 + [each is tile for each in found].index(True)
-        reward += 8.0 * (self.turn is ON) + 16.0 * (self.turn.back is OFF)
+        reward += 8.0 * (self.turn is ON) + self.turn.double
         reward += 32.0 * (self.bag[-1] is GEM) + 64.0 * (self.colour is Colour.RED)
         self.cells[self.here - 1] = KINDS["door"] if action else WALL
         return self._obs(), reward, False, False, {}
