@@ -309,6 +309,8 @@ class ReplayCache:
 
         If they do not, there will be no images any more. `cached` must be the copy used last.
         """
+        if self._make_imager is None:
+            return True
         actions, start, ends = list(actions), cached.reached, []
         self.keep(cached)
         for _ in range(2):
