@@ -285,7 +285,7 @@ class Reach:
         variables = {each.argval for each in instructions if each.opname == "LOAD_GLOBAL"}
         known = function.__globals__
         for name in variables:
-            self._add(known if name in known else function.__builtins__, name)  # type: ignore[attr-defined]
+            self._add(known if name in known else function.__builtins__, name)
         self._add_names(names)
         return True
 
