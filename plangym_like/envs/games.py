@@ -470,7 +470,7 @@ class HistoryCodec(Codec):
         ]
         histories = [np.frombuffer(each.history, dtype) for each in found]
         length = np.array([len(each) for each in histories], np.int64)
-        history = np.full((len(found), length.max(initial=0)), -1)
+        history = np.full((len(found), int(np.max(length, initial=0))), -1)
         masks = np.zeros((len(found), base.rules.n_actions), np.int8)
         for index, each in enumerate(found):
             history[index, : length[index]] = histories[index]

@@ -7,6 +7,7 @@ method can reach, and notices changes of it.
 
 from __future__ import annotations
 
+import builtins
 import cmath
 import dis
 import functools
@@ -283,9 +284,9 @@ class Reach:
         for name, cell in zip(outer.co_freevars, function.__closure__ or (), strict=True):
             self._add(cell, name)
         variables = {each.argval for each in instructions if each.opname == "LOAD_GLOBAL"}
-        known = function.__globals__
+        known, builtin = function.__globals__, vars(builtins)
         for name in variables:
-            self._add(known if name in known else function.__builtins__, name)
+            self._add(known if name in known else builtin, name)
         self._add_names(names)
         return True
 

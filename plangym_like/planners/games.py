@@ -251,7 +251,7 @@ class Game:
         rewarded = infos.mask("rewards")
         width = 2
         if rewarded.any():
-            width = np.size(infos[int(rewarded.argmax())]["rewards"])
+            width = np.size(infos[int(np.argmax(rewarded))]["rewards"])
         if width > 1 and width > self.players:
             self._check_players(width)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from plangym_like.env import PlanEnv
 from plangym_like.planners.gaussian_plans import Candidates, GaussianPlanner
 from plangym_like.planners.objective import Reward, TerminalValue
@@ -60,6 +62,6 @@ class PredictiveSampling(GaussianPlanner):
             noise = self.std * self._noise(search.rng, candidates.batch(iterations=1))
             noise[0] = 0.0
             plans, returns = candidates.roll_out(memory.mean + noise)
-            memory.mean = plans[returns.argmax()]
+            memory.mean = plans[np.argmax(returns)]
             candidates.report()
         return candidates.plan(memory.mean)

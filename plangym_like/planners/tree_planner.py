@@ -325,7 +325,7 @@ class TreePlanner(Planner):
         if memory.tree.players > 1:
             return np.zeros(0, np.intp)
         if len(memory.best) == 1:  # the usual case, without sorting
-            row = scores.argmax()
+            row = int(np.argmax(scores))
             return np.full(int(scores[row] > memory.best[0].score), row)
         roots, known = memory.tree["root"][nodes], np.array([one.score for one in memory.best])
         (rows,) = (scores > known[roots]).nonzero()
