@@ -116,7 +116,9 @@ def run_tests(
     }
     chosen = [node_id(test) for test in only] or [file]
     command = [sys.executable, "-m", "pytest", *chosen, "-q", "-p", "no:cacheprovider"]
-    command += ["--tb=short", "--timeout", "300", "-n", str(workers), "-W", "ignore"]
+    command += ["--tb=short", "--timeout", "300", "-W", "ignore"]
+    if workers:
+        command += ["-n", str(workers)]
     command.append(f"--junitxml={report}")
     done = subprocess.run(
         command, cwd=folder, env=environ, capture_output=True, text=True, check=False
@@ -193,7 +195,7 @@ def main() -> None:
     """Run the files, and print and write the tables."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("sources", type=Path, help="a checkout of plangym")
-    parser.add_argument("-n", dest="workers", type=int, default=2, help="processes of pytest")
+    parser.add_argument("-n", dest="workers", type=int, default=0, help="as in pytest-xdist")
     parser.add_argument("--only", default="", help="files whose names contain this")
     parser.add_argument(
         "--json", type=Path, help="the file of results; results of other test files are kept"

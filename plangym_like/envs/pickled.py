@@ -47,7 +47,7 @@ from plangym_like.snapshots.chains import links
 from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.differences import difference
 from plangym_like.snapshots.outside_values import CodeSearch, is_own_module
-from plangym_like.snapshots.trial import MEASURED_STEPS, while_quick
+from plangym_like.snapshots.trial import MEASURED_STEPS, known_trials, while_quick
 from plangym_like.states import random_state
 from plangym_like.states.rows import Row, padded, session_key
 
@@ -275,7 +275,7 @@ class PickledSimulator(GymnasiumSimulator):
         pickle = self.codec.pickle
         try:
             note = super()._run_trial()
-            if not note and is_own_module(type(self.base).__module__):
+            if known_trials().suggests and not note and is_own_module(type(self.base).__module__):
                 suggest_attributes(self)
             return note
         except StateFormatError as error:

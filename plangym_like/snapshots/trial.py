@@ -508,9 +508,13 @@ class TrialOutcome(NamedTuple):
 
 
 class KnownTrials:
-    """Outcomes of trials, with the arguments that the environments were made with."""
+    """Outcomes of trials, with the arguments that the environments were made with.
 
-    def __init__(self) -> None:
+    `suggests` is whether `make` may suggest how to save the environment faster.
+    """
+
+    def __init__(self, *, suggests: bool = True) -> None:
+        self.suggests = suggests
         self.entries: list[tuple[TrialOutcome, Any]] = []
 
     def find(self, kind: str, arguments: Any) -> TrialOutcome | None:
