@@ -30,6 +30,7 @@ from plangym_like.envs.kernel import NotVectorisableError
 from plangym_like.snapshots.chains import CONSTANT, reachable
 from plangym_like.snapshots.configuration import qualified_name
 from plangym_like.snapshots.known_wrappers import visible
+from plangym_like.snapshots.outside_values import codes_in
 
 _METHODS: dict[Any, str] = {
     RewardWrapper: "reward",
@@ -268,7 +269,7 @@ class Reach:
     def _add_function(self, function: types.FunctionType) -> bool:
         """Add what the code of `function` names; return whether it does nothing forbidden."""
         outer = function.__code__
-        codes = [*_codes(outer)]
+        codes = [*codes_in(outer)]
         names = {name for code in codes for name in code.co_names}
         if function.__globals__.get("__name__") in _TRUSTED:
             self._add_names(names - {"env"})
@@ -320,13 +321,6 @@ class Reach:
             id(_whole(thing)) in self._owned for _, thing in reachable(value, name)
         ):
             raise NotVectorisableError(f"the content of {name} is not data of its own")
-
-
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _codes(constant)
 
 
 def _read(holder: Any, name: str) -> Any:

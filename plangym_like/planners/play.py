@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from plangym_like.env import PlanEnv
 from plangym_like.errors import InputError
 from plangym_like.planners.action_sets import as_plan
 from plangym_like.planners.games import Starts
@@ -19,7 +20,7 @@ from plangym_like.states.rows import Row
 from plangym_like.support.arguments import as_count
 
 # What the plan of an episode tells of each search.
-_TOLD = ("visits", "policy", "mask", "value", "player")
+_OF_ROOTS = ("visits", "policy", "mask", "value", "player")
 
 
 def play(
@@ -56,9 +57,9 @@ def play(
     Plan
         The actions played, and the cost of all searches. The curve is the score of the episode so
         far; unlike the curve of a search, it may fall. The score counts all rewards, whoever earned
-        them. With planners that grow trees, ``info`` holds what they tell of each root, which a
-        learner needs: ``visits``, ``policy`` and ``mask``, each ``(T, A)``, and ``value`` and
-        ``player``, each ``(T,)``.
+        them. With planners that grow trees, ``info`` holds what a learner needs of each root:
+        ``visits``, ``policy`` and ``mask``, each ``(T, A)``, and ``value`` and ``player``, each
+        ``(T,)``.
 
     Raises
     ------
@@ -82,7 +83,7 @@ def play(
     rng = make_rng(seed)
     total, score, ended, stopped = Spent(), 0.0, False, False
     moves: list[tuple[Any, int, float]] = []
-    told: list[dict[str, Any]] = []
+    roots: list[dict[str, Any]] = []
     curve: list[tuple[int, int, float, float]] = []
     with ProgressBar(f"{planner.name}, {steps} steps", progress) as report:
 
@@ -111,7 +112,7 @@ def play(
             result = env.step_batch(action[None], starts.states, dt=dt)
             starts = Starts(result.states, result.obs, result.infos)
             reward = float(result.rewards[0])
-            told.append(plan.info)
+            roots.append(plan.info)
             total += plan.spent
             score += reward
             moves.append((action, dt, reward))
@@ -124,18 +125,22 @@ def play(
                     stopped = True
             if ended or stopped:
                 break
-    actions, held, rewards = zip(*moves, strict=True)
     return Plan(
         start,
-        as_plan(env.action_space, actions),
-        np.array(held, np.int64),
-        np.array(rewards, np.float64),
+        *_columns(env, moves),
         ended,
         None,
         total,
         np.array(curve, CURVE),
-        {name: np.array([one[name] for one in told]) for name in _TOLD if name in told[0]},
+        {name: np.array([one[name] for one in roots]) for name in _OF_ROOTS if name in roots[0]},
     )
+
+
+def _columns(env: PlanEnv, moves: list[tuple[Any, int, float]]) -> tuple[Any, Any, Any]:
+    """Return the actions, how long each was held, and its reward."""
+    actions, held, rewards = zip(*moves, strict=True)
+    played = as_plan(env.action_space, actions)
+    return played, np.array(held, np.int64), np.array(rewards, np.float64)
 
 
 def _spawned(rng: np.random.Generator) -> np.random.Generator:

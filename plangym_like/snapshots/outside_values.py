@@ -380,7 +380,7 @@ class CodeSearch:
         """Watch the global variables and the attributes of modules that `function` mentions."""
         variables, names = function.__globals__, set()
         stored: set[str] = set()
-        for code in _codes(function.__code__):
+        for code in codes_in(function.__code__):
             names |= set(code.co_names)
             if dis.opmap["STORE_GLOBAL"] in code.co_code[::2]:
                 stored |= {
@@ -458,11 +458,12 @@ def _with_items(name: str, value: Any, depth: int = 0) -> Iterator[tuple[str, An
         yield from _with_items(f"{name}[{name_of_key(key, 0)}]", item, depth + 1)
 
 
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+def codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
+    """Yield the code of a function, and that of all functions, classes and so on inside it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _codes(constant)
+            yield from codes_in(constant)
 
 
 def _package(thing: Any) -> str:

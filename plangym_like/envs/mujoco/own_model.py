@@ -34,20 +34,16 @@ BLOCK = 64
 _TRIED_STATES, _STEPS_BETWEEN = 3, 7
 _BODY = "xpos xquat xmat xipos ximat cvel cinert subtree_com xfrc_applied"
 _JOINT = "qfrc_actuator qfrc_applied qfrc_bias qfrc_constraint qfrc_passive xanchor xaxis"
-# Kind of object -> its number in MuJoCo, the prefix of its arrays in MjData, and its data.
-_KINDS: dict[str, tuple[mujoco.mjtObj, str, tuple[str, ...]]] = {
-    "body": (mujoco.mjtObj.mjOBJ_BODY, "", tuple(_BODY.split())),
-    "geom": (mujoco.mjtObj.mjOBJ_GEOM, "geom_", ("xpos", "xmat")),
-    "site": (mujoco.mjtObj.mjOBJ_SITE, "site_", ("xpos", "xmat")),
-    "camera": (mujoco.mjtObj.mjOBJ_CAMERA, "cam_", ("xpos", "xmat")),
-    "tendon": (mujoco.mjtObj.mjOBJ_TENDON, "ten_", ("length", "velocity")),
-    "actuator": (
-        mujoco.mjtObj.mjOBJ_ACTUATOR,
-        "actuator_",
-        ("ctrl", "force", "length", "velocity"),
-    ),
-    "joint": (mujoco.mjtObj.mjOBJ_JOINT, "", ("qpos", "qvel", "qacc", *_JOINT.split())),
-    "sensor": (mujoco.mjtObj.mjOBJ_SENSOR, "", ("data",)),
+# Kind of object -> the prefix of its arrays in MjData, and its data.
+_KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "body": ("", tuple(_BODY.split())),
+    "geom": ("geom_", ("xpos", "xmat")),
+    "site": ("site_", ("xpos", "xmat")),
+    "camera": ("cam_", ("xpos", "xmat")),
+    "tendon": ("ten_", ("length", "velocity")),
+    "actuator": ("actuator_", ("ctrl", "force", "length", "velocity")),
+    "joint": ("", ("qpos", "qvel", "qacc", *_JOINT.split())),
+    "sensor": ("", ("data",)),
 }
 # What every step computes from the state. MuJoCo computes other arrays only if something needs
 # them, or leaves values of other states in their unused parts.
@@ -137,7 +133,7 @@ class Named:
         return self._at
 
     def __getattr__(self, name: str) -> Any:
-        kind, prefix, known = self._kind, *_KINDS[self._kind][1:]
+        kind, (prefix, known) = self._kind, _KINDS[self._kind]
         if name not in known:
             raise AttributeError(f"a {kind} has {', '.join(known)} here, not {name!r}")
         data, model, at = self._data, self._data.model, self._at
@@ -155,10 +151,8 @@ class Named:
 
 def _number(model: Any, kind: str, key: str | int) -> int:
     """Return the number of an object, by its name or number."""
-    found = mujoco.mj_name2id(model, _KINDS[kind][0], key) if isinstance(key, str) else key
-    accessor = getattr(model, {"camera": "cam"}.get(kind, kind))
     try:
-        return int(accessor(found if found >= 0 else key).id)
+        return int(getattr(model, kind)(key).id)
     except (KeyError, IndexError) as error:
         raise InputError(f"the model has no {kind} {key!r}: {error.args[0]}") from error
 
@@ -167,7 +161,7 @@ class MujocoModel:
     """A MuJoCo model with a reward; calling it returns a new Gymnasium environment.
 
     `make`, `make_vec` and all classes of environments take it in the place of an id. `make_mujoco`
-    does both steps at once, and documents the parameters.
+    makes both this and its environment, and documents the parameters.
     """
 
     plangym_family = "mujoco.own_model:MujocoModelEnv"
@@ -390,7 +384,7 @@ class ModelEnv(GymnasiumMujocoEnv):
         if name not in self._known:
             raise AttributeError(_unknown(name))
         read[name] = None
-        return _block(np.asarray(getattr(data, name), np.float64)[None], BLOCK)
+        return _block(_row_of(data, name), BLOCK)
 
     def _tried_states(self) -> Iterator[Any]:
         """Yield the data of the first state, and of some later ones."""
@@ -502,7 +496,7 @@ class ModelEnv(GymnasiumMujocoEnv):
         return found
 
     def _current(self, name: str) -> Array:
-        return np.asarray(getattr(self.data, name), np.float64)[None]
+        return _row_of(self.data, name)
 
 
 class _Lookup:
@@ -533,6 +527,11 @@ def _unknown(name: str) -> str:
         f"data has no {name!r}: it has arrays of MjData, such as qpos, qvel, ctrl, sensordata and "
         "xpos, and body(), geom(), site(), camera(), joint(), tendon(), actuator() and sensor()"
     )
+
+
+def _row_of(data: Any, name: str) -> Array:
+    """Return an array of one simulation, ``(1, ...)``, with double precision."""
+    return np.asarray(getattr(data, name), np.float64)[None]
 
 
 def _block(rows: Array, size: int) -> Array:
