@@ -32,9 +32,8 @@ class SpaceSampler(gym.Wrapper):
     """Sometimes takes another action."""
 
     def step(self, action: Any) -> Any:
-        if self.np_random.random() < 0.5:
-            action = self.action_space.sample()
-        return self.env.step(action)
+        sampled = self.action_space.sample()
+        return self.env.step(sampled if self.np_random.random() < 0.5 else action)
 
 
 class NoisyView(gym.ObservationWrapper):
