@@ -13,9 +13,8 @@ SOAK_MINUTES ?= 30
 # The files with tests on a Ray cluster. A test of another file that needs one fails.
 ON_RAY := $(wildcard tests/cluster/test_*.py tests/batchers/*/test_*_on_ray.py tests/batchers/workers/test_*.py) tests/test_every_backend.py
 # Each folder's tests are one process, so that none imports what others need. The slowest begin first.
-FOLDERS := envs batchers vector docs
-FILES := $(wildcard tests/*/test_*.py tests/*/*/test_*.py)
-FOLDERS += $(filter-out $(FOLDERS),$(sort $(foreach file,$(FILES),$(word 2,$(subst /, ,$(file))))))
+FOLDERS := envs envs/any_env planners vector snapshots envs/mujoco envs/atari docs
+FOLDERS += $(filter-out $(FOLDERS),$(patsubst tests/%/,%,$(sort $(dir $(wildcard tests/*/test_*.py tests/*/*/test_*.py)))))
 RUN_TESTS := python -m pytest --quiet
 PYTHONS ?= python3.11 python3.12 python3.13
 
@@ -72,7 +71,7 @@ on-ray:
 
 $(FOLDERS:%=folder/%): folder/%:
 	@echo "tests/$*"
-	@$(TESTS_BIN)/$(RUN_TESTS) -m "not ray and not full" tests/$*
+	@$(TESTS_BIN)/$(RUN_TESTS) -m "not ray and not full" $(wildcard tests/$*/test_*.py)
 
 top-level:
 	@echo "doctests of plangym_like, and tests/test_*.py"
