@@ -38,12 +38,11 @@ from plangym_like.envs.wrapping import NothingSaved, check_is_new, is_plain, spa
 from plangym_like.errors import SnapshotError, StateCapacityError, StateFormatError
 from plangym_like.snapshots.action_log import ACTIONS, CHANGE, ActionLogFormat, Change
 from plangym_like.snapshots.carried_state import CarriedState
-from plangym_like.snapshots.chains import chain, has_addresses, innermost, links, sets_in
+from plangym_like.snapshots.chains import chain, close_copy, innermost, links, note_on_sets
 from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.current_env_proxy import CurrentEnvProxy
 from plangym_like.snapshots.differences import attributes, differing_attributes
 from plangym_like.snapshots.known_wrappers import describe_wrappers
-from plangym_like.snapshots.open_libraries import close_copy
 from plangym_like.snapshots.replay import DIGEST_NBYTES, ReplayCache
 from plangym_like.snapshots.trial import MEASURED_STEPS
 from plangym_like.states.rows import Row, padded
@@ -410,10 +409,5 @@ def _unpack(payload: Row) -> tuple[bytes, bytes]:
 def _refuse_addresses(env: gymnasium.Env[Any, Any]) -> None:
     """Raise `SnapshotError` if `env` holds a set whose order may differ between copies."""
     for link in reversed(links(env)):
-        for place, value in sets_in(link, type(link).__name__):
-            if has_addresses(value):
-                raise SnapshotError(
-                    f"{place} is a set of objects that hash by their address, so two copies of the "
-                    "environment may iterate over it in different orders, and a replay may differ; "
-                    "keep the objects as the keys of a dict, which keeps their order"
-                )
+        if note := note_on_sets(link, type(link).__name__):
+            raise SnapshotError(note)

@@ -22,11 +22,10 @@ import gymnasium
 
 from plangym_like.errors import SnapshotError, StateFormatError
 from plangym_like.snapshots import plain_data
-from plangym_like.snapshots.chain_state import StateOwner
+from plangym_like.snapshots.chain_state import StateOwner, WrapperValues
 from plangym_like.snapshots.chains import ATOMS, CONSTANT, innermost, links, put
 from plangym_like.snapshots.configuration import qualified_name
 from plangym_like.snapshots.known_wrappers import foreign_wrappers, is_known
-from plangym_like.snapshots.wrapper_state import WrapperValues
 from plangym_like.states.rows import padded
 
 # The attributes of Gymnasium's wrappers that each reset replaces.

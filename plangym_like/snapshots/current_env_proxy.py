@@ -17,9 +17,8 @@ from gymnasium.envs.registration import EnvSpec
 
 from plangym_like.errors import SnapshotError
 from plangym_like.snapshots.action_log import Change, Start
-from plangym_like.snapshots.chains import CONSTANT, innermost, links
+from plangym_like.snapshots.chains import CONSTANT, close_copy, innermost, links
 from plangym_like.snapshots.configuration import is_handle, qualified_name
-from plangym_like.snapshots.open_libraries import close_copy
 from plangym_like.snapshots.replay import CachedCopy, ReplayCache
 from plangym_like.states import random_state
 

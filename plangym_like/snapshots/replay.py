@@ -30,10 +30,17 @@ from plangym_like.snapshots.action_log import (
     Change,
     Start,
 )
-from plangym_like.snapshots.chains import CONSTANT, chain, innermost, links, put, reachable
+from plangym_like.snapshots.chains import (
+    CONSTANT,
+    chain,
+    close_copy,
+    innermost,
+    links,
+    put,
+    reachable,
+)
 from plangym_like.snapshots.configuration import qualified_name
 from plangym_like.snapshots.image_cache import ImageCache, SavedImage
-from plangym_like.snapshots.open_libraries import close_copy
 from plangym_like.states import random_state
 
 DIGEST_NBYTES = 8
