@@ -25,7 +25,12 @@ from plangym_like.envs.kernel import Kernel, StatesKernel
 from plangym_like.envs.wrapping import drop_generators, first_reset
 from plangym_like.errors import PlangymError, SnapshotError
 from plangym_like.snapshots import plain_data
-from plangym_like.snapshots.base_settings import Settings
+from plangym_like.snapshots.base_settings import (
+    AttributeSettings,
+    Settings,
+    atoms_of,
+    own_names,
+)
 from plangym_like.snapshots.chains import close_copy, innermost, put
 from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.known_wrappers import visible
@@ -80,7 +85,11 @@ class OwnCodec(AttributeCodec):
         }
 
     def settings(self) -> Sequence[Settings]:
-        return ()  # it is not known which attributes a state leaves out
+        """Return the numbers and text that the environment itself does not change."""
+        saved = plain_data.encode(tuple(self.values()))
+        but = {*vars(self._base)}.difference(atoms_of(self._base)) | own_names(self._base)
+        self.put(plain_data.decode(saved))
+        return (AttributeSettings(self._base, {*but, *self.held()}),)
 
     @property
     def restores_initial(self) -> bool:

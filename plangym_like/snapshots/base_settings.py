@@ -8,7 +8,10 @@ change these at any time, but a state that is saved then could not be restored.
 from __future__ import annotations
 
 import abc
+import contextlib
+import copy
 import functools
+import marshal
 from collections.abc import Collection, Sequence
 from operator import is_, itemgetter
 from types import FunctionType, MethodType
@@ -17,12 +20,14 @@ from typing import Any
 import numpy as np
 
 from plangym_like.errors import ChangedSettingError
-from plangym_like.snapshots.chains import ATOMS
+from plangym_like.snapshots.chains import ATOMS, CONSTANT
 from plangym_like.snapshots.configuration import is_handle, kind_of, qualified_name
 from plangym_like.snapshots.differences import difference
 
 # After the trial, one check in a hundred is thorough; each row is checked twice.
 _EVERY = 100
+# After so many steps, it is known which attributes an environment sets itself.
+_PLAYED = 12
 _MISSING = object()
 # Rows hold the generator; Gymnasium computes the spec when it is first read.
 _NEVER = ("_np_random", "_np_random_seed", "_cached_spec")
@@ -42,8 +47,9 @@ class Settings(abc.ABC):
 class AttributeSettings(Settings):
     """The attributes of one object.
 
-    Numbers, text, tuples and arrays are compared. Any other attribute must stay the same object. A
-    new attribute is a change, too, unless its class computes it once.
+    Numbers, text, tuples and arrays are compared, and the content of lists and dicts. Any other
+    attribute must stay the same object. A new attribute is a change, too, unless its class computes
+    it once.
 
     Parameters
     ----------
@@ -60,6 +66,8 @@ class AttributeSettings(Settings):
             for name, value in self._attributes.items()
             if self._is_setting(name, value)
         }
+        # The content of lists and dicts, as bytes.
+        self._contents = {name: _content(value) for name, value in self._values.items()}
         names = [*self._values]
         # One name is read twice, because an itemgetter of one name does not return a tuple.
         self._get = itemgetter(*names, names[0]) if names else lambda _: ()
@@ -77,7 +85,7 @@ class AttributeSettings(Settings):
 
     def change(self, *, thorough: bool = False) -> str:
         if self._is_as_noted():
-            return ""
+            return self._other_content() if thorough else ""
         for name in dict.fromkeys((*self._values, *self._attributes)):
             now = self._attributes.get(name, _MISSING)
             if self._is_setting(name, now) and (change := self._change_of(name, now)):
@@ -92,6 +100,12 @@ class AttributeSettings(Settings):
             and all(map(is_, self._get(attributes), self._objects))
             and [array.tobytes() for array in self._arrays] == self._bytes
         )
+
+    def _other_content(self) -> str:
+        for name, then in self._contents.items():
+            if then is not None and _content(self._attributes[name]) != then:
+                return f"{self._kind.__name__}.{name} changed"
+        return ""
 
     def _change_of(self, name: str, now: Any) -> str:
         if now is _MISSING:
@@ -143,6 +157,54 @@ class BaseSettings:
 
 def _is_array(value: Any) -> bool:
     return type(value) is np.ndarray and not value.dtype.hasobject
+
+
+def _content(value: Any) -> bytes | None:
+    """Return the content of a list or dict as bytes; ``None`` if it holds other objects."""
+    try:
+        return marshal.dumps(value, 2) if type(value) in (list, dict) else None
+    except ValueError:
+        return None
+
+
+def own_names(used: Any, new: dict[str, Any] | None = None) -> frozenset[str]:
+    """Return the names of the attributes with numbers or text that an environment sets itself.
+
+    Parameters
+    ----------
+    used : gymnasium.Env
+        The environment without wrappers. It is reset, and takes a dozen steps.
+    new : dict, optional
+        What `atoms_of` returned for a new environment, by default for `used`. An attribute that
+        differs from it, such as the number of a connection, is counted too.
+    """
+    before = atoms_of(used) if new is None else new
+    actions = copy.deepcopy(used.action_space)
+    actions.seed(0)
+    with contextlib.suppress(Exception):
+        used.reset(seed=0)
+        for _ in range(_PLAYED):
+            if any(used.step(actions.sample())[2:4]):
+                break
+    after = atoms_of(used)
+    names = {**before, **after}
+    return frozenset(name for name in names if not is_same(before.get(name), after.get(name)))
+
+
+def atoms_of(env: Any) -> dict[str, Any]:
+    """Return the numbers and text in attributes of `env`, by name."""
+    return {k: value for k, value in vars(env).items() if k not in CONSTANT and _is_atom(value)}
+
+
+def _is_atom(value: Any) -> bool:
+    if type(value) is tuple:
+        return all(map(_is_atom, value))
+    return isinstance(value, ATOMS) and not isinstance(value, bytearray)
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Return whether two numbers or texts are the same."""
+    return type(one) is type(other) and bool(one == other)
 
 
 def _shown(value: Any) -> str:

@@ -578,7 +578,7 @@ def can_be_imported(kind: type) -> bool:
 
 def number_of(kind: type) -> str:
     """Return the number of a class that cannot be imported; workers get it with the class."""
-    from cloudpickle import cloudpickle
+    from cloudpickle import cloudpickle  # type: ignore[import-untyped]
 
     return str(cloudpickle._get_or_create_tracker_id(kind))
 
@@ -591,7 +591,7 @@ def _class_named(module: str, name: str, number: str = "") -> type:
     SnapshotError
         This process has no class of that name, or several.
     """
-    from cloudpickle import cloudpickle
+    from cloudpickle import cloudpickle  # type: ignore[import-untyped]
 
     found: Any = cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID.get(number)
     if found is None:  # a row of another session
