@@ -10,7 +10,7 @@ from gymnasium.envs.classic_control import CartPoleEnv
 from usual import first_of
 
 import plangym_like
-from plangym_like.snapshots.object_pickle import can_be_imported
+from plangym_like.snapshots.configuration import can_be_imported
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*already returned terminated")
 
