@@ -315,7 +315,9 @@ class WorkerPool(Generic[Handle]):
                 break
             if time.perf_counter() >= until:
                 left = begun + seconds - time.perf_counter()
-                events = self._poller.poll(left * 1000) if left > 0 else []
+                if left > 0 and not (events := self._poller.poll(left * 1000)):
+                    # An interrupt may have come before a change was noted.
+                    self._changed.update(range(len(self.workers)))
                 break
         waited = time.perf_counter() - begun
         for descriptor, _ in events:

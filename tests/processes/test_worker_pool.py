@@ -120,6 +120,21 @@ def test_idle_workers_that_die_are_replaced(make: Callable[..., Pool]) -> None:
     assert (counts.deaths, counts.restarts) == (1, 1)
 
 
+def test_a_death_that_was_never_noted_is_found(make: Callable[..., Pool]) -> None:
+    pool = make(1)
+    wait_for(pool, lambda: all_free(pool))
+    worker = pool.workers[0]
+    # An interrupt comes after the end of the process is known, and before the pool is told.
+    worker.process.on_change = lambda: None
+    dead = worker.process.pid
+    os.kill(dead, signal.SIGKILL)
+    while worker.process.awaited():
+        worker.process.drain()
+    worker.join(pool._changed)
+    pool._changed.clear()
+    wait_for(pool, lambda: worker.process.pid != dead)
+
+
 def test_a_death_in_a_task_is_the_owners_to_judge(make: Callable[..., Pool]) -> None:
     pool = make(1)
     wait_for(pool, lambda: all_free(pool))
