@@ -558,4 +558,6 @@ def test_a_session_needs_no_guard(way: str, tmp_path: Path) -> None:
     result = run_script(SESSION, path=tmp_path / "session.py" if way == "file" else None)
     assert result.returncode == 0, result.stderr
     assert result.stdout == "session\n" + "True True\n" * 3
-    assert result.stderr == ""
+    # Whether `make` suggests a faster way to save the state depends on the machine's speed.
+    told = [line for line in result.stderr.splitlines() if "state_attributes" not in line]
+    assert told == []
