@@ -128,7 +128,7 @@ def test_only_wrappers_whose_memory_is_unknown_are_suspected(own: Any) -> None:
     with pytest.raises(ImpureEnvironmentError, match="Likely causes") as told:
         until_noticed(lambda: env.step_batch(actions, states), 69)
     assert ("wrapper, such as Quiet, with" in str(told.value)) == bool(own)
-    assert not any(name in str(told.value) for name in ("TimeLimit", "CurrentEnvProxy"))
+    assert not any(name in str(told.value) for name in ("TimeLimit", "ReplayedChain"))
 
 
 def test_rollouts_are_audited() -> None:

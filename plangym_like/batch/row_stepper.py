@@ -349,7 +349,6 @@ class RowStepper:
                 self._has_tried_to_copy = True
                 copy = self.simulator.copy_for_audits()
                 if copy is not None:
-                    copy.outside = self.simulator.outside
                     self._audit_copy = RowStepper(copy, self.layout, self.name)
             return self._audit_copy or self
 

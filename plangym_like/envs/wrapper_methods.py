@@ -30,7 +30,6 @@ from plangym_like.envs.kernel import NotVectorisableError
 from plangym_like.snapshots.chains import CONSTANT, reachable
 from plangym_like.snapshots.configuration import qualified_name
 from plangym_like.snapshots.known_wrappers import visible
-from plangym_like.snapshots.outside_values import codes_in
 
 _METHODS: dict[Any, str] = {
     RewardWrapper: "reward",
@@ -321,6 +320,14 @@ class Reach:
             id(_whole(thing)) in self._owned for _, thing in reachable(value, name)
         ):
             raise NotVectorisableError(f"the content of {name} is not data of its own")
+
+
+def codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
+    """Yield the code of a function, and that of all functions, classes and so on inside it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from codes_in(constant)
 
 
 def _read(holder: Any, name: str) -> Any:

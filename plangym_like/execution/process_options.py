@@ -237,7 +237,7 @@ def make_hosted(ids: KnownIds, make: Callable[[], Any]) -> Any:
         Returns the environment.
     """
     know(ids)
-    with trials_shared(KnownTrials(suggests=False)) as trials:
+    with trials_shared(KnownTrials()) as trials:
         env = make()
     _outcomes[:] = trials.outcomes()
     return env

@@ -13,7 +13,6 @@ import gymnasium
 import numpy as np
 import pytest
 from conftest import in_workers_too
-from gymnasium.envs.classic_control import AcrobotEnv
 from gymnasium.vector import SyncVectorEnv
 from suite import CLIFF
 
@@ -54,7 +53,6 @@ SUBJECTS = {
     ),
     "dm_control's task": Subject("cheetah-run", "suite_env._n_sub_steps", (2, 5), {}, "dm_control"),
     "own methods": Subject(changing.Saving, "g", (5, 15)),
-    "own methods, object": Subject(changing.Saving, "weather.push", (0, 3)),
     "pickle": Subject(changing.Windy, "g", (5, 15)),
     "pickle, object": Subject(changing.Windy, "weather.push", (0, 3)),
 }
@@ -259,15 +257,6 @@ def test_nor_if_the_environment_is_replayed(name: str, kind: Any) -> None:
 @pytest.mark.parametrize(("name", "kind", "backend"), far_cases(REPLAYED))
 def test_nor_if_it_is_replayed_in_workers(name: str, kind: Any, backend: str) -> None:
     outcome(name, kind, backend)
-
-
-@pytest.mark.parametrize("kind", [changing.InClass, changing.LateInClass])
-def test_attributes_of_the_class_are_settings_too(
-    monkeypatch: pytest.MonkeyPatch, kind: Any
-) -> None:
-    # At the end, it has its own value again: other tests use this class.
-    monkeypatch.setattr(AcrobotEnv, "LINK_MASS_1", AcrobotEnv.LINK_MASS_1)
-    assert outcome("class", kind, "serial") == "refused"
 
 
 @pytest.mark.parametrize("name", ["own methods", "pickle"])

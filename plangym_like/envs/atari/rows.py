@@ -24,7 +24,7 @@ from plangym_like.envs.atari.emulator import PlannableAle, Screen
 from plangym_like.envs.codec import Codec
 from plangym_like.envs.kernel import Kernel
 from plangym_like.errors import InputError, StateCapacityError, StateFormatError
-from plangym_like.snapshots.base_settings import AttributeSettings, ClassSettings, Settings
+from plangym_like.snapshots.base_settings import AttributeSettings, Settings
 from plangym_like.states.rows import HEADER_NBYTES, Row, padded
 
 _HEAD = struct.Struct("<qq")
@@ -99,8 +99,7 @@ class AtariCodec(Codec):
         }
 
     def settings(self) -> Sequence[Settings]:
-        base = self._base
-        return AttributeSettings(base, _CHANGING), ClassSettings(type(base))
+        return (AttributeSettings(self._base, _CHANGING),)
 
     # The emulator's state
 
