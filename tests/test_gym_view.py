@@ -27,7 +27,7 @@ from plangym_like import BatchEnv, ExternalProcess
 from plangym_like.errors import ActionError, ClosedError, StateLostError, StateMismatchError
 from plangym_like.gym_view import GymView
 from plangym_like.vector.make_lanes import make_lanes
-from plangym_like.vector.step_arrays import StepArrays
+from plangym_like.vector.lanes import StepArrays
 
 ATARI = "ALE/MsPacman-v5"
 # What `make` and `gymnasium.make` take for the same environment.
