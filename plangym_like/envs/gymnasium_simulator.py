@@ -33,8 +33,7 @@ from plangym_like.batch.simulator import (
 from plangym_like.envs import rendering
 from plangym_like.envs.codec import Codec
 from plangym_like.envs.kernel import Kernel, NotVectorisableError
-from plangym_like.envs.transforms import transform_kernel
-from plangym_like.envs.wrapper_methods import functions_of, passes_infos, transforms_of
+from plangym_like.envs.transforms import transform_kernel, transforms_of
 from plangym_like.envs.wrapping import (
     NothingSaved,
     WrapperLike,
@@ -237,7 +236,8 @@ class GymnasiumSimulator(Simulator):
         self.memory = self.make_memory()
         self.payload_nbytes = self.wrappers_at + padded(self.memory.nbytes)
         self.columns, self.plain_infos = {}, True
-        if codec.columns is not None and passes_infos(env):
+        self._transforms = transforms_of(env)
+        if codec.columns is not None and self._transforms is not None:
             self.columns, self.plain_infos = dict(codec.columns), False
         self.exactness, self.exactness_note = codec.exactness, codec.exactness_note
         if self._images:
@@ -245,10 +245,8 @@ class GymnasiumSimulator(Simulator):
             self.observation_space = gymnasium.spaces.Box(
                 0, 255, shape if self.obs_type == "rgb" else shape[:2], np.uint8
             )
-        limits = [each for each in visible(env) if type(each) is TimeLimit]
-        self._has_one_limit = len(limits) <= 1
-        self.time_limit = limits[0] if limits else None
-        self._transforms = transforms_of(env)
+        limits = (each for each in visible(env) if type(each) is TimeLimit)
+        self.time_limit = next(limits, None)
         self._kernels: dict[str, Kernel | None] = {}
         self._configured: tuple[Any, ...] = ()
 
@@ -613,7 +611,7 @@ class GymnasiumSimulator(Simulator):
         if self._images or not isinstance(actions, (np.ndarray, np.generic)):
             return None
         kernels, kind = self._kernels, actions.dtype.char
-        then, now = self._configured, (*self.configuration(), *functions_of(self._transforms))
+        then, now = self._configured, self.configuration()
         if len(now) != len(then) or not all(map(is_, now, then)):
             self._configured = now
             kernels.clear()
@@ -624,7 +622,7 @@ class GymnasiumSimulator(Simulator):
     def _tested_kernel(self, kind: str) -> Kernel | None:
         """Return a new kernel for actions of dtype `kind`, if there is one that agrees."""
         transforms = self._transforms
-        if not self._has_one_limit or transforms != transforms_of(self.env):
+        if transforms is None:
             return None
         try:
             kernel = (

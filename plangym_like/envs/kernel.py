@@ -7,8 +7,9 @@ rollouts. `StatesKernel` calls the environment's own ``step_states``.
 from __future__ import annotations
 
 import abc
+import contextlib
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, Self, TypeVar
 
@@ -111,16 +112,23 @@ class Kernel(abc.ABC):
         `kind`, a type character, and in as many rows of this kernel. The state of `sim` does not
         change.
         """
-        base: Any = innermost(sim.env)
-        original, seed = np.zeros(sim.payload_nbytes, np.uint8), base._np_random_seed
-        sim.read(original)
-        try:
+        with state_kept(sim):
             actions = trial_actions(sim.action_space, kind, beyond=self.beyond)
             expected = _expected(sim, actions, self.sample_states(sim), plays_on=self.plays_on)
             return expected if isinstance(expected, str) else _compare(self, sim, expected)
-        finally:
-            sim.write(original)
-            base._np_random_seed = seed
+
+
+@contextlib.contextmanager
+def state_kept(sim: Simulator) -> Iterator[None]:
+    """Restore the present state of `sim` at the end."""
+    base: Any = innermost(sim.env)
+    original, seed = np.zeros(sim.payload_nbytes, np.uint8), base._np_random_seed
+    sim.read(original)
+    try:
+        yield
+    finally:
+        sim.write(original)
+        base._np_random_seed = seed
 
 
 def held_frames(inputs: Inputs, block: slice, frameskip: int) -> int | NDArray[np.int64]:
