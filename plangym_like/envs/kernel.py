@@ -11,7 +11,7 @@ import contextlib
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, cast
 
 import gymnasium
 import numpy as np
@@ -50,16 +50,13 @@ class Kernel(abc.ABC):
     rolls_out_one : bool
         Whether `rollout` of a single row is faster than the environment itself.
     plays_on : bool
-        Whether `disagreement` steps states of episodes that have ended.
-    beyond : float
-        How far `disagreement` goes beyond the bounds of actions (see `trial_actions`).
+        Whether `disagreement` steps states of episodes that have ended, and actions out of bounds.
     """
 
     most: int = 1 << 62
     is_vectorised: bool = True
     rolls_out_one: bool = False
     plays_on: bool = True
-    beyond: float = 1.2
 
     def takes(self, rows: Rows) -> bool:
         """Return whether this kernel can step the batch `rows`."""
@@ -113,9 +110,8 @@ class Kernel(abc.ABC):
         change.
         """
         with state_kept(sim):
-            actions = trial_actions(sim.action_space, kind, beyond=self.beyond)
-            expected = _expected(sim, actions, self.sample_states(sim), plays_on=self.plays_on)
-            return expected if isinstance(expected, str) else _compare(self, sim, expected)
+            beyond = 1.2 if self.plays_on else 1.0
+            return _disagreement(self, sim, trial_actions(sim.action_space, kind, beyond=beyond))
 
 
 @contextlib.contextmanager
@@ -144,40 +140,31 @@ def held_frames(inputs: Inputs, block: slice, frameskip: int) -> int | NDArray[n
 # Rows in arrays
 
 
-class States(Protocol):
-    """The states of N rows, in arrays."""
+class States:
+    """The states of N rows; the base of dataclasses whose fields are arrays, or ``None``.
 
-    def __len__(self) -> int: ...
-
-    def take(self, rows: NDArray[np.intp]) -> Self:
-        """Return a copy of the states of `rows`."""
-        ...
-
-    def put(self, rows: NDArray[np.intp], part: Self) -> None:
-        """Replace the states of `rows` with `part`, a result of `take` that has been stepped."""
-        ...
-
-
-class ColumnStates:
-    """The base of dataclasses whose fields are arrays ``(..., N)``, or ``None``."""
+    Arrays are ``(..., N)``, or ``(N, ...)`` if the subclass overrides `_at`.
+    """
 
     __slots__: tuple[str, ...] = ()
 
     def take(self, rows: NDArray[np.intp]) -> Self:
         """Return a copy of the states of `rows`."""
         columns = [getattr(self, name) for name in self.__slots__]
-        kind: Any = type(self)
-        part: Self = kind(*(None if each is None else each[..., rows] for each in columns))
+        kind, at = cast("Any", type(self)), self._at(rows)
+        part: Self = kind(*(None if each is None else each[at] for each in columns))
         return part
 
     def put(self, rows: NDArray[np.intp], part: Self) -> None:
         """Replace the states of `rows` with `part`, a result of `take` that has been stepped."""
+        at = self._at(rows)
         for name in self.__slots__:
             if getattr(self, name) is not None:
-                getattr(self, name)[..., rows] = getattr(part, name)
+                getattr(self, name)[at] = getattr(part, name)
 
-    def __len__(self) -> int:
-        return int(getattr(self, self.__slots__[0]).shape[-1])
+    def _at(self, rows: NDArray[np.intp]) -> Any:
+        """Return the index of `rows` in each array."""
+        return ..., rows
 
 
 S = TypeVar("S", bound=States)
@@ -262,14 +249,14 @@ class ArrayKernel(Kernel, Generic[S]):
         with np.errstate(all="ignore"):
             states = self.load(rows, block)
             frames = held_frames(rows.inputs, block, self._frameskip)
-            going = _Survivors(states)
+            going = _Survivors(states, count)
             terminated, truncated = np.zeros((2, count), bool)
             n_step = np.zeros(count, np.int64)
             for time in range(rows.inputs.horizon):
                 rewards = np.zeros(count)
-                if len(going.part):
+                if going.count:
                     at = going.rows
-                    out = Outcomes.empty(len(going.part))
+                    out = Outcomes.empty(going.count)
                     actions = np.ascontiguousarray(rows.inputs.actions[block, time][at])
                     wanted = frames if isinstance(frames, int) else frames[at]
                     self._hold(going.part, actions, wanted, out)
@@ -298,10 +285,10 @@ class ArrayKernel(Kernel, Generic[S]):
             return
         for array in (out.rewards, out.terminated, out.truncated, out.n_step):
             array.fill(0)
-        going = _Survivors(states)
+        going = _Survivors(states, len(actions))
         frame = 0
-        while len(going.part):
-            at, one = going.rows, Outcomes.empty(len(going.part))
+        while going.count:
+            at, one = going.rows, Outcomes.empty(going.count)
             self.frame(going.part, actions[at], one)
             out.rewards[at] += one.rewards
             out.terminated[at], out.truncated[at] = one.terminated, one.truncated
@@ -321,11 +308,13 @@ class _Survivors(Generic[S]):
         The states to step: at first `whole` itself; later, a copy of the rows not yet dropped.
     rows : slice or index array
         The rows of `whole` that `part` holds.
+    count : int
+        Their number.
     """
 
-    def __init__(self, whole: S) -> None:
+    def __init__(self, whole: S, count: int) -> None:
         self._whole = whole
-        self.part = whole
+        self.part, self.count = whole, count
         self.rows: slice | NDArray[np.intp] = slice(None)
 
     def keep(self, mask: NDArray[np.bool_]) -> None:
@@ -334,7 +323,7 @@ class _Survivors(Generic[S]):
             return
         self.write_back()
         self.rows = mask.nonzero()[0] if isinstance(self.rows, slice) else self.rows[mask]
-        self.part = self._whole.take(self.rows)
+        self.part, self.count = self._whole.take(self.rows), len(self.rows)
 
     def write_back(self) -> None:
         """Copy the stepped states from `part` back to `whole`."""
@@ -356,22 +345,14 @@ def put_generators(fresh: Row, begin: int, seeds: NDArray[np.uint64]) -> None:
 
 
 @dataclass(slots=True)
-class ObservedStates:
-    """The states ``(N, *shape)`` of N rows, and their last observations."""
+class ObservedStates(States):
+    """The states ``(N, *shape)`` of N rows, and their last observations ``(N, *obs_shape)``."""
 
     states: NDArray[Any]
     obs: NDArray[Any]
 
-    def __len__(self) -> int:
-        return len(self.states)
-
-    def take(self, rows: NDArray[np.intp]) -> ObservedStates:
-        """Return a copy of the states and observations of `rows`."""
-        return ObservedStates(self.states[rows], self.obs[rows])
-
-    def put(self, rows: NDArray[np.intp], part: ObservedStates) -> None:
-        """Replace the states and observations of `rows` with `part`, a stepped result of `take`."""
-        self.states[rows], self.obs[rows] = part.states, part.obs
+    def _at(self, rows: NDArray[np.intp]) -> Any:
+        return rows
 
 
 class StatesKernel(ArrayKernel[ObservedStates]):
@@ -392,7 +373,6 @@ class StatesKernel(ArrayKernel[ObservedStates]):
 
     # `step` may refuse other actions, and states after the end of an episode.
     plays_on = False
-    beyond = 1.0
 
     def __init__(
         self,
@@ -422,7 +402,7 @@ class StatesKernel(ArrayKernel[ObservedStates]):
         )
 
     def frame(self, states: ObservedStates, actions: NDArray[Any], out: Outcomes) -> None:
-        count = len(states)
+        count = len(states.states)
         next_states, obs, rewards, terminated, truncated = self._step_states(
             states.states.copy(), actions.copy()
         )
@@ -445,7 +425,7 @@ class StatesKernel(ArrayKernel[ObservedStates]):
         assert rows.next_states is not None
         fresh = rows.next_states[block]
         fresh[:] = given_states(rows.inputs, block)
-        fresh[:, self._place] = states.states.reshape(len(states), -1).view(np.uint8)
+        fresh[:, self._place] = states.states.reshape(len(fresh), -1).view(np.uint8)
 
     def _checked_states(self, next_states: Any, count: int) -> Any:
         """Return `next_states`, those of `count` rows.
@@ -493,16 +473,12 @@ def trial_actions(space: Any, kind: str, *, beyond: float = 1.2) -> NDArray[Any]
     return (middle + half * drawn).astype(dtype)
 
 
-def _expected(
-    sim: Simulator, actions: NDArray[Any], starts: Sequence[Row] | None, *, plays_on: bool
-) -> Rows | str:
-    """Step `sim` with `actions`, from `starts` or in an episode; return the rows.
-
-    Return a sentence if a step returns other infos than ``sim.columns``.
-    """
+def _disagreement(kernel: Kernel, sim: Simulator, actions: NDArray[Any]) -> str:
+    """Step `actions` with `sim`, and then with `kernel`, together and one by one; compare them."""
     states = np.zeros((len(actions), HEADER_NBYTES + sim.payload_nbytes), np.uint8)
-    expected = _rows(sim, actions, states)
-    assert expected.next_states is not None
+    expected, found = (_rows(sim, actions, states) for _ in range(2))
+    assert expected.next_states is not None and found.next_states is not None
+    starts = kernel.sample_states(sim)
     if starts is None:
         sim.reset(0)
     for index, action in enumerate(actions):
@@ -514,20 +490,17 @@ def _expected(
             return f"the info of row {index} is {outcome[4]!r}, not {', '.join(expected.columns)}"
         put_outcome(expected, index, sim.observation_space, outcome)
         sim.save(expected.next_states[index])
-        if not plays_on and (outcome[2] or outcome[3]):
+        if not kernel.plays_on and (outcome[2] or outcome[3]):
             sim.reset()
-    return expected
-
-
-def _compare(kernel: Kernel, sim: Simulator, expected: Rows) -> str:
-    """Step the rows again with `kernel`, together and one by one, and compare them."""
-    inputs = expected.inputs
-    found = _rows(sim, inputs.actions, inputs.states)
     try:
-        kernel.step(found, 0, inputs.count)
+        kernel.step(found, 0, len(actions))
         if difference := _first_difference(found, expected):
             return difference
-        _step_each(kernel, sim, found)
+        for index, action in enumerate(actions):
+            one = kernel.step_one(states[index], action, 1)
+            if one is not None:
+                found.next_states[index], outcome = one
+                put_outcome(found, index, sim.observation_space, outcome)
         return _first_difference(found, expected)
     except NotVectorisableError:
         return "a row cannot be stepped in a block"
@@ -552,16 +525,6 @@ def _rows(sim: Simulator, actions: NDArray[Any], states: Row) -> Rows:
         columns,
         None,
     )
-
-
-def _step_each(kernel: Kernel, sim: Simulator, rows: Rows) -> None:
-    """Step the rows one by one with `kernel.step_one`, and replace their results."""
-    assert rows.next_states is not None
-    for index, action in enumerate(rows.inputs.actions):
-        one = kernel.step_one(rows.inputs.states[index], action, 1)
-        if one is not None:
-            rows.next_states[index], outcome = one
-            put_outcome(rows, index, sim.observation_space, outcome)
 
 
 def _first_difference(found: Rows, expected: Rows) -> str:

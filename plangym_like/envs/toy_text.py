@@ -30,10 +30,10 @@ from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.envs.kernel import (
     TRIALS,
     ArrayKernel,
-    ColumnStates,
     Kernel,
     NotVectorisableError,
     Outcomes,
+    States,
     put_generators,
 )
 from plangym_like.errors import InputError, SnapshotError, StateFormatError
@@ -262,7 +262,7 @@ def _choice(physics: Mapping[str, Any], name: str, default: Any, bound: range) -
 
 
 @dataclass(slots=True)
-class Places(ColumnStates):
+class Places(States):
     """The states of N rows of a game on a grid, and the probabilities of their last transitions.
 
     ``places``, ``actions`` (the last ones) and ``elapsed`` (the steps for a time limit) are ``(N,)

@@ -123,7 +123,7 @@ class TransformKernel(Kernel):
     ) -> None:
         self._sim, self._inner, self._transforms = sim, inner, transforms
         self._action_kind, self._obs_type, self._reward_type = kinds
-        self.plays_on, self.beyond = inner.plays_on, inner.beyond
+        self.plays_on = inner.plays_on
         self._stand_ins = [_NoEnv(each.env) for each in transforms]
         self._space: Any = sim.base.observation_space
         self._end = HEADER_NBYTES + sim.wrappers_at
@@ -274,13 +274,14 @@ class TransformKernel(Kernel):
         plans = actions.repeat(frames, axis=1) if is_rollout else actions[:, 0]
         lead = plans.shape[:2] if is_rollout else (count,)
         seeds = None if inputs.seeds is None else inputs.seeds[at]
-        is_seen = rows.observations is not None
+        is_seen, flags = rows.observations is not None, np.empty((2, *lead), bool)
         return Rows(
             Inputs(count, plans.shape[1] if is_rollout else 0, plans, given, 1, seeds),
             None if rows.next_states is None else np.empty((count, given.shape[1]), np.uint8),
             np.empty((*lead, *self._space.shape), self._space.dtype) if is_seen else None,
             np.empty(lead),
-            *np.empty((2, *lead), bool),
+            flags[0],
+            flags[1],
             np.empty(count, np.int64),
             {
                 name: np.empty((count, *column.shape[1:]), column.dtype)
