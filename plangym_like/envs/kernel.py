@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Self, TypeVar, cast
 
-import gymnasium
 import numpy as np
 from gymnasium.spaces import Box
 from numpy.typing import NDArray
@@ -190,16 +189,20 @@ class ArrayKernel(Kernel, Generic[S]):
     """Steps blocks of rows, with their states in arrays.
 
     A subclass for each family defines how states are loaded, stepped by one frame, observed and
-    stored.
+    stored. This class holds actions, counts the steps for a time limit, and makes random generators
+    from seeds.
 
     Parameters
     ----------
-    frameskip : int
-        The number of frames per action.
+    sim : GymnasiumSimulator
+        A simulator without wrappers, except those of `TransformKernel` and a time limit.
     """
 
-    def __init__(self, frameskip: int) -> None:
-        self._frameskip = frameskip
+    def __init__(self, sim: Any) -> None:
+        self._frameskip: int = sim.frameskip
+        self._time_limit: Any = sim.time_limit
+        self._generator_at = HEADER_NBYTES + sim.codec.nbytes
+        self._elapsed_at = (HEADER_NBYTES + sim.wrappers_at) // 8
         self._outcomes = Outcomes.empty(0)
 
     def use_for_frames(self) -> bool:
@@ -207,47 +210,47 @@ class ArrayKernel(Kernel, Generic[S]):
         return True
 
     @abc.abstractmethod
-    def load(self, rows: Rows, block: slice) -> S:
-        """Return the states of the rows in `block`, copied into arrays."""
+    def load(self, given: Row, count: int) -> S:
+        """Return the states of `count` rows, copied from `given` ``(N or 1, nbytes)``."""
 
     @abc.abstractmethod
     def frame(self, states: S, actions: NDArray[Any], out: Outcomes) -> None:
-        """Step each of `states` in place by one frame; fill all of `out` except ``n_step``."""
+        """Step each of `states` in place by one frame; fill ``out.rewards`` and ``.terminated``.
+
+        ``out.truncated`` is false; the time limit is applied later.
+        """
 
     @abc.abstractmethod
     def observe(self, states: S, out: NDArray[Any]) -> None:
         """Fill `out` ``(N, *obs_shape)`` with the observations of `states`."""
 
     @abc.abstractmethod
-    def store(self, states: S, rows: Rows, block: slice) -> None:
-        """Write `states` into the next states of the rows in `block`.
-
-        If there are seeds, also write the random generators made from them. Everything else in a
-        next state is copied from the state that the row started from.
-        """
+    def store(self, states: S, fresh: Row) -> None:
+        """Write `states` into `fresh` ``(N, nbytes)``, copies of the rows that they began with."""
 
     def step(self, rows: Rows, first: int, last: int) -> None:
         """Step the rows ``first:last``, each from its own state."""
         block = slice(first, last)
+        given = self._given(rows, block)
         with np.errstate(all="ignore"):
-            states = self.load(rows, block)
+            states, elapsed = self.load(given, last - first), self._elapsed(given, last - first)
             if len(self._outcomes.rewards) != last - first:
                 self._outcomes = Outcomes.empty(last - first)
             out = self._outcomes
             frames = held_frames(rows.inputs, block, self._frameskip)
-            self._hold(states, rows.inputs.actions[block], frames, out)
+            self._hold(states, rows.inputs.actions[block], frames, elapsed, out)
             rows.rewards[block], rows.terminateds[block] = out.rewards, out.terminated
             rows.truncateds[block], rows.n_step[block] = out.truncated, out.n_step
             if rows.observations is not None:
                 self.observe(states, rows.observations[block])
-            if rows.next_states is not None:
-                self.store(states, rows, block)
+            self._store(states, given, elapsed, rows, block)
 
     def rollout(self, rows: Rows, first: int, last: int) -> None:
         """Step each of the rows ``first:last`` through its T actions, or until its episode ends."""
         block, count = slice(first, last), last - first
+        given = self._given(rows, block)
         with np.errstate(all="ignore"):
-            states = self.load(rows, block)
+            states, elapsed = self.load(given, count), self._elapsed(given, count)
             frames = held_frames(rows.inputs, block, self._frameskip)
             going = _Survivors(states, count)
             terminated, truncated = np.zeros((2, count), bool)
@@ -259,10 +262,11 @@ class ArrayKernel(Kernel, Generic[S]):
                     out = Outcomes.empty(going.count)
                     actions = np.ascontiguousarray(rows.inputs.actions[block, time][at])
                     wanted = frames if isinstance(frames, int) else frames[at]
-                    self._hold(going.part, actions, wanted, out)
+                    self._hold(going.part, actions, wanted, elapsed[at], out)
                     rewards[at] = out.rewards
                     terminated[at], truncated[at] = out.terminated, out.truncated
                     n_step[at] += out.n_step
+                    elapsed[at] += out.n_step
                     going.keep(~(out.terminated | out.truncated))
                 rows.rewards[block, time] = rewards
                 rows.terminateds[block, time] = terminated
@@ -272,15 +276,23 @@ class ArrayKernel(Kernel, Generic[S]):
                     self.observe(states, rows.observations[block, time])
             going.write_back()
             rows.n_step[block] = n_step
-            if rows.next_states is not None:
-                self.store(states, rows, block)
+            self._store(states, given, elapsed - n_step, rows, block)
 
     def _hold(
-        self, states: S, actions: NDArray[Any], frames: int | NDArray[np.int64], out: Outcomes
+        self,
+        states: S,
+        actions: NDArray[Any],
+        frames: int | NDArray[np.int64],
+        elapsed: NDArray[np.int64],
+        out: Outcomes,
     ) -> None:
         """Step each row for its number of `frames`, or until its episode ends; fill `out`."""
+        limit = None if self._time_limit is None else self._time_limit._max_episode_steps
         if isinstance(frames, int) and frames == 1:
+            out.truncated.fill(False)
             self.frame(states, actions, out)
+            if limit is not None:
+                out.truncated |= elapsed >= limit - 1
             out.n_step.fill(1)
             return
         for array in (out.rewards, out.terminated, out.truncated, out.n_step):
@@ -289,14 +301,47 @@ class ArrayKernel(Kernel, Generic[S]):
         frame = 0
         while going.count:
             at, one = going.rows, Outcomes.empty(going.count)
+            one.truncated.fill(False)
             self.frame(going.part, actions[at], one)
+            frame += 1
+            if limit is not None:
+                one.truncated |= elapsed[at] >= limit - frame
             out.rewards[at] += one.rewards
             out.terminated[at], out.truncated[at] = one.terminated, one.truncated
             out.n_step[at] += 1
-            frame += 1
             wanted = frames if isinstance(frames, int) else frames[at]
             going.keep(~(one.terminated | one.truncated) & (wanted > frame))
         going.write_back()
+
+    def _given(self, rows: Rows, block: slice) -> Row:
+        """Return the rows that `block` starts from, with new generators if there are seeds."""
+        given, seeds = given_states(rows.inputs, block), rows.inputs.seeds
+        if seeds is None:
+            return given
+        given = np.tile(given, (block.stop - block.start, 1)) if len(given) == 1 else given.copy()
+        place = slice(self._generator_at, self._generator_at + GENERATOR_NBYTES)
+        for row, seed in zip(given, seeds[block].tolist(), strict=True):
+            row[place] = np.frombuffer(save_generator(seeded_generator(seed)), np.uint8)
+        return given
+
+    def _elapsed(self, given: Row, count: int) -> NDArray[np.int64]:
+        """Return a copy of the number of steps for the time limit of `count` rows."""
+        elapsed = np.zeros(count, np.int64)
+        if self._time_limit is not None:
+            elapsed[:] = given.view(np.int64)[:, self._elapsed_at]
+        return elapsed
+
+    def _store(
+        self, states: S, given: Row, elapsed: NDArray[np.int64], rows: Rows, block: slice
+    ) -> None:
+        """Write the next states, if they were requested; `elapsed` is that of `given`."""
+        if rows.next_states is None:
+            return
+        fresh = rows.next_states[block]
+        fresh[:] = given
+        self.store(states, fresh)
+        if self._time_limit is not None:
+            fresh.view(np.int64)[:, self._elapsed_at] = elapsed + rows.n_step[block]
 
 
 class _Survivors(Generic[S]):
@@ -331,16 +376,6 @@ class _Survivors(Generic[S]):
             self._whole.put(self.rows, self.part)
 
 
-def put_generators(fresh: Row, begin: int, seeds: NDArray[np.uint64]) -> None:
-    """Write a random generator into each row of `fresh`, beginning at byte `begin`.
-
-    Each generator is made from its row's seed in `seeds`.
-    """
-    for row, seed in zip(fresh, seeds.tolist(), strict=True):
-        memory = save_generator(seeded_generator(seed))
-        row[begin : begin + GENERATOR_NBYTES] = np.frombuffer(memory, np.uint8)
-
-
 # The environment's own step_states
 
 
@@ -356,36 +391,27 @@ class ObservedStates(States):
 
 
 class StatesKernel(ArrayKernel[ObservedStates]):
-    """Steps blocks of rows by calling ``step_states(states, actions)``.
+    """Steps blocks of rows by calling ``step_states(states, actions)`` of the environment.
+
+    ``step_states`` takes states ``(N, *shape)`` and N actions; it returns the next states,
+    observations, rewards, terminateds and truncateds. The random generator does not change.
 
     Parameters
     ----------
-    step_states : callable
-        Takes states ``(N, *shape)`` and N actions; returns the next states, observations, rewards,
-        terminateds and truncateds.
-    example : array ``(*shape)``
-        Any state; only its shape and dtype are used.
-    space : gymnasium.Space
-        The observation space; an observation must be one array.
-    frameskip : int
-        The number of steps for which an action is held.
+    sim : SaveLoadSimulator
+        The simulator of the environment, whose observations are one array each.
     """
 
     # `step` may refuse other actions, and states after the end of an episode.
     plays_on = False
 
-    def __init__(
-        self,
-        step_states: Callable[..., Any],
-        example: NDArray[Any],
-        space: gymnasium.Space[Any],
-        frameskip: int,
-    ) -> None:
-        super().__init__(frameskip)
-        self._step_states = step_states
+    def __init__(self, sim: Any) -> None:
+        super().__init__(sim)
+        example: NDArray[Any] = sim.codec.example
+        self._step_states: Callable[..., Any] = sim.base.step_states
         self._shape, self._dtype = example.shape, example.dtype
         self._place = slice(HEADER_NBYTES, HEADER_NBYTES + example.nbytes)
-        self._space = space
+        self._space: Any = sim.observation_space
 
     def takes(self, rows: Rows) -> bool:
         return not rows.columns and rows.inputs.seeds is None
@@ -393,20 +419,17 @@ class StatesKernel(ArrayKernel[ObservedStates]):
     def use_for_frames(self) -> bool:
         return False  # the user's ``step`` may return any types
 
-    def load(self, rows: Rows, block: slice) -> ObservedStates:
-        count, given = block.stop - block.start, given_states(rows.inputs, block)
+    def load(self, given: Row, count: int) -> ObservedStates:
         states = np.empty((count, *self._shape), self._dtype)
         states.reshape(count, -1).view(np.uint8)[:] = given[:, self._place]
-        return ObservedStates(
-            states, np.empty((count, *(self._space.shape or ())), self._space.dtype)
-        )
+        return ObservedStates(states, np.empty((count, *self._space.shape), self._space.dtype))
 
     def frame(self, states: ObservedStates, actions: NDArray[Any], out: Outcomes) -> None:
         count = len(states.states)
         next_states, obs, rewards, terminated, truncated = self._step_states(
             states.states.copy(), actions.copy()
         )
-        shape, dtype = (count, *(self._space.shape or ())), np.dtype(self._space.dtype)
+        shape, dtype = (count, *self._space.shape), np.dtype(self._space.dtype)
         states.obs[...] = fitted(self._space, obs, shape, dtype)
         states.states[...] = self._checked_states(next_states, count)
         if np.shape(rewards) != (count,):
@@ -420,11 +443,7 @@ class StatesKernel(ArrayKernel[ObservedStates]):
     def observe(self, states: ObservedStates, out: NDArray[Any]) -> None:
         out[...] = states.obs
 
-    def store(self, states: ObservedStates, rows: Rows, block: slice) -> None:
-        # The random generator and the wrappers' state do not change.
-        assert rows.next_states is not None
-        fresh = rows.next_states[block]
-        fresh[:] = given_states(rows.inputs, block)
+    def store(self, states: ObservedStates, fresh: Row) -> None:
         fresh[:, self._place] = states.states.reshape(len(fresh), -1).view(np.uint8)
 
     def _checked_states(self, next_states: Any, count: int) -> Any:

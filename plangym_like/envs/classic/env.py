@@ -24,10 +24,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium.wrappers import TimeLimit
 from numpy.typing import NDArray
 
-from plangym_like.batch.arrays import Outcome, Rows, given_states
+from plangym_like.batch.arrays import Outcome
 from plangym_like.batch.simulator import EnvStep
 from plangym_like.envs.classic.dynamics import Columns, Dynamics, elementary_functions_agree
 from plangym_like.envs.classic.equations import DYNAMICS
@@ -40,7 +39,6 @@ from plangym_like.envs.kernel import (
     Kernel,
     NotVectorisableError,
     Outcomes,
-    put_generators,
 )
 from plangym_like.errors import InputError, SnapshotError, StateFormatError
 from plangym_like.snapshots.base_settings import Settings
@@ -168,26 +166,16 @@ class ClassicBlocks(ArrayKernel[Columns]):
 
     Parameters
     ----------
-    dynamics : Dynamics
-    frameskip : int
-    elapsed_at : int
-        The offset of the time limit's step count in a payload.
-    time_limit : gymnasium.wrappers.TimeLimit, optional
-        The time limit, if there is one.
+    sim : ClassicControlSimulator
     """
 
     # The columns of this many rows fit into a core's own cache.
     most = 8192
 
-    def __init__(
-        self,
-        dynamics: Dynamics,
-        frameskip: int,
-        elapsed_at: int,
-        time_limit: TimeLimit[Any, Any] | None,
-    ) -> None:
-        super().__init__(frameskip)
-        self._dynamics, self._time_limit = dynamics, time_limit
+    def __init__(self, sim: Any) -> None:
+        super().__init__(sim)
+        self._dynamics: Dynamics = sim.codec.dynamics(sim.base)
+        dynamics = self._dynamics
         begin, size = HEADER_NBYTES // 8, len(dynamics.order)
         hidden = dynamics.no_hidden.dtype
         # The layout of `ClassicControlCodec`.
@@ -199,8 +187,6 @@ class ClassicBlocks(ArrayKernel[Columns]):
         width, place = hidden.itemsize, 8 * (begin + size)
         self._hidden_at = place // width
         self._flags = np.dtype(f"i{width}")
-        self._generator_at = place + 2 * width
-        self._elapsed_at = (HEADER_NBYTES + elapsed_at) // 8
         self._x, self._states = np.empty((size, 0)), np.empty((0, size))
         # Whether `_states` holds the same numbers as the columns.
         self._is_turned = False
@@ -229,53 +215,37 @@ class ClassicBlocks(ArrayKernel[Columns]):
             truncated = elapsed + 1 >= self._time_limit._max_episode_steps
         return fresh, (np.array(reached, np.float32), reward, terminated, truncated, {}, 1)
 
-    def load(self, rows: Rows, block: slice) -> Columns:
-        dynamics, count = self._dynamics, block.stop - block.start
-        source, size = given_states(rows.inputs, block), len(dynamics.order)
+    def load(self, given: Row, count: int) -> Columns:
+        dynamics, size = self._dynamics, len(self._dynamics.order)
         if self._x.shape[1] != count:
             # A single statement, so that a Ctrl-C cannot leave only some of them assigned.
             self._x, self._states = np.empty((size, count)), np.empty((count, size))
-        dynamics.load(source.view(np.float64)[:, self._places], self._x)
-        flags = source.view(self._flags)[:, self._hidden_at + 1]
-        hidden = source.view(dynamics.no_hidden.dtype)[:, self._hidden_at]
-        single = elapsed = None
+        dynamics.load(given.view(np.float64)[:, self._places], self._x)
+        flags = given.view(self._flags)[:, self._hidden_at + 1]
+        hidden = given.view(dynamics.no_hidden.dtype)[:, self._hidden_at]
+        single = None
         if dynamics.takes_single:
             single = _copies((flags & 1) != 0, count)
         elif np.count_nonzero(flags):
             raise NotVectorisableError
-        if self._time_limit is not None:
-            elapsed = _copies(source.view(np.int64)[:, self._elapsed_at], count)
-        return Columns(self._x, _copies(hidden, count), single, elapsed)
+        return Columns(self._x, _copies(hidden, count), single)
 
     def frame(self, states: Columns, actions: NDArray[Any], out: Outcomes) -> None:
         self._is_turned = False
         self._dynamics.advance(states, actions, out.rewards, out.terminated)
         if states.single is not None:
             states.single.fill(self._dynamics.leaves_single)
-        if self._time_limit is None or states.elapsed is None:
-            out.truncated.fill(False)
-        else:
-            states.elapsed += 1
-            limit = self._time_limit._max_episode_steps
-            np.greater_equal(states.elapsed, limit, out=out.truncated)
 
     def observe(self, states: Columns, out: NDArray[Any]) -> None:
         self._turn(states)
         self._dynamics.observe(states.x, self._states, out)
 
-    def store(self, states: Columns, rows: Rows, block: slice) -> None:
-        assert rows.next_states is not None
-        fresh = rows.next_states[block]
-        fresh[:] = given_states(rows.inputs, block)
-        if rows.inputs.seeds is not None:
-            put_generators(fresh, self._generator_at, rows.inputs.seeds[block])
+    def store(self, states: Columns, fresh: Row) -> None:
         self._turn(states)
         fresh[:, self._bytes].view(self._whole)[:, 0] = self._states.view(self._whole)[:, 0]
         fresh.view(states.hidden.dtype)[:, self._hidden_at] = states.hidden
         if states.single is not None:
             fresh.view(self._flags)[:, self._hidden_at + 1] = states.single
-        if states.elapsed is not None:
-            fresh.view(np.int64)[:, self._elapsed_at] = states.elapsed
 
     def _turn(self, states: Columns) -> None:
         if not self._is_turned:
@@ -304,11 +274,9 @@ class ClassicControlSimulator(GymnasiumSimulator):
         """Return the kernel, or ``None`` if there is none for this configuration."""
         if self.plain_infos:
             return None
-        assert isinstance(self.frameskip, int)
-        dynamics = self.codec.dynamics
-        if not dynamics.suits(self.base) or not elementary_functions_agree():
+        if not self.codec.dynamics.suits(self.base) or not elementary_functions_agree():
             return None
-        return ClassicBlocks(dynamics(self.base), self.frameskip, self.wrappers_at, self.time_limit)
+        return ClassicBlocks(self)
 
     def configuration(self) -> tuple[Any, ...]:
         """Return the constants of the dynamics."""
