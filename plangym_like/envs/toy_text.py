@@ -308,10 +308,17 @@ class TableBlocks(ArrayKernel[Places]):
         self._states: Places | None = None
 
     def sample_states(self, sim: Any) -> list[Row]:
+        """Return rows in random places, with various generators."""
         payload: Row = np.zeros(sim.payload_nbytes, np.uint8)
         sim.read(payload)
-        found: list[Row] = sim.starts(payload)
-        return found
+        starts, drawn = [], np.random.Generator(np.random.PCG64(4))
+        for seed in range(TRIALS):
+            start = payload.copy()
+            start[:8].view(np.int64)[0] = drawn.integers(len(self._bounds[0]))
+            generator = save_generator(seeded_generator(seed))
+            start[sim.codec.nbytes :][:GENERATOR_NBYTES] = np.frombuffer(generator, np.uint8)
+            starts.append(start)
+        return starts
 
     def step(self, rows: Rows, first: int, last: int) -> None:
         super().step(rows, first, last)
@@ -407,17 +414,6 @@ class ToyTextSimulator(GymnasiumSimulator):
         if not isinstance(codec, GridCodec) or not codec.has_table:
             return None
         return TableBlocks(self)
-
-    def starts(self, payload: Row) -> list[Row]:
-        """Return copies of `payload` in random places, with various generators."""
-        starts, drawn = [], np.random.Generator(np.random.PCG64(4))
-        for seed in range(TRIALS):
-            start = payload.copy()
-            start[:8].view(np.int64)[0] = drawn.integers(len(self.base.P))
-            generator = save_generator(seeded_generator(seed))
-            start[self.codec.nbytes :][:GENERATOR_NBYTES] = np.frombuffer(generator, np.uint8)
-            starts.append(start)
-        return starts
 
     def configuration(self) -> tuple[Any, ...]:
         """Return what a table is made from, and methods that may be replaced."""

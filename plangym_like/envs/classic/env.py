@@ -41,7 +41,6 @@ from plangym_like.envs.kernel import (
     Outcomes,
 )
 from plangym_like.errors import InputError, SnapshotError, StateFormatError
-from plangym_like.snapshots.base_settings import Settings
 from plangym_like.snapshots.configuration import qualified_name
 from plangym_like.states.rows import HEADER_NBYTES, Row
 
@@ -50,22 +49,22 @@ _STEPPED_AGAIN = r".*You are calling 'step\(\)' even though"
 
 
 class ClassicControlCodec(AttributeCodec):
-    """Saves the state of one of the five classic control environments, or of a subclass.
+    """Saves the state of one of the five classic control environments.
 
     Raises
     ------
     SnapshotError
-        The environment is not a classic control environment.
+        The environment is not one of them: a subclass may have more state.
     """
 
     def __init__(self, base: Any) -> None:
-        known = next(filter(DYNAMICS.get, type(base).__mro__), None)
-        if known is None:
+        if type(base) not in DYNAMICS:
             raise SnapshotError(
                 f"{type(base).__name__} is not one of the classic control environments: "
-                f"{', '.join(sorted(cls.__name__ for cls in DYNAMICS))}"
+                f"{', '.join(sorted(cls.__name__ for cls in DYNAMICS))}; use "
+                "plangym_like.AnyEnv for it"
             )
-        self.known, self.dynamics = known, DYNAMICS[known]
+        self.dynamics = DYNAMICS[type(base)]
         self._size, hidden = len(self.dynamics.order), self.dynamics.no_hidden.dtype
         super().__init__(
             base,
@@ -75,21 +74,7 @@ class ClassicControlCodec(AttributeCodec):
                 Attribute("single", f"i{hidden.itemsize}"),
             ),
         )
-        if type(base) is known:
-            self.columns = {}
-        else:
-            self._note_inexactness()
-
-    def _note_inexactness(self) -> None:
-        plain: Any = self.known()
-        plain.reset(seed=0)
-        own = vars(self._base).keys() - vars(plain).keys() - {"spec"}
-        if own:
-            self.exactness = "approximate"
-            self.exactness_note = (
-                f"state rows do not hold the attributes that {type(self._base).__name__} adds to "
-                f"{self.known.__name__}: {', '.join(sorted(own))}"
-            )
+        self.columns = {}
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
         signature = self.dynamics.signature(self._base)
@@ -114,7 +99,7 @@ class ClassicControlCodec(AttributeCodec):
         unknown = sorted(physics.keys() - {"x"})
         if unknown:
             raise InputError(
-                f"states of {self.known.__name__} are built from x and, with a time limit, "
+                f"states of {type(self._base).__name__} are built from x and, with a time limit, "
                 f"elapsed_steps, not from {', '.join(unknown)}"
             )
         if "x" in physics:
@@ -127,7 +112,7 @@ class ClassicControlCodec(AttributeCodec):
         state = np.asarray(base.state)
         if state.shape != (self._size,) or state.dtype.char not in "dfliq":
             raise SnapshotError(
-                f"the state of {self.known.__name__} is {self._size} numbers in single or double "
+                f"the state of {type(base).__name__} is {self._size} numbers in single or double "
                 f"precision, but it was set to {base.state!r}"
             )
         hidden = getattr(base, dynamics.hidden) if dynamics.hidden else None
@@ -143,22 +128,6 @@ class ClassicControlCodec(AttributeCodec):
 
     def held(self) -> Sequence[str]:
         return "state", "steps_beyond_terminated", "last_u", "isopen"
-
-    def settings(self) -> Sequence[Settings]:
-        return super().settings() if self.exactness == "exact" else ()
-
-    def sample_states(self, payload: Row) -> list[Row]:
-        """Return copies of `payload` with random ``x``, some of them in single precision."""
-        rng = np.random.Generator(np.random.PCG64(4))
-        found = []
-        for index in range(TRIALS):
-            x = rng.uniform(-1, 1, self._size) * self.dynamics.sample_range
-            single = self.dynamics.takes_single and index % 2
-            x = x.astype(np.float32) if single else x
-            row = payload.copy()
-            self.fields(row[None])[0] = x, self.dynamics.no_hidden, single
-            found.append(row)
-        return found
 
 
 class ClassicBlocks(ArrayKernel[Columns]):
@@ -192,9 +161,18 @@ class ClassicBlocks(ArrayKernel[Columns]):
         self._is_turned = False
 
     def sample_states(self, sim: Any) -> list[Row]:
+        """Return rows with random ``x``, some of them in single precision."""
+        dynamics, codec = self._dynamics, sim.codec
         payload: Row = np.zeros(sim.payload_nbytes, np.uint8)
         sim.read(payload)
-        found: list[Row] = sim.codec.sample_states(payload)
+        rng, found = np.random.Generator(np.random.PCG64(4)), []
+        for index in range(TRIALS):
+            x = rng.uniform(-1, 1, len(dynamics.order)) * dynamics.sample_range
+            single = dynamics.takes_single and index % 2
+            row = payload.copy()
+            values = x.astype(np.float32) if single else x, dynamics.no_hidden, single
+            codec.fields(row[None])[0] = values
+            found.append(row)
         return found
 
     def step_one(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
@@ -254,7 +232,7 @@ class ClassicBlocks(ArrayKernel[Columns]):
 
 
 class ClassicControlSimulator(GymnasiumSimulator):
-    """A simulator of one of the five classic control environments, or of a subclass.
+    """A simulator of one of the five classic control environments.
 
     `make_state` takes the physical state ``x`` ``(size,) float64`` and, if there is a time limit,
     ``elapsed_steps``.
@@ -315,7 +293,7 @@ class ClassicControlSimulator(GymnasiumSimulator):
         reason = self.codec.dynamics.unsupported_reason(self.base, action)
         if reason:
             raise StateFormatError(
-                f"{self.codec.known.__name__} cannot be stepped from the state "
+                f"{type(self.base).__name__} cannot be stepped from the state "
                 f"{self.base.state}: {reason}; the row is damaged, or made of numbers that are "
                 "far out of bounds"
             )
