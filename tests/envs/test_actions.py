@@ -17,7 +17,7 @@ from usual import first_of, third_of
 
 import plangym_like
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
-from plangym_like.errors import ActionError
+from plangym_like.errors import ActionError, InputError
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:builtin type .* has no __module__"),
@@ -220,6 +220,8 @@ def test_clipping_comes_before_the_environment() -> None:
             assert env.step_batch([[3.0]] * 2, state).rewards.tolist() == [costs[-1]] * 2
     # Gymnasium makes the car pay for what was asked, not for what it got.
     assert np.allclose(costs, [-0.9, -0.1])
+    with pytest.raises(InputError, match="'pass', 'raise' or 'clip'"):
+        plangym_like.make("Pendulum-v1", out_of_bounds="wrap")
 
 
 def test_what_no_environment_computes_with_is_refused() -> None:
