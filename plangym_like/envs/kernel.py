@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Self, TypeVar, cast
 
@@ -217,7 +217,7 @@ class ArrayKernel(Kernel, Generic[S]):
     def frame(self, states: S, actions: NDArray[Any], out: Outcomes) -> None:
         """Step each of `states` in place by one frame; fill ``out.rewards`` and ``.terminated``.
 
-        ``out.truncated`` is false; the time limit is applied later.
+        ``out.truncated`` is false; it may be set, and the time limit is applied later.
         """
 
     @abc.abstractmethod
@@ -227,6 +227,10 @@ class ArrayKernel(Kernel, Generic[S]):
     @abc.abstractmethod
     def store(self, states: S, fresh: Row) -> None:
         """Write `states` into `fresh` ``(N, nbytes)``, copies of the rows that they began with."""
+
+    def infos(self, states: S) -> Mapping[str, NDArray[Any]]:
+        """Return the infos of the last frame of `states` by name, each ``(N, ...)``."""
+        return {}
 
     def step(self, rows: Rows, first: int, last: int) -> None:
         """Step the rows ``first:last``, each from its own state."""
@@ -334,7 +338,10 @@ class ArrayKernel(Kernel, Generic[S]):
     def _store(
         self, states: S, given: Row, elapsed: NDArray[np.int64], rows: Rows, block: slice
     ) -> None:
-        """Write the next states, if they were requested; `elapsed` is that of `given`."""
+        """Write infos, and the next states if requested; `elapsed` is that of `given`."""
+        for name, column in self.infos(states).items():
+            if name in rows.columns:
+                rows.columns[name][block] = column
         if rows.next_states is None:
             return
         fresh = rows.next_states[block]

@@ -22,7 +22,6 @@ from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
 from gymnasium.envs.toy_text.taxi import TaxiEnv
 from numpy.typing import NDArray
 
-from plangym_like.batch.arrays import Rows
 from plangym_like.envs.codec import Attribute, AttributeCodec
 from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
@@ -305,7 +304,6 @@ class TableBlocks(ArrayKernel[Places]):
         self._masks: NDArray[Any] | None = None
         if hasattr(env, "action_mask"):
             self._masks = np.stack([env.action_mask(place) for place in bounds[0]])
-        self._states: Places | None = None
 
     def sample_states(self, sim: Any) -> list[Row]:
         """Return rows in random places, with various generators."""
@@ -320,22 +318,6 @@ class TableBlocks(ArrayKernel[Places]):
             starts.append(start)
         return starts
 
-    def step(self, rows: Rows, first: int, last: int) -> None:
-        super().step(rows, first, last)
-        self._write_columns(rows, slice(first, last))
-
-    def rollout(self, rows: Rows, first: int, last: int) -> None:
-        super().rollout(rows, first, last)
-        self._write_columns(rows, slice(first, last))
-
-    def _write_columns(self, rows: Rows, block: slice) -> None:
-        states, columns = self._states, rows.columns
-        assert states is not None
-        if "prob" in columns:
-            columns["prob"][block] = states.chances
-        if "action_mask" in columns and self._masks is not None:
-            columns["action_mask"][block] = self._masks[states.places]
-
     def load(self, given: Row, count: int) -> Places:
         words = np.broadcast_to(given.view(np.int64), (count, given.shape[1] // 8))
         numbers = words[:, HEADER_NBYTES // 8 :].T[: len(self._bounds)]
@@ -346,8 +328,7 @@ class TableBlocks(ArrayKernel[Places]):
         if not generators[2].all():
             raise NotVectorisableError  # a row without a generator
         places, actions = numbers[:2].copy()
-        self._states = Places(places, actions, generators.copy(), np.empty(count))
-        return self._states
+        return Places(places, actions, generators.copy(), np.empty(count))
 
     def frame(self, states: Places, actions: NDArray[Any], out: Outcomes) -> None:
         draws = next_doubles(states.generators)
@@ -361,6 +342,12 @@ class TableBlocks(ArrayKernel[Places]):
 
     def observe(self, states: Places, out: NDArray[Any]) -> None:
         out[:] = states.places
+
+    def infos(self, states: Places) -> Mapping[str, NDArray[Any]]:
+        found: dict[str, NDArray[Any]] = {"prob": states.chances}
+        if self._masks is not None:
+            found["action_mask"] = self._masks[states.places]
+        return found
 
     def store(self, states: Places, fresh: Row) -> None:
         words, at = fresh.view(np.int64), HEADER_NBYTES // 8

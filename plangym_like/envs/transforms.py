@@ -11,7 +11,8 @@ themselves.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
@@ -22,15 +23,21 @@ from gymnasium.wrappers import TimeLimit
 from numpy.typing import NDArray
 
 from plangym_like.batch import spaces
-from plangym_like.batch.arrays import Inputs, Rows
+from plangym_like.batch.arrays import Inputs, Rows, given_states
 from plangym_like.batch.ownership import owned
 from plangym_like.batch.simulator import as_reward
-from plangym_like.envs.kernel import Kernel, NotVectorisableError, state_kept, trial_actions
+from plangym_like.envs.kernel import (
+    ArrayKernel,
+    Kernel,
+    NotVectorisableError,
+    Outcomes,
+    States,
+    state_kept,
+    trial_actions,
+)
 from plangym_like.snapshots.known_wrappers import visible
 from plangym_like.states.rows import HEADER_NBYTES, Row, padded
 
-# The largest number of frames of one row, and of all rows that are stepped together.
-_MOST_FRAMES = 4096
 _WORD = 8
 _METHODS: dict[Any, str] = {
     RewardWrapper: "reward",
@@ -81,8 +88,9 @@ def transform_kernel(sim: Any, transforms: Sequence[Any], kind: str) -> Kernel |
     kind : str
         The dtype of actions, a type character.
     """
-    inside = sim.base.action_space
-    if not isinstance(inside, Box | Discrete) or not spaces.is_leaf(sim.base.observation_space):
+    if not isinstance(sim.base.action_space, Box | Discrete):
+        return None
+    if not all(map(spaces.is_leaf, (sim.base.observation_space, sim.observation_space))):
         return None
     action = owned(trial_actions(sim.action_space, kind)[0])
     for change in _methods(reversed(transforms), "action"):
@@ -97,7 +105,30 @@ def transform_kernel(sim: Any, transforms: Sequence[Any], kind: str) -> Kernel |
     return TransformKernel(sim, inner, transforms, (action_kind, type(obs), type(reward)))
 
 
-class TransformKernel(Kernel):
+@dataclass(slots=True)
+class InnerRows(States):
+    """Rows of the environment inside the wrappers: ``(N,)`` or ``(N, ...)``.
+
+    ``numbers`` are the numbers of the rows in their batch. ``rows`` are the states, ``obs`` the
+    last observations, and ``infos`` those of each column.
+    """
+
+    numbers: NDArray[np.intp]
+    rows: Row
+    obs: NDArray[Any]
+    infos: dict[str, NDArray[Any]]
+
+    def take(self, rows: NDArray[np.intp]) -> InnerRows:
+        infos = {name: column[rows] for name, column in self.infos.items()}
+        return InnerRows(self.numbers[rows], self.rows[rows], self.obs[rows], infos)
+
+    def put(self, rows: NDArray[np.intp], part: InnerRows) -> None:
+        self.rows[rows], self.obs[rows] = part.rows, part.obs
+        for name, column in self.infos.items():
+            column[rows] = part.infos[name]
+
+
+class TransformKernel(ArrayKernel[InnerRows]):
     """Steps blocks of rows with another kernel, and changes actions and results as wrappers do.
 
     Parameters
@@ -121,56 +152,38 @@ class TransformKernel(Kernel):
     def __init__(
         self, sim: Any, inner: Kernel, transforms: Sequence[Any], kinds: tuple[str, type, type]
     ) -> None:
+        super().__init__(sim)
+        self._time_limit = None  # the kernel inside counts the steps
         self._sim, self._inner, self._transforms = sim, inner, transforms
         self._action_kind, self._obs_type, self._reward_type = kinds
-        self.plays_on = inner.plays_on
         self._stand_ins = [_NoEnv(each.env) for each in transforms]
-        self._space: Any = sim.base.observation_space
         self._end = HEADER_NBYTES + sim.wrappers_at
+        # The batch that is stepped, its first row, and where in a row the number of steps is.
+        self._batch: Any = None
+        self._first = self._steps_at = 0
 
     def sample_states(self, sim: Any) -> Sequence[Row] | None:
         return self._inner.sample_states(sim)
 
     def step(self, rows: Rows, first: int, last: int) -> None:
         """Step the rows ``first:last``, each from its own state."""
-        dt, every = rows.inputs.dt, np.arange(first, last)
-        for held in [dt] if isinstance(dt, int) else np.unique(dt[first:last]).tolist():
-            indices = every if isinstance(dt, int) else every[dt[first:last] == held]
-            frames = held * self._sim.frameskip
-            size = _MOST_FRAMES // (frames * max(1, rows.inputs.horizon))
-            if not size:
-                raise NotVectorisableError
-            for begin in range(0, len(indices), size):
-                self._run(rows, indices[begin : begin + size].tolist(), frames)
+        self._run(super().step, rows, first, last)
 
-    # In rollouts, each row is stepped through its T actions, or until its episode ends.
-    rollout = step
+    def rollout(self, rows: Rows, first: int, last: int) -> None:
+        """Step each of the rows ``first:last`` through its T actions, or until its episode ends."""
+        self._run(super().rollout, rows, first, last)
 
-    def _run(self, rows: Rows, indices: list[int], frames: int) -> None:
-        """Step the rows `indices`; each action is held for `frames` frames."""
-        given, count = rows.inputs.states, len(indices)
-        # A slice makes no copies.
-        is_slice = indices[-1] - indices[0] == count - 1
-        at = slice(indices[0], indices[-1] + 1) if is_slice else np.array(indices)
-        states = given if len(given) == 1 else given[at]
+    def _run(self, step: Callable[..., None], rows: Rows, first: int, last: int) -> None:
+        states = given_states(rows.inputs, slice(first, last))
         try:
-            elapsed_at = self._restore_wrappers(states)
+            self._batch, self._first = rows, first
+            self._steps_at = self._restore_wrappers(states)
             with self._without_environments():
-                plans = self._inner_actions(rows, indices, at)
-                inner = self._inner_rows(rows, at, plans, states, frames, elapsed_at)
-                inner.cursor = _Cursor(rows.cursor, indices)  # type: ignore[assignment]
-                if not self._inner.takes(inner):
-                    raise NotVectorisableError
-                step = self._inner.rollout if inner.inputs.horizon else self._inner.step
-                step(inner, 0, count)
-                totals = self._rewards(rows, indices, inner, frames)
-                self._write_observations(rows, indices, at, inner, frames)
+                step(rows, first, last)
             self._check_wrappers(states)
         except Exception as error:
             # Which row raises what is shown by the wrappers' own steps.
             raise NotVectorisableError from error
-        rows.rewards[at] = np.array(totals).reshape(rows.rewards[at].shape)
-        self._write(rows, at, states, inner, elapsed_at)
 
     # Wrappers
 
@@ -186,7 +199,7 @@ class TransformKernel(Kernel):
         used = int(states[0, end : end + _WORD].view(np.int64)[0])
         saved = states[:, end : end + padded(_WORD + used)]
         memory.write(states[0, end : end + memory.nbytes])
-        elapsed_at = 0
+        steps_at = 0
         if limit is not None:
             # With another number of steps, only the bytes of this number are different.
             steps = limit._elapsed_steps
@@ -196,11 +209,11 @@ class TransformKernel(Kernel):
             place = int(np.argmax(saved[0] != other[: saved.shape[1]]))
             saved = saved.copy()
             saved[:, place : place + _WORD] = 0
-            elapsed_at = end + place
+            steps_at = end + place
         words = saved.view(np.int64)
         if np.count_nonzero(words != words[0]):
             raise NotVectorisableError
-        return elapsed_at
+        return steps_at
 
     def _check_wrappers(self, states: Row) -> None:
         """Raise `NotVectorisableError` if a method has changed the state of its wrapper."""
@@ -227,24 +240,55 @@ class TransformKernel(Kernel):
             for wrapper, env in zip(self._transforms, envs, strict=True):
                 vars(wrapper)["env"] = env
 
-    # The environment inside
+    # Blocks
 
-    def _inner_actions(self, rows: Rows, indices: list[int], at: Any) -> NDArray[Any]:
-        """Return the actions of some rows for the environment inside, ``(N, T, ...)``."""
-        plans: NDArray[Any] = rows.inputs.actions[at]
-        if not rows.inputs.horizon:
-            plans = plans[:, None]
-        changes = _methods(reversed(self._transforms), "action")
+    def load(self, given: Row, count: int) -> InnerRows:
+        at, end, space = self._steps_at, self._end, self._sim.base.observation_space
+        rows = np.empty((count, end + _WORD * bool(at)), np.uint8)
+        rows[:, :end] = given[:, :end]
+        if at:
+            rows[:, end:] = given[:, at : at + _WORD]
+        infos = {
+            name: np.empty((count, *column.shape[1:]), column.dtype)
+            for name, column in self._batch.columns.items()
+        }
+        numbers = np.arange(self._first, self._first + count)
+        return InnerRows(numbers, rows, np.empty((count, *space.shape), space.dtype), infos)
+
+    def frame(self, states: InnerRows, actions: NDArray[Any], out: Outcomes) -> None:
+        numbers, count = states.numbers.tolist(), len(actions)
+        changed = self._changed_actions(numbers, actions)
+        # The kernel does not read from the arrays that it writes to.
+        given = states.rows.copy()
+        self._inner.step(
+            Rows(
+                Inputs(count, 0, changed, given, 1, None),
+                states.rows,
+                states.obs,
+                out.rewards,
+                out.terminated,
+                out.truncated,
+                np.empty(count, np.int64),
+                states.infos,
+                None,
+                _Cursor(self._batch.cursor, numbers),  # type: ignore[arg-type]
+            ),
+            0,
+            count,
+        )
+        out.rewards[:] = self._changed_rewards(numbers, out.rewards)
+
+    def _changed_actions(self, numbers: list[int], actions: NDArray[Any]) -> NDArray[Any]:
+        """Return the actions that reach the environment inside, ``(N, ...)``."""
+        changes, cursor = _methods(reversed(self._transforms), "action"), self._batch.cursor
         if not changes:
-            return plans
+            return actions
         changed = []
-        for index, plan in zip(indices, plans, strict=True):
-            rows.cursor[0] = index
-            for action in plan:
-                action = owned(action)
-                for change in changes:
-                    action = change(action)
-                changed.append(action)
+        for number, action in zip(numbers, actions, strict=True):
+            cursor[0], action = number, owned(action)
+            for change in changes:
+                action = change(action)
+            changed.append(action)
         found, space = np.array(changed), self._sim.base.action_space
         if isinstance(space, Discrete):
             is_valid = (found >= space.start) & (found < space.start + space.n)
@@ -253,105 +297,46 @@ class TransformKernel(Kernel):
         form = found.shape[1:], found.dtype.char
         if form != (space.shape, self._action_kind) or not is_valid.all():
             raise NotVectorisableError
-        return found.reshape(*plans.shape[:2], *space.shape)
+        return found
 
-    def _inner_rows(
-        self,
-        rows: Rows,
-        at: Any,
-        actions: NDArray[Any],
-        states: Row,
-        frames: int,
-        elapsed_at: int,
-    ) -> Rows:
-        """Return rows of the environment inside for some rows; several frames are a rollout."""
-        inputs, count, end = rows.inputs, len(actions), self._end
-        given = np.empty((len(states), end + _WORD * bool(elapsed_at)), np.uint8)
-        given[:, :end] = states[:, :end]
-        if elapsed_at:
-            given[:, end:] = states[:, elapsed_at : elapsed_at + _WORD]
-        is_rollout = bool(inputs.horizon) or frames > 1
-        plans = actions.repeat(frames, axis=1) if is_rollout else actions[:, 0]
-        lead = plans.shape[:2] if is_rollout else (count,)
-        seeds = None if inputs.seeds is None else inputs.seeds[at]
-        is_seen, flags = rows.observations is not None, np.empty((2, *lead), bool)
-        return Rows(
-            Inputs(count, plans.shape[1] if is_rollout else 0, plans, given, 1, seeds),
-            None if rows.next_states is None else np.empty((count, given.shape[1]), np.uint8),
-            np.empty((*lead, *self._space.shape), self._space.dtype) if is_seen else None,
-            np.empty(lead),
-            flags[0],
-            flags[1],
-            np.empty(count, np.int64),
-            {
-                name: np.empty((count, *column.shape[1:]), column.dtype)
-                for name, column in rows.columns.items()
-            },
-            None,
-        )
-
-    # Results
-
-    def _rewards(
-        self, rows: Rows, indices: list[int], inner: Rows, frames: int
-    ) -> list[float]:
-        """Return the rewards of some rows, as the wrappers change them, summed for each action."""
-        kind, changes = self._reward_type, _methods(self._transforms, "reward")
-        given, cursor = inner.rewards.ravel(), rows.cursor
-        every: Any = given.astype(kind) if issubclass(kind, np.generic) else given.tolist()
-        rewards = list(every) if kind is float else list(map(kind, every))
-        totals, length = [], frames * max(1, rows.inputs.horizon)
-        stops = range(frames, length + 1, frames)
-        for row, (index, ran) in enumerate(zip(indices, inner.n_step.tolist(), strict=True)):
-            cursor[0], first = index, row * length
-            for stop in stops:
-                total = 0.0
-                # After the end of an episode, actions are held for no frames.
-                for reward in rewards[first + stop - frames : first + min(stop, ran)]:
-                    for change in changes:
-                        reward = change(reward)
-                    total += float(reward) if isinstance(reward, float) else as_reward(reward)
-                totals.append(total)
-        return totals
-
-    def _write_observations(
-        self, rows: Rows, indices: list[int], at: Any, inner: Rows, frames: int
-    ) -> None:
-        """Write the last observation of each action, as the wrappers change it."""
-        if rows.observations is None or inner.observations is None:
-            return
-        # After the end of an episode, a rollout repeats its last observation.
-        seen = inner.observations.reshape(-1, *self._space.shape)[frames - 1 :: frames]
-        changes, horizon = _methods(self._transforms, "observation"), rows.inputs.horizon
+    def _changed_rewards(
+        self, numbers: list[int], given: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        kind, cursor = self._reward_type, self._batch.cursor
+        changes = _methods(self._transforms, "reward")
         if not changes:
-            rows.observations[at] = seen.reshape(rows.observations[at].shape)
+            return given
+        every: Any = given.astype(kind) if issubclass(kind, np.generic) else given.tolist()
+        rewards = []
+        for number, reward in zip(numbers, every, strict=True):
+            cursor[0] = number
+            reward = kind(reward)
+            for change in changes:
+                reward = change(reward)
+            rewards.append(float(reward) if isinstance(reward, float) else as_reward(reward))
+        return np.array(rewards) + 0.0  # without the sign of zeros, as sums of rewards
+
+    def observe(self, states: InnerRows, out: NDArray[Any]) -> None:
+        changes = _methods(self._transforms, "observation")
+        if not changes:
+            out[...] = states.obs
             return
         kind, space = self._obs_type, self._sim.observation_space
-        for number, given in enumerate(seen):
-            row, time = divmod(number, max(1, horizon))
-            rows.cursor[0] = index = indices[row]
+        for row, given in enumerate(states.obs):
+            self._batch.cursor[0] = states.numbers[row]
             obs = given.copy() if kind is np.ndarray else kind(given)
             for change in changes:
                 obs = change(obs)
-            spaces.put(space, rows.observations, (index, time) if horizon else index, obs)
+            spaces.put(space, out, row, obs)
 
-    def _write(
-        self, rows: Rows, at: Any, states: Row, inner: Rows, elapsed_at: int
-    ) -> None:
-        """Write all results of the rows `at` that wrappers do not change."""
-        flags = (rows.terminateds, inner.terminateds), (rows.truncateds, inner.truncateds)
-        for array, part in flags:
-            # Flags remain true after the end of an episode.
-            array[at] = part.reshape(*array[at].shape, -1)[..., -1]
-        rows.n_step[at] = inner.n_step
-        for name, values in rows.columns.items():
-            values[at] = inner.columns[name]
-        if rows.next_states is not None and inner.next_states is not None:
-            rows.next_states[at, : self._end] = inner.next_states[:, : self._end]
-            rows.next_states[at, self._end :] = states[:, self._end :]
-            if elapsed_at:
-                place = slice(elapsed_at, elapsed_at + _WORD)
-                rows.next_states[at, place] = inner.next_states[:, self._end :]
+    def store(self, states: InnerRows, fresh: Row) -> None:
+        at, end = self._steps_at, self._end
+        fresh[:, :end] = states.rows[:, :end]
+        if at:
+            fresh[:, at : at + _WORD] = states.rows[:, end:]
+
+    def infos(self, states: InnerRows) -> Mapping[str, NDArray[Any]]:
+        return states.infos
 
 
 class _NoEnv:
@@ -365,20 +350,19 @@ class _NoEnv:
 
 
 class _Cursor:
-    """The cursor of the rows `indices` of a batch, for a kernel that numbers them from 0."""
+    """The cursor of the rows `numbers` of a batch, for a kernel that numbers them from 0."""
 
-    def __init__(self, cursor: NDArray[np.int64], indices: list[int]) -> None:
-        self._cursor, self._indices = cursor, indices
-        self._row = 0
+    def __init__(self, cursor: NDArray[np.int64], numbers: list[int]) -> None:
+        self._cursor, self._numbers, self._row = cursor, numbers, 0
 
     def __getitem__(self, place: int) -> int:
         return self._row
 
     def __setitem__(self, place: int, row: int) -> None:
         self._row = row
-        self._cursor[0] = self._indices[row]
+        self._cursor[0] = self._numbers[row]
 
 
-def _methods(wrappers: Iterator[Any] | Sequence[Any], name: str) -> list[Callable[[Any], Any]]:
+def _methods(wrappers: Iterable[Any], name: str) -> list[Callable[[Any], Any]]:
     """Return the methods `name` of those of `wrappers` that have it, in the same order."""
     return [getattr(each, name) for each in wrappers if method_of(each) == name]
