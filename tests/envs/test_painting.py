@@ -14,7 +14,7 @@ import plangym_like
 from plangym_like.errors import InputError
 
 # The first image of each of these is that of an environment with the mode, to the byte.
-NAMES = ["CartPole-v1", "Pendulum-v1", "LunarLander-v3", "Hopper-v5", "FrozenLake-v1"]
+NAMES = ["CartPole-v1", "LunarLander-v3", "Pendulum-v1", "FrozenLake-v1"]
 if find_spec("dm_control"):
     NAMES += ["walker-walk"]
 
@@ -44,7 +44,7 @@ def test_an_image_is_that_of_an_environment_that_renders(name: str, no_window: N
             assert np.array_equal(image, drawn.get_image())
 
 
-@pytest.mark.parametrize("name", first_of(NAMES, 3))
+@pytest.mark.parametrize("name", first_of(["Hopper-v5", *NAMES], 3))
 def test_images_depend_on_the_state_and_change_no_result(name: str, no_window: None) -> None:
     with (
         plangym_like.make(name, autoreset=False) as env,
