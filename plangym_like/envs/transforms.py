@@ -11,6 +11,7 @@ themselves.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,7 +38,9 @@ from plangym_like.envs.kernel import (
 )
 from plangym_like.snapshots.known_wrappers import visible
 from plangym_like.states.rows import HEADER_NBYTES, Row, padded
+from plangym_like.support.arguments import name_of
 
+logger = logging.getLogger("plangym_like")
 _WORD = 8
 _METHODS: dict[Any, str] = {
     RewardWrapper: "reward",
@@ -76,18 +79,30 @@ def transforms_of(env: gymnasium.Env[Any, Any]) -> list[Any] | None:
     return transforms
 
 
-def transform_kernel(sim: Any, transforms: Sequence[Any], kind: str) -> Kernel | None:
-    """Return a kernel for a chain of wrappers, or ``None`` if there is none.
+def tested_kernel(sim: Any, transforms: Sequence[Any], kind: str) -> Kernel | None:
+    """Return a kernel that gives the same results as `sim`; ``None`` if there is none.
 
     Parameters
     ----------
     sim : GymnasiumSimulator
-        The simulator of the chain. Its `make_kernel` is called for the environment inside.
+        The simulator. Its `make_kernel` is called for the environment without wrappers.
     transforms : sequence of gymnasium.Wrapper
         The wrappers that change a value of a step, innermost first; see `transforms_of`.
     kind : str
         The dtype of actions, a type character.
     """
+    try:
+        kernel = _transform_kernel(sim, transforms, kind) if transforms else sim.make_kernel(kind)
+        if kernel is None or not kernel.disagreement(sim, kind):
+            found: Kernel | None = kernel
+            return found
+    except Exception as error:
+        # It was written for other shapes or values than those of this environment.
+        logger.info("%s is stepped row by row: %r", name_of(sim.name), error)
+    return None
+
+
+def _transform_kernel(sim: Any, transforms: Sequence[Any], kind: str) -> Kernel | None:
     if not isinstance(sim.base.action_space, Box | Discrete):
         return None
     if not all(map(spaces.is_leaf, (sim.base.observation_space, sim.observation_space))):
