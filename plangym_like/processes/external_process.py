@@ -19,7 +19,7 @@ from typing import Any, Self
 from plangym_like.errors import ClosedError, WorkerDiedError
 from plangym_like.processes.child import ChildProcess, check_can_start, interrupts_deferred
 from plangym_like.processes.remote_errors import unpack_exception
-from plangym_like.processes.start_methods import get_ready, launch, start_error, worker_environ
+from plangym_like.processes.start_methods import launch, start_error, worker_environ
 from plangym_like.processes.wire import (
     ACCESS,
     CALL,
@@ -132,9 +132,11 @@ class ExternalProcess:
         # when the last references to this object and to its unanswered requests are dropped.
         pending: dict[int, weakref.ref[Request]] = {}
         try:
-            get_ready(self._start_method, self._preload)
-            with interrupts_deferred(), self._lock:
-                self._child = launch(self._start_method)
+            # If Ctrl-C comes before the finalizer is made, the child is dropped and its descriptors
+            # are closed, so it ends.
+            child = launch(self._start_method, self._preload)
+            with self._lock:
+                self._child = child
                 self._pending = pending
                 self._finalizer = weakref.finalize(self, _release, self._child, pending)
                 self._worker = f"worker {self._name!r} (pid {self._child.pid})"

@@ -22,8 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.errors import WorkerError
-from plangym_like.processes.child import interrupts_deferred, platform_has_workers
-from plangym_like.processes.system_calls import memory_file
+from plangym_like.processes.child import memory_file, platform_has_workers
 from plangym_like.support import fork_safety
 from plangym_like.support.memory_limits import ensure_available
 
@@ -64,9 +63,7 @@ class SharedBlock:
         try:
             ensure_available(self.nbytes)
             if platform_has_workers():
-                # Otherwise Ctrl-C could come between the descriptor and its finalizer.
-                with interrupts_deferred():
-                    self._make_file()
+                self._make_file()
             else:
                 self.memory = mmap.mmap(-1, self.nbytes)
         except (OSError, ValueError) as error:

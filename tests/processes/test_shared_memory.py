@@ -251,20 +251,3 @@ def test_blocks_that_were_lent_when_the_process_forked_are_not_reused() -> None:
     assert pool.take(64).number not in (lent_before, lent_after)
     assert lent_before not in alive
     pool.close()
-
-
-def test_ctrl_c_while_a_block_is_made_leaves_no_descriptor(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    real = os.memfd_create
-
-    def interrupted(name: str, flags: int) -> int:
-        descriptor = real(name, flags)
-        signal.raise_signal(signal.SIGINT)
-        return descriptor
-
-    before = descriptors()
-    monkeypatch.setattr(os, "memfd_create", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        SharedBlock(PAGE)
-    assert descriptors() == before
