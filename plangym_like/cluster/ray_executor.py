@@ -16,7 +16,6 @@ from functools import partial
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from plangym_like.batch.arrays import select_rows, single_steps
 from plangym_like.batch.layout import Layout
@@ -26,15 +25,14 @@ from plangym_like.cluster.actors import ActorHandle, ActorPool, Chunk
 from plangym_like.cluster.node_actor import ChunkResult, write_recipe
 from plangym_like.cluster.ray_session import RaySession, import_ray
 from plangym_like.cluster.sites import ClusterOptions
-from plangym_like.errors import WorkerDiedError, WorkerError
+from plangym_like.errors import WorkerDiedError
 from plangym_like.execution.batch_run import HERE, BatchRun
 from plangym_like.execution.executor import SubmitOptions
 from plangym_like.execution.process_executor import ProcessExecutor
 from plangym_like.execution.process_options import ProcessOptions
-from plangym_like.execution.row_faults import name_rows
+from plangym_like.execution.row_faults import rename_row
 from plangym_like.execution.schedule import CostModel, Range
 from plangym_like.execution.shared_batch import SharedBatch
-from plangym_like.execution.short_episode import ShortEpisode
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.remote_errors import unpack_exception
 
@@ -67,7 +65,7 @@ class RayExecutor(ProcessExecutor):
     workers, layout, stepper
         As in `ProcessExecutor`; `workers` may be empty.
     options
-        ``step_timeout``, ``start_timeout`` and ``expected``, as in `ProcessExecutor`.
+        ``step_timeout`` and ``start_timeout``, as in `ProcessExecutor`.
     """
 
     def __init__(
@@ -160,14 +158,13 @@ class RayRun(BatchRun):
         self._options = SubmitOptions(
             states=rows.next_states is not None,
             observations=rows.observations is not None,
-            masked=batch.masked,
+            masked=True,  # one row that fails leaves the others of its chunk as they are
             audit=batch.audit,
         )
         # The state that all rows share, or a Ray reference to it; ``None`` until it is sent.
         self._shared: Any = None
-        # The most rows of a chunk: those that fit into a message; fewer after an actor has died.
+        # The most rows of a chunk: those that fit into a message.
         self._fitting = _MOST_NBYTES * max(1, self.count) / max(1, batch.nbytes)
-        self._most = math.inf
 
     # Chunks for actors
 
@@ -207,9 +204,6 @@ class RayRun(BatchRun):
 
     def _draw(self, handle: ActorHandle, rest: int) -> list[Range]:
         """Return the ranges of the actor's next chunk; `rest` rows are left in all."""
-        if self._faults.suspects and not handle.chunks:
-            row = self._faults.suspects.popleft()
-            return [(row, row + 1)]
         found, left = [], self._size(handle, rest)
         while left > 0 and self.num_tokens:
             token = self._pool.tokens.take_of(self._batch.key)
@@ -231,7 +225,7 @@ class RayRun(BatchRun):
             return 0
         # If the actor steps all rows, it sends the results of one half while it steps the other.
         least = max(1.0, self.count * share / (_DEPTH if share == 1 else _PIECES))
-        most = min(self._fitting, self._most)
+        most = self._fitting
         if seconds := self._owner.costs.seconds_per_row(self._steps):
             here = super()._processes
             if here and rest * seconds / here < LEAST_SECONDS:
@@ -267,51 +261,29 @@ class RayRun(BatchRun):
         if isinstance(outcome, ChunkResult):
             self._store(chunk, outcome)
         elif isinstance(outcome, WorkerDiedError):
-            self._blame(rows, outcome)
-        elif isinstance(outcome, WorkerError):
+            # No row is to blame: rows run in other processes of the node.
             self._put_back(rows)
+            self._pool.policy.note_death_without_progress(outcome)
         else:
             self._faults.fail(int(rows[0]), cast(Exception, outcome))
 
     def _store(self, chunk: Chunk, result: ChunkResult) -> None:
         rows = chunk.rows
         if result.error is not None:
-            error = unpack_exception(result.error)
-            first = name_rows(error, rows, self.count)
-            self._marks[rows[:first]] = HERE  # the actor has stepped them
-            self._faults.fail(int(rows[first]), cast(Exception, error))
+            self._faults.fail(int(rows[0]), cast(Exception, unpack_exception(result.error)))
             return
         for index, packed in result.failed.items():
-            error = unpack_exception(packed)
-            name_rows(error, rows, self.count)
-            self._faults.lose(int(rows[index]), cast(Exception, error))
+            error, row = unpack_exception(packed), int(rows[index])
+            rename_row(error, index, row, self.count)
+            self._faults.lose(row, cast(Exception, error))
         batch, stats = self._batch, self._actors.stats
         stats.bytes_received += batch.layout.put_result(batch.rows, rows, result.result)
         self._marks[rows] = HERE
         self._pool.policy.note_progress()
-        self._most = max(self._most, 2 * len(rows))
-        if len(rows) == 1:
-            self._faults.note_survived(int(rows[0]))
         self._taken += sum(single_steps(batch.inputs, *each) for each in chunk.ranges)
         self._seconds += result.counts.get("seconds_on_workers", 0.0)
         if not self._owner.costs.seconds_per_row(self._steps):
             self._owner.costs.note(self._taken, self._steps, seconds=self._seconds)
-
-    def _blame(self, rows: NDArray[np.intp], error: WorkerDiedError) -> None:
-        """Put back rows in which an actor has died.
-
-        It is not known which row is to blame, if any. So chunks become smaller, until the row that
-        kills actors is alone in a chunk.
-        """
-        self._most = max(1.0, len(rows) / 2)
-        try:
-            self._pool.policy.note_death_without_progress(error)
-        except WorkerDiedError as failure:
-            self._faults.fail(int(rows[0]), failure)
-        if len(rows) == 1:
-            self._faults.note_death(int(rows[0]), error, alone=True, tried=())
-        else:
-            self._put_back(rows)
 
     def _fail(self, error: BaseException) -> bool:
         self._sent.clear()  # the outcomes of chunks are ignored
@@ -361,20 +333,20 @@ class RayOptions:
 
     def make(self, make_stepper: Callable[[], RowStepper]) -> RayExecutor:
         """Connect to the cluster and start actors, without waiting until they are ready."""
-        stepper = self._local.tried(make_stepper)
-        expected = self._local.expected_of(stepper)
-        recipe = partial(self._recipe, stepper.layout, expected)
+        self._local.warm_up()
+        stepper = make_stepper()
+        recipe = partial(self._recipe, stepper.layout)
         with contextlib.ExitStack() as undo:
             session = ray_session.join(*self._session)
             undo.callback(session.leave)
             actors = ActorPool(recipe, self._where, private=session.started)
             undo.callback(actors.close)
             make = partial(RayExecutor, session, actors)
-            executor = self._local.start(make, stepper, actors.local_workers, expected)
+            executor = self._local.start(make, stepper, actors.local_workers)
             undo.pop_all()
             return executor
 
-    def _recipe(self, layout: Layout, expected: ShortEpisode | None, n_workers: int) -> bytes:
+    def _recipe(self, layout: Layout, n_workers: int) -> bytes:
         """Return the recipe for an actor with `n_workers` processes."""
         construct = partial(self._node_env, n_workers=n_workers)
-        return write_recipe(construct, self._name, layout, expected)
+        return write_recipe(construct, self._name, layout)

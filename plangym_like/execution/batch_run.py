@@ -103,10 +103,7 @@ class BatchRun:
         seconds = self.count * owner.costs.seconds_per_row(self._steps)
         # If this process steps rows, the workers end when it does.
         self.ends_soon = stepper is not None or seconds < _SOON_SECONDS * self._processes
-        # Audits cost little time, so they do not wait twice for a row that hangs.
-        self._faults = RowFaults(
-            self._pool.step_timeout, masked=batch.masked, tries_again=not batch.audit
-        )
+        self._faults = RowFaults(masked=batch.masked)
         # Ranges to be put into the pipe: it is full, or holds the tokens of another batch.
         self._waiting: list[Range] = []
         # Ranges that another process than before is to step, each with the process of before.
@@ -358,11 +355,8 @@ class BatchRun:
             self._give_tasks()
         if not (self._waiting or self.num_tokens or self._marks.all()):
             self._put_back_lost()
-        if faults.lowest is None:
-            return False
-        unstepped = not self.is_done(faults.lowest)
-        busy = any(worker.may_write(self.number) for worker in self._pool.workers)
-        return not faults.waits_for(below=unstepped, busy=busy)
+        # Rows below may still fail.
+        return faults.lowest is not None and not faults.suspects and self.is_done(faults.lowest)
 
     def is_done(self, count: int | None = None) -> bool:
         """Return whether the results of all rows, or the first `count`, are in memory."""
@@ -423,7 +417,7 @@ class BatchRun:
 
     def _take_in(self, outcome: Outcome) -> None:
         """Take in a worker's report, or put back what it had taken if it has died."""
-        report, alone, index = outcome.report, outcome.alone, outcome.worker
+        report, index = outcome.report, outcome.worker
         if outcome.died:
             self._retry_of_dead(outcome)
             return
@@ -437,8 +431,6 @@ class BatchRun:
             self._marks[report.start : report.row] = HERE
             error = unpack_exception(report.failure)
             self._faults.fail(report.row, portable(error).with_traceback(None))
-        elif alone is not None:
-            self._faults.note_survived(alone)
         for row, packed in report.errors.items():
             self._faults.lose(row, cast(Exception, unpack_exception(packed)))
         self._read_objects(index, report)
@@ -512,7 +504,7 @@ class BatchRun:
             return
         begun = begun and last == row and left[0] <= row < left[1]
         if begun:
-            self._faults.note_timeout(row, tried=self._tried())
+            self._faults.note_timeout(row, limit, tried=self._tried())
         self._retry(left, row if begun else None, alone)
 
     def _tried(self) -> list[int]:

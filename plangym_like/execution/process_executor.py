@@ -20,7 +20,6 @@ from plangym_like.execution.executor import SerialExecutor, SubmitOptions
 from plangym_like.execution.row_pool import RowPool
 from plangym_like.execution.schedule import CostModel
 from plangym_like.execution.shared_batch import SharedBatch
-from plangym_like.execution.short_episode import ShortEpisode
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.remote_errors import is_remote, portable_result
 from plangym_like.processes.shared_memory import BlockPool
@@ -53,9 +52,6 @@ class ProcessExecutor:
         Seconds that a worker may take to make its environment before it is replaced.
     stats : Stats, optional
         The counters to update.
-    expected : ShortEpisode, optional
-        A short episode of the caller's environment. A worker that gives other results is not used;
-        the next batch raises `DifferentWorkerError`.
 
     Attributes
     ----------
@@ -76,14 +72,13 @@ class ProcessExecutor:
         step_timeout: float | None = None,
         start_timeout: float | None = None,
         stats: Stats | None = None,
-        expected: ShortEpisode | None = None,
     ) -> None:
         self._processes = list(workers)
         self.layout = layout
         self._stepper = stepper
         self.costs = CostModel()
         timeouts = step_timeout, start_timeout
-        self.pool = RowPool(self._processes, layout.signature, *timeouts, stats, expected)
+        self.pool = RowPool(self._processes, layout.signature, *timeouts, stats)
         self.workers, self.tally = self.pool.workers, self.pool.tally
         self.isolated = stepper is None
         self._most_sleep = _SLEEP_SECONDS

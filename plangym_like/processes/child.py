@@ -406,11 +406,11 @@ def check_can_start() -> None:
         )
     if _imported_before is not None and (found := _being_imported() - _imported_before):
         raise WorkerStartError(
-            f"the module {', '.join(sorted(found))!r} starts workers while it is imported. A worker has "
-            "imported it to load its environment. It starts no workers, because these would import "
-            "the module too, and start workers without end. Start workers in a function, or below "
-            '`if __name__ == "__main__":`, or move the class of the environment to a module that '
-            "starts none"
+            f"the module {', '.join(sorted(found))!r} starts workers while it is imported. The "
+            "worker that has imported it to load its environment starts none, because these would "
+            "import the module too, and start workers without end. Start workers in a function, or "
+            'below `if __name__ == "__main__":`, or move the class of the environment to a module '
+            "that starts none"
         )
 
 

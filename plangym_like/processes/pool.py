@@ -9,7 +9,6 @@ import contextlib
 import logging
 import os
 import select
-import signal
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -24,18 +23,10 @@ logger = logging.getLogger("plangym_like")
 
 # The longest time between two checks of workers that are starting; a reply ends it earlier.
 _LOOK_SECONDS = 0.5
-# The number of failed starts in succession, per worker, that raises an error. If the last process
-# was killed, this may have been chance, so the second, larger number applies.
-_FAILED_STARTS, _KILLED_STARTS = 3, 20
+# The number of failed starts in succession, per worker, that raises an error.
+_FAILED_STARTS = 5
 # The number of deaths in succession, without any task making progress, that raises an error.
 _DEATHS_WITHOUT_PROGRESS = 64
-# Exit codes of signals that other processes may send. Other signals, and exit statuses, are caused
-# by the worker.
-_SENT = {
-    -getattr(signal, name)
-    for name in ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
-    if hasattr(signal, name)
-}
 
 
 class RetryPolicy:
@@ -63,9 +54,7 @@ class RetryPolicy:
             This has happened too often without any worker becoming ready in between.
         """
         self._failed_starts += 1
-        killed = isinstance(error, WorkerDiedError) and may_be_sent(error.exitcode)
-        most = _KILLED_STARTS if killed else _FAILED_STARTS
-        if self._failed_starts >= most * num_workers:
+        if self._failed_starts >= _FAILED_STARTS * num_workers:
             failed, self._failed_starts = self._failed_starts, 0
             raise WorkerStartError(
                 f"workers died {failed} times in a row before they were ready, the last time "
@@ -93,11 +82,6 @@ class RetryPolicy:
                 error.pid,
                 error.exitcode,
             ) from error
-
-
-def may_be_sent(exitcode: int | None) -> bool:
-    """Return whether `exitcode` may be due to a signal from another process."""
-    return exitcode is None or exitcode in _SENT
 
 
 class WorkerHandle:
