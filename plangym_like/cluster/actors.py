@@ -19,7 +19,7 @@ from plangym_like.cluster.node_actor import CONCURRENCY, ChunkResult, NodeActor,
 from plangym_like.cluster.ray_session import import_ray
 from plangym_like.cluster.sites import ClusterOptions, Site, actor_options, choose_sites
 from plangym_like.errors import WorkerDiedError, WorkerStartError
-from plangym_like.execution.schedule import Range
+from plangym_like.execution.shared_batch import Range
 from plangym_like.processes.pool import RetryPolicy
 from plangym_like.processes.remote_errors import unpack_exception
 from plangym_like.results import RayStats

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, deque
 from collections.abc import Collection
+from dataclasses import dataclass, field
 
 from plangym_like.errors import PoisonInputError, StepTimeoutError, WorkerDiedError
 
@@ -14,6 +15,7 @@ _DEATHS_ALONE = 5
 _NOTE = re.compile(r"\(in row \d+ of a batch of \d+\)")
 
 
+@dataclass(slots=True)
 class RowFaults:
     """The failures of the rows of one batch, wherever they are stepped.
 
@@ -35,19 +37,17 @@ class RowFaults:
         The error of row `lowest`, which must exist.
     """
 
-    failure: Exception
-
-    def __init__(self, *, masked: bool) -> None:
-        self._masked = masked
-        self.errors: dict[int, Exception] = {}
-        self.suspects: deque[int] = deque()
-        self.lowest: int | None = None
-        self._deaths: Counter[int] = Counter()
-        self._slow: set[int] = set()
+    masked: bool
+    errors: dict[int, Exception] = field(default_factory=dict)
+    suspects: deque[int] = field(default_factory=deque)
+    lowest: int | None = None
+    failure: Exception = field(init=False)
+    _deaths: Counter[int] = field(default_factory=Counter, init=False)
+    _slow: set[int] = field(default_factory=set, init=False)
 
     def lose(self, row: int, error: Exception) -> None:
         """Mark `row` as failed: if rows are masked, record its error; otherwise fail the batch."""
-        if self._masked:
+        if self.masked:
             self.errors[row] = error
         else:
             self.fail(row, error)

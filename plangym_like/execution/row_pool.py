@@ -28,8 +28,7 @@ from plangym_like.execution.row_server import (
     progress_slot,
     serve,
 )
-from plangym_like.execution.schedule import Range, Tokens
-from plangym_like.execution.shared_batch import SharedBatch
+from plangym_like.execution.shared_batch import Range, SharedBatch, Tokens
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.pool import WorkerHandle, WorkerPool
 from plangym_like.processes.remote_errors import is_remote, portable_result
@@ -329,8 +328,9 @@ class RowPool(WorkerPool[RowWorker]):
         self.dealing: SharedBatch | None = None
         self.tally = Stats() if stats is None else stats
         self._done_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) if envs else -1
-        self._finalizer = weakref.finalize(self, _close, self._done_fd)
-        self._finalizer.atexit = False
+        self._finalizer = weakref.finalize(self, os.close, self._done_fd) if envs else None
+        if self._finalizer is not None:
+            self._finalizer.atexit = False
         super().__init__(
             [
                 RowWorker(process, index, self._slots, self.tokens, self._done_fd, signature)
@@ -439,15 +439,10 @@ class RowPool(WorkerPool[RowWorker]):
 
     def close(self, seconds: float) -> None:
         """Ask all workers to exit, and kill them if they are still running after `seconds`."""
-        self.tokens.drain(None)
         super().close(seconds)
         while self._leftover:
             self._leftover.pop().release()
         self._slots.close()
         self.tokens.close()
-        self._finalizer()
-
-
-def _close(descriptor: int) -> None:
-    if descriptor >= 0:
-        os.close(descriptor)
+        if self._finalizer is not None:
+            self._finalizer()

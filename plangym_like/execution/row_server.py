@@ -22,8 +22,15 @@ from plangym_like.batch.arrays import Rows
 from plangym_like.batch.layout import Layout
 from plangym_like.batch.row_stepper import RowStepper, row_exit
 from plangym_like.errors import StateMismatchError
-from plangym_like.execution.schedule import Key, Range, Tokens
-from plangym_like.execution.shared_batch import HEADER_NBYTES, RESULTS, Description, read_header
+from plangym_like.execution.shared_batch import (
+    HEADER_NBYTES,
+    RESULTS,
+    Description,
+    Key,
+    Range,
+    Tokens,
+    read_header,
+)
 from plangym_like.processes.remote_errors import pack_exception
 from plangym_like.processes.shared_memory import WRITES_IN_ORDER, attach
 from plangym_like.processes.wire import dumps, loads

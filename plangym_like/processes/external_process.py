@@ -85,6 +85,8 @@ class ExternalProcess:
     Attributes
     ----------
     linger : float
+    pid : int
+        The process id.
     on_change : callable
         Called without arguments after each message to or from the process, when the process has
         ended, and when it is restarted.
@@ -137,6 +139,7 @@ class ExternalProcess:
             child = launch(self._start_method, self._preload)
             with self._lock:
                 self._child = child
+                self.pid = child.pid
                 self._pending = pending
                 self._finalizer = weakref.finalize(self, _release, self._child, pending)
                 self._worker = f"worker {self._name!r} (pid {self._child.pid})"
@@ -241,11 +244,6 @@ class ExternalProcess:
 
         remote_method.__name__ = remote_method.__qualname__ = name
         return remote_method
-
-    @property
-    def pid(self) -> int:
-        """The process id."""
-        return self._child.pid
 
     @property
     def exitcode(self) -> int | None:

@@ -11,6 +11,7 @@ import os
 import select
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -29,6 +30,7 @@ _FAILED_STARTS = 5
 _DEATHS_WITHOUT_PROGRESS = 64
 
 
+@dataclass(slots=True)
 class RetryPolicy:
     """Counts the failures of one pool's workers, and raises an error if there are too many.
 
@@ -38,8 +40,8 @@ class RetryPolicy:
         How many workers have died in succession without any progress.
     """
 
-    def __init__(self) -> None:
-        self._failed_starts = self.deaths_without_progress = 0
+    deaths_without_progress: int = 0
+    _failed_starts: int = field(default=0, init=False)
 
     def note_ready(self) -> None:
         """Record that a worker has made the object that it hosts."""
@@ -104,6 +106,8 @@ class WorkerHandle:
         The future of the worker's current task.
     started_at : float
         When the process was started.
+    changed : set of int
+        The indexes of workers that their pool has to look at.
     """
 
     def __init__(
@@ -114,15 +118,8 @@ class WorkerHandle:
         self._prepare = prepare or _do_nothing
         self.task: Future[Any] | None = None
         self._interrupted = False
-        self._changed: set[int] = set()
+        self.changed: set[int] = set()
         self._greet()
-
-    def join(self, changed: set[int]) -> None:
-        """Add the worker's index to `changed` now, and whenever its pool has to look at it."""
-        self._changed = changed
-        # A reference to the handle would keep the process alive.
-        self.process.on_change = partial(changed.add, self.index)
-        self.process.on_change()
 
     @property
     def interrupted(self) -> bool:
@@ -137,7 +134,7 @@ class WorkerHandle:
     def interrupted(self, value: bool) -> None:
         self._interrupted = value
         if value:
-            self._changed.add(self.index)
+            self.changed.add(self.index)
 
     def _greet(self) -> None:
         self._greeting: Future[Any] | None = self.process.apply(self._prepare, patient=True)
@@ -281,7 +278,10 @@ class WorkerPool(Generic[Handle]):
         self._changed: set[int] = set()
         self._is_stale = True
         for worker in workers:
-            worker.join(self._changed)
+            worker.changed = self._changed
+            # A reference to the handle would keep the process alive.
+            worker.process.on_change = partial(self._changed.add, worker.index)
+            self._changed.add(worker.index)
 
     def wait(self, seconds: float, stop: Callable[[], bool] | None = None) -> float:
         """Wait at most `seconds` until a worker replies or dies; return the seconds waited.

@@ -172,17 +172,6 @@ def loads(payload: bytes | memoryview) -> Any:
     return pickle.loads(payload)
 
 
-def rights(descriptors: Sequence[int]) -> Rights:
-    """Return the ancillary data that sends `descriptors` along with the first byte of a buffer."""
-    if not descriptors:
-        return []
-    if len(descriptors) > MAX_DESCRIPTORS:
-        raise ValueError(
-            f"one message takes {MAX_DESCRIPTORS} descriptors at most, got {len(descriptors)}"
-        )
-    return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
-
-
 def receive_with_descriptors(
     connection: socket.socket, nbytes: int
 ) -> tuple[bytes, list[int], bool]:
@@ -217,12 +206,19 @@ def outgoing(
 
     The descriptors must stay open until the message is sent.
     """
+    rights: Rights = []
+    if descriptors:
+        if len(descriptors) > MAX_DESCRIPTORS:
+            raise ValueError(
+                f"one message takes {MAX_DESCRIPTORS} descriptors at most, got {len(descriptors)}"
+            )
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
     for descriptor in descriptors:
         os.fstat(descriptor)  # an error now is the caller's; later, it would end the worker
     header = HEADER.pack(kind, request, len(descriptors), len(payload))
     if len(payload) < _JOIN_NBYTES:
-        return [(memoryview(header + payload), rights(descriptors))]
-    return [(memoryview(header), rights(descriptors)), (memoryview(payload), [])]
+        return [(memoryview(header + payload), rights)]
+    return [(memoryview(header), rights), (memoryview(payload), [])]
 
 
 class Channel:

@@ -103,9 +103,8 @@ def test_ctrl_c_at_random_times(
         except KeyboardInterrupt:
             interrupted += 1
         assert settle() <= most
-        for region, pool in env.batch_env._pools.items():
-            idle = [block.number for block in pool._idle]
-            assert len(set(idle)) == len(idle), region
+        idle = [block.number for block in env.batch_env._blocks._idle]
+        assert len(set(idle)) == len(idle)
     until = time.monotonic() + 60
     while not all(each.free and each.process.is_alive() for each in env.batch_env.workers):
         assert time.monotonic() < until, "a worker is lost"

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from hosted import descriptors
 
-from plangym_like.processes.shared_memory import BlockPool, SharedBlock, alive, as_bytes, attach
+from plangym_like.execution.shared_batch import BlockPool
+from plangym_like.processes.shared_memory import SharedBlock, alive, as_bytes, attach
 
 PAGE = mmap.PAGESIZE
 
