@@ -524,15 +524,14 @@ def test_audits_do_not_take_the_memory_of_batches() -> None:
     with plangym_like.make("CartPole-v1", **options) as env:
         env.batch_env.pool.wait_ready()
         state = env.reset(seed=0).state
-        for _ in range(3):
+        while not env.stats.rows_audited:
             env.step_batch(actions, state)
-        pools = env.batch_env._pools.values()
-        audited = env.stats.rows_audited
-        kept = [{block.number for block in pool._idle} for pool in pools]
+        blocks, audited = env.batch_env._blocks, env.stats.rows_audited
+        kept = {block.number for block in blocks._idle}
         for _ in range(20):
             env.step_batch(actions, state)
         assert env.stats.rows_audited >= audited + 20
-        assert [{block.number for block in pool._idle} for pool in pools] == kept
+        assert {block.number for block in blocks._idle} == kept
 
 
 def test_observations_and_infos_of_a_single_step_are_compared(monkeypatch: Any) -> None:
