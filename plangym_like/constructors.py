@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Self
 
 from plangym_like.batch import spaces
-from plangym_like.batch.layout import common_layout
+from plangym_like.batch.layout import check_equal
 from plangym_like.batch.row_stepper import RowStepper
 from plangym_like.cluster.ray_executor import RayOptions
 from plangym_like.env import PlanEnv
@@ -89,43 +89,26 @@ class ParallelEnv(PlanEnv):
 
 
 class GivenProcesses:
-    """Makes a `ProcessExecutor` of processes that exist already, and step all rows.
-
-    Parameters
-    ----------
-    workers : sequence of ExternalProcess
-        At least one; each hosts a `PlanEnv`, and all of them the same.
-    step_timeout, start_timeout : float, optional
-        As in `make`.
-
-    Raises
-    ------
-    InputError
-        There is no worker, or a timeout is invalid.
-    """
+    """Makes a `ProcessExecutor` of processes that exist already, and step all rows."""
 
     isolated = True
 
-    def __init__(
-        self,
-        workers: Sequence[ExternalProcess],
-        step_timeout: float | None,
-        start_timeout: float | None,
-    ) -> None:
+    def __init__(self, workers: Sequence[ExternalProcess], **timeouts: float | None) -> None:
         if not workers:
             raise InputError("a BatchEnv needs at least one ExternalProcess")
-        check_timeouts(step_timeout, start_timeout)
-        if start_timeout is None and step_timeout is not None:
-            start_timeout = START_SECONDS
-        self._workers, self.n_workers = workers, len(workers)
-        self._timeouts: Any = {"step_timeout": step_timeout, "start_timeout": start_timeout}
+        check_timeouts(**timeouts)
+        if timeouts["start_timeout"] is None and timeouts["step_timeout"] is not None:
+            timeouts["start_timeout"] = START_SECONDS
+        self._workers, self.n_workers, self._timeouts = workers, len(workers), timeouts
 
     def make(self, make_stepper: Callable[[], RowStepper]) -> ProcessExecutor:
         """Wait until the workers have made their environments, and return the executor."""
         for worker in self._workers:
             worker.wait_ready(self._timeouts["start_timeout"])
-        common_layout([worker.layout for worker in self._workers])
-        return ProcessExecutor(self._workers, make_stepper().layout, **self._timeouts)
+        layout = make_stepper().layout
+        for index, worker in enumerate(self._workers):
+            check_equal(layout, worker.layout, f"env {index}")
+        return ProcessExecutor(self._workers, layout, **self._timeouts)
 
 
 class BatchEnv(PlanEnv):
@@ -172,7 +155,9 @@ class BatchEnv(PlanEnv):
     ) -> None:
         self.blocking = blocking
         self._workers = list(envs)
-        executor = GivenProcesses(self._workers, step_timeout, start_timeout)
+        executor = GivenProcesses(
+            self._workers, step_timeout=step_timeout, start_timeout=start_timeout
+        )
         super().__init__(self._workers[0].construct_here, executor, audit=audit)
 
     def clone(self, **changed: Any) -> Self:

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.batch.layout import Layout
-from plangym_like.errors import ImpureEnvironmentError, InputError
+from plangym_like.errors import ImpureEnvironmentError
 from plangym_like.results import Stats
 from plangym_like.states.rows import HEADER_NBYTES, Row
-from plangym_like.support.arguments import as_count
 
 MODES = ("raise", "warn", "off")
 EVERY = 500
@@ -90,7 +88,6 @@ class Auditor:
         stats: Stats,
         wrappers: Sequence[str] = (),
     ) -> None:
-        check_audit(mode, every)
         self._layout = layout
         self._name = name
         self._state_difference = state_difference
@@ -214,10 +211,3 @@ class Auditor:
             f"Likely causes: {outside}, {generator}, or a wrapper, such as {names}, with a memory "
             "that is not saved."
         )
-
-
-def check_audit(mode: Any, every: Any) -> None:
-    """Raise `InputError` if `mode` or `every` is not a valid option of an audit."""
-    if mode not in MODES:
-        raise InputError(f"audit must be one of {', '.join(map(repr, MODES))}, got {mode!r}")
-    as_count("audit_every", every)

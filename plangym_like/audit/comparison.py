@@ -68,9 +68,6 @@ class AuditedRows:
         failed rows (``infos.errors``). If `processes` is ``None``, they are stepped in this process
         if possible, and the result has states and observations. Otherwise they are stepped in other
         processes than these, and the result has what that of the audited batch has.
-    outside_cause : callable
-        ``outside_cause(inputs)`` returns a sentence that names the class attributes and globals on
-        which the rows depend, or ``""``.
 
     Attributes
     ----------
@@ -84,10 +81,9 @@ class AuditedRows:
         layout: Layout,
         inputs: Inputs,
         again: Callable[[Inputs, NDArray[np.int32] | None], Any],
-        outside_cause: Callable[[Inputs], str],
     ) -> None:
         self._auditor, self._layout = auditor, layout
-        self._again, self._outside_cause = again, outside_cause
+        self._again = again
         # Three results of each row that is followed are kept.
         self._length = auditor.length(3 * layout.row_nbytes(inputs.horizon))
         self._rows = auditor.choose(inputs.count, self._length)
@@ -262,7 +258,7 @@ class AuditedRows:
         cause = ""
         with watched_generators() as drawn_from, contextlib.suppress(Exception):
             self._again(inputs, None)
-            cause = drawn_from().strip() or self._outside_cause(inputs)
+            cause = drawn_from().strip()
         return cause
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium.spaces import Space
@@ -41,6 +41,32 @@ class Inputs:
     seeds: NDArray[np.uint64] | None
     verified: bool = True
     last_infos: bool = False
+
+
+class SubmitOptions(NamedTuple):
+    """Options of `Executor.submit`, mainly about the result that it returns.
+
+    Parameters
+    ----------
+    states, observations : bool
+        Whether the result includes states and observations.
+    blocking : bool
+        ``False``: return a `Future` of the result.
+    masked : bool
+        Report failed rows in the result, instead of raising their exceptions.
+    audit : bool
+        Whether this is an audit, which steps rows a second time. They are not counted in `stats`.
+    processes : int array ``(N,)``, optional
+        The process that steps each row: 0 for this one, and i + 1 for worker i. A batch writes
+        them. An audit reads them, and if possible, other processes step the rows again.
+    """
+
+    states: bool = True
+    observations: bool = True
+    blocking: bool = True
+    masked: bool = False
+    audit: bool = False
+    processes: NDArray[np.int32] | None = None
 
 
 @dataclass(slots=True)

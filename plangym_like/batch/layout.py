@@ -25,6 +25,8 @@ from plangym_like.support.memory_limits import CHECKED_NBYTES, refuse_too_much
 # The parts of a batch's memory. ``inputs`` is freed when the batch is done; the others are freed
 # one by one, when the caller drops the arrays in them.
 REGIONS = ("inputs", "states", "observations", "outcomes")
+# What to do with finite actions beyond the bounds of a `Box`.
+OUT_OF_BOUNDS = ("pass", "raise", "clip")
 # Arrays begin at multiples of so many bytes.
 _ALIGN = 64
 _NOTHING = np.empty(0, np.uint8)
@@ -383,20 +385,17 @@ class Layout:
         return sum(part.nbytes for _, part in pairs)
 
 
-def common_layout(layouts: Sequence[Layout]) -> Layout:
-    """Return the layout that all `layouts` share; raise `InputError` if they differ."""
-    first = layouts[0]
-    for index, layout in enumerate(layouts[1:], 1):
-        for name, what in _SHARED.items():
-            one, other = getattr(first, name), getattr(layout, name)
-            if one != other:
-                if name == "format":
-                    one, other = one.fingerprint_fields, other.fingerprint_fields
-                raise InputError(
-                    f"the environments of a BatchEnv must be equal, but the {what} of env 0 is "
-                    f"{one} and that of env {index} is {other}"
-                )
-    return first
+def check_equal(one: Layout, other: Layout, name: str) -> None:
+    """Raise `InputError` if batches of `one` have another meaning than those of `other`."""
+    for attribute, what in _SHARED.items():
+        ours, theirs = getattr(one, attribute), getattr(other, attribute)
+        if ours != theirs:
+            if attribute == "format":
+                ours, theirs = ours.fingerprint_fields, theirs.fingerprint_fields
+            raise InputError(
+                "the environments of a BatchEnv must be equal, but the "
+                f"{what} of {name} is {theirs}, and that of this process is {ours}"
+            )
 
 
 @lru_cache(maxsize=64)
@@ -511,13 +510,6 @@ def check_one_dt(dt: Any) -> int:
     if not isinstance(steps, int):
         raise InputError(f"step takes one dt, not one for each row; got {dt!r}")
     return steps
-
-
-def check_on_error(on_error: Any) -> bool:
-    """Return whether `on_error` masks failed rows; raise `InputError` if it is invalid."""
-    if on_error not in ("raise", "mask"):
-        raise InputError(f"on_error must be 'raise' or 'mask', got {on_error!r}")
-    return bool(on_error == "mask")
 
 
 def _spread(array: NDArray[Any], count: int) -> NDArray[Any]:

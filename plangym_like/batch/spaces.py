@@ -18,13 +18,11 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from plangym_like.batch.ownership import owned
-from plangym_like.errors import ActionError, InputError, ObservationError
+from plangym_like.errors import ActionError, ObservationError
 from plangym_like.states.rows import MAGIC
 
 _OBJECT = np.dtype(object)
 _LEAVES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
-# What to do with actions beyond the bounds of a `Box`.
-_POLICIES = ("pass", "raise", "clip")
 # The kind of a space's dtype -> the kinds of numbers that its observations may have.
 _CASTS = {"f": "biuf", "i": "biu", "u": "biu", "b": "biu"}
 
@@ -235,13 +233,6 @@ def take(batch: Any, index: int | tuple[int, ...]) -> Any:
     if isinstance(batch, tuple):
         return tuple(take(inner, index) for inner in batch)
     return batch[index]
-
-
-def check_out_of_bounds(policy: Any) -> str:
-    """Return `policy`; raise `InputError` unless it is ``"pass"``, ``"raise"`` or ``"clip"``."""
-    if policy not in _POLICIES:
-        raise InputError(f"out_of_bounds must be 'pass', 'raise' or 'clip', got {policy!r}")
-    return str(policy)
 
 
 def as_actions(

@@ -11,12 +11,11 @@ from concurrent.futures import CancelledError
 from functools import partial
 from typing import Any
 
-from plangym_like.batch.arrays import Inputs, steps_of
+from plangym_like.batch.arrays import Inputs, SubmitOptions, steps_of
 from plangym_like.batch.layout import REGIONS, Layout
 from plangym_like.batch.row_stepper import RowStepper, not_in_use
 from plangym_like.errors import ClosedError, WorkerTimeoutError
 from plangym_like.execution.batch_run import BatchRun
-from plangym_like.execution.executor import SerialExecutor, SubmitOptions
 from plangym_like.execution.row_pool import RowPool
 from plangym_like.execution.schedule import CostModel
 from plangym_like.execution.shared_batch import SharedBatch
@@ -89,8 +88,8 @@ class ProcessExecutor:
         self._most_sleep = _SLEEP_SECONDS
         if step_timeout is not None:
             self._most_sleep = min(_SLEEP_SECONDS, step_timeout / _CHECKS_PER_TIMEOUT)
-        # Steps the batches that are not worth sending.
-        self._here = None if stepper is None else SerialExecutor(stepper, self.tally)
+        if stepper is not None:  # it steps the batches that are not worth sending
+            stepper.stats = self.tally
         # The size of the last batch that was stepped here, and in which copy of this process; how
         # many more of this size to step here without asking the cost model.
         self._small: tuple[Any, ...] = ()
@@ -129,12 +128,12 @@ class ProcessExecutor:
         Several batches may be pending. Free workers take rows of the oldest batch first.
         """
         blocking = options.blocking
-        if self._same > 0 and blocking and self._here is not None:
+        if self._same > 0 and blocking and self._stepper is not None:
             # `close` sets the counter to 0.
             like = (inputs.count, inputs.horizon, inputs.dt, fork_safety.num_forks)
             if type(inputs.dt) is int and self._small == like:
                 self._same -= 1
-                return self._here.submit(inputs, options)
+                return self._stepper.submit(inputs, options)
         with self.lock:
             self.ensure_open()
             stays = self._stays_here(inputs, options)
@@ -229,13 +228,13 @@ class ProcessExecutor:
         self.pool.tend()
 
     def _run_here(self, inputs: Inputs, options: SubmitOptions) -> Any:
-        if self._here is None:  # the batch is empty
+        if self._stepper is None:  # the batch is empty
             empty = self.layout.allocate(
                 inputs, states=options.states, observations=options.observations
             )
             return self.layout.result(empty)
         before = self.tally.seconds_here
-        result = self._here.submit(inputs, options._replace(blocking=True))
+        result = self._stepper.submit(inputs, options._replace(blocking=True))
         seconds = self.tally.seconds_here - before  # 0 for audits, which are not recorded
         if inputs.count and seconds > 0:
             steps = steps_of(inputs)

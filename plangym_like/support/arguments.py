@@ -8,7 +8,7 @@ import inspect
 import math
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -75,6 +75,21 @@ def as_count(name: str, number: Any, least: int = 1) -> int:
     if whole < least:
         raise InputError(f"{name} must be a whole number of at least {least}, got {number!r}")
     return whole
+
+
+def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
+    """Raise InputError unless `value` is one of `choices`.
+
+    Examples
+    --------
+    >>> check_choice("on_error", "ignore", ("raise", "mask"))
+    Traceback (most recent call last):
+        ...
+    plangym_like.errors.InputError: on_error must be 'raise' or 'mask', got 'ignore'
+    """
+    if value not in choices:
+        *others, last = map(repr, choices)
+        raise InputError(f"{name} must be {', '.join(others)} or {last}, got {value!r}")
 
 
 def as_number(name: str, number: Any, least: float = -math.inf, most: float = math.inf) -> float:

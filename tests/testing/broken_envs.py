@@ -327,18 +327,6 @@ class LastReward(FamilyEnv):
     simulator_class = _LastReward
 
 
-class Sharing(FamilyEnv):
-    """Returns one and the same info dict from each step."""
-
-    simulator_class = PickledSimulator
-
-    def step(self, *args: Any, **kwargs: Any) -> Any:
-        result = super().step(*args, **kwargs)
-        shared = self.__dict__.setdefault("shared", {})
-        shared.update(result.info)
-        return result._replace(info=shared)
-
-
 class UnseededLuck(Walk):
     """Is lucky, late, in episodes without a seed, and never after it was restored."""
 
@@ -427,7 +415,6 @@ BROKEN: dict[str, Broken] = {
     "rows that see each other": Broken(Walk, "purity", "reward", Ordered),
     "rows that are written into": Broken(Walk, "restore", "the row that was given", Careless),
     "an info that is another in batches": Broken(Walk, "purity", r"info\['time'\]", StaleInfo),
-    "an info dict that is used again": Broken(Walk, "handed out", r"info\['time'\]", Sharing),
     "seeds that are ignored": Broken(Walk, "seeds", "observation", Reseedless),
     "rewards that are not summed": Broken(Walk, "dt", "reward", LastReward),
     "luck without a seed": Broken(UnseededLuck, "unseeded", "reward"),
