@@ -21,17 +21,14 @@ from __future__ import annotations
 
 import array
 import contextlib
-import functools
-import io
 import os
 import pickle
 import socket
 import struct
+import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
-
-import cloudpickle  # type: ignore[import-untyped]
 
 ACCESS, CALL, RESULT, EXCEPTION, CLOSE = range(1, 6)
 
@@ -46,15 +43,6 @@ _JOIN_NBYTES = 1 << 16
 # How many bytes to receive at once, for short and for long messages.
 _CHUNK_NBYTES = 1 << 16
 _LARGE_CHUNK_NBYTES = 1 << 20
-
-# What pickle and cloudpickle raise; errors of a class's own methods have other types.
-_UNPICKLABLE = (
-    TypeError,
-    AttributeError,
-    NotImplementedError,
-    ValueError,
-    pickle.PicklingError,
-)
 
 # Ancillary data, as `socket.sendmsg` takes it, and data to be sent with it.
 Rights = list[tuple[int, int, "array.array[int]"]]
@@ -82,85 +70,33 @@ class Message(NamedTuple):
 Deliver = Callable[[Message], object]
 
 
-class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Pickles lambdas, local classes, and everything of ``__main__`` by value.
-
-    This works around limits of cloudpickle 3.1: it replaces a class that has ``__slots__`` by one
-    without them, which cannot exchange objects with the original class; it looks up functions with
-    an ``lru_cache`` in the worker; and before Python 3.12, it rejects
-    ``functools.cached_property``.
-    """
-
-    # The thing that is being pickled.
-    last: Any = None
-
-    def reducer_override(self, thing: Any) -> Any:
-        self.last = thing
-        if type(thing) is functools.cached_property:
-            return _cached_property, (thing.func, thing.attrname)
-        if type(thing) is functools._lru_cache_wrapper and _is_local(thing):
-            return _cached_function, (thing.__wrapped__, thing.cache_parameters())
-        reduced = super().reducer_override(thing)
-        if isinstance(thing, type) and "__slots__" in vars(thing) and isinstance(reduced, tuple):
-            name_space = reduced[1][3:4]
-            if name_space and isinstance(name_space[0], dict):
-                name_space[0]["__slots__"] = vars(thing)["__slots__"]
-        return reduced
-
-
 def dumps(value: Any) -> bytes:
     """Return `value` pickled for a process that has another ``__main__`` than this process.
 
     Plain pickle is used where possible, because it is several times as fast. cloudpickle is used
-    for lambdas, closures, and everything defined in ``__main__`` or in a module that is registered
-    with ``cloudpickle.register_pickle_by_value``.
+    for lambdas, closures, and everything defined in ``__main__`` or in another module that the
+    process cannot import.
 
     Raises
     ------
     TypeError
-        A part of `value` cannot be pickled; the message names its class.
+        A part of `value` cannot be pickled; the message says which part, and what uses it.
     """
     try:
         data = pickle.dumps(value, 5)
     except Exception:
         return dumps_by_value(value)
-    by_value = b"_main__" in data or cloudpickle.list_registry_pickle_by_value()
-    return dumps_by_value(value) if by_value else data
+    # Modules that other processes cannot import are registered with cloudpickle.
+    cloudpickle = sys.modules.get("cloudpickle")
+    by_value = cloudpickle is not None and cloudpickle.list_registry_pickle_by_value()
+    return dumps_by_value(value) if by_value or b"_main__" in data else data
 
 
 def dumps_by_value(value: Any) -> bytes:
-    """Return `value` pickled by `ByValuePickler`; see `dumps`."""
-    stream = io.BytesIO()
-    pickler = ByValuePickler(stream, 5)
-    try:
-        pickler.dump(value)
-    except _UNPICKLABLE as error:
-        culprit = value if pickler.last is None else pickler.last
-        kind = culprit if isinstance(culprit, type) else type(culprit)
-        what = "the class" if kind is culprit else "an object of class"
-        raise TypeError(
-            f"{what} {kind.__module__}.{kind.__qualname__} cannot be sent to another process: "
-            f"{error}; make it in a function that the worker calls, or move what uses it to a "
-            "module of its own, which workers import"
-        ) from error
-    return stream.getvalue()
+    """Return `value` pickled by cloudpickle; see `dumps`."""
+    from plangym_like.processes.by_value import pickle_by_value
 
-
-def _is_local(function: Any) -> bool:
-    """Return whether other processes cannot import a function with an ``lru_cache``."""
-    module, name = function.__module__, function.__qualname__
-    by_value = cloudpickle.list_registry_pickle_by_value()
-    return module == "__main__" or module in by_value or "<locals>" in name
-
-
-def _cached_property(function: Any, name: str | None) -> Any:
-    made = functools.cached_property(function)
-    made.attrname = name
-    return made
-
-
-def _cached_function(function: Any, parameters: dict[str, Any]) -> Any:
-    return functools.lru_cache(**parameters)(function)
+    return pickle_by_value(value)
 
 
 def loads(payload: bytes | memoryview) -> Any:
