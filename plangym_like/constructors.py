@@ -93,7 +93,7 @@ class GivenProcesses:
 
     isolated = True
 
-    def __init__(self, workers: Sequence[ExternalProcess], **timeouts: float | None) -> None:
+    def __init__(self, workers: Sequence[ExternalProcess], **timeouts: Any) -> None:
         if not workers:
             raise InputError("a BatchEnv needs at least one ExternalProcess")
         check_timeouts(**timeouts)

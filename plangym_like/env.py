@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import inspect
-import threading
 from collections.abc import Callable
 from functools import partial
 from os import PathLike
@@ -21,14 +18,12 @@ from plangym_like.batch.arrays import Inputs, SubmitOptions, single_steps
 from plangym_like.batch.layout import OUT_OF_BOUNDS, Layout, check_one_dt
 from plangym_like.batch.row_stepper import RowStepper, closed, layout_of
 from plangym_like.batch.simulator import Simulator
-from plangym_like.errors import InputError, WorkerError
+from plangym_like.errors import InputError
 from plangym_like.execution.executor import Executor, ExecutorOptions
-from plangym_like.execution.process_executor import ProcessExecutor
 from plangym_like.gym_view import GymView
 from plangym_like.results import (
     BatchStep,
     BatchTransition,
-    Future,
     ResetObservation,
     ResetResult,
     Rollout,
@@ -38,34 +33,11 @@ from plangym_like.results import (
 )
 from plangym_like.states import state_files
 from plangym_like.states.rows import HEADER_NBYTES, Row, States
-from plangym_like.support.arguments import as_count, check_choice, name_of
-
-# How long to wait for a worker that compares two states.
-_ASK_SECONDS = 60.0
-# How audits step rows one by one.
-_WHOLE = SubmitOptions()
+from plangym_like.support.arguments import Repeatable, as_count, check_choice, name_of
 
 
-class _Repeatable:
-    """Keeps the arguments that its class was called with, so that `clone` can repeat the call.
-
-    This is a base class, because `help` shows a ``__new__`` of the class itself, not ``__init__``.
-    """
-
-    _made_with: tuple[tuple[Any, ...], dict[str, Any]]
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        made = super().__new__(cls)
-        # The caller may change a list of wrappers afterwards.
-        kept = {key: [*value] if type(value) is list else value for key, value in kwargs.items()}
-        made._made_with = args, kept
-        return made
-
-
-class PlanEnv(_Repeatable):
+class PlanEnv(Repeatable):
     """One environment: a simulator, and an executor that steps batches of its states.
-
-    While a batch uses the simulator, the current state is kept as a row (see `CurrentState`).
 
     Parameters
     ----------
@@ -119,7 +91,6 @@ class PlanEnv(_Repeatable):
         self._options = executor
         self._audit, self._audit_every = audit, as_count("audit_every", audit_every)
         self._out_of_bounds = out_of_bounds
-        self._setup_lock = threading.RLock()
         self._stepper: RowStepper | None = None
         self._executor: Executor | None = None
         self._stats: Stats | None = None
@@ -137,10 +108,8 @@ class PlanEnv(_Repeatable):
             raise closed(self.name)
         if self._stepper is not None:
             self._stepper.ensure_usable()
-            return
-        with self._setup_lock:
-            if self._stepper is None:  # another thread may have made them meanwhile
-                self._make()
+        else:
+            self._make()
 
     def _make(self) -> None:
         made: list[RowStepper] = []
@@ -152,18 +121,7 @@ class PlanEnv(_Repeatable):
                 stepper.close()
             raise
         (stepper,) = made
-        self._auditor = Auditor(
-            stepper.layout,
-            self.name,
-            partial(_state_difference, executor, stepper.simulator),
-            stepper.declare_approximate,
-            mode=self._audit,
-            every=self._audit_every,
-            stats=executor.stats,
-            wrappers=stepper.simulator.suspect_wrappers(),
-        )
-        # Steps rows of audits one by one: in this process, unless batches are isolated.
-        self._alone: Executor = executor if executor.isolated else stepper
+        self._auditor = Auditor(stepper, executor, mode=self._audit, every=self._audit_every)
         self._layout, self._stats = stepper.layout, executor.stats
         self._executor, self._stepper = executor, stepper
 
@@ -204,10 +162,7 @@ class PlanEnv(_Repeatable):
                 f"{self!r} holds a simulator or is closed, and cannot be pickled or copied; use "
                 "clone(), send its state rows, or make it with delay_setup=True and pickle it then"
             )
-        return {name: value for name, value in vars(self).items() if name != "_setup_lock"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _setup_lock=threading.RLock())
+        return vars(self)
 
     def __repr__(self) -> str:
         workers = "" if self.n_workers is None else f", n_workers={self.n_workers}"
@@ -466,7 +421,8 @@ class PlanEnv(_Repeatable):
         if row is not None and not self._auditor.off and self._auditor.is_due(1):
             # This thread holds the stepper's lock. An executor that steps rows here may hold its
             # own lock while it waits for the stepper's, so using it here could deadlock.
-            sample = self._sample(self._alone, layout.check([chosen], row, steps, None), _WHOLE)
+            inputs = layout.check([chosen], row, steps, None)
+            sample = AuditedRows(self._auditor, inputs, self._auditor.alone, SubmitOptions())
         result = stepper.current.step(
             chosen,
             steps,
@@ -627,32 +583,12 @@ class PlanEnv(_Repeatable):
         if stats is not None:  # otherwise another thread has closed the environment
             stats.batches += 1
             stats.rows += inputs.count
-        if auditor.off or not inputs.count:
+        is_due = not auditor.off and inputs.count and auditor.is_due(single_steps(inputs))
+        if not is_due or not (executor.can_audit or auditor.all_rows):
             return executor.submit(inputs, options)
-        due = auditor.is_due(single_steps(inputs, 0, inputs.count))
-        if not (due and (executor.can_audit or auditor.all_rows)):
-            return executor.submit(inputs, options)
-        sample = self._sample(executor, inputs, options)
+        sample = AuditedRows(auditor, inputs, executor, options)
         options = options._replace(processes=sample.processes)
         return sample.audited(executor.submit(inputs, options))
-
-    def _sample(self, executor: Executor, inputs: Inputs, options: SubmitOptions) -> AuditedRows:
-        """Return the rows of a batch to audit; `executor` steps them again with `options`."""
-        again = partial(self._step_again, executor, options)
-        return AuditedRows(self._auditor, self._layout, inputs, again)
-
-    def _step_again(
-        self,
-        executor: Executor,
-        options: SubmitOptions,
-        inputs: Inputs,
-        processes: NDArray[np.int32] | None,
-    ) -> Any:
-        """Step rows for an audit; see `AuditedRows`."""
-        if processes is None:
-            executor, options = self._alone, _WHOLE
-        options = options._replace(masked=True, audit=True, blocking=True, processes=processes)
-        return executor.submit(inputs, options)
 
     # States
 
@@ -733,22 +669,18 @@ class PlanEnv(_Repeatable):
         May be called again.
         """
         self._closed = True
-        executor, self._executor = self._executor, None
-        stepper, self._stepper = self._stepper, None
-        if executor is not None:
-            executor.close()
-        if stepper is not None:
-            stepper.close()
+        parts = self._executor, self._stepper
+        self._executor = self._stepper = None
+        for part in parts:
+            if part is not None:
+                part.close()
 
     def clone(self, **changed: Any) -> Self:
         """Return another env made with the same arguments, updated with `changed`.
 
         It is in the same state, unless the state formats differ or one of the two is not set up.
         """
-        args, kwargs = list(self._made_with[0]), {**self._made_with[1], **changed}
-        names = list(inspect.signature(type(self).__init__).parameters)[1:]
-        for place, name in enumerate(names[: len(args)]):
-            args[place] = kwargs.pop(name, args[place])
+        args, kwargs = self.made_with(**changed)
         if any(isinstance(each, Simulator) for each in (*args, kwargs.get("simulator"))):
             raise InputError("a clone would share the simulator: make the env from a callable")
         other = type(self)(*args, **kwargs)
@@ -770,24 +702,3 @@ class PlanEnv(_Repeatable):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _state_difference(
-    executor: Executor, simulator: Simulator, one: Row, other: Row
-) -> tuple[str, str] | None:
-    """Return `Simulator.state_difference` of two payloads.
-
-    If batches are isolated, a worker compares them: this process loads no row of a batch.
-    """
-    if not executor.isolated:
-        return simulator.state_difference(one, other)
-    for worker in executor.workers if isinstance(executor, ProcessExecutor) else ():
-        if worker.ready:
-            with contextlib.suppress(WorkerError, OSError):
-                future: Future[tuple[str, str] | None] = worker.process.apply(_compare, one, other)
-                return future.result(_ASK_SECONDS)
-    return Simulator.state_difference(simulator, one, other)  # of the bytes
-
-
-def _compare(env: PlanEnv, one: Row, other: Row) -> tuple[str, str] | None:
-    return env.row_stepper.simulator.state_difference(one, other)

@@ -16,7 +16,6 @@ from comparing import content, reached, sampler
 from conftest import make_on
 from gymnasium import spaces
 from gymnasium.wrappers import FrameStackObservation
-from harm import Killer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_envs import Fuse, Labelled, Levers, Nested, Scaled, Teller
@@ -246,19 +245,6 @@ def test_any_calls_do_the_same(subject: Subject, data: st.DataObject) -> None:
 @given(data=st.data())
 def test_very_many_calls_do_the_same(subject: Subject, data: st.DataObject) -> None:
     _compare(subject, data.draw(calls(subject)))
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("backend", ["isolated"], indirect=True)
-@pytest.mark.parametrize("kind", ["raising", "nested"], indirect=True)
-def test_calls_do_the_same_while_workers_are_killed(subject: Subject) -> None:
-    @settings(max_examples=500)
-    @given(made=calls(subject))
-    def check(made: list[Call]) -> None:
-        _compare(subject, made)
-
-    with Killer(subject.there.batch_env, 0.05):
-        check()
 
 
 @on_every_backend

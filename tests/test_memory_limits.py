@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from hosted import script_environ
 
 from plangym_like.support import memory_limits
 
@@ -72,72 +68,3 @@ def test_what_no_machine_has_is_refused() -> None:
         memory_limits.ensure_available(1 << 60)
     with pytest.raises(MemoryError, match="this batch needs"):
         memory_limits.refuse_too_much(1 << 60)
-
-
-IN_CGROUP = """
-import os, sys
-with open(os.path.join(sys.argv[1], "cgroup.procs"), "w") as file:
-    file.write(str(os.getpid()))
-
-import gymnasium
-import numpy as np
-import plangym_like
-from gymnasium import spaces
-
-class Large(gymnasium.Env):
-    observation_space = spaces.Box(0, 255, (1 << 20,), np.uint8)
-    action_space = spaces.Discrete(2)
-
-    def reset(self, *, seed=None, options=None):
-        self.count = 0
-        return np.zeros(1 << 20, np.uint8), {}
-
-    def step(self, action):
-        self.count += 1
-        return np.full(1 << 20, self.count % 256, np.uint8), 1.0, False, False, {}
-
-    def save_state(self):
-        return self.count.to_bytes(8, "little")
-
-    def load_state(self, state):
-        self.count = int.from_bytes(state, "little")
-
-for kwargs in ({}, {"n_workers": 2, "isolate": True}):
-    with plangym_like.make(Large, **kwargs) as env:
-        state = env.reset(seed=0).state
-        for count in (10, 300, 10, 300, 10):
-            try:
-                result = env.step_batch(np.zeros(count, int), state)
-            except MemoryError as error:
-                assert count == 300 and "cgroup" in str(error), error
-                print("refused", end=" ")
-            else:
-                assert (result.obs == 1).all()
-                print("works", end=" ")
-                del result
-        kept = []
-        try:  # results that are kept, until there is no more room
-            while len(kept) < 30:
-                kept.append(env.step_batch(np.zeros(20, int), state))
-        except MemoryError:
-            print("full", end=" ")
-        assert all((result.obs == 1).all() for result in kept)
-        del kept
-"""
-
-
-@pytest.mark.skipif(
-    "PLANGYM_LIKE_TEST_CGROUP" not in os.environ,
-    reason="PLANGYM_LIKE_TEST_CGROUP names no cgroup of 250 MB to run in",
-)
-def test_in_a_cgroup_of_250_megabytes() -> None:
-    result = subprocess.run(
-        [sys.executable, "-c", IN_CGROUP, os.environ["PLANGYM_LIKE_TEST_CGROUP"]],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        env=script_environ(),
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    assert result.stdout == "works refused works refused works full " * 2

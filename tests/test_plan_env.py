@@ -4,25 +4,17 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-import pytest
 from comparing import assert_same, content, reached, sampler
 from small_envs import Nested, Teller
 from suite import batch_of, spaces_agree
 
-import plangym_like
 from plangym_like import (
     BatchStep,
     BatchTransition,
-    ClassicControlEnv,
     ResetObservation,
     ResetResult,
-    Rollout,
     Step,
     Transition,
-)
-from plangym_like.errors import (
-    ActionError,
-    InputError,
 )
 
 # Results
@@ -93,15 +85,6 @@ def test_results_belong_to_the_caller(env):
 
 
 # Steps
-
-
-def test_step_leaves_the_env_in_its_result(env):
-    state = env.reset(seed=1).state
-    for action in batch_of(env, 5)[0]:
-        result = env.step(action, state=state)
-        if not (result.terminated or result.truncated):
-            assert_same(env.get_state(), result.state)
-        state = result.state
 
 
 def test_stepping_on_is_stepping_from_the_state(env):
@@ -178,28 +161,6 @@ def test_without_autoreset_the_env_stays_where_it_ended(new_env):
     assert env.step(1).terminated
 
 
-def test_episodes_after_an_autoreset_follow_the_seed(shared_env):
-    env = shared_env("CartPole-v1")
-    reference = gymnasium.make("CartPole-v1")
-    reference.reset(seed=3)
-    env.reset(seed=3)
-    for _ in range(100):
-        obs, _, terminated, _, _ = reference.step(1)
-        assert_same(env.step(1).obs, obs)
-        if terminated:
-            reference.reset()
-
-
-def test_a_time_limit_is_removed_unless_asked_for(new_env):
-    free = new_env("CartPole-v1")
-    kept = new_env("CartPole-v1", remove_time_limit=False)
-    assert free.simulator.wrapper_names() == ["OrderEnforcing"]
-    assert "TimeLimit" in kept.simulator.wrapper_names()
-    state = free.make_state(x=[0, 0, 0, 0])
-    free.set_state(state)
-    assert not any(free.step(index % 2).truncated for index in range(600))
-
-
 def test_a_kept_time_limit_counts_in_the_state(new_env):
     env = new_env("Pendulum-v1", remove_time_limit=False)
     state = env.reset(seed=0).state
@@ -269,42 +230,4 @@ def test_an_empty_batch_gives_empty_arrays(env):
     assert env.step_batch([], states[:0], dt=[], seeds=[], blocking=False)().rewards.shape == (0,)
 
 
-def test_an_empty_rollout_gives_empty_arrays(env):
-    states = reached(env, 2)
-    if isinstance(env.action_space, gymnasium.spaces.Dict):
-        actions: Any = []
-    else:
-        actions = np.empty((0, 5, *env.action_shape), env.action_space.dtype)
-    result = env.rollout_batch(actions, states[:0], return_observations=True)
-    assert type(result) is Rollout
-    assert result.states.shape == (0, env.state_nbytes)
-    if len(np.shape(actions)) > 1:
-        assert result.rewards.shape == result.terminateds.shape == (0, 5)
-        assert result.observations.shape == (0, 5, *env.obs_shape)
-
-
 # Errors of an environment
-
-
-def test_env_class_is_any_callable_that_returns_a_plan_env():
-    env = plangym_like.ParallelEnv(
-        lambda name, **kwargs: ClassicControlEnv(name, **kwargs), "CartPole-v1", n_workers=2
-    )
-    reference = plangym_like.make("CartPole-v1")
-    states = reached(reference, 20)
-    actions = np.arange(20) % 2
-    assert_same(
-        tuple(env.step_batch(actions, states)), tuple(reference.step_batch(actions, states))
-    )
-    env.set_state(states[4])
-    assert_same(env.get_state(), states[4])
-    env.close()
-
-
-def test_actions_are_checked_before_the_state_moves(env):
-    state = env.reset(seed=0).state
-    with pytest.raises(ActionError):
-        env.step("left")
-    with pytest.raises(InputError):
-        env.step(sampler(env, 0).sample(), dt=0)
-    assert_same(env.get_state(), state)

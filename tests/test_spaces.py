@@ -14,7 +14,6 @@ from suite import is_at_least
 
 from plangym_like.batch.spaces import (
     as_actions,
-    build,
     empty,
     flatten,
     is_leaf,
@@ -79,31 +78,6 @@ def _plain(nest: Any) -> Any:
     return tuple(map(_plain, nest)) if isinstance(nest, tuple) else nest
 
 
-@pytest.mark.parametrize("space", SPACES, ids=str)
-def test_leaves_say_what_flatten_gives(space):
-    found = leaves(space)
-    flat = flatten(space, samples(space, 1)[0])
-    assert [shape for shape, _ in found] == [np.shape(leaf) for leaf in flat]
-    assert [dtype for _, dtype in found] == [np.asarray(leaf).dtype for leaf in flat]
-
-
-@pytest.mark.parametrize("space", SPACES, ids=str)
-def test_build_undoes_flatten(space):
-    element = samples(space, 1)[0]
-    assert_same(build(space, iter(flatten(space, element))), _plain(element))
-
-
-def test_batches_with_two_leading_axes():
-    batch = empty(NEST, (2, 3))
-    element = samples(NEST, 1)[0]
-    put(NEST, batch, (1, 2), element)
-    assert batch["b"][1].shape == (2, 3, 2)
-    assert_same(
-        [np.asarray(leaf) for leaf in flatten(NEST, take(batch, (1, 2)))],
-        [np.asarray(leaf) for leaf in flatten(NEST, element)],
-    )
-
-
 @pytest.mark.parametrize(
     "space",
     [
@@ -122,14 +96,6 @@ def test_what_has_no_fixed_size_is_an_object(space):
     put(space, batch, 1, element)
     assert_same(take(batch, 1), element)
     assert_same(with_lists(space, batch), [None, element])
-
-
-def test_objects_are_copied():
-    value = [np.zeros(2)]
-    batch = empty(spaces.Sequence(BOX), (2, 3))
-    put(spaces.Sequence(BOX), batch, (1, 2), value)
-    value[0] += 1
-    assert_same(take(batch, (1, 2)), [np.zeros(2)])
 
 
 def test_a_tree_with_parts_of_no_fixed_size_has_arrays_and_lists():
@@ -262,15 +228,6 @@ def test_batches_of_actions_are_taken_as_lists_and_arrays(space, lead):
         assert_same(batch, np.ascontiguousarray(given_actions, dtype))
 
 
-@pytest.mark.parametrize("space", SPACES, ids=str)
-def test_one_action_is_a_batch_of_one(space):
-    for element in samples(space, 4):
-        batch = as_actions(space, element)
-        assert len(batch) == 1
-        for leaf, expected in zip(flatten(space, batch[0]), flatten(space, element), strict=True):
-            assert np.array_equal(leaf, expected)
-
-
 def test_nested_actions_are_taken_as_lists_and_as_nests_of_arrays():
     elements = samples(NEST, 5)
     nest = empty(NEST, (5,))
@@ -313,27 +270,6 @@ def test_no_actions_are_an_empty_batch(space):
     assert len(batch) == 0
     if is_leaf(space):
         assert batch.shape == (0, *space.shape) and batch.dtype == space.dtype
-
-
-@pytest.mark.parametrize("space", LEAVES, ids=str)
-def test_no_rollouts_keep_their_horizon(space):
-    batch = as_actions(space, np.empty((0, 7, *space.shape), space.dtype), 2)
-    assert batch.shape == (0, 7, *space.shape) and batch.dtype == space.dtype
-
-
-@pytest.mark.parametrize("space", LEAVES, ids=str)
-def test_the_given_array_is_never_changed(space):
-    array = np.stack([np.asarray(element) for element in samples(space, 4)])
-    array.flags.writeable = False
-    before = array.copy()
-    as_actions(space, array)
-    assert_same(array, before)
-
-
-def test_bounds_belong_to_the_space():
-    assert as_actions(BOX, [[-1, 1]]).tolist() == [[-1, 1]]
-    assert as_actions(spaces.Discrete(3, start=-1), [-1, 1]).tolist() == [-1, 1]
-    assert as_actions(spaces.Box(0, 200, (1,), np.uint8), [[200]]).tolist() == [[200]]
 
 
 # Actions that are not
@@ -484,15 +420,6 @@ def test_actions_of_a_box_keep_their_dtype(kind):
             assert as_actions(BOX, actions, lead).dtype == kind
     assert as_actions(BOX, np.ones((3, 2), np.dtype(kind).newbyteorder(">"))).dtype == kind
     assert as_actions(spaces.Discrete(5), np.ones(3, np.int8)).dtype == np.int64
-
-
-@pytest.mark.parametrize("policy", ["pass", "raise", "clip"])
-def test_samples_of_a_box_of_truth_values_are_actions(policy):
-    space = spaces.Box(0, 1, (2,), bool)
-    flags = np.array([[True, False], [False, False]])
-    assert_same(as_actions(space, flags, out_of_bounds=policy), flags)
-    with pytest.raises(ActionError, match="dtype float64"):
-        as_actions(space, flags / 2)
 
 
 def test_truth_values_are_no_numbers():

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from plangym_like.batch.arrays import Inputs, SubmitOptions
 from plangym_like.batch.row_stepper import RowStepper
 from plangym_like.results import Stats
+from plangym_like.states.rows import Row
 
 
 class Executor(Protocol):
@@ -31,6 +32,9 @@ class Executor(Protocol):
         `inputs` is the result of `Layout.check`. The checksum of a state is verified before its row
         is stepped.
         """
+
+    def state_difference(self, one: Row, other: Row) -> tuple[str, str] | None:
+        """Return `Simulator.state_difference` of two payloads, found where rows are stepped."""
 
     def close(self) -> None:
         """Release processes and memory; results already returned stay valid."""

@@ -184,7 +184,7 @@ class ChattyEnv(FamilyEnv):
 def test_environments_that_do_not_fit_together(other: Any, what: str) -> None:
     one = ExternalProcess(lambda: CounterEnv("toy"))
     with one, ExternalProcess(other) as two:
-        with pytest.raises(ValueError, match=f"the {what} of env 0 is .* and that of env 1 is"):
+        with pytest.raises(ValueError, match=f"the {what} of env 1 is .* and that of this"):
             BatchEnv([one, two], False)
         assert one.is_alive()
         assert two.is_alive()
