@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Self
 
-from plangym_like.batch import spaces
 from plangym_like.batch.layout import check_equal
 from plangym_like.batch.row_stepper import RowStepper
 from plangym_like.cluster.ray_executor import RayOptions
@@ -139,8 +138,8 @@ class BatchEnv(PlanEnv):
     >>> import plangym_like
     >>> worker = ExternalProcess(lambda: plangym_like.make("CartPole-v1"))
     >>> with BatchEnv([worker]) as env:
-    ...     states, obs, infos = env.reset()
-    ...     env.step_batch([0, 1, 1], states[0]).rewards
+    ...     state, obs, info = env.reset(seed=0)
+    ...     env.step_batch([0, 1, 1], state).rewards
     array([1., 1., 1.])
     """
 
@@ -170,32 +169,6 @@ class BatchEnv(PlanEnv):
 
     def __getitem__(self, index: int) -> ExternalProcess:
         return self._workers[index]
-
-    def reset(  # type: ignore[override]
-        self, indices: Sequence[int] | None = None, return_states: bool = True
-    ) -> Any:
-        """Reset the workers' environments; return ``(states, obs, infos)``.
-
-        `indices` selects the K processes whose environments are reset; by default, all of them.
-        ``states`` is ``(K, state_nbytes)``, ``obs`` a batch of K observations, and ``infos`` a
-        list of K dicts. The first of the states becomes the current state. With
-        ``return_states=False``, return ``(obs, infos)``.
-        """
-        executor: Any = self.executor
-        with executor.lock:
-            numbers = list(range(len(self)) if indices is None else indices)
-            futures = [self[index].call("reset", return_state=True) for index in numbers]
-            pairs = zip(numbers, futures, strict=True)
-            results = [executor.answer(index, future) for index, future in pairs]
-        obs = spaces.empty(self.observation_space, (len(results),))
-        states = self.layout.format.new(len(results))
-        for index, result in enumerate(results):
-            spaces.put(self.observation_space, obs, index, result.obs)
-            states[index] = result.state
-        infos = [result.info for result in results]
-        if results:
-            self.set_state(states[0])
-        return (states, obs, infos) if return_states else (obs, infos)
 
 
 class RayEnv(PlanEnv):

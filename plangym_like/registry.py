@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -238,7 +239,7 @@ def family_of(name: str | Callable[..., Any], snapshot: str = "auto") -> EnvClas
     check_choice("snapshot", snapshot, ("auto", *WAYS))
     registered = next((found for answers, found in user_families if answers(name)), None)
     family = GENERIC if registered else _find_family(name)
-    found = registered or _load(family)
+    found = registered or _imported(family.place, family.extra)
     simulator_class = getattr(found, "simulator_class", None)
     if snapshot in ("auto", getattr(simulator_class, "snapshot", None)):
         return cast(EnvClass, found)
@@ -250,7 +251,7 @@ def family_of(name: str | Callable[..., Any], snapshot: str = "auto") -> EnvClas
     if snapshot == "native" and family is not GENERIC:
         why = getattr(simulator_class, "snapshot_note", "")
         raise InputError(f"{name_of(name)} has no snapshot='native': {why}; use 'auto'")
-    return cast(EnvClass, _load(Family(place=WAYS[snapshot][0])))
+    return cast(EnvClass, _imported(WAYS[snapshot][0]))
 
 
 def _find_family(name: Any) -> Family:
@@ -300,17 +301,12 @@ def _takes(family: Family, name: str) -> bool:
     return False
 
 
-def _imported(place: str) -> Any:
+def _imported(place: str, extra: str = "") -> Any:
+    """Return ``"module:name"`` of `plangym_like.envs`; `extra` installs what the module imports."""
     module, _, attribute = place.partition(":")
-    return getattr(importlib.import_module(f"plangym_like.envs.{module}"), attribute)
-
-
-def _load(family: Family) -> Any:
-    """Import the class of a family."""
-    if not family.extra:
-        return _imported(family.place)
-    with needs_extra(f"{family.place} cannot be imported", family.extra):
-        return _imported(family.place)
+    needed = needs_extra(f"{module} cannot be imported", extra) if extra else nullcontext()
+    with needed:
+        return getattr(importlib.import_module(f"plangym_like.envs.{module}"), attribute)
 
 
 def make(

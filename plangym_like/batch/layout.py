@@ -120,11 +120,7 @@ class Layout:
         self.plain_infos = plain_infos
         self.exact = exact
         self.out_of_bounds = out_of_bounds
-        self._obs_leaves = spaces.leaves(observation_space)
-        # The indexes of the leaves that are arrays of objects.
-        self._objects = [at for at, (_, kind) in enumerate(self._obs_leaves) if kind.hasobject]
-        self._obs_nbytes = sum(_nbytes(*leaf) for leaf in self._obs_leaves)
-        self.array_actions = spaces.is_leaf(action_space)
+        self.array_actions = isinstance(action_space, spaces.LEAVES)
         # The range and the dtype of `Discrete` actions; other spaces have an empty range.
         self._choices = range(0)
         self._choice: Any = int
@@ -220,10 +216,20 @@ class Layout:
     # The arrays of a batch
 
     @cached_property
+    def obs_leaves(self) -> list[Leaf]:
+        """The shape and dtype of each array in an observation."""
+        return spaces.leaves(self.observation_space)
+
+    @cached_property
+    def _objects(self) -> list[int]:
+        """The indexes of `obs_leaves` that are arrays of objects."""
+        return [at for at, (_, kind) in enumerate(self.obs_leaves) if kind.hasobject]
+
+    @cached_property
     def signature(self) -> int:
         """A number that is equal for layouts whose batches have the same form and meaning."""
         actions = spaces.leaves(self.action_space)
-        arrays = [*self._obs_leaves, *self.columns.values(), *actions]
+        arrays = [*self.obs_leaves, *self.columns.values(), *actions]
         told = [(shape, dtype.str) for shape, dtype in arrays]
         parts = self.format.fingerprint, list(self.columns), self.plain_infos, told
         digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
@@ -312,7 +318,8 @@ class Layout:
     def row_nbytes(self, horizon: int, *, states: bool = True, observations: bool = True) -> int:
         """Return about how many bytes the result of one row needs."""
         nbytes = states * self.format.state_nbytes
-        return nbytes + observations * max(1, horizon) * self._obs_nbytes
+        per_step = sum(_nbytes(*leaf) for leaf in self.obs_leaves)
+        return nbytes + observations * max(1, horizon) * per_step
 
     def result(
         self, rows: Rows, errors: Mapping[int, Exception] | None = None
@@ -443,7 +450,7 @@ def _arrays(layout: Layout, shape: Shape, region: str) -> list[Leaf]:
     if region == "observations":
         if not shape.wants_observations:
             return []
-        return [((*lead, *inner), dtype) for inner, dtype in layout._obs_leaves]
+        return [((*lead, *inner), dtype) for inner, dtype in layout.obs_leaves]
     flag = np.dtype(bool)
     columns = {} if shape.horizon else layout.columns
     return [

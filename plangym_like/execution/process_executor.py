@@ -17,14 +17,13 @@ import numpy as np
 from plangym_like.batch.arrays import Inputs, SubmitOptions, steps_of
 from plangym_like.batch.layout import REGIONS, Layout
 from plangym_like.batch.row_stepper import RowStepper, not_in_use
-from plangym_like.errors import ClosedError, WorkerError, WorkerTimeoutError
+from plangym_like.errors import ClosedError, WorkerError
 from plangym_like.execution.batch_run import BatchRun
 from plangym_like.execution.row_pool import RowPool
 from plangym_like.execution.schedule import CostModel
 from plangym_like.execution.shared_batch import SharedBatch
 from plangym_like.execution.short_episode import ShortEpisode
 from plangym_like.processes.external_process import ExternalProcess
-from plangym_like.processes.remote_errors import is_remote, portable_result
 from plangym_like.processes.shared_memory import BlockPool
 from plangym_like.results import Future, Stats
 from plangym_like.states.rows import Row
@@ -267,25 +266,6 @@ class ProcessExecutor:
         self.pool.release_unused()
         if not self._runs:
             self.pool.outcomes.clear()
-
-    def answer(self, index: int, future: Future[Any]) -> Any:
-        """Return the result of `future`, a call to environment `index`.
-
-        The worker may still be starting. If there is no result after `start_timeout` seconds, it is
-        replaced, and `WorkerTimeoutError` is raised.
-        """
-        try:
-            return portable_result(future, self.pool.start_timeout)
-        except TimeoutError as error:
-            if is_remote(error):
-                raise
-            pid = self._processes[index].pid
-            self.pool.replace(self.workers[index])
-            raise WorkerTimeoutError(
-                f"environment {index} (pid {pid}) did not answer within start_timeout="
-                f"{self.pool.start_timeout:g} seconds, so its worker was replaced; it hangs, or "
-                "needs a larger start_timeout"
-            ) from error
 
     def state_difference(self, one: Row, other: Row) -> tuple[str, str] | None:
         """Return `Simulator.state_difference` of two payloads.

@@ -104,46 +104,6 @@ def test_without_any_state_the_first_environments_own_counts() -> None:
         assert_same(ours, one.step_batch(ACTIONS, one.get_state()))
 
 
-def test_reset(batch_env: BatchEnv, serial: CounterEnv) -> None:
-    batch_env.set_state(serial.step(3, return_state=True).state)
-    states, obs, infos = batch_env.reset()
-    assert states.shape == (3, batch_env.layout.format.state_nbytes)
-    assert (obs.shape, obs.dtype) == ((3, 4, 2), np.uint8)
-    assert infos == [{}, {}, {}]
-    assert_same(batch_env[1].get_state(), states[1])
-    ours = batch_env.step_batch(ACTIONS, return_state=True)
-    assert_same(ours, serial.step_batch(ACTIONS, states[0]))
-
-
-@pytest.mark.parametrize("indices", [[1], [2, 0], np.array([0, 1]), [-1], []])
-def test_reset_of_some(batch_env: BatchEnv, indices: Any) -> None:
-    for process in batch_env:
-        process.reset()
-        process.step(3)
-    before = [process.get_state() for process in batch_env]
-    states, obs, infos = batch_env.reset(indices)
-    assert len(states) == len(obs) == len(infos) == len(indices)
-    chosen = {range(3)[index] for index in indices}
-    for index, process in enumerate(batch_env):
-        changed = bool((process.get_state() != before[index]).any())
-        assert changed == (index in chosen)
-
-
-def test_reset_without_states(batch_env: BatchEnv) -> None:
-    obs, infos = batch_env.reset([0], return_states=False)
-    assert obs.shape == (1, 4, 2)
-    assert infos == [{}]
-
-
-def test_batches_leave_the_processes_own_states_alone(batch_env: BatchEnv) -> None:
-    states, _, _ = batch_env.reset()
-    batch_env[1].step(7)
-    own = batch_env[1].get_state()
-    batch_env.step_batch(ACTIONS, states[0])
-    assert_same(batch_env[1].get_state(), own)
-    assert_same(batch_env[0].get_state(), states[0])
-
-
 # What fits together
 
 

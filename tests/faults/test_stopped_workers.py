@@ -16,10 +16,9 @@ from playground import CounterEnv, Letter, sending
 from usual import first_of
 
 import plangym_like
-from plangym_like.constructors import BatchEnv, ParallelEnv
+from plangym_like.constructors import ParallelEnv
 from plangym_like.env import PlanEnv
 from plangym_like.errors import WorkerStartError, WorkerTimeoutError
-from plangym_like.processes.external_process import ExternalProcess
 
 ACTIONS = np.arange(60)
 
@@ -116,15 +115,3 @@ def test_a_constructor_that_takes_long_is_no_failure(serial: CounterEnv) -> None
         ours = env.step_batch(ACTIONS, serial.get_state())
         assert_same(ours, serial.step_batch(ACTIONS, serial.get_state()))
         assert env.stats.restarts == 0
-
-
-@pytest.mark.full
-def test_a_batch_env_whose_worker_is_stopped_asks_another() -> None:
-    workers = [ExternalProcess(lambda: CounterEnv("toy")) for _ in range(2)]
-    limit = 2.0 + round(10 * seconds_to_start())
-    with BatchEnv(workers, step_timeout=1.0, start_timeout=limit) as env:
-        os.kill(env[0].pid, signal.SIGSTOP)
-        with pytest.raises(WorkerTimeoutError, match=f"not answer within start_timeout={limit:g}"):
-            env.reset()
-        states, _, _ = env.reset()
-        assert len(states) == 2
