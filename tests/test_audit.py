@@ -9,7 +9,6 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
 import gymnasium
@@ -20,7 +19,6 @@ from hostile_envs import (
     ClockInInfo,
     LateClassCounter,
     LateNumpyGlobal,
-    LateWallClock,
     PersistentInfo,
     SavesItself,
     Walk,
@@ -31,7 +29,7 @@ from usual import first_of
 import plangym_like
 from plangym_like import BatchEnv, ExternalProcess, ParallelEnv
 from plangym_like.batch.row_stepper import CurrentState
-from plangym_like.errors import ChangedSettingError, ImpureEnvironmentError
+from plangym_like.errors import ImpureEnvironmentError
 from plangym_like.states.rows import Row
 
 pytestmark = pytest.mark.usefixtures("unhurried_audits")
@@ -78,21 +76,6 @@ def test_a_difference_is_an_error_that_names_row_field_values_and_cause(backend:
         assert "global generator of numpy.random" in str(told.value)
 
 
-class Quiet(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """A user's wrapper."""
-
-
-@pytest.mark.parametrize("own", [(), (Quiet,)])
-def test_only_wrappers_whose_memory_is_unknown_are_suspected(own: Any) -> None:
-    wrappers = [*own, (gymnasium.wrappers.TimeLimit, {"max_episode_steps": 80})]
-    env = plangym_like.make(LateWallClock, snapshot="pickle", wrappers=wrappers)
-    actions, states = walk(env, 69)
-    with pytest.raises(ImpureEnvironmentError, match="Likely causes") as told:
-        until_noticed(lambda: env.step_batch(actions, states), 69)
-    assert ("wrapper, such as Quiet, with" in str(told.value)) == bool(own)
-    assert not any(name in str(told.value) for name in ("TimeLimit", "CurrentEnvProxy"))
-
-
 CALLS: dict[str, Callable[[Any, Any, np.ndarray], Any]] = {
     "rollout_batch": lambda env, actions, states: env.rollout_batch(
         np.stack([actions] * 3, axis=1), states
@@ -110,25 +93,6 @@ def test_every_call_is_audited(call: str) -> None:
         actions, states = walk(env, 69)
         with pytest.raises(ImpureEnvironmentError):
             until_noticed(lambda: CALLS[call](env, actions, states), 69)
-
-
-def test_two_threads_step_and_audit_one_environment() -> None:
-    with make("serial", Walk, audit_every=1) as env, ThreadPoolExecutor(2) as threads:
-        actions, states = walk(env, 8)
-        expected = env.step_batch(actions, states).rewards
-
-        def step() -> list[float]:
-            return [
-                env.step(action, state).reward
-                for action, state in zip(actions, states, strict=True)
-            ]
-
-        for single, batch in [
-            (threads.submit(step), threads.submit(env.step_batch, actions, states))
-            for _ in range(5)
-        ]:
-            assert single.result(100) == expected.tolist()
-            assert np.array_equal(batch.result(100).rewards, expected)
 
 
 def test_batches_of_a_batch_env_are_audited() -> None:
@@ -195,24 +159,6 @@ def test_what_a_state_row_does_not_hold_is_noticed_by_going_on_without_it() -> N
             until_noticed(lambda: env.rollout_batch(np.ones((69, 1), int), states), 69)
 
 
-class StaleStreak(SavesItself):
-    """Ends when an action came three times in a row, of which its state says nothing."""
-
-    def begin(self) -> None:
-        self.streak, self.last = 0, -1
-
-    def step(self, action: Any) -> Any:
-        obs, reward, terminated, truncated, info = super().step(action)
-        if self.time > 20:
-            self.streak = self.streak + 1 if action == self.last else 1
-            self.last = action
-        return obs, reward, terminated or self.streak == 3, truncated, info
-
-    def load_state(self, data: bytes) -> None:
-        super().load_state(data)
-        self.begin()
-
-
 class StaleInfo(StaleSum):
     """Shows what it forgets in infos only."""
 
@@ -222,14 +168,6 @@ class StaleInfo(StaleSum):
 
     def tell(self) -> dict[str, Any]:
         return {"total": self.total}
-
-
-def test_what_matters_some_steps_later_is_noticed() -> None:
-    with make("serial", StaleStreak) as env:
-        _, states = walk(env, 30)
-        with pytest.raises(ImpureEnvironmentError, match="with and without saving") as told:
-            until_noticed(lambda: env.step_batch(np.ones(30, int), states), 30)
-    assert told.value.field.startswith("terminateds")
 
 
 @pytest.mark.parametrize("where", first_of(["serial", "parallel", "isolated"]))
@@ -282,17 +220,6 @@ def test_a_warning_makes_the_environment_approximate(backend: str) -> None:
                 env.step_batch(actions, states)
         assert len([one for one in told if "differed" in str(one.message)]) == 1
         assert env.exactness == "approximate" and "differed" in env.exactness_note
-
-
-def test_workers_take_part_in_audits() -> None:
-    sent = {}
-    for mode in ("raise", "off"):
-        with make("isolated", Walk, audit=mode, audit_every=1) as env:
-            actions, states = walk(env, 64)
-            env.step_batch(actions, states)
-            sent[mode] = env.stats.rows_sent
-    assert sent["off"] == 64
-    assert sent["raise"] >= 128
 
 
 def test_an_audit_changes_nothing_else() -> None:
@@ -408,24 +335,6 @@ def test_every_row_of_a_large_batch_is_audited_on_request() -> None:
             assert env.stats.rows_audited == before + count
 
 
-def test_audits_do_not_take_the_memory_of_batches() -> None:
-    """Memory is kept for a few sizes, and to reserve 25 MB anew takes 10 ms."""
-    actions = np.zeros(300, np.int64)
-    options: Any = {"n_workers": 2, "isolate": True, "audit_every": 50}
-    with plangym_like.make("CartPole-v1", **options) as env:
-        env.batch_env.pool.wait_ready()
-        state = env.reset(seed=0).state
-        for _ in range(3):
-            env.step_batch(actions, state)
-        pools = env.batch_env._pools.values()
-        audited = env.stats.rows_audited
-        kept = [{block.number for block in pool._idle} for pool in pools]
-        for _ in range(20):
-            env.step_batch(actions, state)
-        assert env.stats.rows_audited >= audited + 20
-        assert [{block.number for block in pool._idle} for pool in pools] == kept
-
-
 def test_observations_and_infos_of_a_single_step_are_compared(monkeypatch: Any) -> None:
     for part in ("obs", "info"):
         with plangym_like.make(Walk, audit_every=1) as env:
@@ -442,28 +351,6 @@ def test_observations_and_infos_of_a_single_step_are_compared(monkeypatch: Any) 
                 with pytest.raises(ImpureEnvironmentError) as told:
                     env.step(1, state)
                 assert told.value.field.startswith(part)
-
-
-class HeavierLater(gymnasium.Wrapper):
-    """From step 30 of an episode on, gravity is stronger; rows hold the step, not the gravity."""
-
-    def reset(self, **kwargs: Any) -> Any:
-        self.time, self.unwrapped.g = 0, 10.0
-        return self.env.reset(**kwargs)
-
-    def step(self, action: Any) -> Any:
-        self.time += 1
-        if self.time == 30:
-            self.unwrapped.g = 13.0
-        return self.env.step(action)
-
-
-def test_an_attribute_that_a_wrapper_changes_late_is_noticed_in_one_process() -> None:
-    with plangym_like.make("Pendulum-v1", wrappers=[HeavierLater]) as env:
-        env.reset(seed=0)
-        with pytest.raises(ChangedSettingError, match=r"PendulumEnv\.g changed from 10"):
-            for _ in range(40):
-                env.step([1.0], return_state=True)
 
 
 @pytest.mark.parametrize("wrapped", [False, True])

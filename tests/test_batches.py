@@ -10,11 +10,10 @@ from gymnasium import spaces
 from plangym_like.batch.arrays import dt_of
 from plangym_like.batch.layout import Layout, check_dt
 from plangym_like.errors import (
-    ActionError,
     InputError,
     StateFormatError,
 )
-from plangym_like.results import BatchStep, BatchTransition, Rollout
+from plangym_like.results import BatchStep, BatchTransition
 from plangym_like.states.rows import StateFormat
 
 FORMAT = StateFormat("TEST", {"id": "batches"}, 24)
@@ -26,15 +25,6 @@ LAYOUT = Layout(
     {"lives": ((), np.dtype(np.int64)), "place": ((2,), np.dtype(np.float32))},
     plain_infos=True,
 )
-NESTED = Layout(
-    spaces.Discrete(2),
-    spaces.Tuple((spaces.Discrete(3), spaces.Box(0, 1, (1,)))),
-    FORMAT,
-    {},
-    plain_infos=False,
-)
-
-
 def rows(count: int) -> Any:
     made = FORMAT.new(count)
     made[:, 40] = np.arange(count)
@@ -115,29 +105,6 @@ def test_rollouts_have_a_horizon():
 def test_rollouts_of_no_steps_are_refused():
     with pytest.raises(InputError, match="T at least 1"):
         LAYOUT.check(np.zeros((3, 0), int), rows(3), 1, None, horizon=True)
-
-
-def test_an_empty_rollout_is_a_rollout():
-    inputs = LAYOUT.check(np.zeros((0, 5), int), rows(0), 1, None, horizon=True)
-    result = LAYOUT.result(LAYOUT.allocate(inputs, observations=True))
-    assert isinstance(result, Rollout)
-    assert result.rewards.shape == (0, 5)
-    assert result.observations["x"].shape == (0, 5, 3)
-    assert result.states.shape == (0, FORMAT.state_nbytes)
-
-
-def test_object_actions_of_unequal_horizons_are_refused():
-    action = (1, np.array([0.5], np.float32))
-    with pytest.raises(InputError):
-        NESTED.check([[action, action], [action]], rows(2), 1, None, horizon=True)
-    with pytest.raises(InputError):
-        NESTED.check([[], [action]], rows(2), 1, None, horizon=True)
-    with pytest.raises(InputError):
-        NESTED.check([[], []], rows(2), 1, None, horizon=True)
-    with pytest.raises(ActionError):
-        NESTED.check([3, 4], rows(2), 1, None, horizon=True)
-    inputs = NESTED.check([[action] * 4] * 2, rows(2), 1, None, horizon=True)
-    assert (inputs.count, inputs.horizon) == (2, 4)
 
 
 # Step counts and seeds

@@ -205,10 +205,10 @@ def _compare(subject: Subject, made: list[Call]) -> None:
 
 
 def _pairs() -> Iterator[Any]:
-    for backend in ("parallel", "isolated", "ray"):
-        for kind in KINDS:
-            rare = backend == "ray" and kind not in ON_RAY
-            yield pytest.param(kind, backend, marks=[pytest.mark.full] if rare else [])
+    for number, kind in enumerate(KINDS):
+        for backend in ("parallel", "isolated", "ray"):
+            usual = kind in ON_RAY or backend == ("parallel", "isolated")[number % 2]
+            yield pytest.param(kind, backend, marks=[] if usual else [pytest.mark.full])
 
 
 @pytest.fixture(scope="module")
@@ -223,7 +223,8 @@ def subject(kind: str, backend: str) -> Iterator[Subject]:
     name, kwargs = KINDS[kind]
     made = Subject(name, kwargs, backend)
     yield made
-    assert made.there.stats.rows_sent or not made.is_compared
+    # In parallel, this process may have stepped all rows before a worker took one.
+    assert made.there.stats.rows_sent or not made.is_compared or backend == "parallel"
     made.close()
 
 
@@ -233,7 +234,7 @@ on_every_backend = pytest.mark.parametrize(
 
 
 @on_every_backend
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_any_calls_do_the_same(subject: Subject, data: st.DataObject) -> None:
     _compare(subject, data.draw(calls(subject)))

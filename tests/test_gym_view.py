@@ -19,11 +19,11 @@ from gymnasium.wrappers import (
     TimeLimit,
     TransformObservation,
 )
-from small_envs import Fuse, Levers, Nested
+from small_envs import Levers, Nested
 from usual import first_of
 
 import plangym_like
-from plangym_like.errors import ActionError, ClosedError, StateLostError, StateMismatchError
+from plangym_like.errors import StateMismatchError
 from plangym_like.gym_view import GymView
 from plangym_like.vector.make_lanes import make_lanes
 from plangym_like.vector.step_arrays import StepArrays
@@ -98,16 +98,6 @@ def test_an_environment_of_a_callable_without_spec() -> None:
         assert any("not having a spec" in found for found in _complaints(view))
 
 
-def test_it_is_a_plain_environment() -> None:
-    with _view("CartPole") as view:
-        theirs = gymnasium.make("CartPole-v1")
-        assert isinstance(view, gymnasium.Env) and view.unwrapped is view
-        assert view.observation_space == theirs.observation_space
-        assert view.action_space == theirs.action_space
-        assert view.metadata == theirs.metadata and view.render_mode is None
-        assert str(view) == "<GymView<CartPole-v1>>"
-
-
 # The same episodes
 
 
@@ -116,21 +106,6 @@ def test_seeded_episodes_are_those_of_gymnasium(family: str) -> None:
     with _view(family) as view:
         assert_same(_play(view, 150), _play(theirs, 150))
     theirs.close()
-
-
-def test_batches_in_between_change_nothing() -> None:
-    with _view("FrozenLake") as view:
-        expected = _play(view, 100)
-        view.reset(seed=3)
-        space, again = sampler(view, seed=1), expected[:1]
-        for _ in range(100):
-            view.step_batch([0, 1, 2])
-            result = view.step(space.sample())
-            again.append(result)
-            if result[2] or result[3]:
-                view.step_batch([0, 1])
-                again.append(view.reset())
-        assert_same(again, expected)
 
 
 def test_it_never_resets_by_itself_and_the_environment_still_does() -> None:
@@ -169,25 +144,6 @@ def test_the_environments_own_infos_of_the_same_names_are_kept(kwargs: dict[str,
         obs = lanes.start([1])
         lanes.step(action[None], StepArrays(obs, np.zeros(1), np.zeros(1, bool), np.zeros(1, bool)))
         assert lanes.infos == [{"n_step": "mine", "dt": 0.02}]
-
-
-def test_what_it_returns_belongs_to_the_caller() -> None:
-    class Shared(Levers):
-        """Returns its own memory."""
-
-        def step(self, action: Any) -> Any:
-            self.levers += action
-            return self.levers, 0.0, False, False, {"levers": self.levers}
-
-    with plangym_like.make(Shared) as env:
-        view = env.as_gym()
-        view.reset(seed=0)
-        action = np.ones(2, np.uint8)
-        first, *_, info = view.step(action)
-        view.step(action)
-        assert first.tolist() == info["levers"].tolist() == [1, 1]
-        first[:] = 77
-        assert view.step(action)[0].tolist() == [3, 3]
 
 
 # Wrappers around it
@@ -265,52 +221,6 @@ def test_states_mean_the_same_as_on_the_environment() -> None:
 def test_a_step_before_the_first_reset_is_an_error() -> None:
     with _view("CartPole") as view, pytest.raises(ResetNeeded, match="call reset or set_state"):
         view.step(0)
-
-
-def test_an_action_out_of_the_space_changes_nothing() -> None:
-    with _view("FrozenLake") as view:
-        view.reset(seed=0)
-        state = view.get_state()
-        with pytest.raises(ActionError):
-            view.step(4)
-        with pytest.raises(ActionError, match=r"must have shape \(\), got shape \(1,\)"):
-            view.step([1])
-        assert_same(view.get_state(), state)
-
-
-def test_a_state_that_was_lost_is_an_error() -> None:
-    with plangym_like.make(Fuse) as env:
-        view = env.as_gym()
-        view.reset(seed=0)
-        env.set_state(env.get_state())
-        with pytest.raises(ArithmeticError):
-            env.step(3, state=env.get_state())
-        with pytest.raises(StateLostError):
-            view.step(0)
-        view.reset()
-        assert view.step(1)[0] == 1.0
-
-
-def test_nothing_works_after_close() -> None:
-    view = _view("CartPole")
-    view.reset(seed=0)
-    state = view.get_state()
-    view.close()
-    view.close()
-    calls: list[Callable[[], Any]] = [
-        view.reset,
-        view.get_state,
-        view.render,
-        lambda: view.step(0),
-        lambda: view.set_state(state),
-        lambda: view.np_random,
-        lambda: view.plan_env.step(0),
-        view.plan_env.as_gym,
-    ]
-    for call in calls:
-        with pytest.raises(ClosedError):
-            call()
-    assert view.action_space.contains(0) and view.spec is not None
 
 
 # What else Gymnasium environments have

@@ -154,66 +154,6 @@ def test_what_single_steps_returned_stays(new_env: Any, snapshot: str) -> None:
     assert other.obs.tolist() == [0, 1, 0] and other.info["deep"]["sums"] == [1]
 
 
-@way
-def test_scribbling_on_results_changes_nothing(new_env: Any, snapshot: str) -> None:
-    env = made(new_env, Miser, snapshot)
-    _, obs, info = env.reset(seed=0)
-    for _ in range(2):
-        obs[:] = 77
-        info["all"].append("scribble")
-        info["deep"]["sums"][:] = 55
-        obs, _, _, _, info = env.step(1)
-    assert obs.tolist() == [0, 2, 0]
-    assert info["all"] == [1, 1] and info["deep"]["sums"] == [2]
-
-
-@way
-def test_the_last_observation_of_an_episode_is_not_the_first_of_the_next(
-    new_env: Any, snapshot: str
-) -> None:
-    env = made(new_env, Miser, snapshot)
-    env.reset(seed=0)
-    for _ in range(5):
-        obs, _, terminated, _, info = env.step(1)
-    assert terminated
-    assert obs.tolist() == [0, 5, 0] and info["all"] == [1] * 5
-    assert env.step(0).obs.tolist() == [1, 0, 0]
-
-
-class Painter(Miser):
-    """Draws every image into the same memory."""
-
-    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012, gymnasium's own form
-
-    def __init__(self, render_mode: Any = None) -> None:
-        super().__init__()
-        self.render_mode = render_mode
-        self.canvas = np.zeros((2, 2, 3), np.uint8)
-
-    def render(self) -> Any:
-        self.canvas[:] = self.buffer
-        return self.canvas
-
-    def save_state(self) -> Any:
-        return [*super().save_state(), self.canvas]
-
-    def load_state(self, saved: Any) -> None:
-        *saved, self.canvas = saved
-        super().load_state(saved)
-
-
-@way
-def test_images_are_not_the_canvas(new_env: Any, snapshot: str) -> None:
-    env = made(new_env, Painter, snapshot, render_mode="rgb_array", return_image=True)
-    first = env.reset(seed=0).info["rgb"]
-    one = env.step(2).info["rgb"]
-    held = env.get_image()
-    other = env.step(0).info["rgb"]
-    env.get_image()
-    pixels = [image[0, 0].tolist() for image in (first, one, held, other)]
-    assert pixels == [[0, 0, 0], [0, 0, 1], [0, 0, 1], [1, 0, 1]]
-
-
 # Actions
 
 

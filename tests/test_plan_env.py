@@ -5,8 +5,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 from comparing import assert_same, content, reached, sampler
-from small_envs import Nested, Teller
-from suite import batch_of, spaces_agree
+from small_envs import Teller
+from suite import batch_of
 
 from plangym_like import (
     BatchStep,
@@ -56,32 +56,6 @@ def test_a_single_step_gives_python_scalars(env):
     assert type(reward) is float
     assert type(terminated) is bool and type(truncated) is bool
     assert type(info["n_step"]) is int and info["dt"] == 1
-
-
-def test_a_batch_gives_arrays(env):
-    actions, states = batch_of(env, 7)
-    result = env.step_batch(actions, states)
-    new, obs, rewards, terminateds, truncateds, infos = result
-    assert new.shape == (7, env.state_nbytes) and new.dtype == np.uint8 and new.flags.c_contiguous
-    spaces_agree(env, obs, 7)
-    assert rewards.shape == (7,) and rewards.dtype == np.float64
-    for flags in (terminateds, truncateds):
-        assert flags.shape == (7,) and flags.dtype == bool
-    assert len(infos) == 7 and infos["dt"].tolist() == [1] * 7
-
-
-def test_results_belong_to_the_caller(env):
-    actions, states = batch_of(env, 6)
-    first = env.step_batch(actions, states)
-    before = content(first)
-    for seed in range(4):
-        env.step_batch(actions[::-1], states[::-1].copy())
-        env.step(actions[seed], states[seed])
-    assert content(first) == before
-    again = env.step_batch(actions, states)
-    first.rewards[:] = 7
-    first.states[:] = 7
-    assert content(again) == before
 
 
 # Steps
@@ -193,18 +167,6 @@ def test_text_is_observed_in_lists(new_env):
     rollout = env.rollout_batch([[0, 1], [2, 2], [1, 0]], state, return_observations=True)
     told = [[rollout.observations[row][time] for time in range(2)] for row in range(3)]
     assert told == [["a", "ab"], ["c", "cc"], ["b", "ba"]]
-
-
-def test_info_keys_that_only_some_rows_have(shared_env):
-    env = shared_env(Nested)
-    state = env.reset(seed=0).state
-    still = np.zeros(2, np.float32)
-    actions = [{"move": still, "pick": pick} for pick in (0, 1, 2, 0)]
-    infos = env.step_batch(actions, state).infos
-    assert infos.mask("picked").tolist() == [False, True, True, False]
-    assert infos["picked"].tolist() == [None, 1, 2, None]
-    assert infos[0] == {"n_step": 1, "dt": 1}
-    assert infos[2] == {"picked": 2, "n_step": 1, "dt": 1}
 
 
 # Nothing to do

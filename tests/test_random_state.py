@@ -63,18 +63,6 @@ def test_other_generators(env: Any) -> None:
     assert env.np_random.random() == np.random.default_rng(5).random()
 
 
-def test_a_generator_that_is_given_another_bit_generator(env: Any) -> None:
-    memory, payload = GeneratorMemory(env), np.zeros(40, np.uint8)
-    env.reset(seed=3)
-    memory.save(payload, 0)
-    env.np_random.__init__(np.random.PCG64(8))
-    memory.save(payload, 0)
-    assert payload.tobytes() == save_generator(np.random.Generator(np.random.PCG64(8)))
-    env.np_random.random()
-    memory.load(payload, 0)
-    assert env.np_random.random() == np.random.Generator(np.random.PCG64(8)).random()
-
-
 def test_nothing_is_read_from_a_numpy_whose_layout_is_unknown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

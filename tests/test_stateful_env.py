@@ -2,7 +2,6 @@
 
 import inspect
 import pickle
-from typing import Any
 
 import gymnasium
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 from comparing import assert_same, content, reached
 from conftest import BACKENDS, in_workers_too, make_on
 from gymnasium.envs.classic_control import PendulumEnv
-from gymnasium.wrappers import ClipAction
 from suite import batch_of
 
 import plangym_like
@@ -164,19 +162,6 @@ def test_a_factory_that_raises_an_attribute_error_is_called_once():
             env.setup()
 
 
-class Sketchy(plangym_like.ClassicControlEnv):
-    """A property of it raises an AttributeError."""
-
-    @property
-    def sketch(self):
-        return self.gym_env.nothing_of_this_name
-
-
-def test_an_attribute_error_in_a_property_is_shown_as_it_is():
-    with Sketchy("CartPole-v1") as env, pytest.raises(AttributeError, match="nothing_of_this_name"):
-        _ = env.sketch
-
-
 # Images and kinds of observation
 
 DRAWN = {"render_mode": "rgb_array", "return_image": True}
@@ -293,14 +278,6 @@ def test_nothing_works_after_close_and_all_say_so(backend):
     env.close()
 
 
-@pytest.mark.parametrize("n_workers", [None, 2])
-def test_stats_can_be_read_after_close(n_workers):
-    env = plangym_like.make("CartPole-v1", n_workers=n_workers)
-    env.step_batch([0] * 30, env.reset(seed=0).state)
-    env.close()
-    assert env.stats.rows == 30 and env.stats.batches == 1
-
-
 def test_an_env_closed_before_it_was_set_up():
     env = plangym_like.make("CartPole-v1", delay_setup=True)
     env.close()
@@ -321,24 +298,6 @@ def test_a_simulator_is_not_shared_with_a_clone():
     assert np.array_equal(env.get_state(), before)
     other.close()
     env.close()
-
-
-class Heavy(plangym_like.ClassicControlEnv):
-    """A pendulum with a constructor of its own."""
-
-    def __init__(self, gravity: float, **kwargs: Any) -> None:
-        super().__init__("Pendulum-v1", g=gravity, **kwargs)
-
-
-@pytest.mark.parametrize("options", [{}, {"wrappers": [ClipAction]}, {"delay_setup": True}])
-def test_a_class_with_a_constructor_of_its_own_is_cloned(options: dict[str, Any]) -> None:
-    with Heavy(5.0, **options) as env:
-        env.reset(seed=0)
-        with env.clone() as same, env.clone(gravity=9.0) as other:
-            assert np.array_equal(same.get_state(), env.get_state())
-            assert_same(same.step([1.0]), env.step([1.0]))
-            assert other.layout.format != env.layout.format
-            assert other.simulator.base.g == 9.0
 
 
 def test_classes_show_the_arguments_of_their_constructors() -> None:

@@ -44,20 +44,6 @@ def test_results_unpack_in_the_documented_order(kind, fields):
     assert tuple(kind(*range(len(kind._fields)))) == tuple(range(len(kind._fields)))
 
 
-def test_rows_are_dicts_of_python_scalars_and_arrays():
-    row = INFOS[1]
-    assert row == {
-        "lives": 2,
-        "bonus": 2,
-        "map": row["map"],
-        "won": True,
-        "n_step": 3,
-        "place": row["place"],
-    }
-    assert type(row["n_step"]) is int
-    assert_same(row["place"], np.array([2.0, 3.0]))
-
-
 def test_rows_are_numbered_from_both_ends_and_sliced():
     assert_same(INFOS[-1], INFOS[2])
     assert_same(INFOS[np.int64(1)], INFOS[1])
@@ -106,13 +92,6 @@ def test_keys_of_all_rows():
     assert INFOS.keys() == {"n_step", "place", "lives", "bonus", "map", "won", "name"}
     assert "7 rows" not in repr(INFOS) and "3 rows" in repr(INFOS)
     assert "won" in repr(INFOS)
-
-
-def test_an_empty_batch_has_empty_columns():
-    infos = BatchInfo(0, {"n_step": np.zeros(0, np.int64)})
-    assert len(infos) == 0 and list(infos) == []
-    assert infos["n_step"].shape == (0,)
-    assert infos.mask("n_step").shape == infos.mask("x").shape == (0,)
 
 
 @pytest.mark.parametrize("value", ["room\0", b"\x07\0\0", ["a\0", "b"]])

@@ -108,12 +108,6 @@ def test_an_audit_that_costs_much_delays_the_next(monkeypatch: pytest.MonkeyPatc
         assert steps > 60 * 64
 
 
-def test_a_pause_in_a_call_buys_no_audits(seconds: float) -> None:
-    with plangym_like.make(Timed, snapshot="pickle") as env:
-        KEPT.pauses.append(1e6)
-        assert batches(env, 20) <= 1280 * 1.05
-
-
 def test_a_pause_in_an_audit_does_not_end_audits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auditor, "clock", lambda: KEPT.now)
     monkeypatch.setattr(KEPT, "seconds", 1e-3)
