@@ -128,8 +128,8 @@ def _message_bytes(env: Any, state: Any) -> int:
     """Return the bytes of a chunk's messages, both ways, beyond its arrays."""
     import numpy as np
 
+    from plangym_like.batch.arrays import SubmitOptions
     from plangym_like.cluster.node_actor import ChunkResult
-    from plangym_like.execution.executor import SubmitOptions
 
     layout = env.layout
     rows = layout.allocate(layout.check([1], state, 1, None))

@@ -9,10 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from plangym_like.batch.arrays import Inputs
+from plangym_like.batch.arrays import Inputs, SubmitOptions
 from plangym_like.batch.layout import Layout
 from plangym_like.errors import StateMismatchError
-from plangym_like.execution.executor import SubmitOptions
 from plangym_like.execution.known_ids import know, known_ids
 from plangym_like.processes import start_methods
 from plangym_like.processes.child import serve_another_process

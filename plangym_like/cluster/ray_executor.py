@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from plangym_like.batch.arrays import select_rows, single_steps
+from plangym_like.batch.arrays import SubmitOptions, select_rows, single_steps
 from plangym_like.batch.layout import Layout
 from plangym_like.batch.row_stepper import RowStepper
 from plangym_like.cluster import ray_session
@@ -26,7 +26,6 @@ from plangym_like.cluster.ray_session import RaySession, import_ray
 from plangym_like.cluster.sites import ClusterOptions
 from plangym_like.errors import WorkerDiedError
 from plangym_like.execution.batch_run import HERE, BatchRun
-from plangym_like.execution.executor import SubmitOptions
 from plangym_like.execution.process_executor import CostModel, ProcessExecutor
 from plangym_like.execution.process_options import ProcessOptions
 from plangym_like.execution.row_faults import rename_row

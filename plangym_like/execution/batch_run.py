@@ -371,9 +371,7 @@ class BatchRun:
         batch.rows.cursor[0] = start
         try:
             batch.verify(start, stop)
-            errors = self._stepper.run_rows(
-                batch.rows, start, stop, masked=batch.masked, audit=batch.audit
-            )
+            errors = self._stepper.run_rows(batch.rows, start, stop, masked=batch.masked)
             self._faults.errors |= errors or {}
         except Exception as error:
             row = int(batch.rows.cursor[0])

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import threading
@@ -15,20 +16,23 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from plangym_like.batch.arrays import Inputs, steps_of
+import numpy as np
+
+from plangym_like.batch.arrays import Inputs, SubmitOptions, steps_of
 from plangym_like.batch.layout import Layout
 from plangym_like.batch.row_stepper import RowStepper, not_in_use
-from plangym_like.errors import ClosedError, WorkerTimeoutError
+from plangym_like.errors import ClosedError, WorkerError
 from plangym_like.execution.batch_run import BatchRun
-from plangym_like.execution.executor import SerialExecutor, SubmitOptions
 from plangym_like.execution.row_pool import RowPool
 from plangym_like.execution.shared_batch import BlockPool, SharedBatch
 from plangym_like.processes.external_process import ExternalProcess
-from plangym_like.processes.remote_errors import is_remote, portable_result
 from plangym_like.results import Future, Stats
+from plangym_like.states.rows import Row
 from plangym_like.support import fork_safety
 
 _CLOSE_SECONDS = 2.0
+# How long to wait for a worker that compares two states.
+_COMPARE_SECONDS = 60.0
 # The longest sleep between checks of the workers (replies and deaths end it earlier), and the least
 # number of checks within a step timeout.
 _SLEEP_SECONDS, _CHECKS_PER_TIMEOUT = 0.5, 16
@@ -148,8 +152,8 @@ class ProcessExecutor:
         self._most_sleep = _SLEEP_SECONDS
         if step_timeout is not None:
             self._most_sleep = min(_SLEEP_SECONDS, step_timeout / _CHECKS_PER_TIMEOUT)
-        # Steps the batches that are not worth sending.
-        self._here = None if stepper is None else SerialExecutor(stepper, self.tally)
+        if stepper is not None:  # it steps the batches that are not worth sending
+            stepper.stats = self.tally
         # The size of the last batch that was stepped here, and in which copy of this process; how
         # many more of this size to step here without asking the cost model.
         self._small: tuple[Any, ...] = ()
@@ -185,12 +189,12 @@ class ProcessExecutor:
         Several batches may be pending. Free workers take rows of the oldest batch first.
         """
         blocking = options.blocking
-        if self._same > 0 and blocking and self._here is not None:
+        if self._same > 0 and blocking and self._stepper is not None:
             # `close` sets the counter to 0.
             like = (inputs.count, inputs.horizon, inputs.dt, fork_safety.num_forks)
             if type(inputs.dt) is int and self._small == like:
                 self._same -= 1
-                return self._here.submit(inputs, options)
+                return self._stepper.submit(inputs, options)
         with self.lock:
             self.ensure_open()
             stays = self._stays_here(inputs, options)
@@ -284,13 +288,13 @@ class ProcessExecutor:
         self.pool.tend()
 
     def _run_here(self, inputs: Inputs, options: SubmitOptions) -> Any:
-        if self._here is None:  # the batch is empty
+        if self._stepper is None:  # the batch is empty
             empty = self.layout.allocate(
                 inputs, states=options.states, observations=options.observations
             )
             return self.layout.result(empty)
         before = self.tally.seconds_here
-        result = self._here.submit(inputs, options._replace(blocking=True))
+        result = self._stepper.submit(inputs, options._replace(blocking=True))
         seconds = self.tally.seconds_here - before  # 0 for audits, which are not recorded
         if inputs.count and seconds > 0:
             steps = steps_of(inputs)
@@ -318,24 +322,20 @@ class ProcessExecutor:
         if not self._runs:
             self.pool.outcomes.clear()
 
-    def answer(self, index: int, future: Future[Any]) -> Any:
-        """Return the result of `future`, a call to environment `index`.
+    def state_difference(self, one: Row, other: Row) -> tuple[str, str] | None:
+        """Return `Simulator.state_difference` of two payloads.
 
-        The worker may still be starting. If there is no result after `start_timeout` seconds, it is
-        replaced, and `WorkerTimeoutError` is raised.
+        If batches are isolated, a worker compares them: this process loads no row of a batch.
         """
-        try:
-            return portable_result(future, self.pool.start_timeout)
-        except TimeoutError as error:
-            if is_remote(error):
-                raise
-            pid = self._processes[index].pid
-            self.pool.replace(self.workers[index])
-            raise WorkerTimeoutError(
-                f"environment {index} (pid {pid}) did not answer within start_timeout="
-                f"{self.pool.start_timeout:g} seconds, so its worker was replaced; it hangs, or "
-                "needs a larger start_timeout"
-            ) from error
+        if self._stepper is not None:
+            return self._stepper.state_difference(one, other)
+        for worker in self.workers:
+            if worker.ready:
+                with contextlib.suppress(WorkerError, OSError):
+                    future: Future[Any] = worker.process.apply(_compare, one, other)
+                    found: tuple[str, str] | None = future.result(_COMPARE_SECONDS)
+                    return found
+        return None if np.array_equal(one, other) else ("bytes", "not the same both times")
 
     # The end
 
@@ -360,3 +360,8 @@ class ProcessExecutor:
                 "this environment belongs to the process that this one was forked from; make or "
                 "clone another one here"
             )
+
+
+def _compare(env: Any, one: Row, other: Row) -> tuple[str, str] | None:
+    found: tuple[str, str] | None = env.row_stepper.state_difference(one, other)
+    return found

@@ -303,9 +303,7 @@ class _RowServer:
         begun = time.perf_counter_ns()
         rows.cursor[0] = start
         self._stepper.layout.verify(rows.inputs, start, stop)
-        errors = self._stepper.run_rows(
-            rows, start, stop, masked=description.masked, audit=description.audit
-        )
+        errors = self._stepper.run_rows(rows, start, stop, masked=description.masked)
         self._errors |= errors or {}
         slot[NANOSECONDS] += time.perf_counter_ns() - begun
         slot[STEPPED] += stop - start

@@ -25,10 +25,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.batch.arrays import Inputs, Rows
+from plangym_like.batch.arrays import Inputs, Rows, SubmitOptions
 from plangym_like.batch.layout import REGIONS, Layout, Shape, shape_of
 from plangym_like.errors import WorkerError
-from plangym_like.execution.executor import SubmitOptions
 from plangym_like.processes.shared_memory import SharedBlock
 from plangym_like.processes.wire import dumps
 from plangym_like.states.rows import Row
@@ -69,8 +68,6 @@ class Description(NamedTuple):
     shape : Shape
     masked : bool
         Whether to continue after a row that raises.
-    audit : bool
-        Whether the rows are stepped for an audit; see `RowStepper.run_rows`.
     verified : bool
         Whether the checksums of the states have been verified.
     actions : sequence or None
@@ -79,7 +76,6 @@ class Description(NamedTuple):
 
     shape: Shape
     masked: bool
-    audit: bool
     verified: bool
     actions: Sequence[Any] | None
 
@@ -164,7 +160,7 @@ class SharedBatch:
         # in `begin`.
         self._verifies_late = kept and len(inputs.states) > 1 and not inputs.verified
         description = Description(
-            self._shape, self.masked, self.audit, not self._verifies_late, actions
+            self._shape, self.masked, not self._verifies_late, actions
         )
         packed = _packed(description) if actions is None else dumps(description)
         place = HEADER_NBYTES + sizes["inputs"]

@@ -92,24 +92,10 @@ def test_set_states_are_what_batches_branch_from(batch_env: BatchEnv, serial: Co
         batch_env.set_state(given)
 
 
-def test_reset(batch_env: BatchEnv, serial: CounterEnv) -> None:
-    batch_env.set_state(serial.step(3, return_state=True).state)
-    states, obs, infos = batch_env.reset()
-    assert states.shape == (3, batch_env.layout.format.state_nbytes)
-    assert (obs.shape, obs.dtype) == ((3, 4, 2), np.uint8)
-    assert infos == [{}, {}, {}]
-    assert_same(batch_env[1].get_state(), states[1])
-    ours = batch_env.step_batch(ACTIONS, return_state=True)
-    assert_same(ours, serial.step_batch(ACTIONS, states[0]))
-
-
-def test_batches_leave_the_processes_own_states_alone(batch_env: BatchEnv) -> None:
-    states, _, _ = batch_env.reset()
-    batch_env[1].step(7)
-    own = batch_env[1].get_state()
-    batch_env.step_batch(ACTIONS, states[0])
-    assert_same(batch_env[1].get_state(), own)
-    assert_same(batch_env[0].get_state(), states[0])
+def test_without_any_state_the_first_environments_own_counts() -> None:
+    with CounterEnv("toy") as one, BatchEnv(processes(2, lambda: CounterEnv("toy"))) as env:
+        ours = env.step_batch(ACTIONS, return_state=True)
+        assert_same(ours, one.step_batch(ACTIONS, one.get_state()))
 
 
 # What fits together
@@ -152,7 +138,7 @@ class ChattyEnv(FamilyEnv):
 def test_environments_that_do_not_fit_together(other: Any, what: str) -> None:
     one = ExternalProcess(lambda: CounterEnv("toy"))
     with one, ExternalProcess(other) as two:
-        with pytest.raises(ValueError, match=f"the {what} of env 0 is .* and that of env 1 is"):
+        with pytest.raises(ValueError, match=f"the {what} of env 1 is .* and that of this"):
             BatchEnv([one, two], False)
         assert one.is_alive()
         assert two.is_alive()
