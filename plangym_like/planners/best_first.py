@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.env import PlanEnv
-from plangym_like.planners import search_options as options
+from plangym_like.errors import InputError
 from plangym_like.planners.action_sets import all_actions
 from plangym_like.planners.checkpoint import stored
 from plangym_like.planners.games import Mask, Rules
+from plangym_like.planners.observations import digests, make_key
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.planner import Kept, Planner
 from plangym_like.planners.search import Search
@@ -163,22 +164,14 @@ class SearchGraph:
 @stored
 @dataclass
 class _Memory:
-    """The state of a search.
-
-    Attributes
-    ----------
-    graph : SearchGraph
-    queue : list of tuple
-        A heap of the states to expand: the priority, heuristic value and node of each.
-    expanded, generated : int
-    plan : tuple, optional
-        The actions, rewards, end and info of an optimal plan, once there is one.
-    """
+    """The state of a search."""
 
     graph: SearchGraph
+    # A heap of the states to expand: the priority, heuristic value and node of each.
     queue: list[tuple[float, float, int]] = field(default_factory=lambda: [(0.0, 0.0, 0)])
     expanded: int = 0
     generated: int = 0
+    # The actions, rewards, end and info of an optimal plan, once there is one.
     plan: tuple[NDArray[Any], NDArray[np.float64], bool, dict[str, Any]] | None = None
 
 
@@ -263,17 +256,43 @@ class BestFirst(Planner):
     ) -> None:
         super().__init__(env, **rules)
         self.actions = all_actions(env, self.name)
-        self.heuristic, self.goal = options.make_heuristic(heuristic), options.make_goal(goal)
-        self.cost, self.key = options.make_cost(cost), options.make_key(key)
+        for name, option, others, arguments in (
+            ("heuristic", heuristic, (None,), "(obs, infos, states)"),
+            ("cost", cost, ("steps", "reward"), "a BatchTransition"),
+            ("goal", goal, (None,), "a BatchTransition"),
+        ):
+            if not callable(option) and option not in others:
+                words = [f'"{one}" or ' for one in others if one]
+                raise InputError(
+                    f"{name} must be {''.join(words)}a function of {arguments}, got {option!r}"
+                )
+        self.heuristic, self.cost, self.goal, self.key = heuristic, cost, goal, make_key(key)
         self._knows_root = key == "state"
         self.batch, self.dt = as_count("batch", batch), as_count("dt", dt)
 
     def _priority(self, cost: float, heuristic: float) -> float:
         return heuristic
 
+    def _costs(self, step: BatchTransition) -> NDArray[np.float64]:
+        """Return the cost of each transition, ``(N,)``."""
+        if self.cost == "steps":
+            return np.ones(len(step.rewards))
+        if isinstance(self.cost, str):
+            return _numbers("minus the reward", -step.rewards, len(step.rewards))
+        return _numbers("cost", self.cost(step), len(step.rewards))
+
+    def _goals(self, step: BatchTransition) -> NDArray[np.bool_]:
+        """Return which transitions reach the goal, ``(N,)``."""
+        if self.goal is None:
+            return step.terminateds & (step.rewards > 0)
+        goals = np.asarray(self.goal(step), np.bool_)
+        if goals.shape != step.rewards.shape:
+            raise InputError(f"goal must return an array {step.rewards.shape}, got {goals.shape}")
+        return goals
+
     def _begin(self, state: Row, search: Search, kept: Kept | None) -> _Memory:
         """Keep the rest of an optimal plan whose first action was played, and led to `state`."""
-        root_key = options.digests(state[None], 1)[0] if self._knows_root else None
+        root_key = digests(state[None], 1)[0] if self._knows_root else None
         memory = _Memory(SearchGraph(state, root_key, search.legal_starts()[0]))
         if kept is not None and kept.memory.plan is not None and len(kept.memory.plan[0]) > 1:
             actions, rewards, ended, info = kept.memory.plan
@@ -281,7 +300,7 @@ class BestFirst(Planner):
             if np.array_equal(actions[0], kept.action) and search.affords(1 + reserve):
                 step = search.step_batch(actions[:1], kept.state[None], self.dt)
                 if np.array_equal(step.states[0], state):
-                    left = info["cost"] - float(self.cost(step)[0])
+                    left = info["cost"] - float(self._costs(step)[0])
                     info = {**info, "cost": left, "bound": left}
                     memory.plan = actions[1:], rewards[1:], ended, info
         return memory
@@ -325,9 +344,11 @@ class BestFirst(Planner):
             memory.generated += len(parents)
             step = search.step_batch(self.actions[actions], rows, self.dt)
             situation = step.obs, step.infos, step.states
-            keys = options.digests(self.key(*situation), len(parents))
-            values, ended = self.heuristic(*situation), step.terminateds | step.truncateds
-            columns = (actions, step.rewards, self.cost(step), values, self.goal(step), ended)
+            keys = digests(self.key(*situation), len(parents))
+            values, ended = np.zeros(len(parents)), step.terminateds | step.truncateds
+            if self.heuristic is not None:
+                values = _numbers("heuristic", self.heuristic(*situation), len(parents))
+            columns = (actions, step.rewards, self._costs(step), values, self._goals(step), ended)
             for node, value in graph.add(
                 parents, keys, step.states, search.legal_after(step), *columns
             ):
@@ -356,6 +377,19 @@ class BestFirst(Planner):
         actions = self.actions[[graph.actions[one] for one in path]]
         rewards = np.array([graph.rewards[one] for one in path])
         return actions, rewards, graph.ended[graph.best], info
+
+
+def _numbers(name: str, numbers: Any, count: int) -> NDArray[np.float64]:
+    """Return `numbers` as floats ``(count,)``; raise `InputError` if one is negative or NaN."""
+    array = np.asarray(numbers, np.float64)
+    if array.shape != (count,):
+        raise InputError(f"{name} must be an array ({count},), got {array.shape}")
+    if not (array >= 0).all():
+        wrong = array[~(array >= 0)][0]
+        raise InputError(
+            f"{name} must be at least 0 for a search for the least cost, got {wrong:g}"
+        )
+    return array
 
 
 class AStar(BestFirst):

@@ -68,7 +68,7 @@ def load(path: str | os.PathLike[str], state_format: StateFormat) -> Any:
     """
     _, arrays = archive_file.load(path, state_format, MAGIC, _KIND)
     try:
-        return _Unpickler(io.BytesIO(arrays["search"])).load()
+        return _Unpickler(io.BytesIO(arrays["search"].tobytes())).load()
     except Exception as error:  # damaged data may raise anything
         raise StateFormatError(f"{path} is damaged, or of another version: {error!r}") from error
 

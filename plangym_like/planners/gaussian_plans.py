@@ -25,7 +25,7 @@ from plangym_like.planners.continuous_plans import (
 from plangym_like.planners.nodes import Floats
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.planner import Kept, Planner
-from plangym_like.planners.search import Search, lengths
+from plangym_like.planners.search import Search, ended, lengths
 from plangym_like.states.rows import Row
 from plangym_like.support.arguments import as_count, as_number
 
@@ -66,31 +66,16 @@ class PlanOptions(TypedDict, total=False):
 @stored
 @dataclass
 class _Memory:
-    """The state of a search.
+    """The state of a search."""
 
-    Attributes
-    ----------
-    mean, std : array ``(D, *action_shape)``
-        The distribution of the plans, or of their knots.
-    count, steps : int
-        The number of plans that were rolled out, and the number of their actions.
-    budget : int, optional
-        The budget of the whole search.
-    iteration : int
-    elites : array ``(K, D, *action_shape)``
-        iCEM's best plans; with `returns` ``(K,)``.
-    old : array ``(K, D, *action_shape)``
-        iCEM's elites of the last search, shifted by one action.
-    """
-
-    mean: Floats
+    mean: Floats  # ``(D, *action_shape)``, of the plans, or of their knots
     std: Floats
-    budget: int | None
-    elites: Floats
-    returns: Floats
-    old: Floats
-    count: int = 0
-    steps: int = 0
+    budget: int | None  # of the whole search
+    elites: Floats  # iCEM's best plans, ``(K, D, *action_shape)``
+    returns: Floats  # theirs, ``(K,)``
+    old: Floats  # iCEM's elites of the last search, shifted by one action
+    count: int = 0  # of the plans that were rolled out
+    steps: int = 0  # of the actions of these plans
     iteration: int = 0
 
 
@@ -228,9 +213,10 @@ class GaussianPlanner(Planner):
         rollout = search.rollout_batch(
             actions, state, self.dt, return_observations=goal.needs_observations
         )
-        values = goal.values(actions, rollout)
-        search.keep_rollout(actions, rollout, values=None if goal.is_score else values)
-        return lengths(rollout), values
+        values, steps = goal.values(actions, rollout), lengths(rollout)
+        scores = None if goal.is_score else values
+        search.keep_rollout(actions, rollout.rewards, steps, ended(rollout), scores)
+        return steps, values
 
     def _clipped(self, plans: Floats) -> NDArray[Any]:
         """Return `plans` within the bounds, in the dtype of the actions."""
@@ -252,7 +238,7 @@ class GaussianPlanner(Planner):
         mean = search.memory.mean
         self._value(state, search, self._actions_of(self._clipped(mean[None])))
         self._report(search)
-        actions, rewards, _ = search.best.found
+        actions, rewards = search.best.found
         return search.plan(state, actions, rewards, self.dt, ended=search.best.ended, mean=mean)
 
 

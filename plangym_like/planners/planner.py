@@ -1,12 +1,14 @@
-"""`Planner`: the interface of all search algorithms."""
+"""`Planner`: the interface of all search algorithms; `ProgressBar` shows their progress."""
 
 from __future__ import annotations
 
 import inspect
 import os
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from math import isnan
 from typing import Any, ClassVar, NamedTuple, Self, Unpack
 
 import numpy as np
@@ -16,35 +18,25 @@ from plangym_like.errors import InputError
 from plangym_like.planners import checkpoint as files
 from plangym_like.planners.games import Game, Rules, Starts
 from plangym_like.planners.plan import Plan, check_plan_env
-from plangym_like.planners.progress_bar import ProgressBar
 from plangym_like.planners.search import Best, Progress, Search
 from plangym_like.results import ResetResult, Transition
 from plangym_like.states.rows import Row
 from plangym_like.support.arguments import as_count, check_seconds
+from plangym_like.support.lazy_imports import needs_extra
 
+# The layout of the progress bar.
+_LAYOUT = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}{postfix}"
 _UNSAVED = "unsaved"  # takes the place of an option that a file cannot hold
 
 
 @files.stored
 class Kept(NamedTuple):
-    """What is known from the last search, after `Planner.advance`.
+    """What is known from the last search, after `Planner.advance`."""
 
-    Attributes
-    ----------
-    state : row
-        Where the last search began.
-    action : array ``(*action_shape)``
-        The action that was played there.
-    memory : object
-        The `Search.memory` of the last search.
-    best : Best
-        The best plan of the last search.
-    """
-
-    state: Row
-    action: Any
-    memory: Any
-    best: Best
+    state: Row  # where the last search began
+    action: Any  # that was played there, ``(*action_shape)``
+    memory: Any  # the `Search.memory` of the last search
+    best: Best  # the best plan of the last search
 
 
 class Planner(ABC):
@@ -155,13 +147,17 @@ class Planner(ABC):
         budget, seconds = checked_limits(budget, seconds, needed=True)
         check_seconds("every", every)
         starts = Starts.of(self.env, state)
-        start = starts.states[0]
         with ProgressBar(self.name, progress) as report:
-            search = Search(self.env, budget, seconds, seed, report)
-            search.begin(self._game(), starts)
-            kept, self._kept = self._kept, None
-            search.memory = self._begin(start, search, kept)
-            return self._run(start, search, checkpoint, every)
+            search = self._started(starts, budget, seconds, seed, report)
+            return self._run(starts.states[0], search, checkpoint, every)
+
+    def _started(self, starts: Starts, *limits_seed_and_report: Any) -> Search:
+        """Return a search that has begun; see `Search` for the other arguments."""
+        search = Search(self.env, *limits_seed_and_report)
+        search.begin(self._game(), starts)
+        kept, self._kept = self._kept, None
+        search.memory = self._begin(starts.states[0], search, kept)
+        return search
 
     def _game(self) -> Game:
         return Game(self.env, self.name, self._is_for_games, **self._rules)
@@ -200,9 +196,8 @@ class Planner(ABC):
         state, last = self._last
         self._check_memory(last)
         with ProgressBar(self.name, progress) as report:
-            search = Search.resumed(self.env, last.resumable(), budget, seconds, report)
-            search.game = self._game()
-            search.game.players = max(search.game.players, last.players)
+            saved, game = last.resumable(), self._game()
+            search = Search.resumed(self.env, saved, budget, seconds, report, game)
             return self._run(state, search, checkpoint, every)
 
     def _run(
@@ -342,6 +337,49 @@ class Planner(ABC):
 
         Step every batch with `search`, and draw every random number from ``search.rng``.
         """
+
+
+class ProgressBar:
+    """A context manager that returns a function to show a `Progress`, or None to show nothing.
+
+    Parameters
+    ----------
+    name : str
+        The text before the bar.
+    progress : bool or callable
+        As in `Planner.plan`.
+
+    Raises
+    ------
+    MissingExtraError
+        tqdm is needed, but is not installed.
+    """
+
+    def __init__(self, name: str, progress: bool | Callable[[Progress], object]) -> None:
+        self._name, self._progress = name, progress
+        self._bar: Any = None
+
+    def __enter__(self) -> Callable[[Progress], object] | None:
+        if callable(self._progress):
+            return self._progress
+        if not self._progress or not sys.stderr.isatty():
+            return None
+        with needs_extra("a progress bar needs tqdm", "viz"):
+            from tqdm import tqdm
+        self._bar = tqdm(total=1.0, desc=self._name, bar_format=_LAYOUT, mininterval=0.2)
+        return self._show
+
+    def __exit__(self, *exc: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def _show(self, progress: Progress) -> None:
+        spent = progress.spent
+        rate = spent.transitions / max(spent.seconds, 1e-9)
+        note = f", {progress.note}" if progress.note else ""
+        score = "no score yet" if isnan(progress.score) else f"score {progress.score:,.6g}"
+        self._bar.set_postfix_str(f"{score}, {rate:,.0f} transitions/s{note}", refresh=False)
+        self._bar.update(progress.done - self._bar.n)
 
 
 class _Repeated:

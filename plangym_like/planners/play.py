@@ -12,8 +12,7 @@ from plangym_like.errors import InputError
 from plangym_like.planners.action_sets import as_plan
 from plangym_like.planners.games import Starts
 from plangym_like.planners.plan import CURVE, Plan, Spent
-from plangym_like.planners.planner import Planner
-from plangym_like.planners.progress_bar import ProgressBar
+from plangym_like.planners.planner import Planner, ProgressBar
 from plangym_like.planners.search import Progress, make_rng
 from plangym_like.results import ResetResult, Transition
 from plangym_like.states.rows import Row

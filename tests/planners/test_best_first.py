@@ -14,7 +14,7 @@ from suite import TAXI
 import plangym_like
 from plangym_like.errors import InputError
 from plangym_like.planners import AStar, BestFirst, play
-from plangym_like.planners.search_options import digests, make_key
+from plangym_like.planners.observations import digests, make_key
 
 BOTH = pytest.mark.parametrize("planner", [AStar, BestFirst])
 

@@ -12,9 +12,9 @@ from usual import first_of
 import plangym_like
 from plangym_like.errors import InputError
 from plangym_like.planners import FractalMonteCarlo, Progress, Search
-from plangym_like.planners.features import as_vectors, check_vectors, ranges
 from plangym_like.planners.fractal_monte_carlo import relativize
 from plangym_like.planners.nodes import ROOT, Lineage
+from plangym_like.planners.observations import as_vectors, check_vectors, ranges
 
 # Box2D's module has types without a module's name.
 pytestmark = pytest.mark.filterwarnings("ignore:builtin type .* has no __module__")

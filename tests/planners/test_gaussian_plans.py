@@ -12,7 +12,7 @@ import pytest
 import plangym_like
 from plangym_like.errors import InputError
 from plangym_like.planners import CEM, ICEM, MPPI, Plan, Planner, play
-from plangym_like.planners.gaussian_plans import filtered, power_spectrum, shifted
+from plangym_like.planners.continuous_plans import filtered, power_spectrum, shifted
 
 ALL = pytest.mark.parametrize("planner_class", [CEM, ICEM, MPPI])
 GOAL = np.array([0.3, -0.7, 1.4])

@@ -13,8 +13,8 @@ from comparing import assert_same
 import plangym_like
 from plangym_like.errors import InputError
 from plangym_like.planners import IW, Plan, RolloutIW, play, tile_colors
-from plangym_like.planners.features import default_features
 from plangym_like.planners.iw import Novelty
+from plangym_like.planners.observations import default_features
 
 BOTH = pytest.mark.parametrize("planner", [IW, RolloutIW])
 SIZE = 7

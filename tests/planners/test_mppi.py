@@ -11,7 +11,7 @@ import pytest
 
 import plangym_like
 from plangym_like.planners import MPPI
-from plangym_like.planners.gaussian_plans import filtered
+from plangym_like.planners.continuous_plans import filtered
 
 
 @pytest.fixture

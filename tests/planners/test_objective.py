@@ -10,7 +10,7 @@ import pytest
 import plangym_like
 from plangym_like.errors import InputError
 from plangym_like.planners import CEM, ICEM, MPPI, PredictiveSampling
-from plangym_like.planners.objective import Objective
+from plangym_like.planners.continuous_plans import Objective
 
 PLANNERS = (CEM, ICEM, MPPI, PredictiveSampling)
 

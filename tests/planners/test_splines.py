@@ -10,7 +10,7 @@ import pytest
 import plangym_like
 from plangym_like.errors import InputError
 from plangym_like.planners import CEM, ICEM, MPPI, Planner, PredictiveSampling, play
-from plangym_like.planners.splines import KINDS, Spline
+from plangym_like.planners.continuous_plans import KINDS, Spline
 
 PLANNERS = {
     "CEM": lambda env, **more: CEM(env, horizon=15, batch=30, elites=5, **more),
