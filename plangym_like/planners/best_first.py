@@ -29,42 +29,22 @@ from plangym_like.support.arguments import as_count
 class SearchGraph:
     """Nodes that record a cheapest known path to each key. Node 0 is the root.
 
-    A cheaper path to a known key adds a new node, so a node's path never changes.
-
-    Parameters
-    ----------
-    state : row
-    key : hashable, optional
-        The key of the root; None if it is not known.
-    legal : array ``(A,) bool``
-        Which actions are legal there.
-
-    Attributes
-    ----------
-    costs, rewards : list of float
-        Each node's cost from the root, and the reward of the action that leads to the node.
-    actions : list of int
-    ended : list of bool
-    goal : int, optional
-        The node of the cheapest goal; None if there is none.
-    best_cost : float
-        The cost of the cheapest goal; infinite if there is none.
-    duplicates : int
-        How many transitions led to a key that had been reached at the same cost or less.
+    A cheaper path to a known key adds a new node, so a node's path never changes. Each node has its
+    cost from the root, and the action and reward of the step that leads to it. `goal` is the node
+    of the cheapest goal so far. `duplicates` counts transitions that led to a key that had been
+    reached at the same cost or less.
     """
 
     def __init__(self, state: Row, key: Any, legal: Mask) -> None:
         self.costs, self.rewards, self.actions, self.ended = [0.0], [0.0], [-1], [False]
-        self._parents = [-1]
-        self._keys = [key]
-        self._nodes = {} if key is None else {key: 0}
+        self._parents, self._scores = [-1], [0.0]
+        self._nodes = {} if key is None else {key: 0}  # the key of the root may not be known
         self._rows = {0: (np.array(state), np.array(legal))}
         self.goal: int | None = None
         self.best_cost = math.inf
         self.duplicates = 0
         # The best node while no goal is found: heuristic value, negated score and node number.
         self._nearest = (math.inf, math.inf, 0)
-        self._scores = [0.0]
 
     def add(
         self,
@@ -76,64 +56,36 @@ class SearchGraph:
     ) -> Iterator[tuple[int, float]]:
         """Add transitions in order; yield each new node that may lead to a cheaper goal.
 
-        Parameters
-        ----------
-        parents, keys : list
-        states : rows
-        legal : array ``(N, A) bool``
-        *columns : array
-            The actions, rewards, costs and heuristic values, and two flags: whether transitions
-            reach a goal, and whether they end the episode.
-
-        Yields
-        ------
-        node : int
-        heuristic : float
+        The columns ``(N,)`` are the actions, rewards, costs and heuristic values, and whether
+        transitions reach a goal, and end the episode. The heuristic value is yielded, too.
         """
-        for row, values in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
-            if self._add(parents[row], keys[row], *values):
-                node = len(self.costs) - 1
-                self._rows[node] = states[row].copy(), legal[row].copy()
-                yield node, values[3]
-
-    def _add(
-        self,
-        parent: int,
-        key: Any,
-        action: int,
-        reward: float,
-        cost: float,
-        heuristic: float,
-        is_goal: bool,
-        ended: bool,
-    ) -> bool:
-        cost += self.costs[parent]
-        known = self._nodes.get(key)
-        is_known = not ended and known is not None and self.costs[known] <= cost
-        leads_nowhere = not is_goal and (ended or is_known)
-        self.duplicates += is_known and not is_goal
-        if leads_nowhere and self._nearest[2]:
-            return False
-        node = len(self.costs)
-        score = self._scores[parent] + reward
-        self._nearest = min(self._nearest, (math.inf if leads_nowhere else heuristic, -score, node))
-        self.costs.append(cost)
-        self.rewards.append(reward)
-        self.actions.append(action)
-        self.ended.append(ended)
-        self._parents.append(parent)
-        self._keys.append(key)
-        self._scores.append(score)
-        if is_goal:
-            if cost < self.best_cost:
+        each = zip(parents, keys, *(column.tolist() for column in columns), strict=True)
+        for row, (parent, key, action, reward, cost, heuristic, is_goal, ended) in enumerate(each):
+            cost += self.costs[parent]
+            known = self._nodes.get(key)
+            is_known = not ended and known is not None and self.costs[known] <= cost
+            leads_nowhere = not is_goal and (ended or is_known)
+            self.duplicates += is_known and not is_goal
+            if leads_nowhere and self._nearest[2]:
+                continue
+            node, score = len(self.costs), self._scores[parent] + reward
+            value = math.inf if leads_nowhere else heuristic
+            self._nearest = min(self._nearest, (value, -score, node))
+            for column, item in (
+                *((self.costs, cost), (self.rewards, reward), (self.actions, action)),
+                *((self.ended, ended), (self._parents, parent), (self._scores, score)),
+            ):
+                column.append(item)
+            if is_goal and cost < self.best_cost:
                 self.goal, self.best_cost = node, cost
-            return False
-        if leads_nowhere:
-            return False
-        self._nodes[key] = node
-        if known is not None:
-            self._rows.pop(known, None)
-        return cost + heuristic < self.best_cost
+            if is_goal or leads_nowhere:
+                continue
+            self._nodes[key] = node
+            if known is not None:
+                self._rows.pop(known, None)
+            if cost + heuristic < self.best_cost:
+                self._rows[node] = states[row].copy(), legal[row].copy()
+                yield node, heuristic
 
     def is_open(self, node: int, heuristic: float) -> bool:
         """Return whether a node must still be expanded because it may lead to a cheaper goal."""

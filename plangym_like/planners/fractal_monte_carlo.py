@@ -14,7 +14,7 @@ from plangym_like.planners.action_sets import ActionSampler
 from plangym_like.planners.checkpoint import stored
 from plangym_like.planners.games import Mask, Rules
 from plangym_like.planners.nodes import ROOT, Ints, Lineage
-from plangym_like.planners.observations import as_vectors, check_vectors, ranges
+from plangym_like.planners.observations import as_vectors, ranges
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.planner import Kept, Planner
 from plangym_like.planners.search import Search
@@ -181,8 +181,7 @@ class FractalMonteCarlo(Planner):
         self.walkers, self.hold = as_count("walkers", walkers), as_count("hold", hold)
         self.alpha, self.beta = as_number("alpha", alpha, 0.0), as_number("beta", beta, 0.0)
         self._sample = ActionSampler(env, self.name)
-        check_vectors(env.observation_space, self.name)
-        self._ranges = ranges(env.observation_space)
+        self._ranges = ranges(env.observation_space, self.name)
 
     def _begin(self, state: Row, search: Search, kept: Kept | None) -> _Memory:
         size = search.fit(self.walkers)

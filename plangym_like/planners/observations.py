@@ -1,7 +1,7 @@
 """Batches of observations: their features, vectors and keys, and their rows.
 
 - `default_features`, `tile_colors`: features for width-based planners
-- `as_vectors`, `check_vectors`, `ranges`: vectors for distances
+- `as_vectors`, `ranges`: vectors for distances
 - `make_key`, `digests`: which states count as the same
 - `stacked`, `joined`, `rows_of`: batches that are put together and taken apart
 """
@@ -149,50 +149,39 @@ def as_vectors(obs: Any) -> NDArray[np.float64]:
     return np.asarray(obs, np.float64).reshape(len(obs), -1)
 
 
-def check_vectors(space: spaces.Space[Any], planner: str) -> None:
-    """Raise `InputError` unless observations consist of a fixed count of numbers.
-
-    The message names `planner`.
-
-    >>> check_vectors(spaces.Text(5), "FractalMonteCarlo")
-    Traceback (most recent call last):
-    ...
-    plangym_like.errors.InputError: FractalMonteCarlo measures distances between observations...
-    """
-    if isinstance(space, spaces.Dict | spaces.Tuple):
-        for part in space.values() if isinstance(space, spaces.Dict) else space:
-            check_vectors(part, planner)
-    elif not isinstance(
-        space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
-    ):
-        raise InputError(
-            f"{planner} measures distances between observations, which must be a fixed count of "
-            f"numbers, got {space}"
-        )
-
-
-def ranges(space: spaces.Space[Any]) -> NDArray[np.float64] | None:
+def ranges(space: spaces.Space[Any], planner: str) -> NDArray[np.float64] | None:
     """Return the range (highest minus lowest value) of each number in `as_vectors`, ``(F,)``.
 
     Return None if one of the numbers is unbounded.
 
-    >>> ranges(spaces.Dict(at=spaces.Discrete(5), speed=spaces.Box(-2, 2, (2,))))
+    Raises
+    ------
+    InputError
+        Observations are not a fixed count of numbers; the message names `planner`.
+
+    Examples
+    --------
+    >>> ranges(spaces.Dict(at=spaces.Discrete(5), speed=spaces.Box(-2, 2, (2,))), "")
     array([4., 4., 4.])
     """
     if isinstance(space, spaces.Dict | spaces.Tuple):
-        parts = [
-            ranges(one) for one in (space.values() if isinstance(space, spaces.Dict) else space)
-        ]
+        each = space.values() if isinstance(space, spaces.Dict) else space
+        parts = [ranges(one, planner) for one in each]
         found = [part for part in parts if part is not None]
         return np.concatenate(found) if len(found) == len(parts) else None
-    if isinstance(space, spaces.Box):
+    if isinstance(space, Box):
         low, high = space.low.astype(np.float64).ravel(), space.high.astype(np.float64).ravel()
         return high - low if np.isfinite(high - low).all() else None
-    if isinstance(space, spaces.MultiDiscrete):
+    if isinstance(space, Discrete):
+        return np.array([float(space.n - 1)])
+    if isinstance(space, MultiDiscrete):
         return space.nvec.astype(np.float64).ravel() - 1
-    if isinstance(space, spaces.MultiBinary):
+    if isinstance(space, MultiBinary):
         return np.ones(int(np.prod(space.shape)))
-    return np.array([float(space.n - 1)]) if isinstance(space, spaces.Discrete) else None
+    raise InputError(
+        f"{planner} measures distances between observations, which must be a fixed count of "
+        f"numbers, got {space}"
+    )
 
 
 def make_key(key: Any) -> Key:

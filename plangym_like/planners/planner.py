@@ -1,4 +1,4 @@
-"""`Planner`: the interface of all search algorithms; `ProgressBar` shows their progress."""
+"""`Planner`, the interface of all search algorithms, and `play`, which plans before every step."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ import numpy as np
 from plangym_like.env import PlanEnv
 from plangym_like.errors import InputError
 from plangym_like.planners import checkpoint as files
+from plangym_like.planners.action_sets import as_plan
 from plangym_like.planners.games import Game, Rules, Starts
-from plangym_like.planners.plan import Plan, check_plan_env
-from plangym_like.planners.search import Best, Progress, Search
+from plangym_like.planners.plan import CURVE, Plan, Spent, check_plan_env
+from plangym_like.planners.search import Best, Progress, Search, make_rng
 from plangym_like.results import ResetResult, Transition
 from plangym_like.states.rows import Row
 from plangym_like.support.arguments import as_count, check_seconds
@@ -26,6 +27,8 @@ from plangym_like.support.lazy_imports import needs_extra
 
 # The layout of the progress bar.
 _LAYOUT = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}{postfix}"
+# What the plan of an episode tells of each search.
+_OF_ROOTS = ("visits", "policy", "mask", "value", "player")
 _UNSAVED = "unsaved"  # takes the place of an option that a file cannot hold
 
 
@@ -337,6 +340,126 @@ class Planner(ABC):
 
         Step every batch with `search`, and draw every random number from ``search.rng``.
         """
+
+
+def play(
+    planner: Planner,
+    steps: int,
+    state: Row | ResetResult | Transition | None = None,
+    *,
+    budget: int | None = None,
+    seconds: float | None = None,
+    seed: Any = None,
+    progress: bool | Callable[[Progress], object] = False,
+) -> Plan:
+    """Play an episode in closed loop: each action is the `Plan.next_action` of a new plan.
+
+    Parameters
+    ----------
+    planner : Planner
+    steps : int
+        The largest number of actions. The episode may end earlier.
+    state : row, ResetResult or Transition, optional
+        Where to start; by default, the env's current state, which does not change.
+    budget, seconds : optional
+        The limits of each search; see `Planner.plan`.
+    seed : int, sequence of int, SeedSequence or Generator, optional
+        The seeds of the searches are spawned from it. A SeedSequence or Generator spawns different
+        seeds in each call.
+    progress : bool or callable
+        As in `Planner.plan`, for the whole episode: a callable is called after every batch and
+        after every step, with the score of the episode so far. If it raises StopIteration, the
+        current search ends, and the action of its best plan is the last one that is played.
+
+    Returns
+    -------
+    Plan
+        The actions played, and the cost of all searches. The curve is the score of the episode so
+        far; unlike the curve of a search, it may fall. The score counts all rewards, whoever earned
+        them. With planners that grow trees, ``info`` holds what a learner needs of each root:
+        ``visits``, ``policy`` and ``mask``, each ``(T, A)``, and ``value`` and ``player``, each
+        ``(T,)``.
+
+    Raises
+    ------
+    InputError
+        As in `Planner.plan`; or no seeds can be spawned from `seed`.
+
+    Examples
+    --------
+    >>> import plangym_like
+    >>> from plangym_like.planners import RandomShooting, play
+    >>> env = plangym_like.make("CartPole-v1")
+    >>> state, obs, info = env.reset(seed=0)
+    >>> play(RandomShooting(env, horizon=10), steps=50, budget=500, seed=0).score
+    50.0
+    """
+    if not isinstance(planner, Planner):
+        raise InputError(f"play needs a planner, such as UCT(env), got {planner!r}")
+    steps, env, rng = as_count("steps", steps), planner.env, make_rng(seed)
+    starts = Starts.of(env, state)
+    start = starts.states[0]
+    total, score, ended, stopped = Spent(), 0.0, False, False
+    moves: list[tuple[Any, int, float]] = []
+    roots: list[dict[str, Any]] = []
+    curve: list[tuple[int, int, float, float]] = []
+    with ProgressBar(f"{planner.name}, {steps} steps", progress) as report:
+
+        def watch(done: float, spent: Spent, note: str) -> None:
+            """Report the progress of the episode."""
+            nonlocal stopped
+            try:
+                if report is not None and not stopped:
+                    report(Progress(done / steps, score, spent, note))
+            except StopIteration:
+                stopped = True
+
+        def watch_search(search: Progress) -> None:
+            """Report the progress of the episode, given that of the current search."""
+            watch(len(moves) + search.done, total + search.spent, f"step {len(moves) + 1}")
+            if stopped:
+                raise StopIteration
+
+        while len(moves) < steps and not ended and not stopped:
+            if moves:
+                planner.advance()
+            seeded = _spawned(rng)
+            watched = False if report is None else watch_search
+            plan = planner.plan(
+                starts, budget=budget, seconds=seconds, seed=seeded, progress=watched
+            )
+            action, dt = np.asarray(plan.next_action), int(plan.dt[0])
+            result = env.step_batch(action[None], starts.states, dt=dt)
+            starts = Starts(result.states, result.obs, result.infos)
+            total, score = total + plan.spent, score + float(result.rewards[0])
+            moves.append((action, dt, float(result.rewards[0])))
+            roots.append(plan.info)
+            curve.append((total.transitions, total.frames, total.seconds, score))
+            ended = bool(result.terminateds[0] or result.truncateds[0])
+            watch(len(moves), total, f"step {len(moves)}")
+    actions, held, rewards = zip(*moves, strict=True)
+    return Plan(
+        start,
+        as_plan(env.action_space, actions),
+        np.array(held, np.int64),
+        np.array(rewards, np.float64),
+        ended,
+        None,
+        total,
+        np.array(curve, CURVE),
+        {name: np.array([one[name] for one in roots]) for name in _OF_ROOTS if name in roots[0]},
+    )
+
+
+def _spawned(rng: np.random.Generator) -> np.random.Generator:
+    """Return a new generator with a seed spawned from `rng`."""
+    try:
+        return rng.spawn(1)[0]
+    except TypeError as error:
+        raise InputError(
+            "play spawns a seed for each search, but the given seed cannot spawn any "
+            f"({error}): give a whole number, or numpy.random.default_rng(number)"
+        ) from error
 
 
 class ProgressBar:
