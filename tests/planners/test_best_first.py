@@ -65,17 +65,6 @@ def test_the_optimum_of_frozen_lake(planner: Any, key: str, map_name: str, steps
         assert plan.curve["score"].tolist() == [1.0, 1.0]
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2, 3])
-def test_the_optimum_of_taxi(seed: int) -> None:
-    with plangym_like.make(TAXI) as env:
-        state, obs, _ = env.reset(seed=seed)
-        plan = AStar(env, key="obs").plan(state, budget=10_000)
-        assert plan.info["optimal"]
-        assert len(plan) == _fewest_steps_of_table(env, int(obs))
-        assert plan.score == 21 - len(plan) == plan.replay(env)
-        assert plan.info["expanded"] <= 500
-
-
 def test_a_heuristic_saves_expansions_and_keeps_the_optimum() -> None:
     with plangym_like.make(TAXI) as env:
         state, _, _ = env.reset(seed=0)
@@ -232,37 +221,6 @@ def test_in_closed_loop_an_optimal_plan_is_searched_for_once() -> None:
         assert planner.plan(other, budget=10_000).info["optimal"]
 
 
-def test_the_plan_is_the_same_for_any_number_of_workers() -> None:
-    plans = []
-    for n_workers in (None, 1, 2):
-        with plangym_like.make(TAXI, n_workers=n_workers) as env:
-            env.reset(seed=2)
-            plans.append(AStar(env, key="obs").plan(budget=3000))
-    assert np.array_equal(plans[0].actions, plans[1].actions)
-    assert np.array_equal(plans[0].actions, plans[2].actions)
-    assert plans[0].info == plans[1].info == plans[2].info
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"key": "rows"}, 'key must be "state", "obs" or a function'),
-        ({"cost": 3}, 'cost must be "steps", "reward" or a function'),
-        ({"goal": 15}, "goal must be a function"),
-        ({"heuristic": 0}, "heuristic must be a function"),
-        ({"batch": 0}, "batch must be a whole number"),
-        ({"dt": 0}, "dt must be a whole number"),
-    ],
-)
-@BOTH
-def test_options_that_are_refused(planner: Any, options: dict[str, Any], words: str) -> None:
-    with (
-        plangym_like.make("FrozenLake-v1") as env,
-        pytest.raises(InputError, match=words),
-    ):
-        planner(env, **options)
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -281,14 +239,6 @@ def test_functions_whose_results_are_refused(options: dict[str, Any], words: str
         state, _, _ = env.reset(seed=0)
         with pytest.raises(InputError, match=words):
             AStar(env, **{"key": "obs", **options}).plan(state, budget=10_000)
-
-
-def test_continuous_actions_are_refused() -> None:
-    with (
-        plangym_like.make("Pendulum-v1") as env,
-        pytest.raises(InputError, match="AStar tries actions one by one"),
-    ):
-        AStar(env)
 
 
 def test_keys_of_nested_observations() -> None:

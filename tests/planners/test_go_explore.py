@@ -19,7 +19,7 @@ from plangym_like.planners import (
     ScreenCells,
     position_cells,
 )
-from plangym_like.planners.cells import shrink, thumbnails
+from plangym_like.planners.cells import shrink
 from plangym_like.planners.go_explore import CellArchive
 from plangym_like.planners.plan import Spent
 from plangym_like.results import BatchInfo
@@ -54,23 +54,6 @@ def test_the_archive_holds_the_shortest_way_to_every_cell(cliff: Any) -> None:
         assert visit.score == -least
         assert visit.frames == least
         assert 0 < visit.found.transitions <= plan.spent.transitions
-
-
-def test_the_same_seed_gives_the_same_plan_for_any_number_of_workers() -> None:
-    plans = []
-    for n_workers in (None, 2):
-        with plangym_like.make("MountainCar-v0", n_workers=n_workers) as env:
-            state = env.reset(seed=1).state
-            plans.append(GoExplore(env).plan(state, budget=12_000, seed=3))
-    assert np.array_equal(plans[0].actions, plans[1].actions)
-    assert plans[0].score == plans[1].score
-    assert list(plans[0].info["cells"]) == list(plans[1].info["cells"])
-
-
-def test_the_budget_is_never_exceeded(cliff: Any) -> None:
-    for budget in (1, 70, 1000):
-        spent = GoExplore(cliff, _numbers).plan(budget=budget, seed=0).spent
-        assert 0 < spent.transitions <= budget
 
 
 def test_a_plan_without_a_score_leads_to_the_newest_cell() -> None:
@@ -142,15 +125,6 @@ def test_cells_that_do_not_fit_the_batch_are_refused(cliff: Any) -> None:
         GoExplore(cliff, lambda obs, infos: 0).plan(budget=1000)  # type: ignore[arg-type,return-value]
 
 
-def test_cells_may_have_any_name(cliff: Any) -> None:
-    def named(obs: Any, infos: BatchInfo) -> list[Any]:
-        return ["start" if cell == 36 else cell for cell in obs.tolist()]
-
-    state = cliff.reset(seed=0).state
-    plan = GoExplore(cliff, named, steps=10).plan(state, budget=1000, seed=0)
-    assert "start" in plan.info["cells"]
-
-
 def test_a_game_without_rooms_has_no_position_cells() -> None:
     with plangym_like.make("ALE/MsPacman-v5", obs_type="ram") as env:
         env.reset(seed=0)
@@ -203,19 +177,6 @@ def test_screens_of_a_colour_and_grey_ones_are_cells() -> None:
     assert ScreenCells(2, 2, 4)(np.repeat(grey[..., None], 3, axis=3), no_infos) == cells
     with pytest.raises(InputError, match=r"needs screens of uint8, got observations \(4,\)"):
         ScreenCells()(np.zeros((2, 4)), no_infos)
-
-
-def test_thumbnails_are_means_of_blocks() -> None:
-    rng = np.random.default_rng(0)
-    for shape in ((210, 160, 3), (84, 84), (50, 49, 1), (7, 5, 3)):
-        screens = rng.integers(0, 256, (2, *shape), dtype=np.uint8)
-        small = thumbnails(screens, 48)
-        rows, columns = -(-shape[0] // 48), -(-shape[1] // 48)
-        assert small.shape == (2, -(-shape[0] // rows), -(-shape[1] // columns))
-        for row, column in ((0, 0), (small.shape[1] - 1, small.shape[2] - 1)):
-            block = screens[:, row * rows : (row + 1) * rows, column * columns :][:, :, :columns]
-            means = block.reshape(2, -1).mean(axis=1)
-            assert np.allclose(small[:, row, column], means, atol=1)
 
 
 def test_a_dynamic_representation_comes_close_to_its_aim() -> None:

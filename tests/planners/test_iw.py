@@ -145,27 +145,6 @@ def test_rollouts_arrive_at_the_depths_of_the_breadth_first_search(
 
 
 @BOTH
-def test_budgets_seeds_and_workers(planner: Any) -> None:
-    plans = []
-    for n_workers in (None, 1, 2):
-        with plangym_like.make("CartPole-v1", n_workers=n_workers) as env:
-            env.reset(seed=0)
-
-            def features(obs: Any, infos: Any) -> Any:
-                return np.clip(obs * 1000 + 5000, 0, 9999).astype(int)
-
-            found = planner(env, features=features).plan(budget=301, seed=4)
-            assert 300 <= found.spent.transitions <= 301
-            assert not found.info["exhausted"]
-            assert found.replay(env) == found.score
-            assert (np.diff(found.curve["score"]) >= 0).all()
-            plans.append(found)
-    assert np.array_equal(plans[0].actions, plans[1].actions)
-    assert np.array_equal(plans[0].actions, plans[2].actions)
-    assert plans[0].info == plans[1].info == plans[2].info
-
-
-@BOTH
 def test_the_subtree_of_the_action_that_was_played_is_kept(planner: Any) -> None:
     with plangym_like.make(Maze) as env:
         state, _, _ = env.reset(seed=0)
@@ -256,52 +235,6 @@ def test_default_features() -> None:
     assert stacked.shape == (2, 4 * 14 * 16 * 256) and stacked.sum() == 2 * 4 * 14 * 16
     many = np.random.default_rng(0).integers(0, 256, (2, 84, 84, 8), np.uint8)
     assert_same(tile_colors(many), tile_colors(np.moveaxis(many, -1, 1)))
-
-
-@BOTH
-@pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1"])
-def test_environments_that_are_refused(planner: Any, name: str) -> None:
-    words = {
-        "CartPole-v1": f"{planner.__name__} has no default features for observations of Box",
-        "Pendulum-v1": f"{planner.__name__} tries actions one by one",
-    }
-    with plangym_like.make(name) as env, pytest.raises(InputError, match=words[name]):
-        planner(env)
-
-
-@pytest.mark.parametrize(
-    ("space", "words"),
-    [
-        (gymnasium.spaces.Dict(), "no default features"),
-        (gymnasium.spaces.Text(4), "no default features"),
-        (gymnasium.spaces.Box(0, 1 << 20, (2,), np.int64), "no default features"),
-    ],
-)
-def test_observations_without_default_features(space: Any, words: str) -> None:
-    class Env:
-        observation_space = space
-
-    env: Any = Env()
-    with pytest.raises(InputError, match=words):
-        default_features(env, "IW")
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"features": 3}, "features must be a function"),
-        ({"discount": -0.1}, "discount must be a finite number from 0 to 1"),
-        ({"discount": float("nan")}, "discount must be a finite number"),
-        ({"death_penalty": -1}, "death_penalty must be a finite number"),
-        ({"death_penalty": float("inf")}, "death_penalty must be a finite number"),
-        ({"batch": 0}, "batch must be a whole number"),
-        ({"dt": 1.5}, "dt must be a whole number"),
-    ],
-)
-@BOTH
-def test_options_that_are_refused(planner: Any, options: dict[str, Any], words: str) -> None:
-    with plangym_like.make("FrozenLake-v1") as env, pytest.raises(InputError, match=words):
-        planner(env, **options)
 
 
 @pytest.mark.parametrize(

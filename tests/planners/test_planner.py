@@ -15,7 +15,6 @@ import pytest
 from suite import TAXI
 
 import plangym_like
-from plangym_like import planners
 from plangym_like.errors import InputError, MissingExtraError, StateError
 from plangym_like.planners import (
     UCT,
@@ -47,15 +46,6 @@ def _same(one: Plan, other: Plan) -> bool:
         and np.array_equal(one.curve["score"], other.curve["score"])
         and np.array_equal(one.curve["transitions"], other.curve["transitions"])
     )
-
-
-def test_the_budget_is_never_exceeded(cartpole: Any) -> None:
-    for budget in (30, 31, 500, 10_000):
-        plan = RandomShooting(cartpole, horizon=30).plan(budget=budget, seed=0)
-        assert 0 < plan.spent.transitions <= budget
-        assert plan.spent.frames == plan.spent.transitions
-        assert plan.curve["transitions"][-1] == plan.spent.transitions
-        assert 0 < plan.spent.seconds_in_env <= plan.spent.seconds
 
 
 class Precise(Planner):
@@ -151,24 +141,6 @@ def test_kinds_of_seeds(cartpole: Any) -> None:
         assert all(_same(plan, plans[0]) for plan in plans)
 
 
-def test_the_same_seed_gives_the_same_plan_for_any_number_of_workers() -> None:
-    plans = []
-    for n_workers in (None, 1, 2):
-        with plangym_like.make("Pendulum-v1", n_workers=n_workers) as env:
-            env.reset(seed=1)
-            plans.append(RandomShooting(env).plan(budget=20_000, seed=3))
-    assert _same(plans[0], plans[1])
-    assert _same(plans[0], plans[2])
-
-
-def test_planning_does_not_change_the_current_state(cartpole: Any) -> None:
-    before = cartpole.get_state()
-    plan = RandomShooting(cartpole).plan(budget=10_000, seed=0)
-    plan.replay(cartpole)
-    play(RandomShooting(cartpole, horizon=5), 3, budget=100, seed=0)
-    assert np.array_equal(cartpole.get_state(), before)
-
-
 @pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1", TAXI, "HalfCheetah-v5"])
 def test_a_replay_arrives_at_the_same_score(name: str) -> None:
     with plangym_like.make(name) as env:
@@ -231,11 +203,6 @@ def test_a_plan_is_saved_completely_or_not_at_all(cartpole: Any, tmp_path: Path)
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert _same(Plan.load(path), plan)
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_random_shooting_spends_what_short_episodes_leave(cartpole: Any) -> None:
-    plan = RandomShooting(cartpole, horizon=500).plan(budget=2000, seed=0)
-    assert 1500 < plan.spent.transitions <= 2000
 
 
 def test_a_search_makes_its_last_batch_fit(cartpole: Any) -> None:
@@ -302,32 +269,12 @@ def test_play_reports_every_batch_and_every_step(cartpole: Any) -> None:
     assert seen[-1].spent == episode.spent and seen[4].note == "step 1"
 
 
-def test_an_episode_ends_in_the_middle_of_a_search(cartpole: Any) -> None:
-    def end(progress: Progress) -> None:
-        if progress.spent.transitions > 1_000:
-            raise StopIteration
-
-    planner = RandomShooting(cartpole, horizon=5, batch=20)
-    episode = play(planner, 100, seconds=600, seed=0, progress=end)
-    assert len(episode) == 1 and episode.spent.transitions == 1_100
-
-
 @pytest.mark.parametrize(
     "seed", [np.random.RandomState(3), np.random.RandomState(3)._bit_generator]
 )
 def test_play_refuses_seeds_that_cannot_spawn_others(cartpole: Any, seed: Any) -> None:
     with pytest.raises(InputError, match="play spawns a seed for each search|got RandomState"):
         play(RandomShooting(cartpole), 2, budget=300, seed=seed)
-
-
-def test_the_last_score_of_a_curve_is_that_of_the_plan() -> None:
-    with plangym_like.make("HalfCheetah-v5") as env:
-        env.reset(seed=0)
-        for seed in range(2):
-            for planner in (RandomShooting(env), planners.FractalMonteCarlo(env)):
-                plan = planner.plan(budget=3_000, seed=seed)
-                assert plan.curve["score"][-1] == plan.score == plan.replay(env)
-                assert np.all(np.diff(plan.curve["score"]) >= 0)
 
 
 def test_play_tells_the_planner_what_was_played(cartpole: Any) -> None:
@@ -390,54 +337,6 @@ def test_spaces_that_are_refused() -> None:
     env.action_space = gymnasium.spaces.Dict({})
     with pytest.raises(InputError, match="RandomShooting needs a Discrete"):
         ActionSampler(env, "RandomShooting")
-
-
-@pytest.mark.parametrize("options", [{"horizon": 0}, {"batch": 0}, {"dt": 0}])
-def test_options_that_are_refused(cartpole: Any, options: dict[str, int]) -> None:
-    (name,) = options
-    with pytest.raises(InputError, match=f"{name} must be a whole number of at least 1"):
-        RandomShooting(cartpole, **options)
-
-
-FINITE = {
-    "random": planners.RandomShooting,
-    "beam": planners.BeamSearch,
-    "uct": UCT,
-    "chance": partial(UCT, outcomes=2),
-    "open loop": OpenLoopMCTS,
-    "puct": partial(planners.PUCT, rollout=5),
-    "iw": planners.IW,
-    "rollout iw": planners.RolloutIW,
-    "best first": BestFirst,
-    "fractal": planners.FractalMonteCarlo,
-    "go-explore": planners.GoExplore,
-}
-CONTINUOUS = {"cem": planners.CEM, "icem": planners.ICEM, "mppi": planners.MPPI}
-
-
-@pytest.mark.parametrize("name", [*FINITE, *CONTINUOUS])
-def test_progress_ends_a_search(name: str) -> None:
-    calls = 0
-
-    def end(progress: Progress) -> None:
-        nonlocal calls
-        calls += 1
-        if calls >= 3:
-            raise StopIteration
-
-    with plangym_like.make("Pendulum-v1" if name in CONTINUOUS else TAXI) as env:
-        env.reset(seed=0)
-        planner = {**FINITE, **CONTINUOUS}[name](env)
-        plan = planner.plan(budget=10**9, seed=0, progress=end)
-        # Only the mean is stepped after that, or deeper levels of a round with chance nodes.
-        most = 8 if name == "chance" else 4
-        assert calls <= most
-        assert len(plan) and plan.replay(env) == plan.score
-        calls = -3
-        episode = play(planner, 10, budget=2_000, seed=0, progress=end)
-        assert calls <= most, "only the round that was under way is finished"
-        assert 1 <= len(episode) < 6
-        assert episode.replay(env) == episode.score
 
 
 @pytest.mark.parametrize("planner", [partial(UCT, outcomes=4), OpenLoopMCTS])

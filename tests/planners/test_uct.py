@@ -43,15 +43,6 @@ def test_values_on_slippery_ice_are_close_to_the_optimum() -> None:
         assert plan.replay(env) == plan.score == 1.0
 
 
-def test_without_chance_nodes_the_luck_is_known() -> None:
-    with plangym_like.make("FrozenLake-v1") as env:
-        env.reset(seed=0)
-        plan = UCT(env, discount=0.5, rollout=5).plan(env.make_state(s=14), budget=2_000, seed=0)
-        assert plan.score == 1.0
-        assert plan.seeds is None
-        assert plan.replay(env) == 1.0
-
-
 def test_an_end_that_is_known_counts_without_more_visits() -> None:
     with plangym_like.make("FrozenLake-v1", is_slippery=False) as env:
         state = env.make_state(env.reset(seed=0).state, s=10)
