@@ -11,7 +11,6 @@ from gymnasium import spaces
 from suite import CLIFF, TAXI
 
 import plangym_like
-from plangym_like.errors import InputError
 from plangym_like.planners import BeamSearch
 
 
@@ -132,15 +131,6 @@ def test_a_state_that_was_left_out_of_the_beam_may_enter_it_later() -> None:
         plan = BeamSearch(env, width=1, key="obs").plan(budget=6, seed=0)
         assert plan.score == 11.0
         assert plan.actions[:2].tolist() == [0, 0]
-
-
-def test_functions_that_do_not_fit_the_batch_are_refused() -> None:
-    with plangym_like.make("CartPole-v1") as env:
-        env.reset(seed=0)
-        with pytest.raises(InputError, match=r"heuristic must return an array \(2,\), got \(\)"):
-            BeamSearch(env, heuristic=lambda obs, infos, states: 0).plan(budget=10)
-        with pytest.raises(InputError, match="key returned 1 keys for 2 states"):
-            BeamSearch(env, key=lambda obs, infos, states: [0]).plan(budget=10)
 
 
 def test_what_is_too_little_for_a_beam_is_spent_on_its_best_states() -> None:

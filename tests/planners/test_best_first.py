@@ -164,47 +164,6 @@ def test_a_search_without_a_solution_leads_towards_the_goal() -> None:
             AStar(env).plan(state, budget=3)
 
 
-def test_a_minigrid_door_is_opened_in_the_fewest_steps() -> None:
-    minigrid = pytest.importorskip("minigrid", reason="minigrid is not installed")
-    wrappers = [minigrid.wrappers.FullyObsWrapper, minigrid.wrappers.ImgObsWrapper]
-    door, is_open = 4, 0  # minigrid.core.constants: OBJECT_TO_IDX, STATE_TO_IDX
-
-    def opened(step: Any) -> Any:
-        return ((step.obs[..., 0] == door) & (step.obs[..., 2] == is_open)).any(axis=(1, 2))
-
-    with plangym_like.make("MiniGrid-DoorKey-5x5-v0", wrappers=wrappers) as env:
-        for seed in (0, 1, 2):
-            state, _, _ = env.reset(seed=seed)
-            plan = AStar(env, key="obs", goal=opened).plan(state, budget=20_000)
-            assert plan.info["optimal"]
-            assert len(plan) == _fewest_steps_to_door(env.gym_env.unwrapped)
-            assert plan.replay(env) == plan.score
-
-
-def _fewest_steps_to_door(env: Any) -> int:
-    """Return the fewest steps in which MiniGrid's door is opened, by its own objects."""
-    things = {
-        (x, y): env.grid.get(x, y).type
-        for x in range(env.width)
-        for y in range(env.height)
-        if env.grid.get(x, y) is not None
-    }
-
-    def successors(place: Any) -> Iterable[Any]:
-        x, y, direction, has_key, _ = place
-        yield x, y, (direction - 1) % 4, has_key, False
-        yield x, y, (direction + 1) % 4, has_key, False
-        ahead = [(x + 1, y), (x, y + 1), (x - 1, y), (x, y - 1)][direction]
-        thing = things.get(ahead)
-        if thing in (None, "goal") or (thing == "key" and has_key):
-            yield *ahead, direction, has_key, False
-        yield x, y, direction, has_key or thing == "key", False
-        yield x, y, direction, has_key, has_key and thing == "door"
-
-    start = (*map(int, env.agent_pos), int(env.agent_dir), False, False)
-    return _fewest_steps(start, successors, lambda place: bool(place[-1]))
-
-
 def test_in_closed_loop_an_optimal_plan_is_searched_for_once() -> None:
     with plangym_like.make(TAXI) as env:
         state, _, _ = env.reset(seed=0)
@@ -251,13 +210,6 @@ def test_keys_of_nested_observations() -> None:
         one, two, three = digests(key(obs, None, np.zeros((3, 8), np.uint8)), 3)
         assert one == three != two
         assert len({one, two, three}) == 2
-
-
-@pytest.mark.parametrize("keys", [3, None, [[1]] * 4, [([],)] * 4])
-def test_keys_that_are_refused(keys: Any) -> None:
-    with plangym_like.make("FrozenLake-v1") as env, pytest.raises(InputError, match="key must ret"):
-        env.reset(seed=0)
-        BestFirst(env, key=lambda obs, infos, states: keys).plan(budget=100)
 
 
 class _Corner(gymnasium.Env):

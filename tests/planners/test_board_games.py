@@ -183,14 +183,6 @@ def test_nim_is_solved(heaps: tuple[int, ...], maker: Any) -> None:
         assert plan.replay(env) == plan.score
 
 
-def test_open_loop_search_plays_nim() -> None:
-    with plangym_like.make(Nim) as env:
-        start = env.reset(options={"heaps": (1, 2, 2)})
-        plan = OpenLoopMCTS(env, horizon=6).plan(start, budget=5_000, seed=0)
-        assert plan.next_action == 0 and plan.info["value"] > 0.5
-        assert plan.info["mask"].tolist() == [True, False, False] + [True, True, False] * 2
-
-
 THREE = [[3, 3, 2, 2]]
 FIVE = [[3, 6, 0, 2, 6, 5, 2, 0, 4, 1, 6, 1, 3, 3]]
 
@@ -369,30 +361,6 @@ def test_a_state_without_a_legal_action_is_an_error() -> None:
         start = env.reset(seed=0)
         with pytest.raises(EnvApiError, match="has a state without legal actions"):
             UCT(env, rollout=9).plan(start, budget=2_000, seed=0)
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "words"),
-    [
-        ({"legal": 3}, InputError, "legal must be a function of"),
-        ({"to_play": "me"}, InputError, "to_play must be a function of"),
-        (
-            {"legal": lambda obs, infos, states: np.ones((len(states), 2))},
-            EnvApiError,
-            r"must have the shape \(1, 9\), got \(1, 2\)",
-        ),
-        (
-            {"to_play": lambda obs, infos, states: np.full(len(states), 5)},
-            EnvApiError,
-            "a player from 0 to 1",
-        ),
-    ],
-)
-def test_rules_that_are_refused(options: Any, error: Any, words: str) -> None:
-    with plangym_like.make(TicTacToe) as env:
-        start = env.reset(seed=0)
-        with pytest.raises(error, match=words):
-            UCT(env, **options).plan(start, budget=1_000)
 
 
 def test_a_game_is_the_same_by_infos_and_by_functions() -> None:

@@ -11,10 +11,9 @@ from usual import first_of
 
 import plangym_like
 from plangym_like.errors import InputError
-from plangym_like.planners import FractalMonteCarlo, Progress, Search
+from plangym_like.planners import FractalMonteCarlo, Progress
 from plangym_like.planners.fractal_monte_carlo import relativize
-from plangym_like.planners.nodes import ROOT, Lineage
-from plangym_like.planners.observations import check_vectors, ranges
+from plangym_like.planners.observations import ranges
 
 # Box2D's module has types without a module's name.
 pytestmark = pytest.mark.filterwarnings("ignore:builtin type .* has no __module__")
@@ -111,7 +110,7 @@ def test_virtual_rewards_of_any_size_are_compared(weights: dict[str, Any]) -> No
 def test_spaces_that_are_refused() -> None:
     text = gymnasium.spaces.Tuple((gymnasium.spaces.Discrete(2), gymnasium.spaces.Text(3)))
     with pytest.raises(InputError, match="FractalMonteCarlo measures distances"):
-        check_vectors(text, "FractalMonteCarlo")
+        ranges(text, "FractalMonteCarlo")
     with plangym_like.make(lambda: _AnyActions(text)) as env:
         env.reset(seed=0)
         with pytest.raises(InputError, match="FractalMonteCarlo needs a Discrete"):
@@ -137,8 +136,8 @@ def test_ranges_of_nested_observations() -> None:
     space = spaces.Tuple(
         (box, spaces.Dict(b=spaces.MultiDiscrete([2, 3]), c=spaces.MultiBinary(2)))
     )
-    assert np.array_equal(ranges(space), [2, 5, 1, 2, 1, 1])
-    assert ranges(spaces.Tuple((box, spaces.Box(0, np.inf, (1,))))) is None
+    assert np.array_equal(ranges(space, ""), [2, 5, 1, 2, 1, 1])
+    assert ranges(spaces.Tuple((box, spaces.Box(0, np.inf, (1,)))), "") is None
 
 
 class _Narrow(gymnasium.Env[Any, Any]):
@@ -180,35 +179,3 @@ def test_the_swarm_grows_where_all_walkers_died() -> None:
         assert set(sizes) <= {4, 8, 16, 32}
         assert sizes[0] == 4
         assert max(sizes) >= 16
-
-
-def test_paths_of_a_large_lineage() -> None:
-    with plangym_like.make("CartPole-v1") as env:
-        lineage = Lineage(env)
-    rng, nodes = np.random.default_rng(0), np.full(50, ROOT)
-    paths: list[list[tuple[int, int, float]]] = [[] for _ in range(50)]
-    for _ in range(100):
-        parents = rng.integers(50, size=50)
-        actions, dt = rng.integers(2, size=50), rng.integers(1, 9, 50)
-        rewards = rng.random(50)
-        nodes = lineage.record(nodes[parents], actions, dt, rewards)
-        moves = zip(parents, actions.tolist(), dt.tolist(), rewards.tolist(), strict=True)
-        paths = [[*paths[parent], tuple(move)] for parent, *move in moves]
-    assert lineage.size == 5001
-    for node, path in zip(nodes, paths, strict=True):
-        columns = lineage.moves(int(node))
-        assert list(zip(*(column.tolist() for column in columns), strict=True)) == path
-
-
-def test_the_best_node_is_only_replaced_by_better_ones() -> None:
-    with plangym_like.make("CartPole-v1") as env:
-        search = Search(env, 10, None)
-    nothing, over = np.zeros(2, bool), np.array([False, True])
-    assert search.keep_episode(np.array([0, 1]), np.array([-1.0, 0.0]), nothing) is None
-    assert search.best == (-np.inf, False, None)
-    assert search.keep_episode(np.array([2, 3]), np.array([-1.0, -5.0]), over) == 1
-    assert search.best == (-5.0, True, 3)
-    assert search.keep_episode(np.array([4, 5]), np.array([2.0, -9.0]), over) == 0
-    assert search.best == (2.0, False, 4)
-    assert search.keep_episode(np.array([6, 7]), np.array([2.0, 1.0]), over) is None
-    assert search.best.found == 4

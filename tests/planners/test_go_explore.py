@@ -19,7 +19,6 @@ from plangym_like.planners import (
     ScreenCells,
     position_cells,
 )
-from plangym_like.planners.cells import shrink
 from plangym_like.planners.go_explore import CellArchive
 from plangym_like.planners.plan import Spent
 from plangym_like.results import BatchInfo
@@ -89,16 +88,6 @@ def test_cells_that_were_entered_often_are_drawn_less() -> None:
         assert abs(count / 60_000 - share) < 5 * np.sqrt(share * (1 - share) / 60_000)
 
 
-def test_a_row_whose_cell_is_none_is_not_kept(cliff: Any) -> None:
-    def upper(obs: Any, infos: BatchInfo) -> list[Any]:
-        return [cell if cell < 24 or cell == 36 else None for cell in obs.tolist()]
-
-    state = cliff.reset(seed=0).state
-    plan = GoExplore(cliff, upper, repeat=0.0).plan(state, budget=3000, seed=0)
-    # Row 2 of the map must be crossed to leave the start.
-    assert set(plan.info["cells"]) == {36}
-
-
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
@@ -125,13 +114,6 @@ def test_cells_that_do_not_fit_the_batch_are_refused(cliff: Any) -> None:
         GoExplore(cliff, lambda obs, infos: 0).plan(budget=1000)  # type: ignore[arg-type,return-value]
 
 
-def test_a_game_without_rooms_has_no_position_cells() -> None:
-    with plangym_like.make("ALE/MsPacman-v5", obs_type="ram") as env:
-        env.reset(seed=0)
-        with pytest.raises(InputError, match=r"needs room, x and y in infos, and room, x, y"):
-            GoExplore(env, position_cells, batch=2).plan(budget=10)
-
-
 def test_positions_in_montezumas_revenge() -> None:
     for obs_type in ("ram", "grayscale"):
         with plangym_like.make("ALE/MontezumaRevenge-v5", obs_type=obs_type) as env:
@@ -145,27 +127,6 @@ def test_positions_in_montezumas_revenge() -> None:
             plan = GoExplore(env, position_cells, batch=8).plan(state, budget=400, seed=0)
             assert len(plan.info["cells"]) > 5
             assert len(plan) > 0
-
-
-@pytest.mark.full
-def test_the_first_room_is_left() -> None:
-    with plangym_like.make("ALE/MontezumaRevenge-v5", obs_type="ram", n_workers=2) as env:
-        state = env.reset(seed=0).state
-        plan = GoExplore(env, position_cells).plan(state, budget=1_000_000, seed=0)
-        assert len({room for room, *_ in plan.info["cells"]}) >= 5
-        assert plan.replay(env) == plan.score >= 100
-
-
-def test_screens_are_shrunk_to_means() -> None:
-    screen = np.arange(24.0).reshape(1, 4, 6)
-    assert np.allclose(shrink(screen, 2, 3), [[[3.5, 5.5, 7.5], [15.5, 17.5, 19.5]]])
-    assert np.allclose(shrink(screen, 4, 6), screen)
-    assert np.allclose(shrink(screen, 1, 1), screen.mean())
-    rng = np.random.default_rng(0)
-    screens = rng.integers(0, 256, (5, 210, 160), dtype=np.uint8)
-    means = shrink(screens, 8, 11)
-    assert means.shape == (5, 8, 11)
-    assert np.allclose(means.mean(axis=(1, 2)), screens.mean(axis=(1, 2)), rtol=1e-4)
 
 
 def test_screens_of_a_colour_and_grey_ones_are_cells() -> None:

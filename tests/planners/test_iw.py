@@ -12,7 +12,7 @@ from comparing import assert_same
 
 import plangym_like
 from plangym_like.errors import InputError
-from plangym_like.planners import IW, Plan, RolloutIW, play, tile_colors
+from plangym_like.planners import IW, RolloutIW, tile_colors
 from plangym_like.planners.iw import Novelty
 from plangym_like.planners.observations import default_features
 
@@ -162,24 +162,6 @@ def test_the_subtree_of_the_action_that_was_played_is_kept(planner: Any) -> None
         assert one.plan(state, budget=60, seed=0).info["kept"] == 1, "without advance"
 
 
-@BOTH
-def test_an_episode_in_closed_loop(planner: Any) -> None:
-    with plangym_like.make("FrozenLake-v1", is_slippery=False, map_name="8x8") as env:
-        state, _, _ = env.reset(seed=0)
-        episode = play(planner(env), 50, state, budget=300, seed=0)
-        assert episode.ended and episode.score == 1 == episode.replay(env)
-        assert len(episode) == 14
-        forgetful = planner(env)
-        forgetful.advance = lambda action=None: None
-        fresh = play(forgetful, 50, state, budget=300, seed=0)
-        assert episode.spent.transitions < fresh.spent.transitions, "subtrees are kept"
-        assert _same(episode, play(planner(env), 50, state, budget=300, seed=0))
-
-
-def _same(one: Plan, other: Plan) -> bool:
-    return np.array_equal(one.actions, other.actions) and one.spent.frames == other.spent.frames
-
-
 class Cliff(gymnasium.Env[Any, Any]):
     """Action 1 takes a prize and a life; action 0 takes neither."""
 
@@ -275,16 +257,3 @@ def test_a_game(obs_type: str) -> None:
             assert plan.info["nodes"] == plan.spent.transitions + 1
             assert plan.score > 0
             assert plan.replay(env) == plan.score
-
-
-@pytest.mark.full
-@BOTH
-def test_ms_pacman_is_played_ten_times_better_than_at_random(planner: Any) -> None:
-    with plangym_like.make("ALE/MsPacman-v5", obs_type="ram", n_workers=2) as env:
-        state, _, _ = env.reset(seed=0)
-        actions = np.random.default_rng(0).integers(9, size=(30, 3000))
-        games = env.rollout_batch(actions, state)
-        assert games.terminateds[:, -1].all()
-        at_random = games.rewards.sum(axis=1).mean()
-        episode = play(planner(env, dt=4), 150, state, budget=300, seed=0)
-        assert episode.score >= 10 * at_random

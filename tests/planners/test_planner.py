@@ -12,7 +12,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from suite import TAXI
 
 import plangym_like
 from plangym_like.errors import InputError, MissingExtraError, StateError
@@ -95,13 +94,6 @@ def test_budgets_that_are_refused(cartpole: Any, options: dict[str, Any], words:
         RandomShooting(cartpole, horizon=30).plan(**options)
 
 
-def test_a_state_of_another_environment_is_refused(cartpole: Any) -> None:
-    with plangym_like.make("Acrobot-v1") as other:
-        state = other.reset(seed=0).state
-    with pytest.raises(StateError):
-        RandomShooting(cartpole).plan(state, budget=1000)
-
-
 @pytest.mark.parametrize("planner", [RandomShooting, UCT, BestFirst, BeamSearch, OpenLoopMCTS])
 def test_states_are_checked_before_the_search(cartpole: Any, planner: Any) -> None:
     state = cartpole.get_state()
@@ -112,14 +104,6 @@ def test_states_are_checked_before_the_search(cartpole: Any, planner: Any) -> No
             planner(cartpole).plan(wrong, budget=300)
     with pytest.raises(InputError, match="expected one state row, got 2"):
         planner(cartpole).plan(np.stack([state, state]), budget=300)
-
-
-def test_what_is_no_environment_of_this_package_is_refused() -> None:
-    with (
-        gymnasium.make("CartPole-v1") as env,
-        pytest.raises(InputError, match="needs an env"),
-    ):
-        RandomShooting(env)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("seed", [-1, 1.5, "one", [0, -1]])
@@ -139,26 +123,6 @@ def test_kinds_of_seeds(cartpole: Any) -> None:
             for seed in (4, np.int64(4), np.random.SeedSequence(4), np.random.default_rng(4))
         ]
         assert all(_same(plan, plans[0]) for plan in plans)
-
-
-@pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1", TAXI, "HalfCheetah-v5"])
-def test_a_replay_arrives_at_the_same_score(name: str) -> None:
-    with plangym_like.make(name) as env:
-        env.reset(seed=2)
-        plan = RandomShooting(env, horizon=12, batch=16, dt=3).plan(budget=1000, seed=0)
-        assert plan.replay(env) == plan.score
-        state = plan.state
-        for action, dt in zip(plan.actions, plan.dt, strict=True):
-            state, *_ = env.step(action, state=state, dt=int(dt))
-    with plangym_like.make(name, n_workers=1) as env:
-        assert plan.replay(env) == plan.score
-
-
-def test_a_plan_is_cut_where_its_episode_ends(cartpole: Any) -> None:
-    plan = RandomShooting(cartpole, horizon=200).plan(budget=20_000, seed=0)
-    assert plan.ended
-    assert len(plan) < 200
-    assert plan.score == len(plan)
 
 
 def test_a_plan_is_the_same_after_saving_and_loading(cartpole: Any, tmp_path: Path) -> None:
@@ -224,13 +188,6 @@ def test_progress_is_reported_after_every_batch(cartpole: Any) -> None:
     assert np.all(np.diff(plan.curve["score"]) >= 0)
 
 
-def test_a_progress_bar_is_silent_when_stderr_is_not_a_terminal(
-    cartpole: Any, capfd: pytest.CaptureFixture[str]
-) -> None:
-    RandomShooting(cartpole).plan(budget=10_000, progress=True)
-    assert capfd.readouterr() == ("", "")
-
-
 def test_a_progress_bar_on_a_terminal(
     cartpole: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -277,22 +234,6 @@ def test_play_refuses_seeds_that_cannot_spawn_others(cartpole: Any, seed: Any) -
         play(RandomShooting(cartpole), 2, budget=300, seed=seed)
 
 
-def test_play_tells_the_planner_what_was_played(cartpole: Any) -> None:
-    class Counting(Planner):
-        advanced = 0
-
-        def advance(self, action: Any = None) -> None:
-            self.advanced += 1
-
-        def _search(self, state: Any, search: Search) -> Plan:
-            step = search.step_batch([1], state)
-            return search.plan(state, [1], step.rewards, ended=False)
-
-    planner = Counting(cartpole)
-    play(planner, 4, budget=10)
-    assert planner.advanced == 3, "not after the last one"
-
-
 @pytest.mark.parametrize(
     ("space", "count"),
     [
@@ -337,16 +278,3 @@ def test_spaces_that_are_refused() -> None:
     env.action_space = gymnasium.spaces.Dict({})
     with pytest.raises(InputError, match="RandomShooting needs a Discrete"):
         ActionSampler(env, "RandomShooting")
-
-
-@pytest.mark.parametrize("planner", [partial(UCT, outcomes=4), OpenLoopMCTS])
-def test_the_steps_of_a_plan_with_seeds(planner: Any) -> None:
-    with plangym_like.make("FrozenLake-v1") as lake:
-        lake.reset(seed=0)
-        plan = planner(
-            lake, dt=2, **({"stochastic": True} if planner is OpenLoopMCTS else {})
-        ).plan(budget=3_000, seed=0)
-        assert plan.seeds is not None and plan.seeds.min() == -1 < plan.seeds.max()
-        steps = list(plan.steps(lake))
-        assert [step.rewards[0] for step in steps] == plan.rewards.tolist()
-        assert [bool(step.terminateds[0]) for step in steps].index(True) == len(plan) - 1

@@ -105,11 +105,6 @@ def test_values_and_rollouts_are_averaged() -> None:
         assert (half.info["value"], whole.info["value"]) == (1.5, 3.0)
 
 
-def test_without_values_and_rollouts_nothing_is_known() -> None:
-    with plangym_like.make("CartPole-v1") as env, pytest.raises(InputError, match="or rollout"):
-        PUCT(env)
-
-
 def test_a_time_ends_a_search_that_finds_nothing_new(bandit: Any) -> None:
     def evaluate(obs: Any) -> Any:
         return _priors(obs, 1 / 3, 1 / 3, 1 / 3), np.zeros(len(obs))
