@@ -25,7 +25,7 @@ _NUMBERS = (bool, int, float)
 _READING = ("get_wrapper_attr", "has_wrapper_attr")
 _HARMLESS = (*_NUMBERS, str, type(None), np.generic, np.random.Generator, Space)
 # Robots with fewer degrees of freedom end their episodes so early that resets cost more than
-# vectorised results save (`benchmarks/vector_ids.py`).
+# vectorised results save.
 _FEWEST_DEGREES = 4
 
 
