@@ -108,12 +108,10 @@ def test_a_death_that_was_never_noted_is_found(make: Callable[..., Pool]) -> Non
     wait_for(pool, lambda: all_free(pool))
     worker = pool.workers[0]
     # An interrupt comes after the end of the process is known, and before the pool is told.
-    worker.process.on_change = lambda: None
     dead = worker.process.pid
     os.kill(dead, signal.SIGKILL)
     while worker.process.awaited():
         worker.process.drain()
-    worker.join(pool._changed)
     pool._changed.clear()
     wait_for(pool, lambda: worker.process.pid != dead)
 
