@@ -10,7 +10,6 @@ from __future__ import annotations
 import abc
 import copy
 import importlib.metadata
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from operator import is_
 from typing import Any, ClassVar, Self
@@ -33,8 +32,7 @@ from plangym_like.batch.simulator import (
 from plangym_like.envs import rendering
 from plangym_like.envs.codec import Codec
 from plangym_like.envs.kernel import Kernel, NotVectorisableError
-from plangym_like.envs.transforms import transform_kernel
-from plangym_like.envs.wrapper_methods import functions_of, passes_infos, transforms_of
+from plangym_like.envs.transforms import tested_kernel, transforms_of
 from plangym_like.envs.wrapping import (
     NothingSaved,
     WrapperLike,
@@ -61,7 +59,6 @@ from plangym_like.states import random_state
 from plangym_like.states.rows import Row, padded
 from plangym_like.support.arguments import as_count, name_of
 
-logger = logging.getLogger("plangym_like")
 _GREY = np.array([0.299, 0.587, 0.114])
 
 
@@ -225,7 +222,8 @@ class GymnasiumSimulator(Simulator):
         self.memory = self.make_memory()
         self.payload_nbytes = self.wrappers_at + padded(self.memory.nbytes)
         self.columns, self.plain_infos = {}, True
-        if codec.columns is not None and passes_infos(env):
+        self._transforms = transforms_of(env)
+        if codec.columns is not None and self._transforms is not None:
             self.columns, self.plain_infos = dict(codec.columns), False
         self.exactness, self.exactness_note = codec.exactness, codec.exactness_note
         if self._images:
@@ -233,10 +231,8 @@ class GymnasiumSimulator(Simulator):
             self.observation_space = gymnasium.spaces.Box(
                 0, 255, shape if self.obs_type == "rgb" else shape[:2], np.uint8
             )
-        limits = [each for each in visible(env) if type(each) is TimeLimit]
-        self._has_one_limit = len(limits) <= 1
-        self.time_limit = limits[0] if limits else None
-        self._transforms = transforms_of(env)
+        limits = (each for each in visible(env) if type(each) is TimeLimit)
+        self.time_limit = next(limits, None)
         self._kernels: dict[str, Kernel | None] = {}
         self._configured: tuple[Any, ...] = ()
 
@@ -433,15 +429,16 @@ class GymnasiumSimulator(Simulator):
         InputError
             A name is unknown, or a value does not fit.
         """
-        steps, memory = None, self.memory
-        if memory.nbytes and memory.time_limit is not None and "elapsed_steps" in physics:
+        memory = self.memory
+        has_counter = memory.nbytes and memory.time_limit is not None
+        if has_counter and "elapsed_steps" in physics:
             steps = as_count("elapsed_steps", physics.pop("elapsed_steps"), 0)
             if steps >= 2**63:
                 raise InputError(f"elapsed_steps must be less than 2**63, got {steps}")
-        if physics or steps is None:
-            self.codec.build_state(payload[: self._generator_at], physics)
-        if steps is not None:
             payload[self.wrappers_at :][:8].view(np.int64)[0] = steps
+            if not physics:
+                return
+        self.codec.build_state(payload[: self._generator_at], physics)
 
     # Reading
 
@@ -554,16 +551,11 @@ class GymnasiumSimulator(Simulator):
 
     def step_rows(self, rows: Rows, start: int, stop: int) -> None:
         """Step several rows with the kernel if there is one; otherwise, step them one by one."""
-        horizon, kernel = rows.inputs.horizon, None
-        # For one row, `step` is faster, and audits compare it with the kernel.
-        if stop - start > 1 or horizon:
-            kernel = self.kernel_for(rows.inputs.actions)
+        horizon, is_single = rows.inputs.horizon, stop - start == 1
         step_singly = super().rollout_rows if horizon else super().step_rows
-        if (
-            kernel is None
-            or not kernel.takes(rows)
-            or (stop - start == 1 and not kernel.rolls_out_one)
-        ):
+        # For one row, `step` is faster, and audits compare it with the kernel.
+        kernel = None if is_single and not horizon else self.kernel_for(rows.inputs.actions)
+        if kernel is None or not kernel.takes(rows) or (is_single and not kernel.rolls_out_one):
             step_singly(rows, start, stop)
             return
         step = kernel.rollout if horizon else kernel.step
@@ -586,29 +578,15 @@ class GymnasiumSimulator(Simulator):
         if self._images or not isinstance(actions, (np.ndarray, np.generic)):
             return None
         kernels, kind = self._kernels, actions.dtype.char
-        then, now = self._configured, (*self.configuration(), *functions_of(self._transforms))
+        then, now = self._configured, self.configuration()
         if len(now) != len(then) or not all(map(is_, now, then)):
             self._configured = now
             kernels.clear()
         if kind not in kernels:
-            kernels[kind] = self._tested_kernel(kind)
+            # ``None`` if another wrapper takes part in steps.
+            transforms = self._transforms
+            kernels[kind] = None if transforms is None else tested_kernel(self, transforms, kind)
         return kernels[kind]
-
-    def _tested_kernel(self, kind: str) -> Kernel | None:
-        """Return a new kernel for actions of dtype `kind`, if there is one that agrees."""
-        transforms = self._transforms
-        if not self._has_one_limit or transforms != transforms_of(self.env):
-            return None
-        try:
-            kernel = (
-                transform_kernel(self, transforms, kind) if transforms else self.make_kernel(kind)
-            )
-            if kernel is None or not kernel.disagreement(self, kind):
-                return kernel
-        except Exception as error:
-            # It was written for other shapes or values than those of this environment.
-            logger.info("%s is stepped row by row: %r", name_of(self.name), error)
-        return None
 
     def observe(self, obs: Any) -> Any:
         """Return the kind of observation that `obs_type` selects: `obs` itself, or an image."""

@@ -321,10 +321,7 @@ class SaveLoadSimulator(GymnasiumSimulator):
             )
 
     def _states_kernel(self) -> StatesKernel:
-        assert self.codec.example is not None and isinstance(self.frameskip, int)
-        return StatesKernel(
-            self.base.step_states, self.codec.example, self.observation_space, self.frameskip
-        )
+        return StatesKernel(self)
 
     def make_kernel(self, kind: str) -> Kernel | None:
         """Return the kernel that calls ``step_states``, or ``None`` if that cannot be used."""
