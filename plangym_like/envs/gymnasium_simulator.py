@@ -16,7 +16,6 @@ from typing import Any, ClassVar, Self
 
 import gymnasium
 import numpy as np
-from gymnasium.wrappers import TimeLimit
 from numpy.typing import NDArray
 
 from plangym_like.batch.arrays import Outcome, Rows
@@ -32,7 +31,7 @@ from plangym_like.batch.simulator import (
 from plangym_like.envs import rendering
 from plangym_like.envs.codec import Codec
 from plangym_like.envs.kernel import Kernel, NotVectorisableError
-from plangym_like.envs.transforms import tested_kernel, transforms_of
+from plangym_like.envs.transforms import checked_kernel
 from plangym_like.envs.wrapping import (
     NothingSaved,
     WrapperLike,
@@ -45,6 +44,7 @@ from plangym_like.envs.wrapping import (
     first_reset,
     spaces_of,
     takes,
+    transforms_of,
     without_time_limit,
     wrap,
 )
@@ -234,7 +234,7 @@ class GymnasiumSimulator(Simulator):
         self.memory = self.make_memory()
         self.payload_nbytes = self.wrappers_at + padded(self.memory.nbytes)
         self.columns, self.plain_infos = {}, True
-        self._transforms = transforms_of(env)
+        self._transforms, self.time_limit = transforms_of(env)
         if codec.columns is not None and self._transforms is not None:
             self.columns, self.plain_infos = dict(codec.columns), False
         self.exactness, self.exactness_note = codec.exactness, codec.exactness_note
@@ -243,8 +243,6 @@ class GymnasiumSimulator(Simulator):
             self.observation_space = gymnasium.spaces.Box(
                 0, 255, shape if self.obs_type == "rgb" else shape[:2], np.uint8
             )
-        limits = (each for each in visible(env) if type(each) is TimeLimit)
-        self.time_limit = next(limits, None)
         self._kernels: dict[str, Kernel | None] = {}
         self._configured: tuple[Any, ...] = ()
 
@@ -612,7 +610,7 @@ class GymnasiumSimulator(Simulator):
         if kind not in kernels:
             # ``None`` if another wrapper takes part in steps.
             transforms = self._transforms
-            kernels[kind] = None if transforms is None else tested_kernel(self, transforms, kind)
+            kernels[kind] = None if transforms is None else checked_kernel(self, transforms, kind)
         return kernels[kind]
 
     def observe(self, obs: Any) -> Any:
