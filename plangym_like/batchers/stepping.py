@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.errors import InputError
-from plangym_like.vector.lanes import Lanes, Options, Seeds
+from plangym_like.vector.lanes import Lanes, Options, Seeds, StepArrays
 from plangym_like.vector.start_states import StartStates
-from plangym_like.vector.step_arrays import StepArrays
 from plangym_like.vector.tree import has_objects, layout_of_space, tree_map
 
 _NONE: NDArray[np.intp] = np.empty(0, np.intp)
@@ -145,7 +144,7 @@ class EpisodeLanes:
         if not self._next_seeds:
             is_reset = np.zeros(count, bool)
             is_reset[ended] = True
-            self.lanes.step_next(actions, outcome.arrays, is_reset)
+            self.lanes.step(actions, outcome.arrays, ended=is_reset)
             self.timestep += 1
             self.timestep[ended] = 0
         else:

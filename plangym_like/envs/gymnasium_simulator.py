@@ -49,14 +49,12 @@ from plangym_like.envs.wrapping import (
     wrap,
 )
 from plangym_like.errors import InputError, SnapshotError
-from plangym_like.snapshots.base_settings import BaseSettings, SpaceSettings, own_spaces
-from plangym_like.snapshots.chains import innermost, shared_restorer
+from plangym_like.snapshots.base_settings import BaseSettings
+from plangym_like.snapshots.chain_state import WrapperState, WrapperValues
+from plangym_like.snapshots.chains import close_copy, innermost, libraries_left_open
 from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.known_wrappers import foreign_wrappers, is_foreign_env, visible
-from plangym_like.snapshots.open_libraries import close_copy, libraries_left_open
-from plangym_like.snapshots.outside_values import OutsideValues
 from plangym_like.snapshots.trial import Trial, TrialOutcome, known_trials
-from plangym_like.snapshots.wrapper_state import WrapperState, WrapperValues
 from plangym_like.states import random_state
 from plangym_like.states.rows import Row, padded
 from plangym_like.support.arguments import as_count, name_of
@@ -193,8 +191,6 @@ class GymnasiumSimulator(Simulator):
 
     def wrapped(self, env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
         """Return `env`, which `make_env` returned, in the user's wrappers."""
-        if is_foreign_env(innermost(env)):
-            own_spaces(innermost(env))
         if self._remove_time_limit:
             env = without_time_limit(env)
         for item in self._wrappers:
@@ -206,25 +202,17 @@ class GymnasiumSimulator(Simulator):
         self.env: gymnasium.Env[Any, Any] = env
         self.base: Any = innermost(env)
         spaces = spaces_of(env)
-        # A log of actions leads to the same draws again.
-        draws = self._has_foreign_code and self.snapshot != "replay"
-        if draws:
+        if self._has_foreign_code and self.snapshot != "replay":
             spaces = copy.deepcopy(spaces)  # users draw from these
         self.action_space, self.observation_space = spaces
         if self._is_tried:
             check_reset(env)
-        if self._has_foreign_code and not self._is_copy:
-            # The values of classes and modules on which the steps may depend.
-            self.outside = OutsideValues(env)
         if not self._is_copy:
             self._restore_initial = self.restorer()
         codec = self.codec = self.make_codec()
         # Other environments of foreign code hold all of their attributes in each row.
         checked = self._foreign_wrappers or (self._has_foreign_code and not self.always_tried)
-        settings = [*(codec.settings() if checked else ())]
-        if draws:
-            settings.append(SpaceSettings(env))
-        if settings:
+        if checked and (settings := codec.settings()):
             self._settings = BaseSettings(settings, _remedy(self.other_ways))
         self._generator = random_state.GeneratorMemory(self.base)
         self._generator_at = codec.nbytes
@@ -303,7 +291,6 @@ class GymnasiumSimulator(Simulator):
         if self._outcome is None:
             given, self.env_kwargs = self.env_kwargs, _copied(self.env_kwargs)
             tried = self._chain_to_try(env)
-            restore_shared = shared_restorer(env, tried) if tried is not env else None
             try:
                 self._set_up(tried)
                 note = self._run_trial()
@@ -314,14 +301,8 @@ class GymnasiumSimulator(Simulator):
                 raise
             finally:
                 self.env_kwargs = given
-                if restore_shared is not None:
-                    restore_shared()
             self._outcome = TrialOutcome(
-                kind,
-                note,
-                self.codec.nbytes,
-                seeds_only=self.seeds_only,
-                by_value=frozenset(self.codec.by_value),
+                kind, note, self.codec.nbytes, seeds_only=self.seeds_only
             )
             known.note(self._outcome, self._arguments)
             if tried is env:
@@ -351,9 +332,6 @@ class GymnasiumSimulator(Simulator):
         except SnapshotError as error:
             if self.exactness != "exact":
                 return str(error)
-            if self.outside is not None:
-                # Another way to save states begins with the same values.
-                self.outside.restore()
             raise
         finally:
             if other is not None and self.render_mode is None:
@@ -361,9 +339,6 @@ class GymnasiumSimulator(Simulator):
 
     def _note_outcome(self) -> None:
         """Record why states are inexact, after the trial if there was one."""
-        if self._has_foreign_code:
-            # Now, because code such as a registration must run only once.
-            self.outside = OutsideValues(self.env)
         for note in (self._outcome.note if self._outcome else "", self.memory.unordered):
             if note:
                 self.exactness = "approximate"
@@ -523,8 +498,6 @@ class GymnasiumSimulator(Simulator):
         if seed is None:
             random_state.make_generator(innermost(self.env))
         obs, info = as_reset(self.env.reset(seed=seed, options=options))
-        if self._settings is not None:
-            self._settings.note()
         return self.observe(obs), info
 
     def step(self, action: Any, dt: int) -> Outcome:

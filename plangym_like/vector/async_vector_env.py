@@ -19,8 +19,7 @@ from plangym_like.errors import InputError
 from plangym_like.states.rows import Row
 from plangym_like.support.arguments import as_count
 from plangym_like.vector.batching import batch_actions, batch_infos, checked_indices
-from plangym_like.vector.lanes import Lanes, Which
-from plangym_like.vector.step_arrays import Flags, Step, StepArrays
+from plangym_like.vector.lanes import Flags, Lanes, Step, StepArrays, Which
 from plangym_like.vector.tree import Leaf, has_objects, take, tree_map, write_rows, zeros
 from plangym_like.vector.vector_env import PlanVectorEnv
 from plangym_like.vector.vector_env import Step as Results
@@ -245,9 +244,10 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
         result = super().reset(seed=seed, options=options)
         self._rewards[:] = 0.0
         out = StepArrays(self._obs, self._rewards, self._terminated, self._truncated)
-        next_step = self.autoreset_mode is AutoresetMode.NEXT_STEP
-        method = "step_next" if next_step else "step_same"
-        self._queue = LaneQueue(self._lanes, out, self._ended, method, self.batch_size)
+        resets_at_once = self.autoreset_mode is AutoresetMode.SAME_STEP
+        self._queue = LaneQueue(
+            self._lanes, out, self._ended, self.batch_size, resets_at_once=resets_at_once
+        )
         return result
 
     def step(self, actions: Any) -> Results:
@@ -322,10 +322,10 @@ class LaneQueue:
         Where the results of lanes are written.
     ended : array ``(n,) bool``
         Which lanes are at the end of an episode and not yet reset; updated by this object.
-    method : {"step_next", "step_same"}
-        The method of `Lanes` to call.
     batch_size : int
         How many lanes each call of `take` usually returns.
+    resets_at_once : bool
+        Whether lanes whose episodes end are reset in the same step, not in the next.
 
     Attributes
     ----------
@@ -334,9 +334,15 @@ class LaneQueue:
     """
 
     def __init__(
-        self, lanes: Lanes, out: StepArrays, ended: Flags, method: str, batch_size: int
+        self,
+        lanes: Lanes,
+        out: StepArrays,
+        ended: Flags,
+        batch_size: int,
+        *,
+        resets_at_once: bool,
     ) -> None:
-        self._out, self._ended, self._method = out, ended, method
+        self._out, self._ended, self._resets_at_once = out, ended, resets_at_once
         self._batch_size = batch_size
         self.pending = np.zeros(lanes.num_lanes, bool)
         self._ready: deque[Ready] = deque()
@@ -430,11 +436,12 @@ class LaneQueue:
         while waiting and waiting[0][1] is actions and len(lanes) < self._most_at_once:
             lanes.append(waiting.popleft()[0])
         lanes.sort()
-        ended = None
-        if self._method == "step_next":
-            ended = np.zeros(len(self.pending), bool)
-            ended[lanes] = self._ended[lanes]
-        step = Step(self._method, actions, self._out, lanes, ended)
+        ended = np.zeros(len(self.pending), bool)
+        ended[lanes] = self._ended[lanes]
+        if self._resets_at_once:
+            step = Step(actions, self._out, lanes, finals={})
+        else:
+            step = Step(actions, self._out, lanes, ended)
         try:
             self._lanes.submit(step)
         except Exception as error:
@@ -450,11 +457,11 @@ class LaneQueue:
         except Exception as error:
             self._fail(step.lanes, error)
             return
-        infos, out = self._lanes.infos, self._out
+        infos, out, finals = self._lanes.infos, self._out, step.finals or {}
         for lane in step.lanes:
             is_over = out.terminated[lane] or out.truncated[lane]
-            self._ended[lane] = is_over and lane not in step.finals
-            self._ready.append(Ready(lane, infos[lane], step.finals.get(lane)))
+            self._ended[lane] = is_over and lane not in finals
+            self._ready.append(Ready(lane, infos[lane], finals.get(lane)))
 
     def _fail(self, lanes: Any, error: Exception) -> None:
         self.pending[lanes] = False

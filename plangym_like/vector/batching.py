@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from plangym_like.batch.spaces import as_dtype, build, fitted, flatten, leaves
 from plangym_like.errors import ActionError, InputError, ObservationError
-from plangym_like.vector.lanes import Which, whole_seeds
-from plangym_like.vector.step_arrays import Finals, Flags
+from plangym_like.vector.lanes import Finals, Flags, Which, whole_seeds
 from plangym_like.vector.tree import NUMERIC_KINDS, Leaf, has_objects, tree_map
 
 # The usual types of numbers, for a quick check; rarer types of NumPy have a common base class.

@@ -1,37 +1,167 @@
-"""`HostedLanes`: the lanes of a `ProcessLanes` that one other process hosts."""
+"""`HostedLanes`: the lanes of a `ProcessLanes` that one process hosts, and their shared memory."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from plangym_like.batch.ownership import owned
+from plangym_like.errors import WorkerDiedError
 from plangym_like.execution.known_ids import KnownIds, know
 from plangym_like.execution.short_episode import ShortEpisode
 from plangym_like.processes.remote_errors import is_portable
+from plangym_like.processes.shared_memory import WRITES_IN_ORDER
 from plangym_like.processes.wire import dumps
 from plangym_like.snapshots.trial import KnownTrials, trials_shared
-from plangym_like.states.rows import StateFormat
-from plangym_like.vector.lanes import Lanes, Which, add_note
-from plangym_like.vector.make_lanes import (
-    EnvSource,
-    Sample,
-    compare_sample,
-    lanes_from,
+from plangym_like.states.rows import Row, StateFormat
+from plangym_like.vector.lanes import Finals, Flags, Lanes, StepArrays, Which, add_note
+from plangym_like.vector.make_lanes import EnvSource, Sample, compare_sample, lanes_from
+from plangym_like.vector.memory import attach_arrays
+from plangym_like.vector.tree import (
+    NUMERIC_KINDS,
+    Leaf,
+    has_objects,
+    take,
+    tree_map,
+    with_axes,
+    write_rows,
 )
-from plangym_like.vector.memory import LaneArrays, LaneChannel, attach_arrays
-from plangym_like.vector.step_arrays import Step, StepArrays
-from plangym_like.vector.tree import NUMERIC_KINDS, take
 
 # An id or factory for all lanes, or one for each lane.
 Sources = EnvSource | Sequence[EnvSource]
+_DIED = {"worker_died": True}
 
-# The spaces of each environment, and the state format of each lane.
-Description = tuple[list[tuple[Any, Any]], list[StateFormat]]
+# For each lane: the words of a `LaneChannel`, and the bytes of its replies. Longer replies are sent
+# in messages.
+_NUM_WORDS, _REPLY_NBYTES = 16, 4096
+# The words that the caller writes and those that the worker writes are in different cache lines.
+_RUNG, _ACTIONS, _ENDED, _FINALS = range(4)
+_DONE, _WATCHING, _NBYTES = range(8, 11)
+_FIELDS = ("actions", "wide_actions")
 
-# The methods that `HostedLanes` has itself; all others are those of its lanes.
-_OWN = frozenset(("start", "reset", "step", "describe"))
+
+class LaneArrays(NamedTuple):
+    """Arrays with one row for each lane, either of all lanes or of the lanes of one process.
+
+    Attributes
+    ----------
+    actions, observations : tree of array or None
+        ``None`` if they have leaves of dtype ``object``, which are sent in messages.
+    wide_actions : tree of array or None
+        For actions that are given as float64 where their space is float32.
+    rewards : array float64
+    terminated, truncated : array bool
+    ended : array bool
+        The argument `ended` of `Lanes.step`.
+    words, replies : array int64, array uint8
+        The memory of `LaneChannel`s, one for each process.
+    """
+
+    actions: Any
+    wide_actions: Any
+    observations: Any
+    rewards: Any
+    terminated: Any
+    truncated: Any
+    ended: Any
+    words: Any
+    replies: Any
+
+
+def lane_layout(actions: Any, observations: Any, num_lanes: int) -> LaneArrays:
+    """Return the layout of the shared memory of lanes, from the layouts of one lane's trees."""
+    number, flag = Leaf((), np.dtype(np.float64)), Leaf((), np.dtype(np.bool_))
+
+    def widened(leaf: Leaf) -> Leaf:
+        return Leaf(leaf.shape, number.dtype) if leaf.dtype == np.float32 else leaf
+
+    layout = LaneArrays(
+        None if has_objects(actions) else actions,
+        None if has_objects(actions) else tree_map(widened, actions),
+        None if has_objects(observations) else observations,
+        *(number, flag, flag, flag),
+        Leaf((_NUM_WORDS,), np.dtype(np.int64)),
+        Leaf((_REPLY_NBYTES,), np.dtype(np.uint8)),
+    )
+    with_lanes: LaneArrays = with_axes(layout, (num_lanes,))
+    return with_lanes
+
+
+class LaneChannel:
+    """Requests steps from one process, and carries the replies, through shared memory.
+
+    Sending and receiving messages takes a considerable part of the time of short steps. So while a
+    worker polls for its next message, it also polls its channel. All arguments of the step must be
+    in shared memory.
+
+    Parameters
+    ----------
+    arrays : LaneArrays
+        The arrays of the n lanes of the process, zero-filled at first.
+    """
+
+    def __init__(self, arrays: LaneArrays) -> None:
+        # Items of a memoryview are read and written several times as fast as those of an array.
+        self._words: Any = arrays.words[0].data
+        self._replies = arrays.replies.reshape(-1).data
+
+    # For the caller
+
+    def ring(self, actions: str, has_ended: bool, has_finals: bool) -> bool:
+        """If the worker polls the channel, request a step of all lanes; return whether it does.
+
+        The arguments are those of `HostedLanes.step`. A worker that stops polling at this moment
+        may not notice the request; then `HostedLanes.collect` runs the step.
+        """
+        words = self._words
+        if not words[_WATCHING]:
+            return False
+        words[_ACTIONS] = _FIELDS.index(actions)
+        words[_ENDED], words[_FINALS] = has_ended, has_finals
+        words[_RUNG] += 1
+        return True
+
+    def is_done(self) -> bool:
+        """Return whether the step is done, or has raised an error."""
+        words = self._words
+        done: bool = words[_DONE] == words[_RUNG]
+        return done
+
+    def reply(self) -> memoryview | None:
+        """Return the pickled reply; ``None`` if the reply or error must be requested by message."""
+        nbytes = self._words[_NBYTES]
+        return self._replies[:nbytes] if nbytes else None
+
+    # For the worker
+
+    def begin(self) -> None:
+        """Discard any request that was made to an earlier process of these lanes."""
+        words = self._words
+        words[_DONE], words[_WATCHING] = words[_RUNG], 0
+
+    def has_rung(self, watching: bool) -> bool:
+        """Return whether a step is requested; `watching` says if the worker continues to poll."""
+        words = self._words
+        words[_WATCHING] = watching and WRITES_IN_ORDER
+        rung: bool = words[_RUNG] != words[_DONE]
+        return rung
+
+    def arguments(self) -> tuple[str, bool, bool]:
+        """Return what was given to `ring`."""
+        words = self._words
+        return _FIELDS[words[_ACTIONS]], bool(words[_ENDED]), bool(words[_FINALS])
+
+    def answer(self, reply: bytes | None) -> None:
+        """Mark the step as done; a `reply` of ``None`` means that the step raised an error."""
+        words, nbytes = self._words, len(reply or b"")
+        if nbytes > len(self._replies):
+            nbytes = 0
+        elif reply:
+            self._replies[:nbytes] = reply
+        words[_NBYTES] = nbytes
+        words[_DONE] = words[_RUNG]
 
 
 class Reply(NamedTuple):
@@ -44,75 +174,66 @@ class Reply(NamedTuple):
     infos : dict of int to dict
         Otherwise: the non-empty infos of the lanes that were stepped or reset. Lanes are counted
         from 0 within the process.
-    finals : dict of int to (observation, info)
-        The result of `Lanes.step_same`, by lane, counted in the same way.
+    finals : dict of int to (observation, info), or None
+        See `Lanes.step`; lanes are counted in the same way.
     observations : tree of array or None
         The observations of these lanes, if they are not in shared memory.
+    num_lost : int
+        How many of these lanes have ended because their process died.
     """
 
     columns: tuple[tuple[str, str, tuple[int, ...], bytes], ...]
     infos: dict[int, dict[str, Any]]
-    finals: dict[int, tuple[Any, dict[str, Any]]]
+    finals: Finals | None
     observations: Any
+    num_lost: int
 
 
 class HostedLanes:
-    """The lanes that one process hosts; results are written to memory that all processes share.
+    """The lanes ``start:stop``, which one process hosts; their results are in shared memory.
 
     Parameters
     ----------
     sources : str, callable or sequence of them
         The ids or factories for the environments of these lanes.
     start, stop : int
-        The process hosts the lanes ``start:stop``.
     vectorise : bool
         See `lanes_from`.
-    ids : KnownIds, optional
-        Ids that the environments may need, in addition to those registered in this process.
-    expected : (Sample, ShortEpisode), optional
-        How to make one environment, and the results of a short episode of it in the caller.
-    trials : list, optional
-        The entries of `KnownTrials` that the caller has.
 
     Attributes
     ----------
     lanes : Lanes
     """
 
-    def __init__(
-        self,
-        sources: Sources,
-        start: int,
-        stop: int,
-        vectorise: bool,
-        ids: KnownIds | None = None,
-        expected: tuple[Sample, ShortEpisode] | None = None,
-        trials: Sequence[Any] = (),
-    ) -> None:
-        if ids is not None:
-            know(ids)
+    def __init__(self, sources: Sources, start: int, stop: int, vectorise: bool) -> None:
         self._start, self._stop = start, stop
-        known = KnownTrials()
-        known.entries += trials
-        with trials_shared(known):
-            if expected is not None:
-                compare_sample(*expected)
-            self.lanes = make_part(sources, start, stop, vectorise=vectorise)
+        self.lanes: Lanes = lanes_from(sources, stop - start, vectorise=vectorise)
+        self.lanes.first_lane = start
         self._channel: LaneChannel | None = None
-        self._arrays: LaneArrays
-        # The observations, if they are objects, which are not in shared memory.
+        self._arrays: Any = None
+        # The observations, if they are objects of another process.
         self._objects: Any = None
+        # The lanes whose episodes were lost with an earlier process, and that have not been reset
+        # or set to a state since; the first observations and infos of their new episodes.
+        self._lost: set[int] = set()
+        self._begun: tuple[Any, list[dict[str, Any]]] = None, []
         # The reply to the last step requested through the channel, or the exception that it raised.
         self._kept: bytes | BaseException = b""
 
-    def perform(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
+    # Requests of the caller
+
+    def perform(self, method: str, args: Sequence[Any]) -> bytes:
         """Call a method of this object or of its lanes, and return the pickled result."""
         try:
-            target = self if method in _OWN else self.lanes
-            return self._pickled(getattr(target, method)(*args, **kwargs))
+            return self._pickled(self.run(method, args))
         except BaseException as error:
             add_note(error, f"raised in the process of lanes {self._start} to {self._stop - 1}")
             raise
+
+    def run(self, method: str, args: Sequence[Any]) -> Any:
+        """Call a method of this object or, if it has none of this name, of its lanes."""
+        target = self if hasattr(self, method) else self.lanes
+        return getattr(target, method)(*args)
 
     def pass_by(self) -> None:
         """Run the step that was requested through the `LaneChannel`, if there is one."""
@@ -124,8 +245,7 @@ class HostedLanes:
         if channel is None or not channel.has_rung(watching):
             return False
         try:
-            method, actions = channel.arguments()
-            self._kept = self.perform("step", (method, None, actions), {})
+            self._kept = self.perform("step", (None, *channel.arguments()))
             channel.answer(self._kept)
         except BaseException as error:
             self._kept = error
@@ -152,18 +272,32 @@ class HostedLanes:
         If it exists, `layout` is not ``None`` and `fds` holds its descriptor.
         """
         if layout is not None:
-            arrays = attach_arrays(fds[0], layout)
-            self._arrays = take(arrays, slice(self._start, self._stop))
+            self.use(attach_arrays(fds[0], layout))
             self._channel = LaneChannel(self._arrays)
             self._channel.begin()
         for name, values in attributes.items():
             self.lanes.set_attr(name, values)
 
-    # Methods that `perform` calls
+    def use(self, arrays: LaneArrays) -> None:
+        """Use `arrays` of all lanes; if they have observations, these may be objects."""
+        self._arrays = take(arrays, slice(self._start, self._stop))
 
-    def describe(self) -> Description:
-        """Return the spaces and the state formats of the lanes."""
-        return described(self.lanes)
+    def begin_again(self, seeds: Any, objects: Any) -> None:
+        """Begin new episodes in place of those that were lost with an earlier process.
+
+        `objects` are the last observations, if they are not in shared memory.
+        """
+        obs = self.lanes.start(seeds, None)
+        self._begun = obs, list(self.lanes.infos)
+        self._lost = set(range(self.lanes.num_lanes))
+        self._objects = obs if objects is None else objects
+
+    # Methods that `run` calls
+
+    def describe(self) -> tuple[list[tuple[Any, Any]], list[StateFormat]]:
+        """Return the spaces of each environment, and the state format of each lane."""
+        formats = self.lanes.formats if self.lanes.has_states else []
+        return self.lanes.spaces, formats * self.lanes.num_lanes if len(formats) == 1 else formats
 
     def start(self, seeds: Any, options: Any) -> tuple[Any, Any, list[dict[str, Any]]]:
         """Reset all lanes; return the layout of their observations, the observations and the infos.
@@ -171,41 +305,112 @@ class HostedLanes:
         Nothing is written to shared memory.
         """
         self._objects = self.lanes.start(seeds, options)
+        self._lost.clear()
         return self.lanes.observation_layout, self._objects, list(self.lanes.infos)
 
-    def reset(self, lanes: Which, seeds: Any, options: Any) -> Reply:
+    def reset(self, lanes: Sequence[int], seeds: Any, options: Any) -> Reply:
         """Start new episodes in `lanes`."""
         self.lanes.reset(self._observations, lanes, seeds=seeds, options=options)
-        return self._reply(lanes, {})
+        self._lost.difference_update(lanes)
+        return self._reply(lanes, None, {})
 
-    def step(self, method: str, lanes: Sequence[int] | None, actions: Any) -> Reply:
-        """Do a `Step`.
+    def step(
+        self, lanes: Sequence[int] | None, actions: Any, has_ended: bool, has_finals: bool
+    ) -> Reply:
+        """Step lanes.
 
         Parameters
         ----------
-        method, lanes
-            See `Step`.
+        lanes : sequence of int, optional
         actions : str or tree of array
             The field of `LaneArrays` that holds the actions, or the actions themselves.
+        has_ended, has_finals : bool
+            Whether `Lanes.step` is called with ``LaneArrays.ended``, and with `finals`.
+        """
+        actions = getattr(self._arrays, actions) if isinstance(actions, str) else actions
+        ended = self._arrays.ended if has_ended else None
+        finals: Finals | None = {} if has_finals else None
+        lost = self.advance(lanes, actions, ended, finals)
+        return self._reply(lanes, finals, lost)
+
+    def advance(
+        self, lanes: Sequence[int] | None, actions: Any, ended: Flags | None, finals: Finals | None
+    ) -> dict[int, dict[str, Any]]:
+        """Step lanes into shared memory; see `Lanes.step`.
+
+        Return the infos of lanes that were not stepped because their episodes were lost.
         """
         arrays = self._arrays
         out = StepArrays(self._observations, arrays.rewards, arrays.terminated, arrays.truncated)
-        actions = getattr(arrays, actions) if isinstance(actions, str) else actions
-        step = Step(method, actions, out, lanes, arrays.ended)
-        self.lanes.collect(step)
-        return self._reply(lanes, step.finals)
+        running, lost = lanes, list[int]()
+        if self._lost:
+            if ended is not None:
+                self._lost.difference_update(np.flatnonzero(ended).tolist())
+            chosen = range(self.lanes.num_lanes) if lanes is None else lanes
+            running = [lane for lane in chosen if lane not in self._lost]
+            lost = [lane for lane in chosen if lane in self._lost]
+        if running is None or len(running):
+            self.lanes.step(actions, out, running, ended=ended, finals=finals)
+        return self._end_lost(lost, out, finals)
+
+    def _end_lost(
+        self, lanes: Sequence[int], out: StepArrays, finals: Finals | None
+    ) -> dict[int, dict[str, Any]]:
+        """End the lost episodes of `lanes` with their last observations; return the infos."""
+        infos: dict[int, dict[str, Any]] = {}
+        first, first_infos = self._begun
+        for lane in lanes:
+            out.rewards[lane], out.terminated[lane], out.truncated[lane] = 0.0, False, True
+            info: dict[str, Any] = dict(_DIED)
+            if finals is not None:
+                finals[lane] = tree_map(owned, take(out.obs, lane)), info
+                write_rows(out.obs, lane, take(first, lane))
+                info = {**first_infos[lane], **_DIED}
+                self._lost.discard(lane)
+            infos[lane] = info
+        return infos
+
+    def call(self, name: str, args: Any, kwargs: Any, lanes: Sequence[int]) -> list[Any]:
+        """See `Lanes.call`."""
+        self._check_not_lost(lanes)
+        return self.lanes.call(name, *args, lanes=lanes, **kwargs)
+
+    def get_states(self, lanes: Sequence[int]) -> Row:
+        """See `Lanes.get_states`."""
+        self._check_not_lost(lanes)
+        return self.lanes.get_states(lanes)
+
+    def set_states(self, states: Row, lanes: Sequence[int], seeds: Any) -> None:
+        """See `Lanes.set_states`."""
+        self.lanes.set_states(states, lanes, seeds)
+        self._lost.difference_update(lanes)
+
+    def _check_not_lost(self, lanes: Sequence[int]) -> None:
+        lost = sorted(self._start + lane for lane in self._lost.intersection(lanes))
+        if lost:
+            raise WorkerDiedError(
+                f"the states of lanes {lost} were lost with their process; step or reset these "
+                "lanes first"
+            )
 
     def close(self) -> None:
-        """Close the environments."""
-        self.lanes.close()
+        """Close the environments, and use the memory no more."""
+        try:
+            self.lanes.close()
+        finally:
+            self._arrays = self._channel = None
+
+    # Replies
 
     @property
     def _observations(self) -> Any:
         shared = self._arrays.observations
         return self._objects if shared is None else shared
 
-    def _reply(self, lanes: Which, finals: Any) -> Reply:
-        found = self.lanes.info_columns() or {}
+    def _reply(
+        self, lanes: Which, finals: Finals | None, lost: dict[int, dict[str, Any]]
+    ) -> Reply:
+        found = {} if lost else self.lanes.info_columns() or {}
         columns: Any = ()
         # Arrays themselves take longer to pickle.
         if all(column.dtype.kind in NUMERIC_KINDS for column in found.values()):
@@ -214,11 +419,11 @@ class HostedLanes:
         if not columns:
             chosen = range(self.lanes.num_lanes) if lanes is None else lanes
             each = self.lanes.infos
-            infos = {lane: info for lane in chosen if (info := each[lane])}
+            infos = {lane: info for lane in chosen if (info := lost.get(lane, each[lane]))}
         obs = None
         if self._arrays.observations is None:
             obs = self._objects if lanes is None else take(self._objects, np.asarray(lanes, int))
-        return Reply(columns, infos, finals, obs)
+        return Reply(columns, infos, finals, obs, len(lost))
 
     def _pickled(self, value: Any) -> bytes:
         try:
@@ -227,7 +432,7 @@ class HostedLanes:
         except BaseException as error:
             infos = list(enumerate(self.lanes.infos))
             if isinstance(value, Reply):
-                infos += [(lane, info) for lane, (_, info) in value.finals.items()]
+                infos += [(lane, info) for lane, (_, info) in (value.finals or {}).items()]
             for lane, info in infos:
                 for key, each in info.items():
                     if not is_portable(each):
@@ -236,21 +441,32 @@ class HostedLanes:
             raise
 
 
-def described(lanes: Lanes) -> Description:
-    """Return `Lanes.spaces`, and the state format of each lane, if they have states."""
-    formats = lanes.formats if lanes.has_states else []
-    return lanes.spaces, formats * lanes.num_lanes if len(formats) == 1 else formats
+def host_lanes(
+    sources: Sources,
+    start: int,
+    stop: int,
+    vectorise: bool,
+    ids: KnownIds,
+    expected: tuple[Sample, ShortEpisode] | None,
+    trials: Sequence[Any],
+) -> HostedLanes:
+    """Make `HostedLanes` in another process.
 
-
-def make_part(sources: Sources, start: int, stop: int, *, vectorise: bool = True) -> Lanes:
-    """Make the lanes ``start:stop`` from `sources`, the result of `sources_of_part`."""
-    lanes = lanes_from(sources, stop - start, vectorise=vectorise)
-    lanes.first_lane = start
-    return lanes
-
-
-def sources_of_part(sources: Sources, start: int, stop: int) -> Sources:
-    """Return the ids or factories for the lanes ``start:stop``."""
-    if isinstance(sources, str) or callable(sources):
-        return sources
-    return list(sources[start:stop])
+    Parameters
+    ----------
+    sources, start, stop, vectorise
+        See `HostedLanes`.
+    ids : KnownIds
+        Ids that the environments may need, in addition to those registered in this process.
+    expected : (Sample, ShortEpisode), optional
+        How to make one environment, and the results of a short episode of it in the caller.
+    trials : list
+        The entries of `KnownTrials` that the caller has.
+    """
+    know(ids)
+    known = KnownTrials()
+    known.entries += trials
+    with trials_shared(known):
+        if expected is not None:
+            compare_sample(*expected)
+        return HostedLanes(sources, start, stop, vectorise)

@@ -1,4 +1,4 @@
-"""`Lanes`: stateful environments that are stepped together."""
+"""`Lanes`: stateful environments that are stepped together; `Step` and `StepArrays`: one step."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -21,24 +21,59 @@ from plangym_like.env import PlanEnv
 from plangym_like.errors import InputError, SnapshotError, StateError
 from plangym_like.snapshots.chains import links
 from plangym_like.states.rows import Row, StateFormat
-from plangym_like.vector.step_arrays import Finals, Flags, Step, StepArrays
-from plangym_like.vector.tree import (
-    layout_of_space,
-    take,
-    tree_map,
-    zeros,
-)
+from plangym_like.vector.tree import layout_of_space, take, tree_map, zeros
 
 # The lanes that a call concerns; ``None`` for all.
 Which = Sequence[int] | NDArray[np.intp] | None
 # A seed, and options for ``reset``, for each of these lanes; ``None`` for none.
 Seeds = Sequence[int | None] | None
 Options = Sequence[dict[str, Any] | None] | None
-
-
+Flags = NDArray[np.bool_]
+# The last observation and info of each episode that ended in a step, by lane.
+Finals = dict[int, tuple[Any, dict[str, Any]]]
 # Which lanes last started each environment of this process, by ``id(env)``. Lanes keep their
 # environments alive, so no other object gets their ids.
 _users: WeakValueDictionary[int, Lanes] = WeakValueDictionary()
+
+
+class StepArrays(NamedTuple):
+    """The results of one step: arrays with one row for each lane.
+
+    Attributes
+    ----------
+    obs : tree of array ``(n, ...)``
+        These arrays may hold the last observations before the step.
+    rewards : array ``(n,)`` of numbers
+    terminated, truncated : array ``(n,) bool``
+
+    Examples
+    --------
+    >>> from plangym_like.vector.make_lanes import lanes_from
+    >>> lanes = lanes_from("CartPole-v1", 4)
+    >>> obs = lanes.start(seeds=range(4))
+    >>> out = StepArrays(obs, np.empty(4), np.empty(4, bool), np.empty(4, bool))
+    >>> lanes.step(np.array([0, 1, 0, 1]), out)
+    >>> out.rewards
+    array([1., 1., 1., 1.])
+    """
+
+    obs: Any
+    rewards: NDArray[Any]
+    terminated: Flags
+    truncated: Flags
+
+
+class Step(NamedTuple):
+    """The arguments of `Lanes.step`, for `Lanes.submit` and `Lanes.collect`.
+
+    Actions must not change until the step is collected.
+    """
+
+    actions: Any
+    out: StepArrays
+    lanes: Which = None
+    ended: Flags | None = None
+    finals: Finals | None = None
 
 
 @dataclass(slots=True)
@@ -187,11 +222,32 @@ class Lanes(abc.ABC):
     def _reset(self, lane: int, seed: int | None, options: dict[str, Any] | None) -> Any:
         """Start a new episode in `lane`; return its first observation and info."""
 
-    @abc.abstractmethod
-    def step(self, actions: Any, out: StepArrays, lanes: Which = None) -> None:
+    def step(
+        self,
+        actions: Any,
+        out: StepArrays,
+        lanes: Which = None,
+        *,
+        ended: Flags | None = None,
+        finals: Finals | None = None,
+    ) -> None:
         """Step `lanes` with their rows of `actions`; write the results into their rows of `out`.
 
         Rows of other lanes are not changed.
+
+        Parameters
+        ----------
+        actions : tree of array ``(n, ...)``
+        out : StepArrays
+        lanes : sequence of int, optional
+            Which lanes are stepped; by default all.
+        ended : array ``(n,) bool``, optional
+            Lanes that begin a new episode instead of being stepped: their actions are ignored, and
+            they have a reward of 0 and no flags. It must be false for all lanes but `lanes`.
+        finals : dict, optional
+            If given, each lane whose episode ends is reset at once; ``out.obs`` and `infos` hold
+            the first observation and info of the new episode, and ``finals[lane]`` is set to the
+            last ones of the old.
 
         Raises
         ------
@@ -200,46 +256,29 @@ class Lanes(abc.ABC):
         RuntimeError
             An environment raised `StopIteration`. All other exceptions are raised unchanged.
         """
-
-    def step_next(self, actions: Any, out: StepArrays, ended: Flags, lanes: Which = None) -> None:
-        """Start a new episode in the lanes where `ended`, ``(n,) bool``, is true; step the others.
-
-        Lanes that are reset have a reward of 0, and their actions are ignored. If `lanes` is given,
-        `ended` must be false for all other lanes. Everything else is as in `step`.
-        """
-        num_ended = np.count_nonzero(ended)
-        if not num_ended:
-            self.step(actions, out, lanes)
-        elif num_ended < (self.num_lanes if lanes is None else len(lanes)):
+        if ended is None or not np.count_nonzero(ended):
+            self._step(actions, out, lanes)
+        else:
             running = np.arange(self.num_lanes) if lanes is None else np.asarray(lanes, np.intp)
             running = running[~ended[running]]
-            self.step(actions, out, running)
-        if num_ended:
-            self._restart(out, ended)
+            if len(running):
+                self._step(actions, out, running)
+            self._restart(out, np.flatnonzero(ended))
+        if finals is not None:
+            over = np.flatnonzero(out.terminated | out.truncated)
+            over = over if lanes is None else np.intersect1d(over, lanes)
+            for lane in over.tolist():
+                finals[lane] = tree_map(owned, take(out.obs, lane)), self.infos[lane]
+            if len(over):
+                self.reset(out.obs, over)
 
-    def _restart(self, out: StepArrays, ended: Flags) -> None:
-        out.rewards[ended], out.terminated[ended], out.truncated[ended] = 0.0, False, False
-        self.reset(out.obs, np.flatnonzero(ended))
+    def _restart(self, out: StepArrays, lanes: NDArray[np.intp]) -> None:
+        out.rewards[lanes], out.terminated[lanes], out.truncated[lanes] = 0.0, False, False
+        self.reset(out.obs, lanes)
 
-    def step_same(self, actions: Any, out: StepArrays, lanes: Which = None) -> Finals:
-        """Step `lanes`, and immediately start a new episode in each lane whose episode has ended.
-
-        Returns
-        -------
-        dict of int to (observation, info)
-            The last observation and info of each episode that ended, by lane. For these lanes,
-            ``out.obs`` and `infos` hold the first observation and info of the new episode.
-        """
-        self.step(actions, out, lanes)
-        ended = np.flatnonzero(out.terminated | out.truncated)
-        if lanes is not None:
-            ended = np.intersect1d(ended, lanes)
-        finals: Finals = {}
-        for lane in ended.tolist():
-            finals[lane] = tree_map(owned, take(out.obs, lane)), self.infos[lane]
-        if finals:
-            self.reset(out.obs, ended)
-        return finals
+    @abc.abstractmethod
+    def _step(self, actions: Any, out: StepArrays, lanes: Which) -> None:
+        """Step `lanes`, none of which begins a new episode."""
 
     # Steps that need not be waited for
 
@@ -262,39 +301,16 @@ class Lanes(abc.ABC):
         return False
 
     def collect(self, step: Step) -> None:
-        """Complete a step that was submitted; write its results into ``step.out`` and `infos`.
-
-        If a step has rows for more lanes than these, they are the first ones; the others are left
-        to other processes.
-
-        Raises
-        ------
-        Exception
-            See `step`.
-        """
-        rows, lanes, out = slice(0, self.num_lanes), step.lanes, step.out
-        if lanes is not None:
-            lanes = [lane for lane in lanes if lane < self.num_lanes]
-            if not lanes:
-                return
-        actions, obs = take(step.actions, rows), take(out.obs, rows)
-        out = StepArrays(obs, out.rewards[rows], out.terminated[rows], out.truncated[rows])
-        if step.method == "step_same":
-            step.finals.update(self.step_same(actions, out, lanes))
-        elif step.method == "step_next":
-            assert step.ended is not None
-            self.step_next(actions, out, step.ended[rows], lanes)
-        else:
-            self.step(actions, out, lanes)
+        """Complete a step that was submitted; see `step`."""
+        self.step(step.actions, step.out, step.lanes, ended=step.ended, finals=step.finals)
 
     def wait(self, seconds: float) -> None:
         """Wait until another process has done its part of a step, but at most `seconds`."""
 
     def check_not_used_elsewhere(self) -> None:
-        """Raise `InputError` if other code has used or changed the environments since `start`.
+        """Raise `InputError` if another `Lanes` object has started the environments since `start`.
 
-        `SequentialLanes` check whether another `Lanes` object has started the environments.
-        `ClassicLanes` check attributes and wrappers. Other lanes check nothing.
+        Lanes of environments that nobody else can reach check nothing.
         """
 
     # The environments

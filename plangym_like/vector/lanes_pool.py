@@ -6,7 +6,7 @@ import contextlib
 import logging
 import pickle
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,9 +16,9 @@ from plangym_like.errors import WorkerDiedError
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.pool import WorkerHandle, WorkerPool
 from plangym_like.processes.remote_errors import portable_result
-from plangym_like.vector.hosted_lanes import HostedLanes, Reply
-from plangym_like.vector.lanes import LaneStats, Which, seed_after_loss
-from plangym_like.vector.memory import LaneChannel, SharedArrays
+from plangym_like.vector.hosted_lanes import HostedLanes, LaneChannel, Reply
+from plangym_like.vector.lanes import LaneStats, Seeds, Which, seed_after_loss
+from plangym_like.vector.memory import SharedArrays
 from plangym_like.vector.tree import take
 
 logger = logging.getLogger("plangym_like")
@@ -34,9 +34,6 @@ _SLEEP_SECONDS, _AWAY_SECONDS = 0.5, 1.0
 # How many times a job is tried on a new process.
 _ATTEMPTS = 3
 
-# Jobs that are repeated after the lanes had to begin new episodes.
-_REPEATED = frozenset(("start", "reset", "set_states", "set_attr", "describe", "are_wrapped"))
-
 # The dtypes that NumPy gives to Python's own numbers.
 _PYTHONS = (np.dtype(float), np.dtype(int), np.dtype(bool))
 
@@ -46,37 +43,17 @@ class _LostWorkerError(Exception):
 
 
 class Job(NamedTuple):
-    """One call of a method of `HostedLanes` or of its lanes.
-
-    Attributes
-    ----------
-    method : str
-    args : tuple
-    kwargs : dict
-    """
+    """One call of `HostedLanes.run`."""
 
     method: str
     args: tuple[Any, ...] = ()
-    kwargs: Mapping[str, Any] = {}
 
 
 class Outcome(NamedTuple):
-    """The outcome of a job.
-
-    Attributes
-    ----------
-    reply : object
-        The value that the job's method returned.
-    error : Exception or None
-        The exception that the job raised.
-    is_lost : bool
-        Whether the process died in a step, so that the lanes had to begin new episodes; see
-        `LanesWorker.lost`. There is no reply then.
-    """
+    """The value that a job returned, or the exception that it raised."""
 
     reply: Any = None
     error: Exception | None = None
-    is_lost: bool = False
 
 
 class LanesWorker(WorkerHandle):
@@ -103,11 +80,6 @@ class LanesWorker(WorkerHandle):
         The last seed that each lane was given.
     num_losses : int
         How often the lanes had to begin new episodes.
-    lost : set of int
-        The lanes whose episodes were lost, and that have not been reset or set to a state since.
-        Lanes are counted from 0 within the process.
-    begun : (tree of array, list of dict)
-        The first observations and infos of the new episodes of these lanes.
     """
 
     def __init__(self, process: ExternalProcess, index: int, start: int, stop: int) -> None:
@@ -122,8 +94,6 @@ class LanesWorker(WorkerHandle):
         self._infos: list[dict[str, Any]] = [{} for _ in range(self.num_lanes)]
         self.seeds: list[int | None] = [None] * self.num_lanes
         self.num_losses = 0
-        self.lost: set[int] = set()
-        self.begun: tuple[Any, list[dict[str, Any]]] = None, []
 
     @property
     def num_lanes(self) -> int:
@@ -136,11 +106,11 @@ class LanesWorker(WorkerHandle):
             return range(self.num_lanes)
         return [int(lane) - self.start for lane in lanes if self.start <= lane < self.stop]
 
-    def keep_seeds(self, own: Sequence[int], seeds: Sequence[int | None] | None) -> None:
-        """Record the seeds that the lanes `own` were reset with; ``None`` changes nothing."""
-        if seeds is not None:
-            for lane, seed in zip(own, seeds, strict=True):
-                self.seeds[lane] = self.seeds[lane] if seed is None else seed
+    def keep_seeds(self, lanes: Sequence[int], seeds: Seeds) -> None:
+        """Record the seeds of a reset of `lanes`, counted from 0 in all processes together."""
+        for lane, seed in zip(lanes, seeds or (), strict=False):
+            if seed is not None and self.start <= lane < self.stop:
+                self.seeds[lane - self.start] = seed
 
     @property
     def infos(self) -> list[dict[str, Any]]:
@@ -201,6 +171,8 @@ class LanesPool(WorkerPool[LanesWorker]):
     ----------
     memory : SharedArrays or None
         `LaneArrays` of all lanes; see `share`.
+    objects : tree of array ``(n,) object`` or None
+        The last observations of all lanes, if they are not in `memory`.
     attributes : dict of str to list
         Attributes to set in the environments of new processes, with one value per lane.
     """
@@ -218,6 +190,7 @@ class LanesPool(WorkerPool[LanesWorker]):
         super().__init__(workers, start_timeout=start_timeout, counts=stats)
         self.timeout = timeout
         self.memory: SharedArrays | None = None
+        self.objects: Any = None
         self.attributes: dict[str, Sequence[Any]] = {}
         self._stats = stats
         # Whether a process has died since a job was last done.
@@ -246,14 +219,14 @@ class LanesPool(WorkerPool[LanesWorker]):
         if worker.fresh:
             return  # `collect` prepares the process first
         if worker.channel is not None and job.method == "step":
-            method, own, actions = job.args
+            own, actions, *flags = job.args
             if own is None and type(actions) is str:
-                worker.rung = worker.channel.ring(method, actions)
+                worker.rung = worker.channel.ring(actions, *flags)
         if not worker.rung:
             self._send(worker, job)
 
     def _send(self, worker: LanesWorker, job: Job) -> None:
-        worker.start_task(HostedLanes.perform, job.method, job.args, job.kwargs)
+        worker.start_task(HostedLanes.perform, job.method, job.args)
 
     def collect(self, worker: LanesWorker) -> Outcome:
         """Wait until the worker's job is done, and return its outcome.
@@ -360,7 +333,7 @@ class LanesPool(WorkerPool[LanesWorker]):
     # Deaths
 
     def _recover(self, worker: LanesWorker) -> Outcome:
-        """Replace a process that has died or hung, and repeat the job if possible."""
+        """Replace a process that has died or hung, and repeat the job."""
         job = worker.job
         assert job is not None
         for _ in range(_ATTEMPTS):
@@ -389,38 +362,24 @@ class LanesPool(WorkerPool[LanesWorker]):
             self.tend()
 
     def _repeat(self, worker: LanesWorker, job: Job) -> Outcome:
-        """Begin new episodes in a new process, and repeat the job if this is possible."""
-        is_lost = job.method != "start" and self.memory is not None
+        """Begin new episodes in a new process, and repeat the job."""
         try:
             self._attach(worker)
-            if is_lost:
-                self._begin_again(worker)
+            if job.method != "start" and self.memory is not None:
+                worker.num_losses += 1
+                seeds = [seed_after_loss(seed, worker.num_losses) for seed in worker.seeds]
+                objects = None if self.objects is None else take(self.objects, worker.rows)
+                self._ask(worker, HostedLanes.begin_again, seeds, objects)
         except _LostWorkerError:
             raise
         except Exception as error:
             worker.job = None
             return Outcome(error=error)
         worker.fresh = job.method == "start"
-        if not is_lost or job.method in _REPEATED:
-            self._send(worker, job)
-            if not self._wait_for_task(worker):
-                raise _LostWorkerError
-            return self._take(worker, None)
-        worker.job = None
-        if job.method == "step":
-            return Outcome(is_lost=True)
-        died = WorkerDiedError(
-            f"the process of lanes {worker.start} to {worker.stop - 1} died; their episodes end "
-            "with their next step"
-        )
-        return Outcome(error=died)
-
-    def _begin_again(self, worker: LanesWorker) -> None:
-        worker.num_losses += 1
-        seeds = [seed_after_loss(seed, worker.num_losses) for seed in worker.seeds]
-        pickled = self._ask(worker, HostedLanes.perform, "start", (seeds, None), {})
-        _, obs, infos = pickle.loads(pickled)
-        worker.begun, worker.lost = (obs, infos), set(range(worker.num_lanes))
+        self._send(worker, job)
+        if not self._wait_for_task(worker):
+            raise _LostWorkerError
+        return self._take(worker, None)
 
     def _attach(self, worker: LanesWorker) -> None:
         layout, fds = (None, []) if self.memory is None else (self.memory.layout, [self.memory.fd])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import repeat
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
@@ -32,6 +32,9 @@ from plangym_like.support.arguments import (
 from plangym_like.vector.lanes import Lanes, gym_env_of, is_plan_env
 from plangym_like.vector.row_lanes import RowLanes
 from plangym_like.vector.sequential_lanes import SequentialLanes
+
+if TYPE_CHECKING:
+    from plangym_like.vector.kernel_lanes import ClassicKernel
 
 # Fewer environments than this are stepped faster one by one (`benchmarks/vector.py`).
 _FEWEST_AT_ONCE = 4
@@ -78,21 +81,21 @@ def make_lanes(envs: Sequence[Any], *, vectorise: bool = True) -> Lanes:
             )
     if len({id(env) for env in envs}) < len(envs):
         raise InputError("envs holds the same environment twice; make one for each lane")
-    if vectorise and has_classic_form(envs):
-        from plangym_like.vector.classic_lanes import ClassicLanes, suits_few
+    kernel = classic_kernel(envs) if vectorise else None
+    if kernel is not None and (len(envs) >= _FEWEST_AT_ONCE or kernel.suits_few):
+        from plangym_like.vector.kernel_lanes import KernelLanes
 
-        if len(envs) >= _FEWEST_AT_ONCE or suits_few(envs[0]):
-            return ClassicLanes(envs)
+        return KernelLanes(envs, kernel)
     return SequentialLanes(envs)
 
 
-def has_classic_form(envs: Sequence[Any]) -> bool:
-    """Return whether `envs` can be stepped together as classic control."""
+def classic_kernel(envs: Sequence[Any]) -> ClassicKernel | None:
+    """Return a kernel that steps `envs` together, if all are the same classic control."""
     if not _is_gymnasiums_own(envs[0], "classic_control"):
-        return False
-    from plangym_like.vector.classic_lanes import has_common_form
+        return None
+    from plangym_like.vector.kernel_lanes import ClassicKernel
 
-    return has_common_form(envs)
+    return ClassicKernel.make(envs)
 
 
 def lanes_from(
@@ -136,10 +139,11 @@ def lanes_from(
             if together and len(envs) == 1 and _steps_rows_best(envs[0], num_lanes):
                 return RowLanes(envs[0], num_lanes)
     if together and num_lanes >= _FEWEST_AT_ONCE and _are_made_only_here(sources, "mujoco"):
-        from plangym_like.vector.robot_lanes import RobotLanes, has_robot_form
+        from plangym_like.vector.kernel_lanes import KernelLanes
+        from plangym_like.vector.robot_kernel import RobotLaneKernel
 
-        if has_robot_form(envs[0]):
-            return RobotLanes(envs)
+        if RobotLaneKernel.suits(envs[0]):
+            return KernelLanes(envs, RobotLaneKernel(envs))
     return make_lanes(envs, vectorise=vectorise)
 
 

@@ -22,8 +22,8 @@ from plangym_like.vector.async_vector_env import AsyncPlanVectorEnv
 from plangym_like.vector.lanes import Lanes
 from plangym_like.vector.make_lanes import (
     EnvSource,
+    classic_kernel,
     env_factory,
-    has_classic_form,
     lanes_from,
     sample_episode,
     sample_of,
@@ -238,7 +238,7 @@ def _is_worth_messages(factory: Callable[[], Any], num_envs: int, *, vectorise: 
     """Return whether a step of all environments takes longer than sending messages about it."""
     env = factory()
     try:
-        if vectorise and has_classic_form([env]):
+        if vectorise and classic_kernel([env]) is not None:
             return False
         gym_env, space, fastest = as_gym_env(env), deepcopy(env.action_space), math.inf
         space.seed(0)

@@ -14,8 +14,7 @@ import numpy as np
 from gymnasium.spaces import Space
 from numpy.typing import NDArray
 
-from plangym_like.batch.ownership import owned
-from plangym_like.errors import ClosedError, InputError, WorkerDiedError
+from plangym_like.errors import ClosedError, InputError
 from plangym_like.execution.known_ids import known_ids
 from plangym_like.execution.short_episode import ShortEpisode
 from plangym_like.processes.child import check_can_start
@@ -24,28 +23,24 @@ from plangym_like.processes.remote_errors import is_portable
 from plangym_like.snapshots.trial import known_trials
 from plangym_like.states.rows import Row, StateFormat
 from plangym_like.support.arguments import check_seconds
-from plangym_like.vector.hosted_lanes import (
-    HostedLanes,
-    Reply,
-    Sources,
-    described,
-    make_part,
-    sources_of_part,
-)
+from plangym_like.vector.hosted_lanes import HostedLanes, Reply, Sources, host_lanes, lane_layout
 from plangym_like.vector.lanes import (
+    Finals,
+    Flags,
     Lanes,
     LaneStats,
     Options,
     Seeds,
+    Step,
+    StepArrays,
     Which,
     checked_reseeds,
     checked_states,
 )
 from plangym_like.vector.lanes_pool import Job, LanesPool, LanesWorker
 from plangym_like.vector.make_lanes import Sample
-from plangym_like.vector.memory import SharedArrays, lane_layout
-from plangym_like.vector.step_arrays import Finals, Flags, Step, StepArrays
-from plangym_like.vector.tree import copy_rows, put_batch, take, tree_map, write_rows
+from plangym_like.vector.memory import SharedArrays
+from plangym_like.vector.tree import copy_rows, put_batch, take, write_rows
 
 # How long a process polls for the next call before it sleeps, if there are enough cores.
 _LINGER_SECONDS = 5e-3
@@ -54,7 +49,6 @@ _LINGER_SECONDS = 5e-3
 _START_SECONDS, _START_FACTOR = 60.0, 10.0
 _CLOSE_SECONDS = 3.0
 _PRELOAD = ("plangym_like.vector.hosted_lanes",)
-_DIED = {"worker_died": True}
 
 
 class ProcessLanes(Lanes):
@@ -100,7 +94,7 @@ class ProcessLanes(Lanes):
     envs : list
         The environments of the part in this process.
     local : Lanes
-        The part in this process.
+        The lanes of this process.
     pool : LanesPool
         The processes that host the other parts.
 
@@ -149,9 +143,9 @@ class ProcessLanes(Lanes):
         with ExitStack() as undo:
             for part, (start, stop) in enumerate(pairwise(bounds[1:])):
                 given = vectorise, known_ids(), expected, trials
-                theirs = sources_of_part(sources, start, stop)
+                theirs = _sources_of(sources, start, stop)
                 process = ExternalProcess(
-                    partial(HostedLanes, theirs, start, stop, *given),
+                    partial(host_lanes, theirs, start, stop, *given),
                     start_method=start_method,
                     preload=_PRELOAD,
                     name=f"lanes {start} to {stop - 1}",
@@ -159,9 +153,10 @@ class ProcessLanes(Lanes):
                 )
                 undo.callback(process.close, 0.0)
                 workers.append(LanesWorker(process, part, start, stop))
-            own = sources_of_part(sources, 0, bounds[1])
-            self.local = make_part(own, 0, bounds[1], vectorise=vectorise)
-            undo.callback(self.local.close)
+            own = _sources_of(sources, 0, bounds[1])
+            self._here = HostedLanes(own, 0, bounds[1], vectorise)
+            self.local = self._here.lanes
+            undo.callback(self._here.close)
             taken = time.monotonic() - begun
             self.pool = LanesPool(
                 workers,
@@ -175,10 +170,9 @@ class ProcessLanes(Lanes):
             undo.pop_all()
 
     def _read_spaces(self) -> None:
-        found = [described(self.local)]
-        found += self._run([(worker, Job("describe")) for worker in self.pool.workers])
-        self._spaces = [each for spaces, _ in found for each in spaces]
-        self._formats = [each for _, formats in found for each in formats]
+        replies = self._run_on(range(self.num_lanes), lambda *_: Job("describe"))
+        self._spaces = [each for _, (spaces, _) in replies for each in spaces]
+        self._formats = [each for _, (_, formats) in replies for each in formats]
         self.has_states = len(self._formats) == self.num_lanes
 
     @property
@@ -233,24 +227,6 @@ class ProcessLanes(Lanes):
         if started and self.pool.memory is None:
             raise InputError("lanes must be started before they are stepped or reset: call start")
 
-    def _run(
-        self,
-        jobs: Sequence[tuple[LanesWorker, Job]],
-        here: Callable[[], Any] = lambda: None,
-    ) -> list[Any]:
-        """Run `jobs` in their processes, and meanwhile call `here`; return the replies."""
-        self._begin()
-        for worker, job in jobs:
-            self.pool.submit(worker, job)
-        errors: list[Exception] = []
-        try:
-            here()
-        except Exception as error:
-            errors.append(error)
-        outcomes = [self.pool.collect(worker) for worker, _ in jobs]
-        _raise_first(errors + [each.error for each in outcomes if each.error is not None])
-        return [outcome.reply for outcome in outcomes]
-
     def _run_on(
         self, chosen: Sequence[int], job: Callable[[list[int], list[int]], Job]
     ) -> list[tuple[list[int], Any]]:
@@ -266,32 +242,32 @@ class ProcessLanes(Lanes):
         Returns
         -------
         list of (list of int, object)
-            For each of these processes, the positions of its lanes in `chosen`, and its reply.
+            For each process, this one first, the positions of its lanes in `chosen`, and its reply
+            (``None`` if it has none of them).
         """
-        places = [_places_of(chosen, 0, self._rows.stop)]
-        jobs = []
-        for worker in self.pool.workers:
-            theirs = _places_of(chosen, worker.start, worker.stop)
-            if theirs:
-                places.append(theirs)
-                own = [chosen[place] - worker.start for place in theirs]
-                jobs.append((worker, job(theirs, own)))
-        replies: list[Any] = [None]
-
-        def here() -> None:
-            if places[0]:
-                mine = job(places[0], [chosen[place] for place in places[0]])
-                replies[0] = getattr(self.local, mine.method)(*mine.args, **mine.kwargs)
-
-        others = self._run(jobs, here)
-        found = list(zip(places, replies + others, strict=True))
-        return found if places[0] else found[1:]
-
-    def _note_begun(self, lanes: Sequence[int]) -> None:
-        """Record that `lanes` have begun new episodes, or continue from given states."""
-        for worker in self.pool.workers:
-            if worker.lost:
-                worker.lost.difference_update(worker.own(lanes))
+        self._begin()
+        places, jobs = [], []
+        for start, stop in ((0, self._rows.stop), *((w.start, w.stop) for w in self.pool.workers)):
+            theirs = [place for place, lane in enumerate(chosen) if start <= lane < stop]
+            own = [chosen[place] - start for place in theirs]
+            places.append(theirs)
+            jobs.append(job(theirs, own) if theirs else None)
+        for worker, each in zip(self.pool.workers, jobs[1:], strict=True):
+            if each is not None:
+                self.pool.submit(worker, each)
+        errors: list[Exception] = []
+        replies: list[Any] = [None] * len(jobs)
+        try:
+            if jobs[0] is not None:
+                replies[0] = self._here.run(*jobs[0])
+        except Exception as error:
+            errors.append(error)
+        for number, worker in enumerate(self.pool.workers, 1):
+            if jobs[number] is not None:
+                replies[number], error_there = self.pool.collect(worker)
+                errors += [] if error_there is None else [error_there]
+        _raise_first(errors)
+        return list(zip(places, replies, strict=True))
 
     # Episodes
 
@@ -310,9 +286,7 @@ class ProcessLanes(Lanes):
             rows = slice(places[0], places[-1] + 1)
             return Job("start", (given[rows], options and options[rows]))
 
-        (_, mine), *others = self._run_on(range(self.num_lanes), job)
-        replies = [reply for _, reply in others]
-        self._note_begun(range(self.num_lanes))
+        replies = [reply for _, reply in self._run_on(range(self.num_lanes), job)]
         layout = self.observation_layout
         for theirs, _, _ in replies:
             if theirs != layout:
@@ -321,64 +295,56 @@ class ProcessLanes(Lanes):
                     f"{layout} and {theirs}"
                 )
         if self.pool.memory is None:
-            memory = SharedArrays(lane_layout(self.action_layout, layout, self.num_lanes))
-            self._arrays = memory.arrays
-            if self._arrays.observations is None:  # they are objects
-                self._arrays = self._arrays._replace(observations=self.new_observations())
-            self.pool.share(memory)
+            self._share(SharedArrays(lane_layout(self.action_layout, layout, self.num_lanes)))
         obs = self._arrays.observations
-        write_rows(obs, self._rows, mine)
-        for worker, (_, rows, infos) in zip(self.pool.workers, replies, strict=True):
+        write_rows(obs, self._rows, replies[0][1])
+        for worker, (_, rows, infos) in zip(self.pool.workers, replies[1:], strict=True):
             write_rows(obs, worker.rows, rows)
-            worker.take_infos(None, Reply((), dict(enumerate(infos)), {}, None))
+            worker.take_infos(None, Reply((), dict(enumerate(infos)), None, None, 0))
         return obs
+
+    def _share(self, memory: SharedArrays) -> None:
+        self._arrays = memory.arrays
+        if self._arrays.observations is None:
+            self.pool.objects = self.new_observations()
+            self._arrays = self._arrays._replace(observations=self.pool.objects)
+        self._here.use(self._arrays)
+        self.pool.share(memory)
 
     def reset(
         self, obs: Any, lanes: Which = None, *, seeds: Seeds = None, options: Options = None
     ) -> None:
         self._begin(started=True)
-        mine, chosen = self._arrays.observations, self._chosen(lanes)
-
-        def given(start: int, stop: int) -> tuple[list[int], Any, Any]:
-            places = _places_of(chosen, start, stop)
-            return (
-                [chosen[place] - start for place in places],
-                seeds and [seeds[place] for place in places],
-                options and [options[place] for place in places],
-            )
-
-        jobs = []
+        chosen = self._chosen(lanes)
         for worker in self.pool.workers:
-            args = given(worker.start, worker.stop)
-            if args[0]:
-                worker.keep_seeds(*args[:2])
-                jobs.append((worker, Job("reset", args)))
+            worker.keep_seeds(chosen, seeds)
 
-        def here() -> None:
-            own, own_seeds, own_options = given(0, self._rows.stop)
-            if own:
-                rows = take(obs, self._rows)
-                self.local.reset(rows, own, seeds=own_seeds, options=own_options)
+        def job(places: list[int], own: list[int]) -> Job:
+            given = [each and [each[place] for place in places] for each in (seeds, options)]
+            return Job("reset", (own, *given))
 
-        for (worker, job), reply in zip(jobs, self._run(jobs, here), strict=True):
-            self._take_rows(worker, job.args[0], Reply(*reply), mine, obs)
-        self._note_begun(chosen)
+        replies = self._run_on(chosen, job)
+        for worker, (places, reply) in zip(self.pool.workers, replies[1:], strict=True):
+            if places:
+                own = [chosen[place] - worker.start for place in places]
+                self._take(worker, own, Reply(*reply))
+        self._copy_observations(obs, lanes)
 
-    def step(self, actions: Any, out: StepArrays, lanes: Which = None) -> None:
-        step = Step("step", actions, out, lanes)
+    def step(
+        self,
+        actions: Any,
+        out: StepArrays,
+        lanes: Which = None,
+        *,
+        ended: Flags | None = None,
+        finals: Finals | None = None,
+    ) -> None:
+        step = Step(actions, out, lanes, ended, finals)
         self.submit(step)
         self.collect(step)
 
-    def step_next(self, actions: Any, out: StepArrays, ended: Flags, lanes: Which = None) -> None:
-        step = Step("step_next", actions, out, lanes, ended)
-        self.submit(step)
-        self.collect(step)
-
-    def step_same(self, actions: Any, out: StepArrays, lanes: Which = None) -> Finals:
-        step = Step("step_same", actions, out, lanes)
-        self.submit(step)
-        self.collect(step)
-        return step.finals
+    def _step(self, actions: Any, out: StepArrays, lanes: Which) -> None:
+        raise NotImplementedError("the lanes of each process are stepped by that process")
 
     def _reset(self, lane: int, seed: int | None, options: dict[str, Any] | None) -> Any:
         raise NotImplementedError("the lanes of each part are reset by that part")
@@ -390,30 +356,21 @@ class ProcessLanes(Lanes):
 
     def submit(self, step: Step) -> None:
         self._begin(started=True)
-        for worker in self.pool.workers:
-            if step.lanes is None or worker.own(step.lanes):
-                self._submit(worker, step)
-
-    def _submit(self, worker: LanesWorker, step: Step) -> None:
-        """Begin the part of a step that concerns the lanes of `worker`."""
-        arrays, rows, own = self._arrays, worker.rows, None
-        if step.ended is not None:
-            arrays.ended[rows] = step.ended[rows]
-            if worker.lost:
-                worker.lost.difference_update(np.flatnonzero(step.ended[rows]).tolist())
-        if step.lanes is not None or worker.lost:
-            # Lanes that have lost their episode are not stepped; `_report_lost` ends them.
-            own = [lane for lane in worker.own(step.lanes) if lane not in worker.lost]
-            if not own:
-                self.pool.drop(worker)
-                return
-        which: Any = rows if own is None else np.add(own, worker.start)
+        arrays, lanes = self._arrays, step.lanes
+        which: Any = ... if lanes is None else np.asarray(lanes, np.intp)
         actions: Any = "actions"
         if not put_batch(arrays.actions, step.actions, which):
             actions = "wide_actions"
             if not put_batch(arrays.wide_actions, step.actions, which):
-                actions = take(step.actions, rows)
-        self.pool.submit(worker, Job("step", (step.method, own, actions)))
+                actions = None
+        flags = step.ended is not None, step.finals is not None
+        for worker in self.pool.workers:
+            own = None if lanes is None else worker.own(lanes)
+            if own is None or own:
+                if step.ended is not None:
+                    arrays.ended[worker.rows] = step.ended[worker.rows]
+                given = take(step.actions, worker.rows) if actions is None else actions
+                self.pool.submit(worker, Job("step", (own, given, *flags)))
 
     def is_done(self, step: Step) -> bool:
         if step.lanes is None or not len(step.lanes) or min(step.lanes) < self._rows.stop:
@@ -422,78 +379,50 @@ class ProcessLanes(Lanes):
         return all(map(self.pool.is_over, concerned))
 
     def collect(self, step: Step) -> None:
+        lanes, out, finals = step.lanes, step.out, step.finals
         errors: list[Exception] = []
-        try:
-            self.local.collect(step)
-        except Exception as error:
-            errors.append(error)
+        mine = None if lanes is None else [int(each) for each in lanes if each < self._rows.stop]
+        if mine is None or mine:
+            ended = None if step.ended is None else step.ended[self._rows]
+            try:
+                # Lane i of this process is lane i of all, so `finals` can be filled directly.
+                self._here.advance(mine, take(step.actions, self._rows), ended, finals)
+            except Exception as error:
+                errors.append(error)
         for worker in self.pool.workers:
-            if step.lanes is None or worker.own(step.lanes):
-                error_there = self._collect(worker, step)
+            own = None if lanes is None else worker.own(lanes)
+            if own is None or own:
+                reply, error_there = self.pool.collect(worker)
                 if error_there is not None:
                     errors.append(error_there)
+                    continue
+                reply = Reply(*reply)
+                self._take(worker, own, reply)
+                self._stats.lanes_ended += reply.num_lost
+                for lane, final in (reply.finals or {}).items():
+                    assert finals is not None
+                    finals[worker.start + lane] = final
+        arrays = self._arrays
+        which: Any = ... if lanes is None else np.asarray(lanes, np.intp)
+        out.rewards[which] = arrays.rewards[which]
+        out.terminated[which] = arrays.terminated[which]
+        out.truncated[which] = arrays.truncated[which]
+        self._copy_observations(out.obs, lanes)
         if errors:
             _raise_first(errors)
 
-    def _collect(self, worker: LanesWorker, step: Step) -> Exception | None:
-        """Complete what `_submit` has begun; return the exception that the step raised there."""
-        job = worker.job
-        if job is not None:
-            outcome = self.pool.collect(worker)
-            if outcome.error is not None:
-                return outcome.error
-            if not outcome.is_lost:
-                arrays, out, reply = self._arrays, step.out, Reply(*outcome.reply)
-                own = job.args[1]
-                rows = worker.rows if own is None else np.add(own, worker.start)
-                out.rewards[rows] = arrays.rewards[rows]
-                out.terminated[rows] = arrays.terminated[rows]
-                out.truncated[rows] = arrays.truncated[rows]
-                self._take_rows(worker, own, reply, arrays.observations, out.obs)
-                for lane, final in reply.finals.items():
-                    step.finals[worker.start + lane] = final
-        if worker.lost:
-            self._report_lost(worker, step)
-        return None
-
-    def _take_rows(
-        self, worker: LanesWorker, own: Sequence[int] | None, reply: Reply, mine: Any, obs: Any
-    ) -> None:
-        """Take the infos and observations of the lanes `own` (``None``: all) of `worker`.
-
-        `mine` is the tree of arrays that `start` returns; the observations are copied into `obs`.
-        """
+    def _take(self, worker: LanesWorker, own: Sequence[int] | None, reply: Reply) -> None:
+        """Take the infos and observations of the lanes `own` (``None``: all) of `worker`."""
         worker.take_infos(own, reply)
-        rows: Any = worker.rows if own is None else np.add(own, worker.start)
         if reply.observations is not None:
-            write_rows(mine, rows, reply.observations)
-        if obs is not mine:
-            copy_rows(obs, mine, rows)
+            rows: Any = worker.rows if own is None else np.add(own, worker.start)
+            write_rows(self._arrays.observations, rows, reply.observations)
 
-    def _report_lost(self, worker: LanesWorker, step: Step) -> None:
-        """End the lost episodes of the lanes that `step` concerns.
-
-        Each ends with its last observation, a reward of 0 and ``truncated``. Lanes that the step
-        resets begin with the first results of the new process instead.
-        """
-        out, mine = step.out, self._arrays.observations
-        first, first_infos = worker.begun
-        for own in sorted(worker.lost.intersection(worker.own(step.lanes))):
-            lane = worker.start + own
-            is_reset = step.ended is not None and bool(step.ended[lane])
-            out.rewards[lane], out.terminated[lane], out.truncated[lane] = 0.0, False, not is_reset
-            info: dict[str, Any] = {} if is_reset else dict(_DIED)
-            if not is_reset:
-                self._stats.lanes_ended += 1
-            if step.method == "step_same":
-                step.finals[lane] = tree_map(owned, take(mine, lane)), dict(_DIED)
-            if is_reset or step.method == "step_same":
-                worker.lost.discard(own)
-                write_rows(mine, lane, take(first, own))
-                info = {**first_infos[own], **info}
-            worker.infos[own] = info
-            if out.obs is not mine:
-                copy_rows(out.obs, mine, lane)
+    def _copy_observations(self, obs: Any, lanes: Which) -> None:
+        """Copy the observations of `lanes` to the tree `obs`, if it is not the one of `start`."""
+        if obs is not self._arrays.observations:
+            rows: Any = ... if lanes is None else np.asarray(lanes, np.intp)
+            copy_rows(obs, self._arrays.observations, rows)
 
     def wait(self, seconds: float) -> None:
         self.pool.look(seconds)
@@ -505,12 +434,10 @@ class ProcessLanes(Lanes):
 
     def call(self, name: str, *args: Any, lanes: Which = None, **kwargs: Any) -> list[Any]:
         chosen = self._chosen(lanes)
-        replies = self._run_on(
-            chosen, lambda _, own: Job("call", (name, *args), {**kwargs, "lanes": own})
-        )
+        replies = self._run_on(chosen, lambda _, own: Job("call", (name, args, kwargs, own)))
         found: dict[int, Any] = {}
         for places, values in replies:
-            found.update(zip(places, values, strict=True))
+            found.update(zip(places, values or (), strict=True))
         return [found[place] for place in range(len(chosen))]
 
     def set_attr(self, name: str, values: Sequence[Any]) -> None:
@@ -536,19 +463,10 @@ class ProcessLanes(Lanes):
     def get_states(self, lanes: Which = None, *, out: Row | None = None) -> Row:
         self._check_has_states()
         chosen = self._chosen(lanes)
-        lost = [
-            worker.start + own
-            for worker in self.pool.workers
-            for own in worker.lost.intersection(worker.own(chosen))
-        ]
-        if lost:
-            raise WorkerDiedError(
-                f"the states of lanes {sorted(lost)} were lost with their process; step or reset "
-                "these lanes first"
-            )
         rows = self._new_rows(chosen) if out is None else out
         for places, states in self._run_on(chosen, lambda _, own: Job("get_states", (own,))):
-            rows[places] = states
+            if places:
+                rows[places] = states
         return rows
 
     def set_states(self, states: Row, lanes: Which = None, seeds: Any = None) -> None:
@@ -562,7 +480,6 @@ class ProcessLanes(Lanes):
             return Job("set_states", (rows if len(rows) == 1 else rows[places], own, own_seeds))
 
         self._run_on(chosen, job)
-        self._note_begun(chosen)
 
     def close(self) -> None:
         """End the processes within about 3 seconds, and close the environments."""
@@ -572,10 +489,10 @@ class ProcessLanes(Lanes):
         for worker in self.pool.workers:
             worker.process.begin_close()
         try:
-            self.local.close()
+            self._here.close()
         finally:
             self.pool.close(_CLOSE_SECONDS)
-            self._arrays = None
+            self._arrays = self.pool.objects = None
             memory, self.pool.memory = self.pool.memory, None
             for worker in self.pool.workers:
                 worker.channel = worker.info_columns = None
@@ -583,9 +500,11 @@ class ProcessLanes(Lanes):
                 memory.close()
 
 
-def _places_of(chosen: Sequence[int], start: int, stop: int) -> list[int]:
-    """Return the positions in `chosen` that hold one of the lanes ``start:stop``."""
-    return [place for place, lane in enumerate(chosen) if start <= lane < stop]
+def _sources_of(sources: Sources, start: int, stop: int) -> Sources:
+    """Return the ids or factories of the lanes ``start:stop``."""
+    if isinstance(sources, str) or callable(sources):
+        return sources
+    return list(sources[start:stop])
 
 
 def _raise_first(errors: Sequence[Exception]) -> None:

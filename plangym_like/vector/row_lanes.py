@@ -13,8 +13,7 @@ from plangym_like.batch.ownership import owned
 from plangym_like.errors import InputError
 from plangym_like.results import STEP_COUNTS, BatchInfo
 from plangym_like.states.rows import Row
-from plangym_like.vector.lanes import Lanes, Which, open_env_of
-from plangym_like.vector.step_arrays import StepArrays
+from plangym_like.vector.lanes import Lanes, StepArrays, Which, open_env_of
 from plangym_like.vector.tree import take, tree_map
 
 
@@ -86,7 +85,7 @@ class RowLanes(Lanes):
         self._set_state(lane, state)
         return obs, info
 
-    def step(self, actions: Any, out: StepArrays, lanes: Which = None) -> None:
+    def _step(self, actions: Any, out: StepArrays, lanes: Which) -> None:
         assert self._states is not None
         rows: Any = slice(None) if lanes is None else np.asarray(lanes, np.intp)
         result = self._env.step_batch(take(actions, rows), self._states[rows])

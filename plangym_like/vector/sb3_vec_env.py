@@ -13,8 +13,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from plangym_like.batch.ownership import owned_info
 from plangym_like.errors import ClosedError
 from plangym_like.vector.batching import batch_actions
-from plangym_like.vector.lanes import Lanes
-from plangym_like.vector.step_arrays import StepArrays
+from plangym_like.vector.lanes import Finals, Lanes, StepArrays
 from plangym_like.vector.tree import tree_map
 
 Indices = None | int | Iterable[int]
@@ -72,7 +71,8 @@ class Sb3VecEnv(VecEnv):
         self._check_started()
         lanes, terminated, truncated = self._lanes, self._terminated, self._truncated
         out = StepArrays(self._obs, self._rewards, terminated, truncated)
-        finals = lanes.step_same(self._actions, out)
+        finals: Finals = {}
+        lanes.step(self._actions, out, finals=finals)
         infos = []
         for lane, info in enumerate(lanes.infos):
             if lane in finals:

@@ -15,8 +15,16 @@ from plangym_like.batch.spaces import put
 from plangym_like.env import PlanEnv
 from plangym_like.envs.atari.preprocessing import speed_up_preprocessing
 from plangym_like.errors import ActionError, InputError
-from plangym_like.vector.lanes import Lanes, Which, add_note, is_plan_env, last_user
-from plangym_like.vector.step_arrays import Finals, Flags, StepArrays
+from plangym_like.vector.lanes import (
+    Finals,
+    Flags,
+    Lanes,
+    StepArrays,
+    Which,
+    add_note,
+    is_plan_env,
+    last_user,
+)
 from plangym_like.vector.tree import take
 
 # Rewards and flags of these types need no further checks, and infos of these types no copies.
@@ -51,10 +59,6 @@ class SequentialLanes(Lanes):
         if isinstance(space, Discrete) and any(map(is_plan_env, envs)):
             self._choices = int(space.start), int(space.n)
 
-    def _become_sequential(self) -> None:
-        """Give up the vectorised form of a subclass; each environment is in its lane's state."""
-        self.__class__ = SequentialLanes
-
     def check_not_used_elsewhere(self) -> None:
         for lane, env in enumerate(self.envs, self.first_lane):
             if last_user(env) is not self:
@@ -66,44 +70,33 @@ class SequentialLanes(Lanes):
     def _reset(self, lane: int, seed: int | None, options: dict[str, Any] | None) -> Any:
         return self._gym_envs[lane].reset(seed=seed, options=options)
 
-    def step(self, actions: Any, out: StepArrays, lanes: Which = None) -> None:
-        self._play(actions, out, lanes)
+    def _step(self, actions: Any, out: StepArrays, lanes: Which) -> None:
+        SequentialLanes.step(self, actions, out, lanes)
 
-    def step_next(self, actions: Any, out: StepArrays, ended: Flags, lanes: Which = None) -> None:
-        self._play(actions, out, lanes, ended=ended.tolist())
-
-    def step_same(self, actions: Any, out: StepArrays, lanes: Which = None) -> Finals:
-        finals: Finals = {}
-        self._play(actions, out, lanes, finals=finals)
-        return finals
-
-    def _play(
+    def step(
         self,
         actions: Any,
         out: StepArrays,
-        lanes: Which,
+        lanes: Which = None,
         *,
-        ended: Sequence[bool] | None = None,
+        ended: Flags | None = None,
         finals: Finals | None = None,
     ) -> None:
-        """Step `lanes` in order, or reset those where `ended` is true.
-
-        If `finals` is a dict, lanes whose episodes end are reset at once; it is then filled.
-        """
         obs, rewards, terminated, truncated = out
         plain = isinstance(obs, np.ndarray)
         shape, dtype = (obs.shape[1:], obs.dtype) if plain else ((), None)
         whole = plain and shape == () and dtype == np.int64
         simple = type(actions) is np.ndarray and not actions.dtype.hasobject
         numbers = simple and actions.ndim == 1
-        chosen = self._chosen(lanes)
+        chosen, flags = self._chosen(lanes), None if ended is None else ended.tolist()
         if self._choices is not None:
-            self._check_choices(actions, chosen, ended)
+            stepped = chosen if not flags else [lane for lane in chosen if not flags[lane]]
+            self._check_choices(actions, stepped)
         lane, is_reset, infos, running = -1, False, self._infos, None
         runners, currents = self._runners, self._currents
         try:
             for lane in chosen:
-                is_reset = ended is not None and ended[lane]
+                is_reset = flags is not None and flags[lane]
                 if is_reset:
                     rewards[lane], terminated[lane], truncated[lane] = 0.0, False, False
                     value, info = self._gym_envs[lane].reset(seed=None, options=None)
@@ -151,24 +144,22 @@ class SequentialLanes(Lanes):
             add_note(error, f"raised while lane {self.first_lane + lane} was {done}")
             raise
 
-    def _check_choices(
-        self, actions: NDArray[Any], lanes: Sequence[int], ended: Sequence[bool] | None
-    ) -> None:
-        """Raise `ActionError` if an action is outside its space; lanes that are reset need none."""
+    def _check_choices(self, actions: NDArray[Any], lanes: Sequence[int]) -> None:
+        """Raise `ActionError` if the action of one of `lanes` is outside its space."""
         assert self._choices is not None
         first, count = self._choices
-        if ended is not None:
-            lanes = [lane for lane in lanes if not ended[lane]]
         if len(lanes) < self.num_lanes:
             actions = actions[lanes]
-        if len(actions) <= _FEW:
-            chosen = actions.tolist()
-            if not chosen or (min(chosen) >= first and max(chosen) < first + count):
+        if actions.dtype.kind in "iu":
+            if len(actions) <= _FEW:
+                chosen = actions.tolist()
+                if not chosen or (min(chosen) >= first and max(chosen) < first + count):
+                    return
+            # Viewed as unsigned numbers, negative offsets are large.
+            offsets = (actions - first if first else actions).astype(np.uint64, copy=False)
+            if not np.count_nonzero(offsets >= count):
                 return
-        # Viewed as unsigned numbers, negative offsets are large.
-        offsets = (actions - first if first else actions).astype(np.uint64, copy=False)
-        if np.count_nonzero(offsets >= count):
-            raise ActionError(f"actions must be in {self.action_space}, got {actions}")
+        raise ActionError(f"actions must be in {self.action_space}, got {actions.dtype} {actions}")
 
 
 def as_gym_env(env: Any) -> Any:

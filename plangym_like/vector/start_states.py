@@ -11,8 +11,16 @@ from numpy.typing import NDArray
 
 from plangym_like.errors import InputError
 from plangym_like.vector.batching import checked_observations
-from plangym_like.vector.lanes import Lanes, Options, Seeds, Which
-from plangym_like.vector.step_arrays import Finals, Flags, Step, StepArrays
+from plangym_like.vector.lanes import (
+    Finals,
+    Flags,
+    Lanes,
+    Options,
+    Seeds,
+    Step,
+    StepArrays,
+    Which,
+)
 from plangym_like.vector.tree import take, tree_map, write_rows
 
 
@@ -145,21 +153,24 @@ class StartLanes:
         self._lanes.reset(obs, lanes, seeds=seeds, options=options)
         self._place(obs, range(self._lanes.num_lanes) if lanes is None else lanes, seeds)
 
-    def step_next(self, actions: Any, out: StepArrays, ended: Flags, lanes: Which = None) -> None:
-        """See `Lanes.step_next`."""
-        self._lanes.step_next(actions, out, ended, lanes)
-        self._place(out.obs, np.flatnonzero(ended))
-
-    def step_same(self, actions: Any, out: StepArrays, lanes: Which = None) -> Finals:
-        """See `Lanes.step_same`."""
-        finals = self._lanes.step_same(actions, out, lanes)
-        self._place(out.obs, finals)
-        return finals
+    def step(
+        self,
+        actions: Any,
+        out: StepArrays,
+        lanes: Which = None,
+        *,
+        ended: Flags | None = None,
+        finals: Finals | None = None,
+    ) -> None:
+        """See `Lanes.step`."""
+        self._lanes.step(actions, out, lanes, ended=ended, finals=finals)
+        self._place(out.obs, finals or () if ended is None else np.flatnonzero(ended))
 
     def collect(self, step: Step) -> None:
         """See `Lanes.collect`."""
         self._lanes.collect(step)
-        self._place(step.out.obs, step.finals if step.ended is None else np.flatnonzero(step.ended))
+        ended = step.ended
+        self._place(step.out.obs, step.finals or () if ended is None else np.flatnonzero(ended))
 
     def _place(self, obs: Any, lanes: Iterable[int], seeds: Seeds = None) -> None:
         """Put `lanes`, which have just been reset, into states."""

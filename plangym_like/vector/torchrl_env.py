@@ -21,8 +21,7 @@ from plangym_like.vector.batching import (
     checked_seeds,
     observation_spaces,
 )
-from plangym_like.vector.lanes import Lanes, Which
-from plangym_like.vector.step_arrays import StepArrays
+from plangym_like.vector.lanes import Lanes, StepArrays, Which
 from plangym_like.vector.tree import named_parts, take, write_rows
 
 STATE_KEY = "state_row"

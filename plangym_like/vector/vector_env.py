@@ -28,9 +28,17 @@ from plangym_like.vector.batching import (
     observation_spaces,
     with_masks,
 )
-from plangym_like.vector.lanes import Lanes, LaneStats, Which, gym_env_of, open_env_of
+from plangym_like.vector.lanes import (
+    Finals,
+    Flags,
+    Lanes,
+    LaneStats,
+    StepArrays,
+    Which,
+    gym_env_of,
+    open_env_of,
+)
 from plangym_like.vector.start_states import StartLanes
-from plangym_like.vector.step_arrays import Finals, Flags, StepArrays
 from plangym_like.vector.tree import tree_map, write_rows
 
 Step = tuple[Any, NDArray[np.float64], Flags, Flags, dict[str, Any]]
@@ -228,11 +236,11 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
         out = StepArrays(self._obs, self._rewards, self._terminated, self._truncated)
         finals: Finals = {}
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
-            finals = self._lanes.step_same(batch, out)
+            self._lanes.step(batch, out, finals=finals)
         elif not np.count_nonzero(self._ended):
             self._lanes.step(batch, out)
         elif self.autoreset_mode is AutoresetMode.NEXT_STEP:
-            self._lanes.step_next(batch, out, self._ended)
+            self._lanes.step(batch, out, ended=self._ended)
         else:
             raise ResetNeeded(
                 f"the episodes of environments {np.flatnonzero(self._ended).tolist()} have ended: "

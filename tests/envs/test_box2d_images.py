@@ -13,7 +13,7 @@ from usual import first_of
 import plangym_like
 from plangym_like.envs import box2d_images
 from plangym_like.envs.box2d import Box2DEnv
-from plangym_like.snapshots.image_cache import ImageCache, SavedImage
+from plangym_like.snapshots.replay import ImageCache, SavedImage
 
 pytest.importorskip("Box2D", reason="Box2D has no wheel here")
 pytestmark = [
@@ -120,7 +120,7 @@ def test_attributes_that_were_set_are_part_of_the_states() -> None:
     with Box2DEnv("LunarLander-v3", autoreset=False, enable_wind=True) as env, env.clone() as other:
         chain: Any = env.gym_env
         start = env.reset(seed=2).state
-        chain.unwrapped.wind_power = 19.0
+        chain.set_wrapper_attr("wind_power", 19.0)
         changed = env.get_state()
         calm, windy = (env.step(0, state=state) for state in (start, changed))
         assert not np.array_equal(calm.obs, windy.obs)

@@ -11,8 +11,7 @@ import numpy as np
 from gymnasium.vector.utils import batch_space
 
 from plangym_like import make_vec
-from plangym_like.vector.lanes import Lanes
-from plangym_like.vector.step_arrays import StepArrays
+from plangym_like.vector.lanes import Lanes, StepArrays
 from plangym_like.vector.tree import tree_map
 
 
@@ -68,9 +67,10 @@ class Player:
         out = StepArrays(self.obs, self.rewards, self.terminated, self.truncated)
         arguments = self._space.sample(), out
         if self._mode == "step_next":
-            self.lanes.step_next(*arguments, ended)
+            self.lanes.step(*arguments, ended=ended)
         elif self._mode == "step_same":
-            finals = self.lanes.step_same(*arguments)
+            finals = {}
+            self.lanes.step(*arguments, finals=finals)
         else:
             running = np.flatnonzero(~ended)
             if ended.any():

@@ -19,11 +19,11 @@ from small_envs import Nested
 
 from plangym_like.processes.shared_memory import WRITES_IN_ORDER
 from plangym_like.vector import process_lanes
-from plangym_like.vector.hosted_lanes import make_part
+from plangym_like.vector.hosted_lanes import _WATCHING
+from plangym_like.vector.lanes import StepArrays
 from plangym_like.vector.lanes_pool import LanesPool
-from plangym_like.vector.memory import _WATCHING
+from plangym_like.vector.make_lanes import lanes_from
 from plangym_like.vector.process_lanes import ProcessLanes
-from plangym_like.vector.step_arrays import StepArrays
 
 SEEDS = [3, 4, 5]
 
@@ -92,7 +92,7 @@ def test_steps_need_no_messages(make: Any, sent: list[str], mode: str) -> None:
     lanes = make(Nested)
     player = Player(lanes, mode)
     played = player.play(SEEDS, 40, before=lambda number: _watched(lanes))
-    expected = Player(make_part(Nested, 0, 3, vectorise=False), mode).play(SEEDS, 40)
+    expected = Player(lanes_from(Nested, 3, vectorise=False), mode).play(SEEDS, 40)
     assert plain(played) == plain(expected)
     assert any(flags.any() for _, _, *both, _, _ in played[1:] for flags in both)
     assert "step" not in sent
@@ -114,7 +114,7 @@ class Adder(gymnasium.Env):
 @needs_order
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_actions_may_be_wider_than_their_space(make: Any, sent: list[str], dtype: Any) -> None:
-    lanes, twin = make(Adder), make_part(Adder, 0, 3, vectorise=False)
+    lanes, twin = make(Adder), lanes_from(Adder, 3, vectorise=False)
     results = np.zeros(3), *np.zeros((2, 3), bool)
     obs, expected = lanes.start(), twin.start()
     for number in range(4):
@@ -129,7 +129,7 @@ def test_actions_may_be_wider_than_their_space(make: Any, sent: list[str], dtype
 
 @needs_order
 def test_errors_and_long_replies_are_sent_on_request(make: Any, sent: list[str]) -> None:
-    lanes, twin = make(Strict), make_part(Strict, 0, 3, vectorise=False)
+    lanes, twin = make(Strict), lanes_from(Strict, 3, vectorise=False)
     players = Player(lanes, "step_same"), Player(twin, "step_same")
     for player in players:
         player.start(SEEDS)
@@ -179,6 +179,6 @@ def test_ctrl_c_at_any_moment(make: Any, number: int) -> None:
     moment = Moment(number)
     with moment.strikes():
         player.step()
-    expected = Player(make_part(Nested, 0, 3, vectorise=False)).play(SEEDS, 12)
+    expected = Player(lanes_from(Nested, 3, vectorise=False)).play(SEEDS, 12)
     played = Player(lanes).play(SEEDS, 12, before=lambda number: _watched(lanes))
     assert plain(played) == plain(expected)

@@ -23,8 +23,8 @@ from usual import first_of
 
 import plangym_like
 from plangym_like.errors import WorkerDiedError, WorkerStartError
-from plangym_like.vector.hosted_lanes import make_part
 from plangym_like.vector.lanes import seed_after_loss
+from plangym_like.vector.make_lanes import lanes_from
 from plangym_like.vector.process_lanes import ProcessLanes
 
 SEEDS = [3, 4, 99, 3, 12]
@@ -116,7 +116,7 @@ def test_lanes_that_die_end_their_episodes(
     make: MakeLanes, mode: str, how: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     lanes = make(_mortal(tmp_path), 5, 3)
-    player, twin = Player(lanes, mode), Player(make_part(Nested, 0, 5), mode)
+    player, twin = Player(lanes, mode), Player(lanes_from(Nested, 5), mode)
     player.start(SEEDS)
     twin.start(SEEDS)
     for _ in range(4):
@@ -232,7 +232,7 @@ def test_ctrl_c_at_any_moment_of_a_replacement(make: MakeLanes, number: int) -> 
     moment = Moment(number)
     with moment.strikes():
         player.step()
-    expected = plain(Player(make_part("CartPole-v1", 0, 4)).play(SEEDS[:4], 12))
+    expected = plain(Player(lanes_from("CartPole-v1", 4)).play(SEEDS[:4], 12))
     assert plain(Player(lanes).play(SEEDS[:4], 12)) == expected
     # The interrupt may come between the reports of the two lanes.
     assert lanes.stats.lanes_ended in ((0, 1, 2) if moment.where else (2,))
@@ -286,11 +286,12 @@ def test_what_cannot_be_repeated_raises(make: MakeLanes, tmp_path: Path) -> None
     player = Player(lanes)
     player.play(SEEDS[:4], 2)
     (tmp_path / "look").write_text("once")
-    with pytest.raises(WorkerDiedError, match="lanes 2 to 3"):
-        lanes.call("look")
-    assert lanes.call("look") == [7] * 4
     with pytest.raises(WorkerDiedError, match=r"lanes \[2, 3\]"):
-        lanes.get_states()
+        lanes.call("look")
+    for ask in (lanes.get_states, lambda: lanes.call("look")):
+        with pytest.raises(WorkerDiedError, match=r"lanes \[2, 3\]"):
+            ask()
+    assert lanes.call("look", lanes=[0, 1]) == [7] * 2
     states = lanes.get_states([0, 1])
     lanes.set_states(states[0], [2])
     assert lanes.get_states([2]).tobytes() == states[:1].tobytes()
@@ -299,7 +300,7 @@ def test_what_cannot_be_repeated_raises(make: MakeLanes, tmp_path: Path) -> None
     with pytest.raises(WorkerDiedError, match=r"lanes \[3\]"):
         lanes.get_states()  # the end is reported, but its state is lost
     _kill(lanes)
-    with pytest.raises(WorkerDiedError, match="lanes 2 to 3"):
+    with pytest.raises(WorkerDiedError, match=r"lanes \[2\]"):
         lanes.get_states([2])
     player.step()
     # Lane 3 was to be reset, so it had no episode to lose.
@@ -370,4 +371,4 @@ def test_ctrl_c_while_a_process_is_brought_back(make: MakeLanes, tmp_path: Path)
         player.step()
     _kill(lanes)
     lanes.reset(player.obs, seeds=SEEDS[:4])
-    assert plain(player.obs) == plain(make_part(Nested, 0, 4).start(SEEDS[:4]))
+    assert plain(player.obs) == plain(lanes_from(Nested, 4).start(SEEDS[:4]))

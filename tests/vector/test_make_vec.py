@@ -28,11 +28,10 @@ from plangym_like.errors import (
     SnapshotError,
     StateFormatError,
 )
-from plangym_like.vector.classic_lanes import ClassicLanes
-from plangym_like.vector.robot_lanes import RobotLanes
+from plangym_like.vector.kernel_lanes import KernelLanes
+from plangym_like.vector.lanes import StepArrays
 from plangym_like.vector.row_lanes import RowLanes
 from plangym_like.vector.sequential_lanes import SequentialLanes
-from plangym_like.vector.step_arrays import StepArrays
 
 HAS_BOX2D = importlib.util.find_spec("Box2D") is not None
 pytestmark = pytest.mark.filterwarnings("ignore:builtin type .* has no __module__")
@@ -166,9 +165,9 @@ def test_the_first_environment_of_atari_is_as_sticky_as_the_others() -> None:
 def test_the_fastest_form_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MujocoSimulator, "fewest_rows", 12)  # 256 robots would take long to make
     forms = {
-        ("CartPole-v1", 8): ClassicLanes,
+        ("CartPole-v1", 8): KernelLanes,
         ("HalfCheetah-v5", 12): RowLanes,
-        ("HalfCheetah-v5", 8): RobotLanes,
+        ("HalfCheetah-v5", 8): KernelLanes,
         ("HalfCheetah-v5", 2): SequentialLanes,
         ("FrozenLake-v1", 8): SequentialLanes,
     }

@@ -23,7 +23,7 @@ from plangym_like import make_vec, registry
 from plangym_like.errors import InputError, RemoteError, WorkerDiedError
 from plangym_like.execution import known_ids
 from plangym_like.vector import make_vec as module
-from plangym_like.vector.classic_lanes import ClassicLanes
+from plangym_like.vector.kernel_lanes import KernelLanes
 from plangym_like.vector.process_lanes import ProcessLanes
 
 
@@ -184,7 +184,7 @@ def test_states_of_ended_episodes_are_lost_with_their_process(
 
 def test_cheap_steps_are_chosen_to_stay_here() -> None:
     with make_vec("CartPole-v1", 64, 2) as envs:
-        assert isinstance(envs._lanes, ClassicLanes)
+        assert isinstance(envs._lanes, KernelLanes)
     with make_vec(Nested, 2, 2) as envs:
         assert not isinstance(envs._lanes, ProcessLanes)
 

@@ -33,10 +33,9 @@ from plangym_like.errors import (
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.pool import WorkerHandle
 from plangym_like.vector import process_lanes
-from plangym_like.vector.hosted_lanes import make_part
-from plangym_like.vector.lanes import Lanes
+from plangym_like.vector.lanes import Lanes, StepArrays
+from plangym_like.vector.make_lanes import lanes_from
 from plangym_like.vector.process_lanes import ProcessLanes
-from plangym_like.vector.step_arrays import StepArrays
 from plangym_like.vector.vector_env import PlanVectorEnv
 
 RAM = partial(plangym_like.make, "ALE/MsPacman-v5", obs_type="ram", remove_time_limit=False)
@@ -61,7 +60,7 @@ def make() -> Iterator[MakeLanes]:
 
 
 def _here(sources: Any, count: int = len(SEEDS)) -> Lanes:
-    return make_part(sources, 0, count)
+    return lanes_from(sources, count)
 
 
 def _pids(lanes: ProcessLanes) -> list[int]:
@@ -100,7 +99,7 @@ def robots(make: MakeLanes) -> tuple[Player, Player]:
     """Return lanes of robots in several processes and in this one, which have just started."""
     pytest.importorskip("mujoco")
     count = 12  # so that each part has a vectorised form
-    players = Player(make("HalfCheetah-v5", count)), Player(make_part("HalfCheetah-v5", 0, count))
+    players = Player(make("HalfCheetah-v5", count)), Player(lanes_from("HalfCheetah-v5", count))
     for player in players:
         player.start(range(count))
     return players
@@ -347,7 +346,7 @@ def test_ctrl_c_at_any_moment_leaves_no_stale_reply(
     moment = Moment(number)
     with moment.strikes(error):
         player.step()
-    expected = Player(make_part("CartPole-v1", 0, 4, vectorise=False)).play(SEEDS[:4], 12)
+    expected = Player(lanes_from("CartPole-v1", 4, vectorise=False)).play(SEEDS[:4], 12)
     assert plain(Player(lanes).play(SEEDS[:4], 12)) == plain(expected)
     # A step has few moments, and Python 3.13 shows only some of them to a tracer.
     assert moment.where is not None or number > 1

@@ -19,8 +19,8 @@ from plangym_like.vector.sequential_lanes import SequentialLanes
 pytest.importorskip("mujoco")
 
 from plangym_like.envs.mujoco.robots import HalfCheetah
-from plangym_like.vector.robot_lanes import RobotLanes
-from plangym_like.vector.step_arrays import StepArrays
+from plangym_like.vector.kernel_lanes import KernelLanes
+from plangym_like.vector.lanes import StepArrays
 
 COUNT = 5
 SEEDS = list(range(COUNT))
@@ -39,7 +39,7 @@ def _make(name: str, **options: Any) -> Any:
 def _both(name: str) -> list[Lanes]:
     """Return lanes in both forms."""
     ways = [lanes_from(_make(name), COUNT, vectorise=way) for way in (True, False)]
-    assert [type(lanes) for lanes in ways] == [RobotLanes, SequentialLanes]
+    assert [type(lanes) for lanes in ways] == [KernelLanes, SequentialLanes]
     return ways
 
 
@@ -57,7 +57,8 @@ def test_they_give_what_the_environments_give(name: str, mode: str) -> None:
 
 def _is_fast(lanes: Any) -> bool:
     """Return whether the last step of all lanes was not the environments' own."""
-    return type(lanes) is RobotLanes and bool(lanes._is_recorded.any())
+    kernel = getattr(lanes, "_kernel", None)
+    return kernel is not None and bool(kernel._is_recorded.any())
 
 
 def test_states_and_other_steps_come_between() -> None:
@@ -80,7 +81,7 @@ def test_states_and_other_steps_come_between() -> None:
                 each.set_states(states[::-1])
         record.append(each.get_states())
         records.append(record)
-    assert type(envs._lanes) is RobotLanes and type(twin._lanes) is SequentialLanes
+    assert type(envs._lanes) is KernelLanes and type(twin._lanes) is SequentialLanes
     assert plain(records[0]) == plain(records[1])
     envs.close()
     twin.close()
@@ -181,13 +182,13 @@ def test_numbers_of_the_environments_do_not_make_steps_slower(name: str) -> None
     twins = _Twins(name)
     twins.step(2)
     lanes = twins.both[0]._lanes
-    robots = lanes._robots
+    robots = lanes._kernel
     for attribute in ("frame_skip", "np_random_seed", "np_random", "observation_space", "dt"):
         found = [envs.get_attr(attribute) for envs in twins.both]
         if attribute != "np_random":
             assert found[0] == found[1]
         twins.step(1)
-        assert twins.is_fast and twins.both[0]._lanes is lanes and lanes._robots is robots
+        assert twins.is_fast and twins.both[0]._lanes is lanes and lanes._kernel is robots
 
 
 def test_states_set_by_a_call_are_stepped_from() -> None:
@@ -319,6 +320,6 @@ def test_changes_by_a_user_take_effect_at_the_next_step() -> None:
                 base.set_state(base.data.qpos + 0.5, base.data.qvel)
             results.append(each.step(each.action_space.sample()))
         assert plain(results[0]) == plain(results[1])
-    assert type(envs._lanes) is SequentialLanes
+    assert envs._lanes._kernel is None
     envs.close()
     twin.close()

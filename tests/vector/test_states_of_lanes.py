@@ -12,18 +12,17 @@ from plangym_like.batch.simulator import Simulator
 from plangym_like.envs.mujoco.env import MujocoSimulator
 from plangym_like.errors import InputError, SnapshotError, StateError
 from plangym_like.vector import make_lanes as making
-from plangym_like.vector.classic_lanes import ClassicLanes
-from plangym_like.vector.lanes import Lanes
+from plangym_like.vector.kernel_lanes import KernelLanes
+from plangym_like.vector.lanes import Lanes, StepArrays
 from plangym_like.vector.make_lanes import lanes_from, make_lanes
 from plangym_like.vector.row_lanes import RowLanes
 from plangym_like.vector.sequential_lanes import SequentialLanes
-from plangym_like.vector.step_arrays import StepArrays
 
 # Every form of lanes, and one without a kernel.
 FORMS = {
-    "CartPole-v1": ClassicLanes,
-    "Pendulum-v1": ClassicLanes,
-    "MountainCarContinuous-v0": ClassicLanes,
+    "CartPole-v1": KernelLanes,
+    "Pendulum-v1": KernelLanes,
+    "MountainCarContinuous-v0": KernelLanes,
     "HalfCheetah-v5": RowLanes,
     "Hopper-v5": RowLanes,
     "FrozenLake-v1": SequentialLanes,

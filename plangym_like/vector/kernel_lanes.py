@@ -1,0 +1,438 @@
+"""`KernelLanes`: lanes of one kind of environment, stepped together by a `LaneKernel`.
+
+`ClassicKernel` steps classic control; `robot_kernel.RobotLaneKernel`, MuJoCo's robots.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from gymnasium.spaces import Space
+from gymnasium.wrappers import TimeLimit
+from numpy.typing import NDArray
+
+from plangym_like.envs.classic.dynamics import Columns
+from plangym_like.envs.classic.env import agrees
+from plangym_like.envs.classic.equations import DYNAMICS
+from plangym_like.envs.kernel import NotVectorisableError
+from plangym_like.envs.wrapping import is_plain
+from plangym_like.errors import InputError
+from plangym_like.snapshots.chains import chain, links
+from plangym_like.states.rows import Row
+from plangym_like.vector.lanes import (
+    Finals,
+    Flags,
+    Lanes,
+    Options,
+    Seeds,
+    StepArrays,
+    Which,
+    gym_env_of,
+    is_plan_env,
+)
+from plangym_like.vector.sequential_lanes import SequentialLanes
+from plangym_like.vector.tree import take
+
+_NUMBERS = (bool, int, float)
+# Methods that change nothing, and types of values that give no access to the state or the settings
+# of an environment.
+_READING = ("get_wrapper_attr", "has_wrapper_attr")
+_HARMLESS = (*_NUMBERS, str, type(None), np.generic, np.random.Generator, Space)
+
+
+class LaneKernel(abc.ABC):
+    """Steps the environments of all lanes together, with the results of their own ``step``.
+
+    Attributes
+    ----------
+    steps_ended : bool
+        Whether it costs less to step all lanes than to leave out those that begin a new episode.
+    info_types : dict of str to type
+        The types of the values of infos; empty if infos are always empty.
+    """
+
+    steps_ended: ClassVar[bool] = False
+    info_types: dict[str, type]
+
+    @abc.abstractmethod
+    def step(
+        self, actions: Any, out: StepArrays, lanes: NDArray[np.intp] | None
+    ) -> dict[str, NDArray[Any]] | None:
+        """Step `lanes` (``None``: all); return their infos as arrays.
+
+        Return ``None``, with nothing changed, if the environments must be stepped themselves.
+        """
+
+    @abc.abstractmethod
+    def read(self, lane: int) -> None:
+        """Continue from the state of the lane's environment."""
+
+    @abc.abstractmethod
+    def write(self, lane: int) -> None:
+        """Put the lane's environment into the state of the lane."""
+
+    def reset(self, lane: int, seed: int | None, options: dict[str, Any] | None) -> Any:
+        """Reset the environment without its wrappers; return ``None`` if they are needed."""
+        return None
+
+
+class KernelLanes(SequentialLanes):
+    """Lanes that are stepped together by a kernel.
+
+    The environments themselves are used for resets and random numbers. Once other code may read or
+    change their states or settings, they are stepped one by one.
+
+    Parameters
+    ----------
+    envs : sequence of gymnasium.Env or PlanEnv
+    kernel : LaneKernel
+        A kernel that was made for these environments.
+    """
+
+    def __init__(self, envs: Sequence[Any], kernel: LaneKernel) -> None:
+        super().__init__(envs)
+        self._kernel: LaneKernel | None = kernel
+        self._is_started = False
+        # The infos of the last step, until they are requested, and the lanes of that step.
+        self._columns: dict[str, NDArray[Any]] = {}
+        self._stepped: Sequence[int] = ()
+        self._every = range(self.num_lanes)
+
+    @property
+    def infos(self) -> list[dict[str, Any]]:
+        columns, kernel = self._columns, self._kernel
+        if columns and kernel is not None:
+            self._columns = {}
+            for place, lane in enumerate(self._stepped):
+                info = {name: column[place] for name, column in columns.items()}
+                # NumPy's types follow from the columns.
+                info.update({k: info[k].item() for k in info if kernel.info_types[k] in _NUMBERS})
+                self._infos[lane] = info
+        return self._infos
+
+    def info_columns(self) -> dict[str, NDArray[Any]] | None:
+        if self._kernel is not None and not self._kernel.info_types:
+            return {}
+        is_whole = self._columns and isinstance(self._stepped, range)
+        return self._columns if is_whole else None
+
+    # Episodes
+
+    def start(self, seeds: Seeds = None, options: Options = None) -> Any:
+        self._is_started = False
+        obs = super().start(seeds, options)
+        self._is_started = True
+        return obs
+
+    def _reset(self, lane: int, seed: int | None, options: dict[str, Any] | None) -> Any:
+        kernel, result = self._kernel, None
+        # The first reset must go through the wrappers, but later ones need not.
+        lost = self.has_states and self.envs[lane].row_stepper.current.lost
+        if kernel is not None and self._is_started and not lost:
+            gym_env_of(self.envs[lane])  # restores a current state that was set aside
+            result = kernel.reset(lane, seed, options)
+        if result is None:
+            result = super()._reset(lane, seed, options)
+        if kernel is not None:
+            kernel.read(lane)
+        return result
+
+    def step(
+        self,
+        actions: Any,
+        out: StepArrays,
+        lanes: Which = None,
+        *,
+        ended: Flags | None = None,
+        finals: Finals | None = None,
+    ) -> None:
+        kernel = self._kernel
+        if kernel is None:
+            super().step(actions, out, lanes, ended=ended, finals=finals)
+            return
+        if lanes is None and finals is None:  # the usual case, in less time than the general one
+            is_reset = ended is not None and np.count_nonzero(ended) > 0
+            given = actions
+            if is_reset:
+                given = actions.copy()
+                given[ended] = 0
+            columns = kernel.step(given, out, None) if kernel.steps_ended or not is_reset else None
+            if columns is not None:
+                self._columns, self._stepped = columns, self._every
+                if is_reset:
+                    self._restart(out, np.flatnonzero(ended))
+                return
+        Lanes.step(self, actions, out, lanes, ended=ended, finals=finals)
+
+    def _step(self, actions: Any, out: StepArrays, lanes: Which) -> None:
+        kernel, chosen = self._kernel, self._chosen(lanes)
+        assert kernel is not None
+        if lanes is not None:
+            _ = self.infos  # stores the infos of the previous step, which other lanes keep
+        columns = kernel.step(actions, out, None if lanes is None else np.asarray(chosen, np.intp))
+        if columns is not None:
+            self._columns, self._stepped = columns, chosen
+            return
+        _ = self.infos
+        self._write(chosen)
+        try:
+            super()._step(actions, out, lanes)
+        finally:
+            self._read(chosen)
+
+    # The environments
+
+    def _write(self, lanes: Sequence[int]) -> None:
+        kernel = self._kernel
+        for lane in lanes if kernel is not None and self._is_started else ():
+            assert kernel is not None
+            gym_env_of(self.envs[lane])
+            kernel.write(lane)
+
+    def _read(self, lanes: Sequence[int]) -> None:
+        kernel = self._kernel
+        for lane in lanes if kernel is not None and self._is_started else ():
+            assert kernel is not None
+            gym_env_of(self.envs[lane])
+            kernel.read(lane)
+
+    def expose(self) -> None:
+        _ = self.infos
+        self._write(range(self.num_lanes))
+        self._kernel = None
+
+    def call(self, name: str, *args: Any, lanes: Which = None, **kwargs: Any) -> list[Any]:
+        if self._kernel is None:
+            return super().call(name, *args, lanes=lanes, **kwargs)
+        self._write(range(self.num_lanes))
+        is_harmless = False
+        try:
+            values = super().call(name, *args, lanes=lanes, **kwargs)
+            is_read = name in _READING or not callable(
+                gym_env_of(self.envs[0]).get_wrapper_attr(name)
+            )
+            is_harmless = is_read and _are_harmless(values)
+        finally:
+            if not is_harmless:
+                _ = self.infos
+                self._kernel = None
+        return values
+
+    # States
+
+    def _get_state(self, lane: int) -> Row:
+        self._write([lane])
+        return super()._get_state(lane)
+
+    def _set_state(self, lane: int, row: Row, seed: int | None = None) -> None:
+        super()._set_state(lane, row, seed)
+        self._read([lane])
+
+
+def _are_harmless(values: Sequence[Any]) -> bool:
+    return all(
+        isinstance(value, _HARMLESS) or (isinstance(value, tuple) and _are_harmless(value))
+        for value in values
+    )
+
+
+class ClassicKernel(LaneKernel):
+    """Steps environments of Gymnasium's classic control, with their states in arrays.
+
+    Constants of the dynamics are read when the kernel is made. `read` and `reset` raise an
+    `InputError` if they have been changed since. Use `make`.
+    """
+
+    steps_ended = True
+
+    def __init__(self, envs: Sequence[Any]) -> None:
+        self.info_types = {}
+        self._bases: list[Any] = [env.unwrapped for env in envs]
+        self._limits = list(map(time_limit, envs))
+        self._settings = _settings_of(envs[0])
+        self._limit = self._settings[2]
+        base, count = self._bases[0], len(envs)
+        self._dynamics = dynamics = DYNAMICS[type(base)](base)
+        self._columns = Columns(
+            np.empty((len(dynamics.order), count)),
+            np.full(count, dynamics.no_hidden),
+            np.zeros(count, bool) if dynamics.takes_single else None,
+            np.zeros(count, np.int64),
+        )
+        self._order = np.array(dynamics.order)
+        self._places: list[int] = np.argsort(self._order).tolist()
+        self._saved = np.empty_like(self._columns.x), np.empty_like(self._columns.hidden)
+        self._states = np.empty((count, len(dynamics.order)))
+        self._rewards = np.empty(count)
+
+    @classmethod
+    def make(cls, envs: Sequence[Any]) -> Self | None:
+        """Return a kernel of `envs`; ``None`` if no kernel steps all of them as they are now."""
+        if len(set(map(is_plan_env, envs))) > 1 or not all(map(shows_its_base, envs)):
+            return None
+        gym_envs = list(map(gym_env_of, envs))
+        base = gym_envs[0].unwrapped
+        dynamics = DYNAMICS.get(type(base))
+        if dynamics is None or not dynamics.suits(base) or not all(map(is_bare, gym_envs)):
+            return None
+        first = _settings_of(gym_envs[0])
+        if any(_settings_of(env) != first for env in gym_envs) or not agrees(base):
+            return None
+        return cls(gym_envs)
+
+    @property
+    def suits_few(self) -> bool:
+        """Whether this is faster than ``env.step`` even for a single environment."""
+        return self._dynamics.most_singly > 0
+
+    def reset(self, lane: int, seed: int | None, options: dict[str, Any] | None) -> Any:
+        result = self._bases[lane].reset(seed=seed, options=options)
+        if self._limits[lane] is not None:
+            self._limits[lane]._elapsed_steps = 0
+        return result
+
+    def read(self, lane: int) -> None:
+        base, columns, limit = self._bases[lane], self._columns, self._limits[lane]
+        if _settings_of(base, limit) != self._settings:
+            raise InputError(
+                "an attribute of an environment was changed directly, which its vectorised form "
+                "does not notice: change it with set_attr, or before lanes are made, or give "
+                "vectorise=False"
+            )
+        state = np.asarray(base.state)  # a user may have set a tuple
+        columns.x[:, lane] = state[self._order]
+        if columns.single is not None:
+            columns.single[lane] = state.dtype == np.float32
+        hidden = getattr(base, self._dynamics.hidden) if self._dynamics.hidden else None
+        columns.hidden[lane] = self._dynamics.no_hidden if hidden is None else hidden
+        assert columns.elapsed is not None
+        columns.elapsed[lane] = 0 if limit is None else limit._elapsed_steps
+
+    def write(self, lane: int) -> None:
+        base, columns, limit = self._bases[lane], self._columns, self._limits[lane]
+        state = np.empty(len(self._order))
+        state[self._order] = columns.x[:, lane]
+        single = columns.single is not None and columns.single[lane]
+        base.state = state.astype(np.float32) if single else state
+        if self._dynamics.hidden:
+            hidden = self._dynamics.as_hidden(columns.hidden[lane])
+            setattr(base, self._dynamics.hidden, hidden)
+        if limit is not None:
+            assert columns.elapsed is not None
+            limit._elapsed_steps = int(columns.elapsed[lane])
+
+    def step(
+        self, actions: Any, out: StepArrays, lanes: NDArray[np.intp] | None
+    ) -> dict[str, NDArray[Any]] | None:
+        if lanes is None:
+            return {} if self._advance(self._columns, actions, out) else None
+        part, found = self._columns.take(lanes), take(out, lanes)
+        if not self._advance(part, actions[lanes], found):
+            return None
+        for target, values in zip(out, found, strict=True):
+            target[lanes] = values
+        self._columns.put(lanes, part)
+        return {}
+
+    def _advance(self, columns: Columns, actions: NDArray[Any], out: StepArrays) -> bool:
+        """Step `columns`; return False, with them unchanged, if this is not possible."""
+        dynamics, count = self._dynamics, len(actions)
+        is_done = 0 < count <= dynamics.most_singly and self._advance_few(columns, actions, out)
+        if not is_done and not self._advance_many(columns, actions, out):
+            return False
+        assert columns.elapsed is not None
+        columns.elapsed += 1
+        if self._limit is None:
+            out.truncated.fill(False)
+        else:
+            np.greater_equal(columns.elapsed, self._limit, out=out.truncated)
+        return True
+
+    def _advance_many(self, columns: Columns, actions: NDArray[Any], out: StepArrays) -> bool:
+        dynamics, count, limit = self._dynamics, len(actions), self._dynamics.num_actions
+        # Viewed as unsigned numbers, negative actions are large.
+        if limit and (
+            actions.dtype != np.int64 or np.count_nonzero(actions.view(np.uint64) >= limit)
+        ):
+            return False
+        saved = self._saved[0][:, :count], self._saved[1][:count]
+        saved[0][...], saved[1][...] = columns.x, columns.hidden
+        earned, states = self._rewards[:count], self._states[:count]
+        try:
+            dynamics.advance(columns, actions, earned, out.terminated)
+        except NotVectorisableError:
+            columns.x[...], columns.hidden[...] = saved
+            return False
+        dynamics.store(columns.x, states)
+        dynamics.observe(columns.x, states, out.obs)
+        out.rewards[...] = earned
+        if columns.single is not None:
+            columns.single.fill(dynamics.leaves_single)
+        return True
+
+    def _advance_few(self, columns: Columns, actions: NDArray[Any], out: StepArrays) -> bool:
+        """Step rows one by one with Python numbers, which takes less time for a few."""
+        dynamics, chosen = self._dynamics, actions.tolist()
+        if actions.dtype != np.int64 or min(chosen) < 0 or max(chosen) >= dynamics.num_actions:
+            return False
+        found, hidden = [], columns.hidden.tolist()
+        for lane, x in enumerate(columns.x.T.tolist()):
+            state = [x[place] for place in self._places]
+            one = dynamics.advance_one(state, hidden[lane], chosen[lane])
+            if one is None:
+                return False
+            found.append(one)
+        reached, hidden, earned, over = zip(*found, strict=True)
+        states = self._states[: len(chosen)]
+        states[...] = reached
+        dynamics.load(states, columns.x)
+        dynamics.observe(columns.x, states, out.obs)
+        out.rewards[...], out.terminated[...] = earned, over
+        if True in over:
+            columns.hidden[...] = hidden
+        return True
+
+
+def _settings_of(env: Any, limit: Any = None) -> tuple[Any, ...]:
+    """Return all that steps of a classic control environment and its time limit depend on."""
+    base, limit = env.unwrapped, limit or time_limit(env)
+    signature = DYNAMICS[type(base)].signature(base) if type(base) in DYNAMICS else None
+    return type(base), signature, None if limit is None else limit._max_episode_steps
+
+
+# Wrappers
+
+
+def shows_its_base(env: Any) -> bool:
+    """Return whether a step of `env` is one step of the Gymnasium environment inside it.
+
+    It is not if frames are skipped, for example.
+    """
+    if not is_plan_env(env):
+        return True
+    same_space = env.observation_space == gym_env_of(env).observation_space
+    same_actions = env.layout.out_of_bounds == "pass"
+    return same_space and same_actions and env.frameskip == 1 and not env.return_image
+
+
+def is_bare(env: Any) -> bool:
+    """Return whether `env` renders nothing and has no wrappers except checks and one time limit.
+
+    Return False if ``step`` or ``reset`` of any object in the chain has been replaced.
+    """
+    if not is_plain(env) or sum(map(_is_limit, chain(env))) > 1:
+        return False
+    replaced = [link for link in links(env) if not vars(link).keys().isdisjoint(("step", "reset"))]
+    return not replaced and env.unwrapped.render_mode is None
+
+
+def time_limit(env: Any) -> Any:
+    """Return the time limit around `env`, or ``None``."""
+    return next(filter(_is_limit, chain(env)), None)
+
+
+def _is_limit(wrapper: Any) -> bool:
+    return type(wrapper) is TimeLimit
