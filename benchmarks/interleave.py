@@ -70,11 +70,13 @@ class ContenderDied(RuntimeError):
 class Process:
     """A contender's process, in a group of its own so that it ends with all its children."""
 
-    def __init__(self, module: str, interpreters: Mapping[str, str]) -> None:
+    def __init__(
+        self, module: str, interpreters: Mapping[str, str], *, tree: str | None = None
+    ) -> None:
         environment = dict(os.environ)
         if module.startswith("ours"):
-            # The checkout that this script lies in is what is measured, installed or not.
-            paths = [str(HERE.parent), environment.get("PYTHONPATH", "")]
+            # `tree`, by default the checkout that this script lies in, is measured, installed or not.
+            paths = [tree or str(HERE.parent), environment.get("PYTHONPATH", "")]
             environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
         self._child = subprocess.Popen(
             [interpreters.get(module, sys.executable), str(HERE / "contender.py")],

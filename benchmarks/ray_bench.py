@@ -6,16 +6,13 @@ Run it from anywhere::
     python benchmarks/ray_bench.py --quick            # a rough look, writes nothing
     python benchmarks/ray_bench.py --python plangym=/path/to/python
 
-Each contender starts its own Ray with this machine's cores; their slices are interleaved. The
-projection to many nodes is computed here, from the measured figures and the assumptions that the
-output names.
+Each contender starts its own Ray with this machine's cores; their slices are interleaved.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import pickle
 import statistics
@@ -68,9 +65,6 @@ OPEN_CHUNKS = 2000
 ROWS = 256
 # What is measured of rows: kind of observation and frames (steps of a rollout) in each.
 KINDS = (("ram", 1), ("rgb", 1), ("ram", 100))
-HORIZONS = (1, 10, 100, 1000)
-# What the projection takes for granted.
-NODE_CORES, NODES, NIC_BYTES, CHUNK_SECONDS = 32, 1000, 25e9 / 8, 1.0
 
 
 def throughput(rounds: int, seconds: float, interpreters: dict[str, str]) -> dict[str, Any]:
@@ -128,8 +122,8 @@ def _message_bytes(env: Any, state: Any) -> int:
     """Return the bytes of a chunk's messages, both ways, beyond its arrays."""
     import numpy as np
 
+    from plangym_like.batch.arrays import SubmitOptions
     from plangym_like.cluster.node_actor import ChunkResult
-    from plangym_like.execution.executor import SubmitOptions
 
     layout = env.layout
     rows = layout.allocate(layout.check([1], state, 1, None))
@@ -196,63 +190,6 @@ def _wait_among_many() -> float:
     return wall
 
 
-def model(found: dict[str, Any]) -> dict[str, float]:
-    """Return the driver's CPU seconds for a chunk, for a row and for a byte of it.
-
-    Rows with images tell what a byte costs, and rows without them what is left for the row.
-    """
-    chunk = found["chunk"]["driver_cpu_seconds"]
-    small, large = found["rows"][0], found["rows"][1]
-
-    def nbytes(row: dict[str, Any]) -> float:
-        return float(row["bytes_sent"] + row["bytes_received"])
-
-    def beyond_chunk(row: dict[str, Any]) -> float:
-        return float(row["driver_cpu_seconds"] - chunk / row["rows_a_chunk"])
-
-    byte = (beyond_chunk(large) - beyond_chunk(small)) / (nbytes(large) - nbytes(small))
-    byte = max(0.0, byte)
-    row = max(0.0, beyond_chunk(small) - byte * nbytes(small))
-    return {"chunk": chunk, "row": row, "byte": byte}
-
-
-def projection(found: dict[str, Any], rate: float) -> list[dict[str, Any]]:
-    """Return, for plans of T frames a row, how many nodes one driver keeps busy, and what limits.
-
-    `rate` is frames per second of this machine's cores together.
-    """
-    cost = model(found)
-    one, many = found["rows"][0], found["rows"][2]
-    frames = rate / CORES * NODE_CORES
-    table = []
-    for horizon in HORIZONS:
-        sent, received = (
-            one[name] + (many[name] - one[name]) / 99 * (horizon - 1)
-            for name in ("bytes_sent", "bytes_received")
-        )
-        rows = frames / horizon  # that a node steps in a second
-        cpu = rows * (cost["row"] + cost["byte"] * (sent + received))
-        limits = {
-            "the driver's CPU": 1 / (cpu + cost["chunk"] / CHUNK_SECONDS),
-            "its network": NIC_BYTES / (rows * max(sent, received)),
-        }
-        limit = min(limits, key=lambda name: limits[name])
-        nodes = min(NODES, limits[limit])
-        table.append(
-            {
-                "horizon": horizon,
-                "bytes_sent": round(sent),
-                "bytes_received": round(received),
-                "nodes": round(limits[limit], 1),
-                "limit": limit,
-                "frames_a_second": round(nodes * frames),
-                "batch_rows": round(nodes * rows * 2 * CHUNK_SECONDS),
-                "drivers_for_all": max(1, math.ceil(NODES / limits[limit])),
-            }
-        )
-    return table
-
-
 def markdown(results: dict[str, Any]) -> str:
     """Return the page's tables, made of the very object that the JSON file holds."""
     about = results["machine"]
@@ -274,7 +211,7 @@ def markdown(results: dict[str, Any]) -> str:
         lines.append(
             f"| {row['label']} | {row['rate']:,} | {'' if not ratio else f'{ratio:.2f}'} |"
         )
-    found, cost = results["costs"], results["model"]
+    found = results["costs"]
     chunk, many = found["chunk"], found["open_chunks"]
     lines += [
         "",
@@ -298,25 +235,6 @@ def markdown(results: dict[str, Any]) -> str:
             f"| {row['bytes_received']:,.0f} | {row['rows_a_chunk']:.0f} "
             f"| {row['driver_cpu_seconds'] * 1e6:.1f} us |"
         )
-    lines += [
-        "",
-        (
-            f"So the driver pays {cost['chunk'] * 1e3:.2f} ms a chunk, {cost['row'] * 1e6:.1f} us "
-            f"a row and {cost['byte'] * 1e9:.2f} ns a byte."
-        ),
-        "",
-        (
-            f"| frames a row | bytes sent | received | nodes of {NODE_CORES} cores that one driver "
-            f"keeps busy | limited by | rows in such a batch | drivers for {NODES:,} nodes |"
-        ),
-        "| --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for row in results["projection"]:
-        lines.append(
-            f"| {row['horizon']:,} | {row['bytes_sent']:,} | {row['bytes_received']:,} "
-            f"| {row['nodes']:,} | {row['limit']} | {row['batch_rows']:,} "
-            f"| {row['drivers_for_all']:,} |"
-        )
     return "\n".join(lines) + "\n"
 
 
@@ -336,15 +254,6 @@ def main() -> int:
     }
     results["throughput"] = throughput(rounds, seconds, interpreters)
     results["costs"] = costs(3 * seconds)
-    rates = {row["key"]: row["rate"] for row in results["throughput"]["rows"]}
-    results["assumptions"] = {
-        "nodes": NODES,
-        "cores_a_node": NODE_CORES,
-        "network_bytes_a_second": NIC_BYTES,
-        "chunk_seconds": CHUNK_SECONDS,
-    }
-    results["model"] = model(results["costs"])
-    results["projection"] = projection(results["costs"], rates["parallel"])
     text = markdown(results)
     print(text)
     if not arguments.quick:

@@ -45,44 +45,33 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_PLACES = {
-    "AnyEnv": "envs.family_env",
-    "AtariEnv": "envs.atari",
-    "Box2DEnv": "envs.box2d",
-    "ClassicControlEnv": "envs.classic.env",
-    "DmControlEnv": "envs.dm_control",
-    "MujocoEnv": "envs.mujoco.env",
-    "MujocoModel": "envs.mujoco.own_model",
-    "make_mujoco": "registry",
-    "OwnEnv": "envs.save_load_env",
-    "PickledEnv": "envs.pickled",
-    "ReplayedEnv": "envs.replayed",
-    "ToyTextEnv": "envs.toy_text",
-    "BatchFuture": "results",
-    "Future": "results",
-    "GymView": "gym_view",
-    "AsyncPlanVectorEnv": "vector.async_vector_env",
-    "PlanVectorEnv": "vector.vector_env",
-    "make_vec": "vector.make_vec",
-    "BatchEnv": "constructors",
-    "ExternalProcess": "processes.external_process",
-    "ParallelEnv": "constructors",
-    "PlanEnv": "env",
-    "RayEnv": "constructors",
-    "make": "registry",
-    "register": "registry",
-    "Simulator": "batch.simulator",
-    "StateArchive": "archive.state_archive",
-    "Report": "testing.report",
-    "check_env": "testing.check_env",
-    "BatchInfo": "results",
-    "BatchStep": "results",
-    "BatchTransition": "results",
-    "ResetObservation": "results",
-    "ResetResult": "results",
-    "Rollout": "results",
-    "Step": "results",
-    "Transition": "results",
+# Module -> the public names that it defines.
+_NAMES = {
+    "archive.state_archive": "StateArchive",
+    "batch.simulator": "Simulator",
+    "constructors": "BatchEnv ParallelEnv RayEnv",
+    "env": "PlanEnv",
+    "envs.atari": "AtariEnv",
+    "envs.box2d": "Box2DEnv",
+    "envs.classic.env": "ClassicControlEnv",
+    "envs.dm_control": "DmControlEnv",
+    "envs.family_env": "AnyEnv",
+    "envs.mujoco.env": "MujocoEnv",
+    "envs.mujoco.own_model": "MujocoModel",
+    "envs.pickled": "PickledEnv",
+    "envs.replayed": "ReplayedEnv",
+    "envs.save_load_env": "OwnEnv",
+    "envs.toy_text": "ToyTextEnv",
+    "gym_view": "GymView",
+    "processes.external_process": "ExternalProcess",
+    "registry": "make make_mujoco register",
+    "results": "BatchFuture BatchInfo BatchStep BatchTransition Future "
+    "ResetObservation ResetResult Rollout Step Transition",
+    "testing.check_env": "check_env",
+    "testing.report": "Report",
+    "vector.async_vector_env": "AsyncPlanVectorEnv",
+    "vector.make_vec": "make_vec",
+    "vector.vector_env": "PlanVectorEnv",
 }
 
 __all__ = [
@@ -125,4 +114,6 @@ __all__ = [
     "register",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__, _PLACES)
+__getattr__, __dir__ = lazy_names(
+    __name__, {name: module for module, names in _NAMES.items() for name in names.split()}
+)

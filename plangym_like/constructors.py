@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Self
 
-from plangym_like.batch import spaces
-from plangym_like.batch.layout import common_layout
+from plangym_like.batch.layout import check_equal
 from plangym_like.batch.row_stepper import RowStepper
 from plangym_like.cluster.ray_executor import RayOptions
 from plangym_like.env import PlanEnv
@@ -89,43 +88,26 @@ class ParallelEnv(PlanEnv):
 
 
 class GivenProcesses:
-    """Makes a `ProcessExecutor` of processes that exist already, and step all rows.
-
-    Parameters
-    ----------
-    workers : sequence of ExternalProcess
-        At least one; each hosts a `PlanEnv`, and all of them the same.
-    step_timeout, start_timeout : float, optional
-        As in `make`.
-
-    Raises
-    ------
-    InputError
-        There is no worker, or a timeout is invalid.
-    """
+    """Makes a `ProcessExecutor` of processes that exist already, and step all rows."""
 
     isolated = True
 
-    def __init__(
-        self,
-        workers: Sequence[ExternalProcess],
-        step_timeout: float | None,
-        start_timeout: float | None,
-    ) -> None:
+    def __init__(self, workers: Sequence[ExternalProcess], **timeouts: Any) -> None:
         if not workers:
             raise InputError("a BatchEnv needs at least one ExternalProcess")
-        check_timeouts(step_timeout, start_timeout)
-        if start_timeout is None and step_timeout is not None:
-            start_timeout = START_SECONDS
-        self._workers, self.n_workers = workers, len(workers)
-        self._timeouts: Any = {"step_timeout": step_timeout, "start_timeout": start_timeout}
+        check_timeouts(**timeouts)
+        if timeouts["start_timeout"] is None and timeouts["step_timeout"] is not None:
+            timeouts["start_timeout"] = START_SECONDS
+        self._workers, self.n_workers, self._timeouts = workers, len(workers), timeouts
 
     def make(self, make_stepper: Callable[[], RowStepper]) -> ProcessExecutor:
         """Wait until the workers have made their environments, and return the executor."""
         for worker in self._workers:
             worker.wait_ready(self._timeouts["start_timeout"])
-        common_layout([worker.layout for worker in self._workers])
-        return ProcessExecutor(self._workers, make_stepper().layout, **self._timeouts)
+        layout = make_stepper().layout
+        for index, worker in enumerate(self._workers):
+            check_equal(layout, worker.layout, f"env {index}")
+        return ProcessExecutor(self._workers, layout, **self._timeouts)
 
 
 class BatchEnv(PlanEnv):
@@ -156,8 +138,8 @@ class BatchEnv(PlanEnv):
     >>> import plangym_like
     >>> worker = ExternalProcess(lambda: plangym_like.make("CartPole-v1"))
     >>> with BatchEnv([worker]) as env:
-    ...     states, obs, infos = env.reset()
-    ...     env.step_batch([0, 1, 1], states[0]).rewards
+    ...     state, obs, info = env.reset(seed=0)
+    ...     env.step_batch([0, 1, 1], state).rewards
     array([1., 1., 1.])
     """
 
@@ -172,7 +154,9 @@ class BatchEnv(PlanEnv):
     ) -> None:
         self.blocking = blocking
         self._workers = list(envs)
-        executor = GivenProcesses(self._workers, step_timeout, start_timeout)
+        executor = GivenProcesses(
+            self._workers, step_timeout=step_timeout, start_timeout=start_timeout
+        )
         super().__init__(self._workers[0].construct_here, executor, audit=audit)
 
     def clone(self, **changed: Any) -> Self:
@@ -185,32 +169,6 @@ class BatchEnv(PlanEnv):
 
     def __getitem__(self, index: int) -> ExternalProcess:
         return self._workers[index]
-
-    def reset(  # type: ignore[override]
-        self, indices: Sequence[int] | None = None, return_states: bool = True
-    ) -> Any:
-        """Reset the workers' environments; return ``(states, obs, infos)``.
-
-        `indices` selects the K processes whose environments are reset; by default, all of them.
-        ``states`` is ``(K, state_nbytes)``, ``obs`` a batch of K observations, and ``infos`` a
-        list of K dicts. The first of the states becomes the current state. With
-        ``return_states=False``, return ``(obs, infos)``.
-        """
-        executor: Any = self.executor
-        with executor.lock:
-            numbers = list(range(len(self)) if indices is None else indices)
-            futures = [self[index].call("reset", return_state=True) for index in numbers]
-            pairs = zip(numbers, futures, strict=True)
-            results = [executor.answer(index, future) for index, future in pairs]
-        obs = spaces.empty(self.observation_space, (len(results),))
-        states = self.layout.format.new(len(results))
-        for index, result in enumerate(results):
-            spaces.put(self.observation_space, obs, index, result.obs)
-            states[index] = result.state
-        infos = [result.info for result in results]
-        if results:
-            self.set_state(states[0])
-        return (states, obs, infos) if return_states else (obs, infos)
 
 
 class RayEnv(PlanEnv):

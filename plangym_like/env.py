@@ -2,40 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
-import inspect
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from os import PathLike
-from typing import Any, Generic, Literal, Self, TypedDict, TypeVar, Unpack, cast, overload
+from typing import Any, Self, overload
 
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Space
 from numpy.typing import NDArray
 
-from plangym_like.audit.auditor import EVERY, Auditor, check_audit
+from plangym_like.audit.auditor import EVERY, MODES, Auditor
 from plangym_like.audit.comparison import AuditedRows
-from plangym_like.batch.arrays import Inputs, single_steps
-from plangym_like.batch.layout import Layout, check_on_error, check_one_dt
+from plangym_like.batch.arrays import Inputs, SubmitOptions, single_steps
+from plangym_like.batch.layout import OUT_OF_BOUNDS, Layout, check_one_dt
 from plangym_like.batch.row_stepper import RowStepper, closed, layout_of
 from plangym_like.batch.simulator import Simulator
-from plangym_like.batch.spaces import check_out_of_bounds
-from plangym_like.errors import InputError, WorkerError
-from plangym_like.execution.executor import (
-    Executor,
-    ExecutorOptions,
-    SerialExecutor,
-    SerialOptions,
-    SubmitOptions,
-)
-from plangym_like.execution.process_executor import ProcessExecutor
+from plangym_like.errors import InputError
+from plangym_like.execution.executor import Executor, ExecutorOptions
 from plangym_like.gym_view import GymView
 from plangym_like.results import (
     BatchStep,
     BatchTransition,
-    Future,
     ResetObservation,
     ResetResult,
     Rollout,
@@ -45,53 +33,11 @@ from plangym_like.results import (
 )
 from plangym_like.states import state_files
 from plangym_like.states.rows import HEADER_NBYTES, Row, States
-from plangym_like.support.arguments import as_count, name_of
-
-# How long to wait for a worker that compares two states, or looks for the cause of a difference.
-_ASK_SECONDS = 60.0
-# How audits step rows one by one.
-_WHOLE = SubmitOptions()
-_Blocking = TypeVar("_Blocking")
+from plangym_like.support.arguments import Repeatable, as_count, check_choice, name_of
 
 
-# Keyword arguments in the overloads below, which tell type checkers what is returned.
-
-
-class _Reset(TypedDict, total=False):
-    seed: int | None
-    options: dict[str, Any] | None
-
-
-class _Batch(TypedDict, Generic[_Blocking], total=False):
-    seeds: Any
-    on_error: str
-    blocking: _Blocking
-
-
-_Now = _Batch[Literal[True]]
-_Later = _Batch[Literal[False]]
-
-
-class _Repeatable:
-    """Keeps the arguments that its class was called with, so that `clone` can repeat the call.
-
-    This is a base class, because `help` shows a ``__new__`` of the class itself, not ``__init__``.
-    """
-
-    _made_with: tuple[tuple[Any, ...], dict[str, Any]]
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        made = super().__new__(cls)
-        # The caller may change a list of wrappers afterwards.
-        kept = {key: [*value] if type(value) is list else value for key, value in kwargs.items()}
-        made._made_with = args, kept
-        return made
-
-
-class PlanEnv(_Repeatable):
+class PlanEnv(Repeatable):
     """One environment: a simulator, and an executor that steps batches of its states.
-
-    While a batch uses the simulator, the current state is kept as a row (see `CurrentState`).
 
     Parameters
     ----------
@@ -136,15 +82,15 @@ class PlanEnv(_Repeatable):
         out_of_bounds: str = "pass",
         delay_setup: bool = False,
     ) -> None:
-        check_audit(audit, audit_every)
+        check_choice("audit", audit, MODES)
+        check_choice("out_of_bounds", out_of_bounds, OUT_OF_BOUNDS)
         self.autoreset = autoreset
         self.return_image = return_image
         self._given_simulator = simulator
         self._name = getattr(simulator, "name", simulator) if name is None else name
-        self._options: ExecutorOptions = SerialOptions() if executor is None else executor
-        self._audit, self._audit_every = audit, audit_every
-        self._out_of_bounds = check_out_of_bounds(out_of_bounds)
-        self._setup_lock = threading.RLock()
+        self._options = executor
+        self._audit, self._audit_every = audit, as_count("audit_every", audit_every)
+        self._out_of_bounds = out_of_bounds
         self._stepper: RowStepper | None = None
         self._executor: Executor | None = None
         self._stats: Stats | None = None
@@ -162,32 +108,20 @@ class PlanEnv(_Repeatable):
             raise closed(self.name)
         if self._stepper is not None:
             self._stepper.ensure_usable()
-            return
-        with self._setup_lock:
-            if self._stepper is None:  # another thread may have made them meanwhile
-                self._make()
+        else:
+            self._make()
 
     def _make(self) -> None:
         made: list[RowStepper] = []
         try:
-            executor = self._options.make(partial(self._make_stepper, made))
+            make_stepper = partial(self._make_stepper, made)
+            executor = self._options.make(make_stepper) if self._options else make_stepper()
         except BaseException:
             for stepper in made:
                 stepper.close()
             raise
         (stepper,) = made
-        self._auditor = Auditor(
-            stepper.layout,
-            self.name,
-            partial(_state_difference, executor, stepper.simulator),
-            stepper.declare_approximate,
-            mode=self._audit,
-            every=self._audit_every,
-            stats=executor.stats,
-            wrappers=stepper.simulator.suspect_wrappers(),
-        )
-        # Steps rows of audits one by one: in this process, unless batches are isolated.
-        self._alone: Executor = executor if executor.isolated else SerialExecutor(stepper)
+        self._auditor = Auditor(stepper, executor, mode=self._audit, every=self._audit_every)
         self._layout, self._stats = stepper.layout, executor.stats
         self._executor, self._stepper = executor, stepper
 
@@ -228,10 +162,7 @@ class PlanEnv(_Repeatable):
                 f"{self!r} holds a simulator or is closed, and cannot be pickled or copied; use "
                 "clone(), send its state rows, or make it with delay_setup=True and pickle it then"
             )
-        return {name: value for name, value in vars(self).items() if name != "_setup_lock"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _setup_lock=threading.RLock())
+        return vars(self)
 
     def __repr__(self) -> str:
         workers = "" if self.n_workers is None else f", n_workers={self.n_workers}"
@@ -302,12 +233,12 @@ class PlanEnv(_Repeatable):
     @property
     def n_workers(self) -> int | None:
         """The number of processes that step rows, this one included; ``None`` without workers."""
-        return self._options.n_workers
+        return None if self._options is None else self._options.n_workers
 
     @property
     def isolate(self) -> bool:
         """Whether batches are stepped in other processes only."""
-        return self._options.isolated
+        return self._options is not None and self._options.isolated
 
     @property
     def stats(self) -> Stats:
@@ -368,16 +299,20 @@ class PlanEnv(_Repeatable):
 
     # One state
 
+    # The overloads tell type checkers what the usual calls return.
+
     @overload
     def reset(
-        self, *, return_state: Literal[True] = True, **how: Unpack[_Reset]
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> ResetResult: ...
     @overload
-    def reset(self, *, return_state: Literal[False], **how: Unpack[_Reset]) -> ResetObservation: ...
-    @overload
     def reset(
-        self, *, return_state: bool, **how: Unpack[_Reset]
-    ) -> ResetResult | ResetObservation: ...
+        self,
+        *,
+        seed: int | None = None,
+        options: dict[str, Any] | None = None,
+        return_state: bool = True,
+    ) -> Any: ...
     def reset(
         self,
         *,
@@ -433,16 +368,8 @@ class PlanEnv(_Repeatable):
     def step(self, action: Any, state: Row, dt: int = 1) -> Transition: ...
     @overload
     def step(
-        self, action: Any, state: Row | None = None, dt: int = 1, *, return_state: Literal[True]
-    ) -> Transition: ...
-    @overload
-    def step(
-        self, action: Any, state: Row | None = None, dt: int = 1, *, return_state: Literal[False]
-    ) -> Step: ...
-    @overload
-    def step(
         self, action: Any, state: Row | None = None, dt: int = 1, return_state: bool | None = None
-    ) -> Transition | Step: ...
+    ) -> Any: ...
     def step(
         self, action: Any, state: Row | None = None, dt: int = 1, return_state: bool | None = None
     ) -> Transition | Step:
@@ -494,7 +421,8 @@ class PlanEnv(_Repeatable):
         if row is not None and not self._auditor.off and self._auditor.is_due(1):
             # This thread holds the stepper's lock. An executor that steps rows here may hold its
             # own lock while it waits for the stepper's, so using it here could deadlock.
-            sample = self._sample(self._alone, layout.check([chosen], row, steps, None), _WHOLE)
+            inputs = layout.check([chosen], row, steps, None)
+            sample = AuditedRows(self._auditor, inputs, self._auditor.alone, SubmitOptions())
         result = stepper.current.step(
             chosen,
             steps,
@@ -522,40 +450,12 @@ class PlanEnv(_Repeatable):
 
     @overload
     def step_batch(
-        self, actions: Any, states: None = None, dt: Any = 1, **how: Unpack[_Now]
+        self, actions: Any, states: None = None, dt: Any = 1, *, seeds: Any = None
     ) -> BatchStep: ...
     @overload
     def step_batch(
-        self, actions: Any, states: States, dt: Any = 1, **how: Unpack[_Now]
+        self, actions: Any, states: States, dt: Any = 1, *, seeds: Any = None
     ) -> BatchTransition: ...
-    @overload
-    def step_batch(
-        self,
-        actions: Any,
-        states: States | None = None,
-        dt: Any = 1,
-        *,
-        return_state: Literal[True],
-        **how: Unpack[_Now],
-    ) -> BatchTransition: ...
-    @overload
-    def step_batch(
-        self,
-        actions: Any,
-        states: States | None = None,
-        dt: Any = 1,
-        *,
-        return_state: Literal[False],
-        **how: Unpack[_Now],
-    ) -> BatchStep: ...
-    @overload
-    def step_batch(
-        self, actions: Any, states: None = None, dt: Any = 1, **how: Unpack[_Later]
-    ) -> Future[BatchStep]: ...
-    @overload
-    def step_batch(
-        self, actions: Any, states: States, dt: Any = 1, **how: Unpack[_Later]
-    ) -> Future[BatchTransition]: ...
     @overload
     def step_batch(
         self,
@@ -563,7 +463,10 @@ class PlanEnv(_Repeatable):
         states: States | None = None,
         dt: Any = 1,
         return_state: bool | None = None,
-        **how: Unpack[_Batch[bool]],
+        *,
+        seeds: Any = None,
+        blocking: bool = True,
+        on_error: str = "raise",
     ) -> Any: ...
     def step_batch(
         self,
@@ -619,8 +522,7 @@ class PlanEnv(_Repeatable):
         wanted = return_state if return_state is not None else states is not None
         given = self.get_state() if states is None else states
         inputs = self._layout.check(actions, given, dt, seeds)
-        options = SubmitOptions(wanted, True, blocking, check_on_error(on_error))
-        return self._submit(executor, inputs, options)
+        return self._submit(executor, inputs, SubmitOptions(wanted, True, blocking), on_error)
 
     @overload
     def rollout_batch(
@@ -629,8 +531,8 @@ class PlanEnv(_Repeatable):
         states: States | None = None,
         dt: Any = 1,
         *,
+        seeds: Any = None,
         return_observations: bool = False,
-        **how: Unpack[_Now],
     ) -> Rollout: ...
     @overload
     def rollout_batch(
@@ -639,18 +541,10 @@ class PlanEnv(_Repeatable):
         states: States | None = None,
         dt: Any = 1,
         *,
+        seeds: Any = None,
         return_observations: bool = False,
-        **how: Unpack[_Later],
-    ) -> Future[Rollout]: ...
-    @overload
-    def rollout_batch(
-        self,
-        actions: Any,
-        states: States | None = None,
-        dt: Any = 1,
-        *,
-        return_observations: bool = False,
-        **how: Unpack[_Batch[bool]],
+        blocking: bool = True,
+        on_error: str = "raise",
     ) -> Any: ...
     def rollout_batch(
         self,
@@ -676,48 +570,25 @@ class PlanEnv(_Repeatable):
         executor = self.executor
         given = self.get_state() if states is None else states
         inputs = self._layout.check(actions, given, dt, seeds, horizon=True)
-        options = SubmitOptions(True, return_observations, blocking, check_on_error(on_error))
-        return self._submit(executor, inputs, options)
+        options = SubmitOptions(True, return_observations, blocking)
+        return self._submit(executor, inputs, options, on_error)
 
-    def _submit(self, executor: Executor, inputs: Inputs, options: SubmitOptions) -> Any:
+    def _submit(
+        self, executor: Executor, inputs: Inputs, options: SubmitOptions, on_error: str
+    ) -> Any:
+        if on_error != "raise":
+            check_choice("on_error", on_error, ("raise", "mask"))
+            options = options._replace(masked=True)
         auditor, stats = self._auditor, self._stats
         if stats is not None:  # otherwise another thread has closed the environment
             stats.batches += 1
             stats.rows += inputs.count
-        if auditor.off or not inputs.count:
+        is_due = not auditor.off and inputs.count and auditor.is_due(single_steps(inputs))
+        if not is_due or not (executor.can_audit or auditor.all_rows):
             return executor.submit(inputs, options)
-        due = auditor.is_due(single_steps(inputs, 0, inputs.count))
-        if not (due and (executor.can_audit or auditor.all_rows)):
-            return executor.submit(inputs, options)
-        sample = self._sample(executor, inputs, options)
+        sample = AuditedRows(auditor, inputs, executor, options)
         options = options._replace(processes=sample.processes)
         return sample.audited(executor.submit(inputs, options))
-
-    def _sample(self, executor: Executor, inputs: Inputs, options: SubmitOptions) -> AuditedRows:
-        """Return the rows of a batch to audit; `executor` steps them again with `options`."""
-        again = partial(self._step_again, executor, options)
-        return AuditedRows(self._auditor, self._layout, inputs, again, self._outside_cause)
-
-    def _step_again(
-        self,
-        executor: Executor,
-        options: SubmitOptions,
-        inputs: Inputs,
-        processes: NDArray[np.int32] | None,
-    ) -> Any:
-        """Step rows for an audit; see `AuditedRows`."""
-        if processes is None:
-            executor, options = self._alone, _WHOLE
-        options = options._replace(masked=True, audit=True, blocking=True, processes=processes)
-        return executor.submit(inputs, options)
-
-    def _outside_cause(self, inputs: Inputs) -> str:
-        if not self.executor.isolated:
-            return self.row_stepper.outside_cause(inputs)
-        # The rows of isolated batches are not stepped in this process. One worker may only suspect
-        # what another one has found out.
-        told: list[str] = list(_answers(self.executor, _outside_cause, inputs))
-        return max(told, key=lambda text: ("depends on it" in text, text), default="")
 
     # States
 
@@ -798,22 +669,18 @@ class PlanEnv(_Repeatable):
         May be called again.
         """
         self._closed = True
-        executor, self._executor = self._executor, None
-        stepper, self._stepper = self._stepper, None
-        if executor is not None:
-            executor.close()
-        if stepper is not None:
-            stepper.close()
+        parts = self._executor, self._stepper
+        self._executor = self._stepper = None
+        for part in parts:
+            if part is not None:
+                part.close()
 
     def clone(self, **changed: Any) -> Self:
         """Return another env made with the same arguments, updated with `changed`.
 
         It is in the same state, unless the state formats differ or one of the two is not set up.
         """
-        args, kwargs = list(self._made_with[0]), {**self._made_with[1], **changed}
-        names = list(inspect.signature(type(self).__init__).parameters)[1:]
-        for place, name in enumerate(names[: len(args)]):
-            args[place] = kwargs.pop(name, args[place])
+        args, kwargs = self.made_with(**changed)
         if any(isinstance(each, Simulator) for each in (*args, kwargs.get("simulator"))):
             raise InputError("a clone would share the simulator: make the env from a callable")
         other = type(self)(*args, **kwargs)
@@ -835,33 +702,3 @@ class PlanEnv(_Repeatable):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _state_difference(
-    executor: Executor, simulator: Simulator, one: Row, other: Row
-) -> tuple[str, str] | None:
-    """Return `Simulator.state_difference` of two payloads.
-
-    If batches are isolated, a worker compares them: this process loads no row of a batch.
-    """
-    if not executor.isolated:
-        return simulator.state_difference(one, other)
-    with contextlib.suppress(WorkerError, OSError):
-        for found in _answers(executor, _compare, one, other):
-            return cast(tuple[str, str] | None, found)
-    return Simulator.state_difference(simulator, one, other)  # of the bytes
-
-
-def _answers(executor: Executor, ask: Callable[..., Any], *args: Any) -> Iterator[Any]:
-    """Yield what ``ask(env, *args)`` returns in each worker that is ready."""
-    for worker in executor.workers if isinstance(executor, ProcessExecutor) else ():
-        if worker.ready:
-            yield worker.process.apply(ask, *args).result(_ASK_SECONDS)
-
-
-def _outside_cause(env: PlanEnv, inputs: Inputs) -> str:
-    return env.row_stepper.outside_cause(inputs)
-
-
-def _compare(env: PlanEnv, one: Row, other: Row) -> tuple[str, str] | None:
-    return env.row_stepper.simulator.state_difference(one, other)

@@ -7,8 +7,8 @@ import importlib
 import os
 import re
 import sys
-import types
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -25,8 +25,8 @@ from plangym_like.envs.family_env import WAYS, wrapped_simulator
 from plangym_like.envs.wrapping import as_wrappers
 from plangym_like.errors import InputError, MissingExtraError
 from plangym_like.execution.known_ids import user_families
-from plangym_like.support.arguments import name_of, several_agents
-from plangym_like.support.lazy_imports import broken_import, needs_extra
+from plangym_like.support.arguments import check_choice, name_of, several_agents
+from plangym_like.support.lazy_imports import needs_extra
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,12 +98,8 @@ FAMILIES = (
         extra="minigrid",
     ),
 )
-# Extra -> the first version of Python that its packages have no wheels for; see setup.cfg.
-_FIRST_WITHOUT_WHEELS = {"dm-control": (3, 13)}
 # For environments without a family: states are saved by the first method that is exact.
 GENERIC = Family(place="family_env:AnyEnv")
-# Value of `snapshot` -> the class that saves the states of any environment in that way.
-SNAPSHOTS = {way: Family(place=place) for way, (place, _) in WAYS.items()}
 
 EnvClass = Callable[..., PlanEnv]
 # Names of files that describe the model of a simulation.
@@ -174,44 +170,53 @@ def find_spec(name: str) -> EnvSpec:
         except ImportError as error:
             error.add_note(f"raised while make imported the module of {module}:{name}")
             raise
-    owners = [family for family in FAMILIES if name.startswith(family.own)]
-    for family in owners or FAMILIES:
-        if family.package and name not in gymnasium.registry:
-            _import_package(family, name)
+    if name not in gymnasium.registry:
+        _import_packages(name)
     try:
         return gymnasium.spec(name)
     except gymnasium.error.Error as error:
         if name.lower().endswith(_MODEL_FILES):
             raise InputError(_about_model_file(name)) from error
-        if colon and isinstance(error, gymnasium.error.NameNotFound):
-            raise type(error)(_not_in_module(sys.modules[module], name)) from error
-        unregistered, missing = _unregistered(name)
-        near = difflib.get_close_matches(name, [*gymnasium.registry, *unregistered], n=3)
-        here = f"Near matches: {', '.join(near)}."
-        elsewhere = f"If a package registers it, name the package: make('package:{name}')."
-        end = "" if str(error).endswith((".", "?")) else "."
-        hint = " ".join([here if near else elsewhere, *missing])
-        raise type(error)(f"{error}{end} {hint}") from error
+        told = f"importing {module} registers no id {name!r}" if colon else str(error)
+        end = "" if told.endswith((".", "?")) else "."
+        raise type(error)(f"{told}{end} {_remedy(module, name)}") from error
 
 
-def _unregistered(name: str) -> tuple[list[str], list[str]]:
-    """Look for `name` in the families with unregistered ids whose pattern it matches.
+def _import_packages(name: str) -> None:
+    """Import the packages that may register `name`: one if its prefix is known, otherwise all."""
+    packages = [family for family in FAMILIES if family.package]
+    owners = [family for family in packages if name.startswith(family.own)]
+    for family in owners or packages:
+        try:
+            with needs_extra(f"{name} needs {family.package}", family.extra):
+                gymnasium.register_envs(importlib.import_module(family.package))
+        except ImportError:
+            if owners:
+                raise
 
-    Return all ids of these families, and a sentence for each family that cannot be imported.
-    """
-    ids: list[str] = []
+
+def _remedy(module: str, name: str) -> str:
+    """Return sentences about what to give to `make` instead of the unknown id ``module:name``."""
+    ids: list[str] = list(gymnasium.registry)
     missing = []
     for family in FAMILIES:
         if family.ids and re.fullmatch(family.names, name):
-            what = f"If it is an id of {family.extra}, that package "
             try:
-                ids += _imported(family.ids)()
+                with needs_extra(f"If it is an id of {family.extra}, install it", family.extra):
+                    ids += _imported(family.ids)()
+            except MissingExtraError as error:
+                missing.append(f"{error}.")
             except ImportError as error:
-                if broken := broken_import(error):
-                    missing.append(f"{what}cannot be imported: {broken}.")
-                else:
-                    missing.append(f"{_missing_extra(f'{what}is missing', family.extra)}.")
-    return ids, missing
+                missing.append(f"{family.extra} may have it, but cannot be imported: {error}.")
+    if near := difflib.get_close_matches(name, ids, n=3):
+        return " ".join([f"Near matches: {', '.join(near)}.", *missing])
+    if module and callable(getattr(sys.modules[module], name, None)):
+        return f"The module has a callable of this name: use make({module}.{name})."
+    if module:
+        return " ".join(["The module has no callable of this name either.", *missing])
+    return " ".join(
+        [f"If a package registers it, name the package: make('package:{name}').", *missing]
+    )
 
 
 def _about_model_file(name: str) -> str:
@@ -223,33 +228,6 @@ def _about_model_file(name: str) -> str:
     )
 
 
-def _not_in_module(module: types.ModuleType, name: str) -> str:
-    """Return the message for an id ``module:name`` that the module does not register."""
-    told = f"importing {module.__name__} registers no id {name!r}."
-    if callable(getattr(module, name, None)):
-        return (
-            f"{told} It has a callable of this name: use make({module.__name__}.{name}), or in the "
-            f"shell plangym-like info {module.__name__}:{name}"
-        )
-    own = [each for each, thing in vars(module).items() if callable(thing) and each[0] != "_"]
-    near = difflib.get_close_matches(name, [*gymnasium.registry, *own], n=3)
-    return (
-        f"{told} Near matches: {', '.join(near)}."
-        if near
-        else (f"{told} It has no class or function of this name either.")
-    )
-
-
-def _import_package(family: Family, name: str) -> None:
-    try:
-        gymnasium.register_envs(importlib.import_module(family.package))
-    except ImportError as error:
-        if name.startswith(family.own):
-            if broken_import(error):
-                raise
-            raise _missing_extra(f"{name} needs {family.package}", family.extra) from error
-
-
 def family_of(name: str | Callable[..., Any], snapshot: str = "auto") -> EnvClass:
     """Return the `PlanEnv` class for `name`; `snapshot` says how it saves states (see `make`).
 
@@ -258,28 +236,22 @@ def family_of(name: str | Callable[..., Any], snapshot: str = "auto") -> EnvClas
     InputError
         `snapshot` is invalid, or does not apply to this environment.
     """
-    if snapshot not in ("auto", *SNAPSHOTS):
+    check_choice("snapshot", snapshot, ("auto", *WAYS))
+    registered = next((found for answers, found in user_families if answers(name)), None)
+    family = GENERIC if registered else _find_family(name)
+    found = registered or _imported(family.place, family.extra)
+    simulator_class = getattr(found, "simulator_class", None)
+    if snapshot in ("auto", getattr(simulator_class, "snapshot", None)):
+        return cast(EnvClass, found)
+    if registered:
         raise InputError(
-            f"snapshot must be one of 'auto', {', '.join(map(repr, SNAPSHOTS))}, got {snapshot!r}"
+            f"{name_of(name)} belongs to a family that was given to register, which chooses how "
+            f"states are saved; leave out snapshot={snapshot!r}"
         )
-    for answers, registered in user_families:
-        if answers(name):
-            own_way = getattr(getattr(registered, "simulator_class", None), "snapshot", None)
-            if snapshot not in ("auto", own_way):
-                raise InputError(
-                    f"{name_of(name)} belongs to a family that was given to register, which "
-                    f"chooses how states are saved; leave out snapshot={snapshot!r}"
-                )
-            return cast(EnvClass, registered)
-    found = _find_family(name)
-    family: Any = _load(found)
-    own_way = getattr(family.simulator_class, "snapshot", None)
-    if snapshot in ("auto", own_way):
-        return cast(EnvClass, family)
-    if snapshot == "native" and found is not GENERIC:
-        why = getattr(family.simulator_class, "snapshot_note", "")
+    if snapshot == "native" and family is not GENERIC:
+        why = getattr(simulator_class, "snapshot_note", "")
         raise InputError(f"{name_of(name)} has no snapshot='native': {why}; use 'auto'")
-    return cast(EnvClass, _load(SNAPSHOTS[snapshot]))
+    return cast(EnvClass, _imported(WAYS[snapshot][0]))
 
 
 def _find_family(name: Any) -> Family:
@@ -304,22 +276,13 @@ def _find_family(name: Any) -> Family:
 
 def _hint(name: Any) -> str:
     """Return a hint about what to give to `make` instead of `name`; empty if there is none."""
-    if isinstance(name, PlanEnv):
-        return "; it was made already: use it as it is, or call its clone()"
-    if isinstance(name, gymnasium.Env):
-        instead = f"make({name.spec.id!r})" if name.spec else "make(lambda: ...)"
-        return f"; an existing environment cannot be used; pass an id or a function: {instead}"
-    if isinstance(name, EnvSpec):
-        return f"; pass its id: make({name.id!r})"
+    if isinstance(name, (PlanEnv, gymnasium.Env)):
+        return "; it was made already: give its id, or a function that makes another one"
     if isinstance(name, os.PathLike) and str(name).lower().endswith(_MODEL_FILES):
         return f"; {_about_model_file(str(name))}"
-    if isinstance(name, types.ModuleType):
-        return "; give a class or a function of the module"
-    if agents := several_agents(name):
-        return agents
     if isinstance(name, (list, tuple, gymnasium.vector.VectorEnv)):
         return "; for several environments at once there is plangym_like.make_vec"
-    return ""
+    return several_agents(name)
 
 
 def _takes(family: Family, name: str) -> bool:
@@ -330,36 +293,20 @@ def _takes(family: Family, name: str) -> bool:
     if not family.ids:
         return True
     try:
-        return name in _imported(family.ids)()
-    except ImportError as error:
-        if not slash:
-            return False
-        if broken_import(error):
+        with needs_extra(f"{name} needs {prefix}", family.extra):
+            return name in _imported(family.ids)()
+    except ImportError:
+        if slash:
             raise
-        raise _missing_extra(f"{name} needs {prefix}", family.extra) from error
+    return False
 
 
-def _imported(place: str) -> Any:
+def _imported(place: str, extra: str = "") -> Any:
+    """Return ``"module:name"`` of `plangym_like.envs`; `extra` installs what the module imports."""
     module, _, attribute = place.partition(":")
-    return getattr(importlib.import_module(f"plangym_like.envs.{module}"), attribute)
-
-
-def _load(family: Family) -> Any:
-    try:
-        return _imported(family.place)
-    except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
-        if not family.extra:
-            raise
-        if broken := broken_import(error):
-            raise broken from None
-        raise _missing_extra(str(error), family.extra) from error
-
-
-def _missing_extra(what: str, extra: str) -> MissingExtraError:
-    if extra in _FIRST_WITHOUT_WHEELS and sys.version_info >= _FIRST_WITHOUT_WHEELS[extra]:
-        major, minor = _FIRST_WITHOUT_WHEELS[extra]
-        return MissingExtraError(f"{what}, which has no wheels for Python {major}.{minor} or newer")
-    return MissingExtraError(f"{what}: pip install 'plangym_like[{extra}]'")
+    needed = needs_extra(f"{module} cannot be imported", extra) if extra else nullcontext()
+    with needed:
+        return getattr(importlib.import_module(f"plangym_like.envs.{module}"), attribute)
 
 
 def make(
@@ -491,10 +438,9 @@ def make(
     }
     if not isinstance(ray, bool):
         raise InputError(f"ray must be True or False, got {ray!r}")
-    if as_wrappers(kwargs.get("wrappers")):
-        simulator_class: Any = getattr(env_class, "simulator_class", None)
-        other_ways: Any = getattr(simulator_class, "other_ways", None)
-        if snapshot == "auto" and other_ways:
+    if snapshot == "auto" and as_wrappers(kwargs.get("wrappers")):
+        simulator_class = getattr(env_class, "simulator_class", None)
+        if getattr(simulator_class, "other_ways", None):
             kwargs["fallback"] = wrapped_simulator
     if ray:
         from plangym_like.constructors import RayEnv

@@ -125,13 +125,6 @@ class FastConnectFour(_Fast, ConnectFour):
     pass
 
 
-class SmallConnectFour(_Fast, ConnectFour):
-    """Four rows and five columns."""
-
-    rows, columns = 4, 5
-    state_attributes = (("board", np.int8, (20,)),)
-
-
 def rules(game: type[Lines]) -> dict[str, Any]:
     """Return the options of planners for a game without infos."""
 

@@ -113,6 +113,19 @@ def test_imports_have_no_cycle() -> None:
     graphlib.TopologicalSorter(graph).prepare()
 
 
+def test_at_most_ten_layers_stand_on_each_other() -> None:
+    below: dict[str, set[str]] = {}
+    for path in MODULES:
+        layer = _layer(_dotted(path))
+        found = {_layer(name) for name in _imports_of(path)}
+        below.setdefault(layer, set()).update(found - {layer})
+    order = graphlib.TopologicalSorter({name: below[name] for name in BASE | BELOW.keys()})
+    height: dict[str, int] = {}
+    for layer in order.static_order():
+        height[layer] = 1 + max((height[name] for name in below[layer]), default=0)
+    assert max(height.values()) <= 10, height
+
+
 def test_relative_imports_are_resolved_too() -> None:
     source = ast.parse("from .states import x\nfrom .. import errors\nfrom . import nothing")
     found = set(_imports(source, "plangym_like.envs.somewhere", is_package=False))

@@ -35,7 +35,7 @@ except ImportError as error:
 """
 
 
-@pytest.mark.parametrize("library", first_of(USES, 4))
+@pytest.mark.parametrize("library", first_of(USES, 2))
 def test_a_broken_library_is_not_called_missing(library: str, tmp_path: Path) -> None:
     if library == "zstandard" and sys.version_info >= (3, 14):
         pytest.skip("the standard library has it")
@@ -45,17 +45,3 @@ def test_a_broken_library_is_not_called_missing(library: str, tmp_path: Path) ->
         [sys.executable, "-c", code], capture_output=True, text=True, env=script_environ()
     )
     assert done.stdout == "ImportError it was built for another library\n", done.stderr
-
-
-def test_an_id_names_the_broken_library_that_may_have_it(tmp_path: Path) -> None:
-    (tmp_path / "dm_control.py").write_text(BROKEN)
-    code = f"""
-import sys; sys.path.insert(0, {str(tmp_path)!r})
-import plangym_like as pl
-pl.make('cartpole-swingup')
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=script_environ()
-    )
-    said = "that package cannot be imported: it was built for another library."
-    assert said in done.stderr and "is missing" not in done.stderr

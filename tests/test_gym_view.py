@@ -19,29 +19,28 @@ from gymnasium.wrappers import (
     TimeLimit,
     TransformObservation,
 )
-from playground import CounterEnv
-from small_envs import Fuse, Levers, Nested
+from small_envs import Levers, Nested
+from usual import first_of
 
 import plangym_like
-from plangym_like import BatchEnv, ExternalProcess
-from plangym_like.errors import ActionError, ClosedError, StateLostError, StateMismatchError
+from plangym_like.errors import StateMismatchError
 from plangym_like.gym_view import GymView
-from plangym_like.vector.make_lanes import make_lanes
 from plangym_like.vector.lanes import StepArrays
+from plangym_like.vector.make_lanes import make_lanes
 
 ATARI = "ALE/MsPacman-v5"
 # What `make` and `gymnasium.make` take for the same environment.
 FAMILIES: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
-    "CartPole": ("CartPole-v1", {"remove_time_limit": False}, {}),
-    "Pendulum": ("Pendulum-v1", {"remove_time_limit": False}, {}),
     "FrozenLake": ("FrozenLake-v1", {"remove_time_limit": False}, {}),
-    "Hopper": ("Hopper-v5", {"remove_time_limit": False}, {}),
     "MsPacman": (ATARI, {"obs_type": "ram"}, {"obs_type": "ram", "repeat_action_probability": 0.0}),
     "Nested": (Nested, {}, {}),
+    "CartPole": ("CartPole-v1", {"remove_time_limit": False}, {}),
+    "Pendulum": ("Pendulum-v1", {"remove_time_limit": False}, {}),
+    "Hopper": ("Hopper-v5", {"remove_time_limit": False}, {}),
 }
 
 
-@pytest.fixture(params=list(FAMILIES))
+@pytest.fixture(params=first_of(FAMILIES, 3))
 def family(request: pytest.FixtureRequest) -> str:
     if request.param == "Hopper":
         pytest.importorskip("mujoco")
@@ -86,14 +85,6 @@ def test_gymnasiums_checker_finds_no_more_than_in_the_environment_itself(family:
         assert found == _complaints(_theirs(family).unwrapped, skip_render_check=True)
 
 
-@pytest.mark.parametrize("kwargs", [{"n_workers": 2}, {"frameskip": 3}, {"autoreset": False}])
-def test_gymnasiums_checker_takes_other_environments(kwargs: dict[str, Any]) -> None:
-    with plangym_like.make(Levers, **kwargs) as env:
-        env.step_batch([env.action_space.sample()] * 4)
-        found = _complaints(env.as_gym(), skip_render_check=True)
-        assert found == _complaints(Levers(), skip_render_check=True)
-
-
 def test_gymnasiums_checker_takes_its_images(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pygame")
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
@@ -107,50 +98,14 @@ def test_an_environment_of_a_callable_without_spec() -> None:
         assert any("not having a spec" in found for found in _complaints(view))
 
 
-def test_it_is_a_plain_environment() -> None:
-    with _view("CartPole") as view:
-        theirs = gymnasium.make("CartPole-v1")
-        assert isinstance(view, gymnasium.Env) and view.unwrapped is view
-        assert view.observation_space == theirs.observation_space
-        assert view.action_space == theirs.action_space
-        assert view.metadata == theirs.metadata and view.render_mode is None
-        assert str(view) == "<GymView<CartPole-v1>>"
-
-
 # The same episodes
 
 
 def test_seeded_episodes_are_those_of_gymnasium(family: str) -> None:
     theirs = _theirs(family)
-    steps = 700 if family == "MsPacman" else 300
     with _view(family) as view:
-        ours = _play(view, steps)
-        assert_same(ours, _play(theirs, steps))
-        assert sum(len(result) == 2 for result in ours) >= 2
+        assert_same(_play(view, 150), _play(theirs, 150))
     theirs.close()
-
-
-def test_batches_in_between_change_nothing() -> None:
-    with _view("FrozenLake") as view:
-        expected = _play(view, 100)
-        view.reset(seed=3)
-        space, again = sampler(view, seed=1), expected[:1]
-        for _ in range(100):
-            view.step_batch([0, 1, 2])
-            result = view.step(space.sample())
-            again.append(result)
-            if result[2] or result[3]:
-                view.step_batch([0, 1])
-                again.append(view.reset())
-        assert_same(again, expected)
-
-
-def test_options_reach_the_environment() -> None:
-    options = {"low": 0.01, "high": 0.01}
-    with _view("CartPole") as view:
-        assert_same(
-            view.reset(seed=2, options=options), _theirs("CartPole").reset(seed=2, options=options)
-        )
 
 
 def test_it_never_resets_by_itself_and_the_environment_still_does() -> None:
@@ -191,25 +146,6 @@ def test_the_environments_own_infos_of_the_same_names_are_kept(kwargs: dict[str,
         assert lanes.infos == [{"n_step": "mine", "dt": 0.02}]
 
 
-def test_what_it_returns_belongs_to_the_caller() -> None:
-    class Shared(Levers):
-        """Returns its own memory."""
-
-        def step(self, action: Any) -> Any:
-            self.levers += action
-            return self.levers, 0.0, False, False, {"levers": self.levers}
-
-    with plangym_like.make(Shared) as env:
-        view = env.as_gym()
-        view.reset(seed=0)
-        action = np.ones(2, np.uint8)
-        first, *_, info = view.step(action)
-        view.step(action)
-        assert first.tolist() == info["levers"].tolist() == [1, 1]
-        first[:] = 77
-        assert view.step(action)[0].tolist() == [3, 3]
-
-
 # Wrappers around it
 
 
@@ -226,10 +162,9 @@ WRAPPINGS: dict[str, Callable[[gymnasium.Env], gymnasium.Env]] = {
 
 
 @pytest.mark.parametrize("name", WRAPPINGS)
-@pytest.mark.parametrize("family", ["CartPole", "Pendulum"])
-def test_gymnasiums_wrappers_work_around_it(family: str, name: str) -> None:
-    ours, theirs = WRAPPINGS[name](_view(family)), WRAPPINGS[name](_theirs(family))
-    results = [_play(env, 230) for env in (ours, theirs)]
+def test_gymnasiums_wrappers_work_around_it(name: str) -> None:
+    ours, theirs = WRAPPINGS[name](_view("CartPole")), WRAPPINGS[name](_theirs("CartPole"))
+    results = [_play(env, 100) for env in (ours, theirs)]
     for result in results:
         for *_, info in result:
             info.get("episode", {}).pop("t", None)  # seconds
@@ -246,26 +181,11 @@ def test_gymnasiums_wrappers_work_around_it(family: str, name: str) -> None:
     theirs.close()
 
 
-def test_gymnasiums_vector_environments_take_it() -> None:
-    ours = gymnasium.vector.SyncVectorEnv([lambda: _view("CartPole") for _ in range(3)])
-    theirs = gymnasium.vector.SyncVectorEnv([lambda: _theirs("CartPole") for _ in range(3)])
-    assert_same(ours.reset(seed=5), theirs.reset(seed=5))
-    rng = np.random.default_rng(0)
-    for _ in range(60):
-        actions = rng.integers(0, 2, 3)
-        assert_same(ours.step(actions), theirs.step(actions))
-    states = np.stack(ours.call("get_state"))
-    assert states.shape == (3, ours.envs[0].state_nbytes)
-    ours.close()
-    theirs.close()
-
-
 # States
 
 
-@pytest.mark.parametrize("more", [{}, {"n_workers": 2}], ids=["serial", "workers"])
-def test_it_goes_on_from_a_state_as_it_did_before(family: str, more: dict[str, Any]) -> None:
-    with _view(family, **more) as view:
+def test_it_goes_on_from_a_state_as_it_did_before(family: str) -> None:
+    with _view(family) as view:
         view.reset(seed=4)
         space = sampler(view, seed=2)
         for _ in range(5):
@@ -295,104 +215,12 @@ def test_states_mean_the_same_as_on_the_environment() -> None:
         assert_same(view.get_state(), step.state)
 
 
-def test_a_given_state_of_an_isolated_environment() -> None:
-    with plangym_like.make(Nested, n_workers=1, isolate=True) as env:
-        view = env.as_gym()
-        view.reset(seed=1)
-        action = env.action_space.sample()
-        view.step(action)
-        state = view.get_state()
-        view.set_state(state)
-        obs = view.step(action)[0]
-        assert env.stats.rows == 0, "single steps count no rows"
-        batch = env.step_batch([action], state)
-        assert obs["place"].tobytes() == batch.obs["place"].tobytes()
-
-
-def test_an_environment_made_of_processes() -> None:
-    with BatchEnv([ExternalProcess(lambda: CounterEnv("toy"))]) as env, CounterEnv("toy") as one:
-        ours, theirs = env.as_gym(), one.as_gym()
-        assert_same(ours.reset(seed=6), theirs.reset(seed=6))
-        assert_same(ours.step(5), theirs.step(5))
-        assert_same(ours.get_state(), env.get_state())
-        assert_same(ours.get_state(), theirs.get_state())
-
-
-def test_an_environment_that_is_made_on_first_use() -> None:
-    with plangym_like.make("CartPole-v1", delay_setup=True) as env:
-        assert_same(env.as_gym().reset(seed=1), gymnasium.make("CartPole-v1").reset(seed=1))
-
-
 # Errors
 
 
 def test_a_step_before_the_first_reset_is_an_error() -> None:
     with _view("CartPole") as view, pytest.raises(ResetNeeded, match="call reset or set_state"):
         view.step(0)
-
-
-def test_a_state_is_as_good_as_a_reset() -> None:
-    with _view("CartPole") as one, _view("CartPole") as other:
-        one.reset(seed=1)
-        other.set_state(one.get_state())
-        assert_same(other.step(1), one.step(1))
-
-
-def test_an_action_out_of_the_space_changes_nothing() -> None:
-    with _view("FrozenLake") as view:
-        view.reset(seed=0)
-        state = view.get_state()
-        with pytest.raises(ActionError):
-            view.step(4)
-        with pytest.raises(ActionError, match=r"must have shape \(\), got shape \(1,\)"):
-            view.step([1])
-        assert_same(view.get_state(), state)
-
-
-def test_a_state_that_was_lost_is_an_error() -> None:
-    with plangym_like.make(Fuse) as env:
-        view = env.as_gym()
-        view.reset(seed=0)
-        env.set_state(env.get_state())
-        with pytest.raises(ArithmeticError):
-            env.step(3, state=env.get_state())
-        with pytest.raises(StateLostError):
-            view.step(0)
-        view.reset()
-        assert view.step(1)[0] == 1.0
-
-
-def test_what_raises_in_a_step_is_raised_unchanged() -> None:
-    with plangym_like.make(Fuse) as env:
-        view = env.as_gym()
-        view.reset(seed=0)
-        view.step(2)
-        with pytest.raises(ArithmeticError, match="a load of 2"):
-            view.step(3)
-        assert view.step(1)[0] == 3.0
-
-
-@pytest.mark.parametrize("more", [{}, {"n_workers": 2}], ids=["serial", "workers"])
-def test_nothing_works_after_close(more: dict[str, Any]) -> None:
-    view = _view("CartPole", **more)
-    view.reset(seed=0)
-    state = view.get_state()
-    view.close()
-    view.close()
-    calls: list[Callable[[], Any]] = [
-        view.reset,
-        view.get_state,
-        view.render,
-        lambda: view.step(0),
-        lambda: view.set_state(state),
-        lambda: view.np_random,
-        lambda: view.plan_env.step(0),
-        view.plan_env.as_gym,
-    ]
-    for call in calls:
-        with pytest.raises(ClosedError):
-            call()
-    assert view.action_space.contains(0) and view.spec is not None
 
 
 # What else Gymnasium environments have
@@ -444,21 +272,6 @@ def test_it_is_rendered_in_the_current_state() -> None:
         assert_same(view.render(), image)
 
 
-def test_text_is_rendered_too() -> None:
-    theirs = gymnasium.make("FrozenLake-v1", render_mode="ansi")
-    with _view("FrozenLake", render_mode="ansi") as view:
-        assert_same(view.reset(seed=9), theirs.reset(seed=9))
-        assert view.render_mode == "ansi" and view.render() == theirs.render()
-
-
-def test_images_that_were_asked_for_are_in_its_infos() -> None:
-    pytest.importorskip("pygame")
-    with _view("CartPole", render_mode="rgb_array", return_image=True) as view:
-        _, info = view.reset(seed=1)
-        assert_same(info["rgb"], view.render())
-        assert_same(view.step(1)[4], {"rgb": view.render()})
-
-
 @pytest.mark.parametrize("remove", [True, False])
 def test_the_spec_has_the_time_limit_that_there_is(remove: bool) -> None:
     with plangym_like.make("CartPole-v1", remove_time_limit=remove) as env:
@@ -466,17 +279,3 @@ def test_the_spec_has_the_time_limit_that_there_is(remove: bool) -> None:
         assert spec is not None and spec.id == "CartPole-v1"
         assert spec.max_episode_steps == (None if remove else 500)
         assert gymnasium.spec("CartPole-v1").max_episode_steps == 500
-
-
-@pytest.mark.parametrize("name", [ATARI, "LunarLander-v3"])
-def test_the_spec_makes_the_environment_inside(name: str) -> None:
-    kwargs: dict[str, Any] = {"obs_type": "ram", "frameskip": 3}
-    if name != ATARI:
-        pytest.importorskip("Box2D")
-        kwargs = {"gravity": -5.0}
-    with plangym_like.make(name, **kwargs) as env:
-        view = env.as_gym()
-        assert view.spec is not None
-        theirs = view.spec.make()
-        assert_same(_play(view, 40), _play(theirs, 40))
-        theirs.close()

@@ -1,6 +1,5 @@
 """What `make` is given: names, numbers and wrappers."""
 
-import re
 
 import gymnasium
 import numpy as np
@@ -10,9 +9,7 @@ from conftest import ATARI
 from gymnasium.wrappers import ClipReward, FrameStackObservation, TimeAwareObservation
 from small_envs import Scaled
 
-import plangym_like
 from plangym_like.errors import (
-    InputError,
     StateError,
 )
 
@@ -65,48 +62,6 @@ def test_states_under_other_wrappers_are_of_another_environment(new_env):
 
 
 # Names
-
-
-@pytest.mark.parametrize(
-    ("name", "error", "near"),
-    [
-        ("CartPol-v1", gymnasium.error.NameNotFound, "CartPole-v1"),
-        ("CartPole-v9", gymnasium.error.VersionNotFound, "CartPole-v1"),
-        ("ALE/MsPackman-v5", gymnasium.error.NameNotFound, "ALE/MsPacman-v5"),
-        ("MsPacmann-v0", gymnasium.error.NameNotFound, "MsPacman-v0"),
-        ("AEL/MsPacman-v5", gymnasium.error.NamespaceNotFound, "ALE/MsPacman-v5"),
-        ("Nothing Like It", gymnasium.error.Error, "Nothing Like It"),
-    ],
-)
-def test_unknown_names_are_what_gymnasium_raises_with_near_matches(name, error, near):
-    with pytest.raises(error, match=re.escape(near)) as caught:
-        plangym_like.make(name)
-    assert type(caught.value).__module__.startswith("gymnasium")
-
-
-def test_a_name_is_an_id_or_a_callable():
-    with pytest.raises(InputError, match="callable"):
-        plangym_like.make(3)
-
-
-@pytest.mark.parametrize("n_workers", [0, -1, 1.5, "2", True])
-def test_lanes_are_counted_in_whole_numbers(n_workers):
-    with pytest.raises(InputError, match="n_workers"):
-        plangym_like.make("CartPole-v1", n_workers=n_workers)
-
-
-@pytest.mark.parametrize("frameskip", [0, -1, 1.5, "2", True])
-@pytest.mark.parametrize("name", ["CartPole-v1", "ALE/Pong-v5"])
-def test_frames_are_counted_in_whole_numbers(name, frameskip):
-    with pytest.raises(InputError, match="frameskip"):
-        plangym_like.make(name, frameskip=frameskip)
-
-
-def test_misspelled_attributes_are_attribute_errors(env):
-    with pytest.raises(AttributeError, match="step_bacth"):
-        env.step_bacth  # noqa: B018
-    assert not hasattr(env, "_nothing")
-    assert not hasattr(env, "nothing")
 
 
 def test_attributes_of_the_environment_show_through(shared_env):

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from hosted import script_environ
 
 from plangym_like.support import memory_limits
 
@@ -41,13 +37,13 @@ def test_every_level_of_cgroups_counts(tmp_path: Path) -> None:
     top = tmp_path / "cgroup fs"
     proc = _lay_out(tmp_path, "0::/user/job\n")
     _write(top, stat="anon 5\n")
-    _write(top / "user", max=500 * MB, current=400 * MB, swap_max=10 * MB, swap_current=4 * MB)
+    _write(top / "user", max=500 * MB, current=400 * MB, swap_max="max")
     _write(top / "user", stat=f"anon 1\ninactive_file {20 * MB}\nactive_file {30 * MB}")
     _write(top / "user/job", max="max", current=300 * MB)
-    # 4,000 and 100 of swap; 500 - 400 + 50 of files + 6 of swap - 16 in reserve.
-    assert _left(proc) == [4100, 140]
+    # 4,000 and 100 of swap; 500 - 400 + 50 of files + 100 of swap - 16 in reserve.
+    assert _left(proc) == [4100, 234]
     _write(top / "user/job", max=250 * MB, current=100 * MB, swap_max=0)
-    assert _left(proc) == [4100, 134, 140]
+    assert _left(proc) == [4100, 134, 234]
 
 
 @pytest.mark.parametrize("path", ["/docker/abc", "/", "/../other", "/.."])
@@ -61,7 +57,6 @@ def test_a_container_sees_its_own_part_only(path: str, tmp_path: Path) -> None:
 def test_where_nothing_is_told_nothing_is_refused(tmp_path: Path) -> None:
     assert _left(tmp_path) == []
     proc = _lay_out(tmp_path, "odd\n")
-    assert _left(proc) == [4100]
     (proc / "meminfo").write_text("odd")
     assert _left(proc) == []
 
@@ -72,72 +67,3 @@ def test_what_no_machine_has_is_refused() -> None:
         memory_limits.ensure_available(1 << 60)
     with pytest.raises(MemoryError, match="this batch needs"):
         memory_limits.refuse_too_much(1 << 60)
-
-
-IN_CGROUP = """
-import os, sys
-with open(os.path.join(sys.argv[1], "cgroup.procs"), "w") as file:
-    file.write(str(os.getpid()))
-
-import gymnasium
-import numpy as np
-import plangym_like
-from gymnasium import spaces
-
-class Large(gymnasium.Env):
-    observation_space = spaces.Box(0, 255, (1 << 20,), np.uint8)
-    action_space = spaces.Discrete(2)
-
-    def reset(self, *, seed=None, options=None):
-        self.count = 0
-        return np.zeros(1 << 20, np.uint8), {}
-
-    def step(self, action):
-        self.count += 1
-        return np.full(1 << 20, self.count % 256, np.uint8), 1.0, False, False, {}
-
-    def save_state(self):
-        return self.count.to_bytes(8, "little")
-
-    def load_state(self, state):
-        self.count = int.from_bytes(state, "little")
-
-for kwargs in ({}, {"n_workers": 2, "isolate": True}):
-    with plangym_like.make(Large, **kwargs) as env:
-        state = env.reset(seed=0).state
-        for count in (10, 300, 10, 300, 10):
-            try:
-                result = env.step_batch(np.zeros(count, int), state)
-            except MemoryError as error:
-                assert count == 300 and "cgroup" in str(error), error
-                print("refused", end=" ")
-            else:
-                assert (result.obs == 1).all()
-                print("works", end=" ")
-                del result
-        kept = []
-        try:  # results that are kept, until there is no more room
-            while len(kept) < 30:
-                kept.append(env.step_batch(np.zeros(20, int), state))
-        except MemoryError:
-            print("full", end=" ")
-        assert all((result.obs == 1).all() for result in kept)
-        del kept
-"""
-
-
-@pytest.mark.skipif(
-    "PLANGYM_LIKE_TEST_CGROUP" not in os.environ,
-    reason="PLANGYM_LIKE_TEST_CGROUP names no cgroup of 250 MB to run in",
-)
-def test_in_a_cgroup_of_250_megabytes() -> None:
-    result = subprocess.run(
-        [sys.executable, "-c", IN_CGROUP, os.environ["PLANGYM_LIKE_TEST_CGROUP"]],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        env=script_environ(),
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    assert result.stdout == "works refused works refused works full " * 2

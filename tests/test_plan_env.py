@@ -4,25 +4,17 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-import pytest
 from comparing import assert_same, content, reached, sampler
-from small_envs import Nested, Teller
-from suite import batch_of, spaces_agree
+from small_envs import Teller
+from suite import batch_of
 
-import plangym_like
 from plangym_like import (
     BatchStep,
     BatchTransition,
-    ClassicControlEnv,
     ResetObservation,
     ResetResult,
-    Rollout,
     Step,
     Transition,
-)
-from plangym_like.errors import (
-    ActionError,
-    InputError,
 )
 
 # Results
@@ -66,42 +58,7 @@ def test_a_single_step_gives_python_scalars(env):
     assert type(info["n_step"]) is int and info["dt"] == 1
 
 
-def test_a_batch_gives_arrays(env):
-    actions, states = batch_of(env, 7)
-    result = env.step_batch(actions, states)
-    new, obs, rewards, terminateds, truncateds, infos = result
-    assert new.shape == (7, env.state_nbytes) and new.dtype == np.uint8 and new.flags.c_contiguous
-    spaces_agree(env, obs, 7)
-    assert rewards.shape == (7,) and rewards.dtype == np.float64
-    for flags in (terminateds, truncateds):
-        assert flags.shape == (7,) and flags.dtype == bool
-    assert len(infos) == 7 and infos["dt"].tolist() == [1] * 7
-
-
-def test_results_belong_to_the_caller(env):
-    actions, states = batch_of(env, 6)
-    first = env.step_batch(actions, states)
-    before = content(first)
-    for seed in range(4):
-        env.step_batch(actions[::-1], states[::-1].copy())
-        env.step(actions[seed], states[seed])
-    assert content(first) == before
-    again = env.step_batch(actions, states)
-    first.rewards[:] = 7
-    first.states[:] = 7
-    assert content(again) == before
-
-
 # Steps
-
-
-def test_step_leaves_the_env_in_its_result(env):
-    state = env.reset(seed=1).state
-    for action in batch_of(env, 5)[0]:
-        result = env.step(action, state=state)
-        if not (result.terminated or result.truncated):
-            assert_same(env.get_state(), result.state)
-        state = result.state
 
 
 def test_stepping_on_is_stepping_from_the_state(env):
@@ -178,28 +135,6 @@ def test_without_autoreset_the_env_stays_where_it_ended(new_env):
     assert env.step(1).terminated
 
 
-def test_episodes_after_an_autoreset_follow_the_seed(shared_env):
-    env = shared_env("CartPole-v1")
-    reference = gymnasium.make("CartPole-v1")
-    reference.reset(seed=3)
-    env.reset(seed=3)
-    for _ in range(100):
-        obs, _, terminated, _, _ = reference.step(1)
-        assert_same(env.step(1).obs, obs)
-        if terminated:
-            reference.reset()
-
-
-def test_a_time_limit_is_removed_unless_asked_for(new_env):
-    free = new_env("CartPole-v1")
-    kept = new_env("CartPole-v1", remove_time_limit=False)
-    assert free.simulator.wrapper_names() == ["OrderEnforcing"]
-    assert "TimeLimit" in kept.simulator.wrapper_names()
-    state = free.make_state(x=[0, 0, 0, 0])
-    free.set_state(state)
-    assert not any(free.step(index % 2).truncated for index in range(600))
-
-
 def test_a_kept_time_limit_counts_in_the_state(new_env):
     env = new_env("Pendulum-v1", remove_time_limit=False)
     state = env.reset(seed=0).state
@@ -234,18 +169,6 @@ def test_text_is_observed_in_lists(new_env):
     assert told == [["a", "ab"], ["c", "cc"], ["b", "ba"]]
 
 
-def test_info_keys_that_only_some_rows_have(shared_env):
-    env = shared_env(Nested)
-    state = env.reset(seed=0).state
-    still = np.zeros(2, np.float32)
-    actions = [{"move": still, "pick": pick} for pick in (0, 1, 2, 0)]
-    infos = env.step_batch(actions, state).infos
-    assert infos.mask("picked").tolist() == [False, True, True, False]
-    assert infos["picked"].tolist() == [None, 1, 2, None]
-    assert infos[0] == {"n_step": 1, "dt": 1}
-    assert infos[2] == {"picked": 2, "n_step": 1, "dt": 1}
-
-
 # Nothing to do
 
 
@@ -269,42 +192,4 @@ def test_an_empty_batch_gives_empty_arrays(env):
     assert env.step_batch([], states[:0], dt=[], seeds=[], blocking=False)().rewards.shape == (0,)
 
 
-def test_an_empty_rollout_gives_empty_arrays(env):
-    states = reached(env, 2)
-    if isinstance(env.action_space, gymnasium.spaces.Dict):
-        actions: Any = []
-    else:
-        actions = np.empty((0, 5, *env.action_shape), env.action_space.dtype)
-    result = env.rollout_batch(actions, states[:0], return_observations=True)
-    assert type(result) is Rollout
-    assert result.states.shape == (0, env.state_nbytes)
-    if len(np.shape(actions)) > 1:
-        assert result.rewards.shape == result.terminateds.shape == (0, 5)
-        assert result.observations.shape == (0, 5, *env.obs_shape)
-
-
 # Errors of an environment
-
-
-def test_env_class_is_any_callable_that_returns_a_plan_env():
-    env = plangym_like.ParallelEnv(
-        lambda name, **kwargs: ClassicControlEnv(name, **kwargs), "CartPole-v1", n_workers=2
-    )
-    reference = plangym_like.make("CartPole-v1")
-    states = reached(reference, 20)
-    actions = np.arange(20) % 2
-    assert_same(
-        tuple(env.step_batch(actions, states)), tuple(reference.step_batch(actions, states))
-    )
-    env.set_state(states[4])
-    assert_same(env.get_state(), states[4])
-    env.close()
-
-
-def test_actions_are_checked_before_the_state_moves(env):
-    state = env.reset(seed=0).state
-    with pytest.raises(ActionError):
-        env.step("left")
-    with pytest.raises(InputError):
-        env.step(sampler(env, 0).sample(), dt=0)
-    assert_same(env.get_state(), state)

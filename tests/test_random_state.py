@@ -10,7 +10,7 @@ from gymnasium.envs.classic_control import CartPoleEnv
 
 from plangym_like.errors import SnapshotError
 from plangym_like.states import random_state
-from plangym_like.states.random_state import GeneratorMemory, load_generator, save_generator
+from plangym_like.states.random_state import GeneratorMemory, save_generator
 
 
 @pytest.fixture(params=[True, False])
@@ -61,45 +61,6 @@ def test_other_generators(env: Any) -> None:
     payload[:] = np.frombuffer(save_generator(np.random.default_rng(5)), np.uint8)
     memory.load(payload, 0)
     assert env.np_random.random() == np.random.default_rng(5).random()
-
-
-def test_a_generator_that_is_given_another_bit_generator(env: Any) -> None:
-    memory, payload = GeneratorMemory(env), np.zeros(40, np.uint8)
-    env.reset(seed=3)
-    memory.save(payload, 0)
-    env.np_random.__init__(np.random.PCG64(8))
-    memory.save(payload, 0)
-    assert payload.tobytes() == save_generator(np.random.Generator(np.random.PCG64(8)))
-    env.np_random.random()
-    memory.load(payload, 0)
-    assert env.np_random.random() == np.random.Generator(np.random.PCG64(8)).random()
-
-
-def test_bytes_of_a_generator_are_those_of_another_after_a_load() -> None:
-    one, other = np.random.default_rng(1), np.random.default_rng(2)
-    assert load_generator(save_generator(one), other) is other
-    assert one.random() == other.random()
-
-
-def test_an_interrupt_leaves_no_generator_with_the_memory_of_another() -> None:
-    first, second = np.random.default_rng(1), np.random.default_rng(2)
-
-    class Interrupted(GeneratorMemory):
-        def __setattr__(self, name: str, value: Any) -> None:
-            if isinstance(value, tuple) and value[0] is second.bit_generator:
-                raise KeyboardInterrupt
-            super().__setattr__(name, value)
-
-    env: Any = CartPoleEnv()
-    memory, payload = Interrupted(env), np.zeros(40, np.uint8)
-    env._np_random = first
-    memory.save(payload, 0)
-    env._np_random = second
-    with pytest.raises(KeyboardInterrupt):
-        memory.save(payload, 0)
-    env._np_random = first
-    memory.save(payload, 0)
-    assert payload.tobytes() == save_generator(first)
 
 
 def test_nothing_is_read_from_a_numpy_whose_layout_is_unknown(

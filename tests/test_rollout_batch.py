@@ -3,9 +3,7 @@
 from typing import Any
 
 import numpy as np
-import pytest
-from comparing import assert_same, content, reached, sampler
-from conftest import RANDOM
+from comparing import assert_same, content, reached
 from suite import batch_of, np_leaves
 
 from plangym_like import (
@@ -62,29 +60,3 @@ def test_rollouts_stay_where_they_ended(shared_env):
         assert_same(
             result.observations[index, first:], result.observations[index, [first] * (60 - first)]
         )
-
-
-def test_rollouts_branch_and_broadcast_as_batches_do(shared_env):
-    env = shared_env("CartPole-v1")
-    env.reset(seed=0)
-    here = env.get_state()
-    grid = np.arange(12).reshape(4, 3) % 2
-    assert_same(env.rollout_batch(grid), env.rollout_batch(grid, np.stack([here] * 4)))
-    assert_same(env.get_state(), here)
-    states = reached(env, 4)
-    assert_same(
-        env.rollout_batch(grid[:1], states), env.rollout_batch(np.repeat(grid[:1], 4, 0), states)
-    )
-
-
-@pytest.mark.parametrize("random_env", RANDOM, indirect=True)
-def test_seeded_rollouts_are_pure(random_env):
-    env = random_env
-    state = env.reset(seed=0).state
-    action = sampler(env, 0).sample()
-    grid = [[action] * 4 for _ in range(12)]
-    seeds = np.arange(12)
-    first = env.rollout_batch(grid, state, seeds=seeds)
-    backward = env.rollout_batch(grid, state, seeds=seeds[::-1])
-    assert_same(backward.states[::-1], first.states)
-    assert len({row.tobytes() for row in first.states}) == 12

@@ -2,17 +2,13 @@
 
 import inspect
 import pickle
-import threading
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 from comparing import assert_same, content, reached
-from conftest import ATARI, BACKENDS, in_workers_too, make_on
+from conftest import BACKENDS, in_workers_too, make_on
 from gymnasium.envs.classic_control import PendulumEnv
-from gymnasium.wrappers import ClipAction
 from suite import batch_of
 
 import plangym_like
@@ -64,20 +60,6 @@ def test_made_states_are_roots_to_plan_from(shared_env):
     assert_same(env.step_batch([0, 1], state).obs[1], obs)
     kept = env.make_state(before)
     assert_same(kept, before)
-
-
-def test_a_state_of_a_game_is_made_from_its_memory_alone(shared_env):
-    env = shared_env(ATARI[0], **ATARI[1])
-    with pytest.raises(InputError, match="make_state takes ram here, not lives"):
-        env.make_state(lives=9)
-
-
-def test_rows_can_be_sets_keys_and_slices(env):
-    _, states = batch_of(env, 10)
-    seen = {state.tobytes() for state in states}
-    env.set_state(np.frombuffer(next(iter(seen)), np.uint8))
-    assert env.get_state().tobytes() in seen
-    assert (states == states[0]).all(axis=1)[0]
 
 
 # Copies
@@ -162,18 +144,6 @@ def test_looking_for_an_attribute_does_not_make_a_delayed_env(backend):
     env.close()
 
 
-def test_looking_for_a_missing_attribute_restores_nothing():
-    with plangym_like.make("CartPole-v1") as env:
-        env.reset(seed=0)
-        env.step_batch([0, 1])
-        current = env.row_stepper.current
-        assert current.row is not None, "the batch has set the current state aside"
-        assert not hasattr(env, "nothing")
-        assert current.row is not None
-        assert env.gravity == 9.8
-        assert current.row is None
-
-
 def test_a_factory_that_raises_an_attribute_error_is_called_once():
     calls = []
 
@@ -190,57 +160,6 @@ def test_a_factory_that_raises_an_attribute_error_is_called_once():
         assert len(calls) == 1
         with pytest.raises(AttributeError, match="^the factory's own$"):
             env.setup()
-
-
-class Sketchy(plangym_like.ClassicControlEnv):
-    """A property of it raises an AttributeError."""
-
-    @property
-    def sketch(self):
-        return self.gym_env.nothing_of_this_name
-
-
-def test_an_attribute_error_in_a_property_is_shown_as_it_is():
-    with Sketchy("CartPole-v1") as env, pytest.raises(AttributeError, match="nothing_of_this_name"):
-        _ = env.sketch
-
-
-def test_two_threads_set_up_one_simulator():
-    made, begun, release = [], threading.Event(), threading.Event()
-
-    def make_slowly():
-        made.append(1)
-        begun.set()
-        release.wait()
-        return PickledSimulator(PendulumEnv)
-
-    env = plangym_like.PlanEnv(make_slowly, name="slow", delay_setup=True)
-    waiting = threading.Event()
-
-    class Lock:
-        """Tells when a second thread waits for it."""
-
-        def __init__(self):
-            self.lock = threading.RLock()
-
-        def __enter__(self):
-            if begun.is_set():
-                waiting.set()
-            return self.lock.__enter__()
-
-        def __exit__(self, *error):
-            return self.lock.__exit__(*error)
-
-    env._setup_lock = Lock()
-    with ThreadPoolExecutor(2) as threads:
-        first = threads.submit(lambda: env.executor)
-        assert begun.wait(600)
-        second = threads.submit(lambda: env.executor)
-        assert waiting.wait(600)
-        release.set()
-        assert first.result(600) is second.result(600)
-    assert len(made) == 1
-    env.close()
 
 
 # Images and kinds of observation
@@ -274,17 +193,6 @@ def test_images_show_the_current_state(shared_env, name):
         assert_same(env.get_state(), states[index])
 
 
-def test_looking_changes_nothing(shared_env):
-    env = shared_env(ATARI[0], **ATARI[1])
-    actions, states = batch_of(env, 4)
-    for action, state in zip(actions, states, strict=True):
-        expected = env.step(action, state)
-        env.set_state(state)
-        assert env.get_image().shape == (210, 160, 3)
-        assert_same(env.get_state(), state)
-        assert_same(env.step(action, return_state=True), expected)
-
-
 @pytest.mark.parametrize("name", ["ALE/Breakout-v5", "CartPole-v1"])
 @in_workers_too
 def test_infos_hold_images_where_asked_for(shared_env, name):
@@ -297,17 +205,6 @@ def test_infos_hold_images_where_asked_for(shared_env, name):
         step = env.step(action, first.state, dt=dt)
         assert_same(result.infos[index]["rgb"], step.info["rgb"], f"image {index}")
         assert_same(step.info["rgb"], env.get_image())
-
-
-@pytest.mark.parametrize("name", ["CartPole-v1", ATARI[0]])
-def test_images_in_infos_need_no_mode(name):
-    env = plangym_like.make(name, return_image=True)
-    state, _, info = env.reset(seed=0)
-    assert_same(info["rgb"], env.get_image())
-    result = env.step_batch([0, 1, 1], state)
-    for index, action in enumerate((0, 1, 1)):
-        assert_same(result.infos[index]["rgb"], env.step(action, state).info["rgb"])
-    env.close()
 
 
 @pytest.mark.parametrize(
@@ -334,21 +231,6 @@ def test_kinds_of_observation(new_env, name, obs_type, shape):
         assert_same(batch.obs[index], env.step(action, states[index]).obs)
     if obs_type == "rgb":
         assert_same(batch.obs[3], env.get_image())
-
-
-@pytest.mark.parametrize(("name", "shape"), [("CartPole-v1", (4,)), (ATARI[0], (210, 160, 3))])
-def test_coords_are_what_the_id_registers(name, shape):
-    with plangym_like.make(name, obs_type="coords") as env, plangym_like.make(name) as plain:
-        assert env.observation_space == plain.observation_space
-        assert env.observation_space.shape == shape
-        assert_same(env.reset(seed=3), plain.reset(seed=3))
-
-
-def test_unknown_kinds_of_observation_are_refused():
-    with pytest.raises(InputError, match="obs_type"):
-        plangym_like.make("CartPole-v1", obs_type="ram")
-    with pytest.raises(InputError, match="obs_type"):
-        plangym_like.make("ALE/Pong-v5", obs_type="smell")
 
 
 # The end
@@ -396,22 +278,6 @@ def test_nothing_works_after_close_and_all_say_so(backend):
     env.close()
 
 
-@pytest.mark.parametrize("n_workers", [None, 2])
-def test_stats_can_be_read_after_close(n_workers):
-    env = plangym_like.make("CartPole-v1", n_workers=n_workers)
-    env.step_batch([0] * 30, env.reset(seed=0).state)
-    env.close()
-    assert env.stats.rows == 30 and env.stats.batches == 1
-
-
-@in_workers_too
-def test_an_env_closes_itself_at_the_end_of_its_block(backend):
-    with plangym_like.make("CartPole-v1", **BACKENDS[backend]) as env:
-        env.step_batch([0, 1])
-    with pytest.raises(ClosedError):
-        env.step_batch([0, 1])
-
-
 def test_an_env_closed_before_it_was_set_up():
     env = plangym_like.make("CartPole-v1", delay_setup=True)
     env.close()
@@ -432,24 +298,6 @@ def test_a_simulator_is_not_shared_with_a_clone():
     assert np.array_equal(env.get_state(), before)
     other.close()
     env.close()
-
-
-class Heavy(plangym_like.ClassicControlEnv):
-    """A pendulum with a constructor of its own."""
-
-    def __init__(self, gravity: float, **kwargs: Any) -> None:
-        super().__init__("Pendulum-v1", g=gravity, **kwargs)
-
-
-@pytest.mark.parametrize("options", [{}, {"wrappers": [ClipAction]}, {"delay_setup": True}])
-def test_a_class_with_a_constructor_of_its_own_is_cloned(options: dict[str, Any]) -> None:
-    with Heavy(5.0, **options) as env:
-        env.reset(seed=0)
-        with env.clone() as same, env.clone(gravity=9.0) as other:
-            assert np.array_equal(same.get_state(), env.get_state())
-            assert_same(same.step([1.0]), env.step([1.0]))
-            assert other.layout.format != env.layout.format
-            assert other.simulator.base.g == 9.0
 
 
 def test_classes_show_the_arguments_of_their_constructors() -> None:

@@ -2,14 +2,15 @@
 
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 from comparing import assert_same, content, reached, row, rows_in, sampler
-from conftest import ATARI, RANDOM
+from conftest import RANDOM
+from small_envs import Fuse, Labelled
 from suite import batch_of, np_leaves, plain
 
 import plangym_like
+from plangym_like.errors import ObservationError
 
 # Purity
 
@@ -56,16 +57,6 @@ def test_a_batch_of_one_row_is_the_same_with_and_without_masked_errors(env, opti
         assert_same(one.infos[key], other.infos[key], key)
     assert one.infos.has_objects == other.infos.has_objects
     assert one.rewards.flags.writeable and one.terminateds.flags.writeable
-
-
-def test_inputs_stay_as_they_are(env):
-    actions, states = batch_of(env, 6)
-    states.flags.writeable = False
-    dt = np.array([1, 2, 3, 1, 2, 3])
-    seeds = np.arange(6)
-    before = content((actions, states, dt, seeds))
-    env.step_batch(actions, states, dt=dt, seeds=seeds)
-    assert content((actions, states, dt, seeds)) == before
 
 
 def test_the_current_state_is_untouched(env):
@@ -129,42 +120,15 @@ def test_ended_states_can_be_stepped(random_env):
 # Broadcasting
 
 
-def test_one_state_for_many_actions(env):
-    actions, states = batch_of(env, 6)
-    expected = env.step_batch(actions, np.stack([states[4]] * 6))
-    for one in (states[4], states[4:5], [states[4]]):
-        assert_same(env.step_batch(actions, one), expected)
-
-
-def test_one_action_for_many_states(env):
-    actions, states = batch_of(env, 6)
-    expected = env.step_batch([actions[2]] * 6, states)
-    for one in (actions[2], [actions[2]]):
-        assert_same(env.step_batch(one, states), expected)
-
-
-def test_one_of_each_is_a_batch_of_one(env):
-    actions, states = batch_of(env, 1)
-    result = env.step_batch(actions[0], states[0])
-    assert len(result.rewards) == 1 and result.states.shape == (1, env.state_nbytes)
-
-
-def test_lists_of_rows_are_batches_too(env):
+def test_lists_and_single_values_are_batches_too(env):
     actions, states = batch_of(env, 5)
     expected = env.step_batch(actions, states)
     assert_same(env.step_batch(actions, list(states)), expected)
-    assert_same(env.step_batch(tuple(actions), tuple(states)), expected) if (
-        isinstance(env.action_space, gymnasium.spaces.Discrete)
-    ) else None
     assert_same(env.step_batch(actions, np.repeat(states, 2, axis=0)[::2]), expected)
-
-
-def test_many_step_counts_for_one_row(env):
-    actions, states = batch_of(env, 1)
-    result = env.step_batch(actions, states, dt=[1, 2, 3, 4])
-    for index in range(4):
-        alone = env.step_batch(actions, states, dt=index + 1)
-        assert_same(row(result, index), row(alone, 0))
+    expected = env.step_batch([actions[2]] * 5, np.stack([states[4]] * 5), dt=[1, 2, 3, 4, 5])
+    for state in (states[4], states[4:5], [states[4]]):
+        assert_same(env.step_batch(actions[2], state, dt=[1, 2, 3, 4, 5]), expected)
+    assert_same(env.step_batch(actions[2], np.stack([states[4]] * 5), dt=range(1, 6)), expected)
 
 
 # How long an action is held
@@ -186,21 +150,6 @@ def test_dt_holds_an_action_and_sums_rewards(env):
             assert_same(batch.states[index], state)
             assert batch.infos[index]["n_step"] == frames
             assert batch.infos[index]["dt"] == dt
-
-
-def test_n_step_counts_frames(shared_env):
-    env = shared_env(ATARI[0], **ATARI[1])
-    state = env.reset(seed=0).state
-    infos = env.step_batch([0, 1, 2], state, dt=[1, 2, 5]).infos
-    assert infos["n_step"].tolist() == [4, 8, 20]
-    assert infos["dt"].tolist() == [1, 2, 5]
-    assert [info["n_step"] for info in infos] == [4, 8, 20]
-    pole = shared_env("CartPole-v1")
-    state = pole.reset(seed=0).state
-    infos = pole.step_batch([0, 1], state, dt=[3, 500]).infos
-    assert infos["n_step"][0] == 3
-    assert 5 < infos["n_step"][1] < 20
-    assert infos["dt"].tolist() == [3, 500]
 
 
 def test_frameskip_multiplies_dt(new_env):
@@ -244,24 +193,6 @@ def test_seeds_decide_what_chance_does(random_env):
     assert_same(row(one, 0), row(first, 7))
 
 
-@pytest.mark.parametrize("random_env", RANDOM, indirect=True)
-def test_without_seeds_the_state_holds_the_dice(random_env):
-    env = random_env
-    state = env.reset(seed=3).state
-    action = sampler(env, 3).sample()
-    batch = env.step_batch([action] * 10, state, dt=3)
-    for index in range(10):
-        assert_same(row(batch, index), row(batch, 0))
-
-
-def test_seeds_change_nothing_where_nothing_is_drawn(shared_env):
-    env = shared_env(ATARI[0], **ATARI[1])
-    actions, states = batch_of(env, 4)
-    assert_same(
-        env.step_batch(actions, states, seeds=[1, 2, 3, 4]), env.step_batch(actions, states)
-    )
-
-
 # Without waiting
 
 
@@ -288,3 +219,55 @@ def test_the_current_state_may_change_before_a_future_is_read(env):
     here = env.get_state()
     assert_same(future(), expected)
     assert_same(env.get_state(), here)
+
+
+# Observations that are trees
+
+
+def test_a_batch_is_a_tree(shared_env: Any) -> None:
+    env = shared_env(Labelled)
+    state = env.reset(seed=1).state
+    actions = [0, 1, 2, 1, 0, 2]
+    for count in (1, 6):
+        obs = env.step_batch(actions[:count], state).obs
+        rows = [env.step(action, state).obs for action in actions[:count]]
+        assert obs["place"].dtype == np.float32
+        assert obs["place"].tolist() == [row["place"].tolist() for row in rows]
+        assert obs["told"][0] == [row["told"][0] for row in rows]
+        assert obs["told"][1].dtype == np.int64
+        assert obs["told"][1].tolist() == [row["told"][1] for row in rows]
+
+
+def test_a_row_that_fails_is_blank(shared_env: Any) -> None:
+    env = shared_env(Labelled)
+    state = env.reset(seed=1).state
+    with pytest.raises(ObservationError, match=r"^obs\['place'\]: .*\(3,\)") as caught:
+        env.step_batch([1, 1, 3, 1], state)
+    assert [note for note in caught.value.__notes__ if "row 2 " in note]
+    masked = env.step_batch([1, 1, 3, 1], state, on_error="mask")
+    assert masked.infos.failed.tolist() == [False, False, True, False]
+    assert masked.obs["place"][2].tolist() == [0.0, 0.0] and masked.obs["place"][3].all()
+    assert [text is None for text in masked.obs["told"][0]] == [False, False, True, False]
+
+
+# What an environment itself raises
+
+
+@pytest.mark.parametrize("blown", [{0}, {29, 4, 17}])
+def test_the_lowest_row_that_raises_is_told(blown):
+    actions = np.array([3 if index in blown else index % 3 for index in range(30)])
+    lowest = min(blown)
+    with plangym_like.make(Fuse) as env:
+        start = env.reset(seed=0).state
+        states = [start]
+        for _ in range(29):
+            states.append(env.step(1, states[-1]).state)
+        env.set_state(states[1])
+        with pytest.raises(ArithmeticError, match=rf"at a load of {lowest}\b") as caught:
+            env.step_batch(actions, np.stack(states))
+        assert [note for note in caught.value.__notes__ if f"row {lowest} " in note]
+        assert_same(env.get_state(), states[1])
+        good = env.step_batch(np.arange(30) % 3, np.stack(states))
+        assert good.obs.tolist() == [index + index % 3 for index in range(30)]
+        with pytest.raises(ArithmeticError):
+            env.rollout_batch(np.stack([np.ones(30, int), actions]), start)

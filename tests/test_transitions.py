@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from comparing import assert_same, content
+from comparing import assert_same
 
 from plangym_like.results import (
     BatchInfo,
@@ -44,20 +44,6 @@ def test_results_unpack_in_the_documented_order(kind, fields):
     assert tuple(kind(*range(len(kind._fields)))) == tuple(range(len(kind._fields)))
 
 
-def test_rows_are_dicts_of_python_scalars_and_arrays():
-    row = INFOS[1]
-    assert row == {
-        "lives": 2,
-        "bonus": 2,
-        "map": row["map"],
-        "won": True,
-        "n_step": 3,
-        "place": row["place"],
-    }
-    assert type(row["n_step"]) is int
-    assert_same(row["place"], np.array([2.0, 3.0]))
-
-
 def test_rows_are_numbered_from_both_ends_and_sliced():
     assert_same(INFOS[-1], INFOS[2])
     assert_same(INFOS[np.int64(1)], INFOS[1])
@@ -67,29 +53,11 @@ def test_rows_are_numbered_from_both_ends_and_sliced():
     assert len(INFOS) == 3 and isinstance(INFOS, Sequence)
 
 
-@pytest.mark.parametrize("index", [3, -4, 100])
-def test_rows_beyond_the_batch_do_not_exist(index):
-    with pytest.raises(IndexError, match="batch of 3"):
-        INFOS[index]
-
-
-def test_a_changed_row_leaves_the_batch_alone():
-    INFOS[0]["lives"] = 99
-    INFOS[0]["new"] = 1
-    assert INFOS[0]["lives"] == 3
-    assert "new" not in INFOS
-
-
 def test_a_key_that_some_row_has_is_in_the_batch():
     for key in ("n_step", "lives", "name"):
         assert key in INFOS
     assert "nothing" not in INFOS
     assert {"n_step": 4} in BatchInfo(1, {"n_step": np.array([4])})
-
-
-def test_columns_that_are_there_are_given_as_they_are():
-    assert INFOS["n_step"] is COLUMNS["n_step"]
-    assert INFOS.column("place") is COLUMNS["place"]
 
 
 def test_columns_of_one_kind_are_arrays():
@@ -114,20 +82,6 @@ def test_columns_with_gaps_hold_none_in_them():
     assert_same(gaps[0], np.zeros(2))
 
 
-@pytest.mark.parametrize("value", [{"b": 1}, [1, 2], None, "text", (1, 2)])
-def test_columns_of_anything_keep_it(value):
-    column = BatchInfo(2, {}, [{"a": value}, {"a": value}])["a"]
-    assert len(column) == 2
-    assert list(np.asarray(column[0], object).ravel()) == list(np.array(value, object).ravel())
-
-
-def test_masks_of_columns_and_of_unknown_keys():
-    assert INFOS.mask("n_step").all()
-    assert not INFOS.mask("nothing").any()
-    assert not BatchInfo(3, COLUMNS).mask("nothing").any()
-    assert BatchInfo(3, COLUMNS).mask("nothing").shape == (3,)
-
-
 def test_unknown_keys_are_key_errors():
     for infos in (INFOS, BatchInfo(3, COLUMNS), BatchInfo(0, {}, [])):
         with pytest.raises(KeyError, match="nothing"):
@@ -138,40 +92,6 @@ def test_keys_of_all_rows():
     assert INFOS.keys() == {"n_step", "place", "lives", "bonus", "map", "won", "name"}
     assert "7 rows" not in repr(INFOS) and "3 rows" in repr(INFOS)
     assert "won" in repr(INFOS)
-
-
-def test_an_empty_batch_has_empty_columns():
-    infos = BatchInfo(0, {"n_step": np.zeros(0, np.int64)})
-    assert len(infos) == 0 and list(infos) == []
-    assert infos["n_step"].shape == (0,)
-    assert infos.mask("n_step").shape == infos.mask("x").shape == (0,)
-
-
-def test_nothing_is_built_before_it_is_read():
-    class Untouchable(list[dict[str, Any]]):
-        def __getitem__(self, index: Any) -> Any:
-            raise AssertionError("a row was read")
-
-        def __iter__(self) -> Any:
-            raise AssertionError("the rows were read")
-
-    infos = BatchInfo(2, {"n_step": np.array([1, 2])}, Untouchable([{}, {}]))
-    assert len(infos) == 2
-    assert infos["n_step"].tolist() == [1, 2]
-    assert infos.mask("n_step").all()
-
-
-def test_infos_can_be_compared_by_content():
-    again = BatchInfo(3, dict(COLUMNS), list(PLAIN))
-    assert content(again) == content(INFOS)
-    assert content(BatchInfo(3, COLUMNS)) != content(INFOS)
-
-
-def test_a_column_of_lists_that_are_no_array_holds_the_lists() -> None:
-    values = [[[1], 2.0], [[1, 2], 3.0]]
-    assert BatchInfo(2, {}, [{"a": value} for value in values])["a"].tolist() == values
-    unequal = [[1], [1, 2]]
-    assert BatchInfo(2, {}, [{"a": value} for value in unequal])["a"].tolist() == unequal
 
 
 @pytest.mark.parametrize("value", ["room\0", b"\x07\0\0", ["a\0", "b"]])

@@ -8,17 +8,15 @@ side effect.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.batch.layout import Layout
-from plangym_like.errors import ImpureEnvironmentError, InputError
+from plangym_like.batch.row_stepper import RowStepper
+from plangym_like.errors import ImpureEnvironmentError
 from plangym_like.results import Stats
 from plangym_like.states.rows import HEADER_NBYTES, Row
-from plangym_like.support.arguments import as_count
 
 MODES = ("raise", "warn", "off")
 EVERY = 500
@@ -48,27 +46,22 @@ class Auditor:
 
     Parameters
     ----------
-    layout : Layout
-        The layout of the environment's batches; a warning sets its ``exact`` to false.
-    name : str
-        The name of the environment in messages.
-    state_difference : callable
-        ``state_difference(one, other)`` returns the name and both values of a field that differs
-        between two payloads; ``None`` if they hold the same state.
-    on_found : callable
-        Called with a message if a difference is found and `mode` is ``"warn"``.
+    stepper : RowStepper
+        Steps rows in this process.
+    executor : Executor
+        Steps the batches.
     mode : {"raise", "warn", "off"}
         What happens when results differ.
     every : int
         In the long run, audits take one step and one second in `every`; 1 audits all rows, without
         a limit on time.
-    stats : Stats
-        Its ``rows_audited`` counts the audited rows.
-    wrappers : sequence of str
-        Names of the wrappers around the environment, for messages.
 
     Attributes
     ----------
+    layout : Layout
+        The layout of the environment's batches; a warning sets its ``exact`` to false.
+    alone : Executor
+        Steps rows one by one: in this process, unless batches are isolated.
     off : bool
         Whether no call is audited, now and later.
     may_follow : bool
@@ -78,30 +71,15 @@ class Auditor:
         The generator that chooses rows.
     """
 
-    def __init__(
-        self,
-        layout: Layout,
-        name: str,
-        state_difference: Callable[[Row, Row], tuple[str, str] | None],
-        on_found: Callable[[str], None],
-        *,
-        mode: str,
-        every: int,
-        stats: Stats,
-        wrappers: Sequence[str] = (),
-    ) -> None:
-        check_audit(mode, every)
-        self._layout = layout
-        self._name = name
-        self._state_difference = state_difference
-        self._on_found = on_found
-        self._mode = mode
-        self._every = every
-        self.stats = stats
-        self._wrappers = wrappers
+    def __init__(self, stepper: RowStepper, executor: Any, *, mode: str, every: int) -> None:
+        self._stepper = stepper
+        self.layout = stepper.layout
+        self.alone: Any = executor if executor.isolated else stepper
+        self.stats: Stats = executor.stats
+        self._mode, self._every = mode, every
         self.may_follow = True
         self.random = np.random.default_rng(0)
-        self.off = mode == "off" or not layout.exact
+        self.off = mode == "off" or not self.layout.exact
         # The steps taken so far, those that pay for the audits so far, and those at which the next
         # call is due.
         self._steps = self._paid = self._due = 0.0
@@ -176,7 +154,7 @@ class Auditor:
         """
         if np.array_equal(one, other):
             return None
-        found = self._state_difference(one[HEADER_NBYTES:], other[HEADER_NBYTES:])
+        found = self.alone.state_difference(one[HEADER_NBYTES:], other[HEADER_NBYTES:])
         return None if found is None else (f"next state {found[0]}", found[1])
 
     def report(self, row: int, field: str, values: str, how: str, cause: str) -> None:
@@ -194,30 +172,23 @@ class Auditor:
         if self.off:
             return
         message = (
-            f"row {row} of {self._name} {how}, and {field} differed: {values}. "
+            f"row {row} of {self._stepper.name} {how}, and {field} differed: {values}. "
             f"{cause or self._likely_cause()} Results of this environment cannot be relied on; "
             "audit='warn' turns this error into a warning"
         )
         if self._mode == "raise":
             raise ImpureEnvironmentError(message, row, field, values)
         self.off = True
-        self._layout.exact = False
-        self._on_found(message)
+        self.layout.exact = False
+        self._stepper.declare_approximate(message)
 
     def _likely_cause(self) -> str:
         outside = "state outside the environment (a class, a module, a file, the clock)"
         generator = "a random generator that is not saved in the state"
-        if not self._wrappers:
+        names = " or ".join(self._stepper.simulator.suspect_wrappers())
+        if not names:
             return f"Likely causes: {outside}, or {generator}."
-        names = " or ".join(self._wrappers)
         return (
             f"Likely causes: {outside}, {generator}, or a wrapper, such as {names}, with a memory "
             "that is not saved."
         )
-
-
-def check_audit(mode: Any, every: Any) -> None:
-    """Raise `InputError` if `mode` or `every` is not a valid option of an audit."""
-    if mode not in MODES:
-        raise InputError(f"audit must be one of {', '.join(map(repr, MODES))}, got {mode!r}")
-    as_count("audit_every", every)

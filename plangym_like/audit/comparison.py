@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -20,8 +20,13 @@ from numpy.typing import NDArray
 from plangym_like.audit import auditor as budget
 from plangym_like.audit.auditor import Auditor
 from plangym_like.batch import spaces
-from plangym_like.batch.arrays import Inputs, put_outcome, select_rows, single_steps
-from plangym_like.batch.layout import Layout
+from plangym_like.batch.arrays import (
+    Inputs,
+    SubmitOptions,
+    put_outcome,
+    select_rows,
+    single_steps,
+)
 from plangym_like.errors import ClosedError, StateCapacityError, StepTimeoutError, WorkerError
 from plangym_like.results import (
     STEP_COUNTS,
@@ -58,19 +63,13 @@ class AuditedRows:
     ----------
     auditor : Auditor
         Decides whether there is an audit, and of which rows, and reports differences.
-    layout : Layout
-        The layout of the batch.
     inputs : Inputs
         The validated inputs of the whole batch, before it is stepped. The rows to audit are copied,
         since the caller may change its arrays before the batch is done.
-    again : callable
-        ``again(inputs, processes)`` steps rows, and returns their result with the exceptions of
-        failed rows (``infos.errors``). If `processes` is ``None``, they are stepped in this process
-        if possible, and the result has states and observations. Otherwise they are stepped in other
-        processes than these, and the result has what that of the audited batch has.
-    outside_cause : callable
-        ``outside_cause(inputs)`` returns a sentence that names the class attributes and globals on
-        which the rows depend, or ``""``.
+    executor : Executor
+        Steps the batch, and then these rows a second time, in other processes if it can.
+    options : SubmitOptions
+        The options of the batch.
 
     Attributes
     ----------
@@ -81,19 +80,18 @@ class AuditedRows:
     def __init__(
         self,
         auditor: Auditor,
-        layout: Layout,
         inputs: Inputs,
-        again: Callable[[Inputs, NDArray[np.int32] | None], Any],
-        outside_cause: Callable[[Inputs], str],
+        executor: Any,
+        options: SubmitOptions,
     ) -> None:
-        self._auditor, self._layout = auditor, layout
-        self._again, self._outside_cause = again, outside_cause
+        self._auditor, self._layout = auditor, auditor.layout
+        self._executor, self._options = executor, options
         # Three results of each row that is followed are kept.
-        self._length = auditor.length(3 * layout.row_nbytes(inputs.horizon))
+        self._length = auditor.length(3 * self._layout.row_nbytes(inputs.horizon))
         self._rows = auditor.choose(inputs.count, self._length)
         self.processes = np.zeros(inputs.count, np.int32)
         self._inputs = copy_rows(inputs, self._rows)
-        self._steps = single_steps(inputs, 0, inputs.count)
+        self._steps = single_steps(inputs)
         self._needed = (len(self._rows) + 2 * self._length) * self._steps / inputs.count
         self._begun = budget.clock()
 
@@ -104,6 +102,19 @@ class AuditedRows:
         else:
             self.compare(result)
         return result
+
+    def _again(self, inputs: Inputs, processes: NDArray[np.int32] | None = None) -> Any:
+        """Step rows again; return their result, with the exceptions of failed rows in its infos.
+
+        With `processes`, they are stepped in other processes than these, and the result has what
+        that of the batch has. By default they are stepped one by one, in this process if possible,
+        and the result has states and observations.
+        """
+        executor, options = self._executor, self._options
+        if processes is None:
+            executor, options = self._auditor.alone, SubmitOptions()
+        options = options._replace(masked=True, audit=True, blocking=True, processes=processes)
+        return executor.submit(inputs, options)
 
     def compare(self, result: Any) -> None:
         """Step the rows again, and compare the results.
@@ -146,7 +157,7 @@ class AuditedRows:
         steps: list[BatchTransition] = []
         tries = islice(self._actions_from(place), _TRIES * self._length)
         for number, action in enumerate(tries):
-            step = self._again(replace(current, actions=_batch([action])), None)
+            step = self._again(replace(current, actions=_batch([action])))
             if number == 0 and not first.horizon:
                 self._check(result, self._rows[[place]], step, [place], _ALONE, _BATCHED)
             error = step.infos.errors.get(0)
@@ -177,7 +188,7 @@ class AuditedRows:
         """Compare steps that were saved and restored with a rollout that was not."""
         plan = _batch(taken)
         plan = [plan] if isinstance(plan, list) else plan[None]
-        live = self._again(replace(first, horizon=len(taken), actions=plan, last_infos=True), None)
+        live = self._again(replace(first, horizon=len(taken), actions=plan, last_infos=True))
         infos = [live.infos[0], steps[-1].infos[0]]
         both = set(infos[0]) & set(infos[1]) - set(STEP_COUNTS)
         infos = [{key: info[key] for key in info if key in both} for info in infos]
@@ -261,8 +272,8 @@ class AuditedRows:
         """Return a sentence that says why the rows `inputs` do not repeat; ``""`` if unknown."""
         cause = ""
         with watched_generators() as drawn_from, contextlib.suppress(Exception):
-            self._again(inputs, None)
-            cause = drawn_from().strip() or self._outside_cause(inputs)
+            self._again(inputs)
+            cause = drawn_from().strip()
         return cause
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium.spaces import Space
@@ -41,6 +41,32 @@ class Inputs:
     seeds: NDArray[np.uint64] | None
     verified: bool = True
     last_infos: bool = False
+
+
+class SubmitOptions(NamedTuple):
+    """Options of `Executor.submit`, mainly about the result that it returns.
+
+    Parameters
+    ----------
+    states, observations : bool
+        Whether the result includes states and observations.
+    blocking : bool
+        ``False``: return a `Future` of the result.
+    masked : bool
+        Report failed rows in the result, instead of raising their exceptions.
+    audit : bool
+        Whether this is an audit, which steps rows a second time. They are not counted in `stats`.
+    processes : int array ``(N,)``, optional
+        The process that steps each row: 0 for this one, and i + 1 for worker i. A batch writes
+        them. An audit reads them, and if possible, other processes step the rows again.
+    """
+
+    states: bool = True
+    observations: bool = True
+    blocking: bool = True
+    masked: bool = False
+    audit: bool = False
+    processes: NDArray[np.int32] | None = None
 
 
 @dataclass(slots=True)
@@ -113,17 +139,19 @@ def dt_of(inputs: Inputs, index: int) -> int:
     return inputs.dt if isinstance(inputs.dt, int) else int(inputs.dt[index])
 
 
-def single_steps(inputs: Inputs, start: int, stop: int) -> float:
+def single_steps(inputs: Inputs, start: int = 0, stop: int | None = None) -> float:
     """Return how many single steps the rows ``start:stop`` take if no episode ends early.
 
     The result is a float, because a sum of large ``dt`` may not fit into an integer of 64 bits.
 
     >>> states, dt = np.zeros((3, 40), np.uint8), np.array([1, 2, 4])
     >>> inputs = Inputs(3, 0, np.zeros(3), states, dt, None)
-    >>> single_steps(inputs, 1, 3), single_steps(inputs, 0, 3)
+    >>> single_steps(inputs, 1, 3), single_steps(inputs)
     (6.0, 7.0)
     """
     held = inputs.dt
+    if stop is None:
+        stop = inputs.count
     if isinstance(held, int):
         steps = float(held) * (stop - start)
     else:
@@ -135,4 +163,4 @@ def steps_of(inputs: Inputs) -> float:
     """Return how many single steps a row of `inputs` takes on average, at least 1."""
     if isinstance(inputs.dt, int):
         return float(inputs.dt * (inputs.horizon or 1))
-    return single_steps(inputs, 0, inputs.count) / inputs.count if inputs.count else 1.0
+    return single_steps(inputs) / inputs.count if inputs.count else 1.0

@@ -25,6 +25,8 @@ from plangym_like.support.memory_limits import CHECKED_NBYTES, refuse_too_much
 # The parts of a batch's memory. ``inputs`` is freed when the batch is done; the others are freed
 # one by one, when the caller drops the arrays in them.
 REGIONS = ("inputs", "states", "observations", "outcomes")
+# What to do with finite actions beyond the bounds of a `Box`.
+OUT_OF_BOUNDS = ("pass", "raise", "clip")
 # Arrays begin at multiples of so many bytes.
 _ALIGN = 64
 _NOTHING = np.empty(0, np.uint8)
@@ -118,11 +120,7 @@ class Layout:
         self.plain_infos = plain_infos
         self.exact = exact
         self.out_of_bounds = out_of_bounds
-        self._obs_leaves = spaces.leaves(observation_space)
-        # The indexes of the leaves that are arrays of objects.
-        self._objects = [at for at, (_, kind) in enumerate(self._obs_leaves) if kind.hasobject]
-        self._obs_nbytes = sum(_nbytes(*leaf) for leaf in self._obs_leaves)
-        self.array_actions = spaces.is_leaf(action_space)
+        self.array_actions = isinstance(action_space, spaces.LEAVES)
         # The range and the dtype of `Discrete` actions; other spaces have an empty range.
         self._choices = range(0)
         self._choice: Any = int
@@ -218,10 +216,20 @@ class Layout:
     # The arrays of a batch
 
     @cached_property
+    def obs_leaves(self) -> list[Leaf]:
+        """The shape and dtype of each array in an observation."""
+        return spaces.leaves(self.observation_space)
+
+    @cached_property
+    def _objects(self) -> list[int]:
+        """The indexes of `obs_leaves` that are arrays of objects."""
+        return [at for at, (_, kind) in enumerate(self.obs_leaves) if kind.hasobject]
+
+    @cached_property
     def signature(self) -> int:
         """A number that is equal for layouts whose batches have the same form and meaning."""
         actions = spaces.leaves(self.action_space)
-        arrays = [*self._obs_leaves, *self.columns.values(), *actions]
+        arrays = [*self.obs_leaves, *self.columns.values(), *actions]
         told = [(shape, dtype.str) for shape, dtype in arrays]
         parts = self.format.fingerprint, list(self.columns), self.plain_infos, told
         digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
@@ -310,7 +318,8 @@ class Layout:
     def row_nbytes(self, horizon: int, *, states: bool = True, observations: bool = True) -> int:
         """Return about how many bytes the result of one row needs."""
         nbytes = states * self.format.state_nbytes
-        return nbytes + observations * max(1, horizon) * self._obs_nbytes
+        per_step = sum(_nbytes(*leaf) for leaf in self.obs_leaves)
+        return nbytes + observations * max(1, horizon) * per_step
 
     def result(
         self, rows: Rows, errors: Mapping[int, Exception] | None = None
@@ -383,20 +392,17 @@ class Layout:
         return sum(part.nbytes for _, part in pairs)
 
 
-def common_layout(layouts: Sequence[Layout]) -> Layout:
-    """Return the layout that all `layouts` share; raise `InputError` if they differ."""
-    first = layouts[0]
-    for index, layout in enumerate(layouts[1:], 1):
-        for name, what in _SHARED.items():
-            one, other = getattr(first, name), getattr(layout, name)
-            if one != other:
-                if name == "format":
-                    one, other = one.fingerprint_fields, other.fingerprint_fields
-                raise InputError(
-                    f"the environments of a BatchEnv must be equal, but the {what} of env 0 is "
-                    f"{one} and that of env {index} is {other}"
-                )
-    return first
+def check_equal(one: Layout, other: Layout, name: str) -> None:
+    """Raise `InputError` if batches of `one` have another meaning than those of `other`."""
+    for attribute, what in _SHARED.items():
+        ours, theirs = getattr(one, attribute), getattr(other, attribute)
+        if ours != theirs:
+            if attribute == "format":
+                ours, theirs = ours.fingerprint_fields, theirs.fingerprint_fields
+            raise InputError(
+                "the environments of a BatchEnv must be equal, but the "
+                f"{what} of {name} is {theirs}, and that of this process is {ours}"
+            )
 
 
 @lru_cache(maxsize=64)
@@ -444,7 +450,7 @@ def _arrays(layout: Layout, shape: Shape, region: str) -> list[Leaf]:
     if region == "observations":
         if not shape.wants_observations:
             return []
-        return [((*lead, *inner), dtype) for inner, dtype in layout._obs_leaves]
+        return [((*lead, *inner), dtype) for inner, dtype in layout.obs_leaves]
     flag = np.dtype(bool)
     columns = {} if shape.horizon else layout.columns
     return [
@@ -511,13 +517,6 @@ def check_one_dt(dt: Any) -> int:
     if not isinstance(steps, int):
         raise InputError(f"step takes one dt, not one for each row; got {dt!r}")
     return steps
-
-
-def check_on_error(on_error: Any) -> bool:
-    """Return whether `on_error` masks failed rows; raise `InputError` if it is invalid."""
-    if on_error not in ("raise", "mask"):
-        raise InputError(f"on_error must be 'raise' or 'mask', got {on_error!r}")
-    return bool(on_error == "mask")
 
 
 def _spread(array: NDArray[Any], count: int) -> NDArray[Any]:

@@ -5,19 +5,21 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 import warnings
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.batch.arrays import Inputs, Rows, dt_of, put_outcome
+from plangym_like.batch.arrays import Inputs, Rows, SubmitOptions, dt_of, put_outcome
 from plangym_like.batch.layout import Layout
 from plangym_like.batch.ownership import owned, owned_info
 from plangym_like.batch.simulator import EnvStep, Simulator, no_simulator
 from plangym_like.errors import ClosedError, InputError, RowExitError, StateLostError
-from plangym_like.results import Step, Transition
+from plangym_like.results import Future, Stats, Step, Transition
 from plangym_like.states.rows import HEADER_NBYTES, Row, StateFormat
 from plangym_like.support.fork_safety import new_lock
 
@@ -303,7 +305,8 @@ class CurrentState:
 class RowStepper:
     """Steps rows of checked batches in one simulator, without changing its current state.
 
-    Executors, workers and Ray nodes step batches only through `run_rows`.
+    This is the executor of an environment without workers. Other executors, workers and Ray nodes
+    step batches only through `run_rows`.
 
     Parameters
     ----------
@@ -324,7 +327,12 @@ class RowStepper:
     hosted : bool
         Whether this process is a worker. Exceptions of rows that would end the program, such as
         ``SystemExit``, are then replaced by `RowExitError`.
+    stats : Stats
+        The counters of `submit`.
     """
+
+    isolated = False
+    can_audit = True
 
     def __init__(self, simulator: Simulator, layout: Layout, name: str) -> None:
         self.simulator = simulator
@@ -334,6 +342,7 @@ class RowStepper:
         self.lock, self._owner_pid = new_lock(), os.getpid()
         self.refusal: ClosedError | None = None
         self.hosted = False
+        self.stats = Stats()
         self._audit_copy: RowStepper | None = None
         self._has_tried_to_copy = False
 
@@ -349,59 +358,44 @@ class RowStepper:
                 self._has_tried_to_copy = True
                 copy = self.simulator.copy_for_audits()
                 if copy is not None:
-                    copy.outside = self.simulator.outside
                     self._audit_copy = RowStepper(copy, self.layout, self.name)
             return self._audit_copy or self
 
+    def submit(self, inputs: Inputs, options: SubmitOptions) -> Any:
+        """Step a batch in this process; see `Executor.submit`."""
+        layout = self.layout
+        layout.verify(inputs)
+        if not options.blocking:
+            return Future.of(partial(self.submit, inputs, options._replace(blocking=True)))
+        stepper = self.for_audits() if options.audit else self
+        begun = time.perf_counter()
+        rows = layout.allocate(inputs, states=options.states, observations=options.observations)
+        errors = stepper.run_rows(rows, 0, inputs.count, masked=options.masked)
+        result = layout.result(rows, errors)
+        if not options.audit:
+            self.stats.seconds_here += time.perf_counter() - begun
+        return result
+
+    def state_difference(self, one: Row, other: Row) -> tuple[str, str] | None:
+        """Return `Simulator.state_difference` of two payloads."""
+        return self.simulator.state_difference(one, other)
+
     def run_rows(
-        self, rows: Rows, start: int, stop: int, *, masked: bool = False, audit: bool = False
+        self, rows: Rows, start: int, stop: int, *, masked: bool = False
     ) -> dict[int, Exception] | None:
         """Step the rows ``start:stop`` of a checked batch, and write their results into `rows`.
 
         If `masked` is true, all rows are stepped, and the exceptions of failed rows are returned
-        by row index. Otherwise the first exception is raised. If `audit` is true, values of classes
-        and modules are as they were when the environment was made; see `OutsideValues`.
+        by row index. Otherwise the first exception is raised.
         """
         if masked:
-            return self._run_rows_apart(rows, start, stop, audit)
+            return self._run_rows_apart(rows, start, stop)
         with self.lock:
             self.ensure_usable()
             with not_in_use(self.current.in_use):
-                if start < stop and audit:
-                    with self._as_made():
-                        self._run_range(rows, start, stop)
-                elif start < stop:
+                if start < stop:
                     self._run_range(rows, start, stop)
         return None
-
-    def _as_made(self) -> contextlib.AbstractContextManager[Any]:
-        outside = self._outside
-        return contextlib.nullcontext() if outside is None else outside.as_before()
-
-    @property
-    def _outside(self) -> Any:
-        # A replayed environment keeps live copies, which may hold objects of a cache.
-        return None if self.simulator.snapshot == "replay" else self.simulator.outside
-
-    def outside_cause(self, inputs: Inputs) -> str:
-        """Return a sentence that names the class attributes and globals that `inputs` depend on.
-
-        If the steps do not show which values they depend on, the sentence names those that have
-        changed since the environment was made. It is empty if there are none.
-        """
-        outside = self._outside
-        if outside is None:
-            return ""
-
-        def run() -> Any:
-            rows = self.layout.allocate(inputs, states=False, observations=True)
-            if self.run_rows(rows, 0, inputs.count, masked=True):
-                return None
-            parts = rows.observations, rows.rewards, rows.terminateds, rows.truncateds
-            return owned((*parts, rows.columns, rows.infos))
-
-        with self.lock:
-            return str(outside.cause(run) or outside.suspicion())
 
     def _run_range(self, rows: Rows, start: int, stop: int) -> None:
         # A separate method keeps `run_rows` short. Without free memory, CPython before 3.14 hangs
@@ -436,12 +430,10 @@ class RowStepper:
         put_outcome(rows, index, sim.observation_space, outcome)
         return True
 
-    def _run_rows_apart(
-        self, rows: Rows, start: int, stop: int, audit: bool
-    ) -> dict[int, Exception]:
+    def _run_rows_apart(self, rows: Rows, start: int, stop: int) -> dict[int, Exception]:
         failure = None
         try:
-            self.run_rows(rows, start, stop, audit=audit)
+            self.run_rows(rows, start, stop)
         except Exception as error:
             failure = error
         if failure is None:
@@ -452,8 +444,8 @@ class RowStepper:
             return {start: failure}
         # A family may step many rows at once, and finish none of them if one raises.
         middle = (start + stop) // 2
-        lower = self._run_rows_apart(rows, start, middle, audit)
-        return lower | self._run_rows_apart(rows, middle, stop, audit)
+        lower = self._run_rows_apart(rows, start, middle)
+        return lower | self._run_rows_apart(rows, middle, stop)
 
     def _raise_in_row(self, error: BaseException, rows: Rows) -> NoReturn:
         """Raise the error of a row, with a note that names the row."""

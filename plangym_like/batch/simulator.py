@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -40,32 +39,22 @@ def as_reward(reward: Any) -> float:
     try:
         if isinstance(reward, _NUMBERS):
             return float(reward)
-        return _as_one_number(reward)
+        numbers = np.asarray(reward)
+        if numbers.size == 1 and numbers.dtype.kind in "biufO":
+            return float(numbers.item())
     except OverflowError as error:
         raise RewardError(
             f"step returned a reward of class {type(reward).__name__} that is too large for "
-            f"float64, whose largest number is {sys.float_info.max:.2g}; return a smaller number, "
-            "such as the logarithm"
+            "float64; return a smaller number, such as the logarithm"
         ) from error
-
-
-def _as_one_number(reward: Any) -> float:
-    if reward is None or isinstance(reward, (str, bytes)):
-        raise RewardError(f"step returned the reward {reward!r}, which is not a number")
-    try:
-        numbers = np.asarray(reward)
-        if numbers.size == 1:
-            return float(numbers.item())
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError):
+        numbers = np.empty(0, object)
+    if numbers.dtype.kind in "biuf":
+        told = f"a reward of shape {numbers.shape}; combine them in a wrapper, such as LinearReward"
+    else:
         hint = "; combine the rewards of several agents" * isinstance(reward, Mapping)
-        raise RewardError(
-            f"step returned the reward {reward!r}, which is not a number{hint}"
-        ) from error
-    raise RewardError(
-        f"step returned a reward of shape {numbers.shape}, but rewards are single numbers here; "
-        "combine several rewards in a wrapper, wrappers=[(mo_gymnasium.wrappers.LinearReward, "
-        "{'weight': ...})] for example"
-    )
+        told = f"the reward {reward!r}, which is not a number{hint}"
+    raise RewardError(f"step returned {told}")
 
 
 def as_flag(name: str, flag: Any) -> bool:

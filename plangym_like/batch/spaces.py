@@ -18,20 +18,18 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from plangym_like.batch.ownership import owned
-from plangym_like.errors import ActionError, InputError, ObservationError
+from plangym_like.errors import ActionError, ObservationError
 from plangym_like.states.rows import MAGIC
 
 _OBJECT = np.dtype(object)
-_LEAVES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
-# What to do with actions beyond the bounds of a `Box`.
-_POLICIES = ("pass", "raise", "clip")
+LEAVES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 # The kind of a space's dtype -> the kinds of numbers that its observations may have.
 _CASTS = {"f": "biuf", "i": "biu", "u": "biu", "b": "biu"}
 
 
 def is_leaf(space: spaces.Space[Any]) -> bool:
     """Return whether N elements of `space` are one array ``(N, *shape)``."""
-    return isinstance(space, _LEAVES)
+    return isinstance(space, LEAVES)
 
 
 def leaves(space: spaces.Space[Any]) -> list[tuple[tuple[int, ...], np.dtype[Any]]]:
@@ -40,7 +38,7 @@ def leaves(space: spaces.Space[Any]) -> list[tuple[tuple[int, ...], np.dtype[Any
     >>> leaves(spaces.Dict(a=spaces.Text(3), b=spaces.Box(0, 1, (2,))))
     [((), dtype('O')), ((2,), dtype('float32'))]
     """
-    if isinstance(space, _LEAVES):
+    if isinstance(space, LEAVES):
         assert space.dtype is not None and space.shape is not None
         return [(tuple(space.shape), np.dtype(space.dtype))]
     if not isinstance(space, (spaces.Dict, spaces.Tuple)):
@@ -237,13 +235,6 @@ def take(batch: Any, index: int | tuple[int, ...]) -> Any:
     return batch[index]
 
 
-def check_out_of_bounds(policy: Any) -> str:
-    """Return `policy`; raise `InputError` unless it is ``"pass"``, ``"raise"`` or ``"clip"``."""
-    if policy not in _POLICIES:
-        raise InputError(f"out_of_bounds must be 'pass', 'raise' or 'clip', got {policy!r}")
-    return str(policy)
-
-
 def as_actions(
     space: spaces.Space[Any], actions: Any, lead: int = 1, out_of_bounds: str = "pass"
 ) -> Any:
@@ -271,7 +262,7 @@ def as_actions(
     ActionError
         An action is not in the space; the message names the first such action and its row.
     """
-    if isinstance(space, _LEAVES):
+    if isinstance(space, LEAVES):
         return _leaf_actions(space, actions, lead, out_of_bounds)
     return _object_actions(space, actions, lead, out_of_bounds)
 

@@ -40,7 +40,7 @@ from plangym_like.cli.interrupts import Interrupts
 from plangym_like.cli.planner_classes import find_planner, found_options, kebab, make_planner
 from plangym_like.env import PlanEnv
 from plangym_like.planners import Plan, Planner, Progress, play
-from plangym_like.planners.progress_bar import ProgressBar
+from plangym_like.planners.planner import ProgressBar
 
 # Files in the folder of a search: the id and seed of the command, and what `Planner.save` writes.
 _COMMAND, _SEARCH = "command.json", "search"

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import inspect
 import re
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from plangym_like import planners
 from plangym_like.cli.arguments import UsageError, described, find
 from plangym_like.env import PlanEnv
 from plangym_like.planners import Planner
-from plangym_like.planners.games import Rules
 
 _WORD_STARTS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
@@ -54,15 +53,23 @@ def _plain(name: str) -> str:
 
 
 def options_of(planner_class: type[Planner]) -> dict[str, Any]:
-    """Return a planner's options with their defaults; ``...`` for an option without a default."""
-    parameters = list(inspect.signature(planner_class).parameters.values())[1:]
-    found = {
-        one.name: ... if one.default is one.empty else one.default
-        for one in parameters
-        if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
-    }
-    has_rules = any(one.kind is one.VAR_KEYWORD for one in parameters)
-    return {**found, **(dict.fromkeys(sorted(Rules.__annotations__)) if has_rules else {})}
+    """Return a planner's options with their defaults; ``...`` for an option without a default.
+
+    Options that classes share, such as `Rules`, have the default of the class that uses them.
+    """
+    defaults: dict[str, Any] = {}
+    for one in reversed(planner_class.__mro__):
+        for parameter in inspect.signature(vars(one).get("__init__", object)).parameters.values():
+            is_required = parameter.default is parameter.empty
+            defaults[parameter.name] = ... if is_required else parameter.default
+    found = {}
+    for parameter in list(inspect.signature(planner_class).parameters.values())[1:]:
+        if parameter.kind is parameter.VAR_KEYWORD:
+            (shared,) = get_args(get_type_hints(planner_class.__init__)[parameter.name])
+            found.update({name: defaults.get(name) for name in sorted(shared.__annotations__)})
+        else:
+            found[parameter.name] = defaults[parameter.name]
+    return found
 
 
 def make_planner(planner_class: type[Planner], env: PlanEnv, options: dict[str, Any]) -> Planner:

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from plangym_like.cluster.node_actor import CONCURRENCY, ChunkResult, NodeActor, worker_context
 from plangym_like.cluster.ray_session import import_ray
 from plangym_like.cluster.sites import ClusterOptions, Site, actor_options, choose_sites
-from plangym_like.errors import WorkerDiedError, WorkerError, WorkerStartError
-from plangym_like.execution.schedule import Range
+from plangym_like.errors import WorkerDiedError, WorkerStartError
+from plangym_like.execution.shared_batch import Range
 from plangym_like.processes.pool import RetryPolicy
 from plangym_like.processes.remote_errors import unpack_exception
 from plangym_like.results import RayStats
@@ -39,7 +39,6 @@ _PATIENCE_SECONDS = 120.0
 
 # Names of resources in the options of actors -> Ray's names everywhere else.
 _RAY_NAMES = {"num_cpus": "CPU", "num_gpus": "GPU"}
-_NODE_ID_LABEL = "ray.io/node-id"
 
 
 @dataclass(eq=False, slots=True)
@@ -47,9 +46,8 @@ class Chunk:
     """Rows of a batch that were sent to an actor.
 
     ``ranges`` are the tokens that it consists of. ``outcome`` is ``None`` until it is known. Then
-    it is the result, or an exception: `WorkerDiedError` if the actor died while it stepped these
-    rows, another `WorkerError` if they are lost through no fault of theirs, and any other exception
-    if the result cannot be unpickled here.
+    it is the result, or an exception: `WorkerDiedError` if the actor is lost, and any other
+    exception if the result cannot be unpickled here.
     """
 
     ranges: Sequence[Range]
@@ -113,7 +111,7 @@ class ActorPool:
     """Keeps as many actors on other nodes as there is room for, and replaces lost actors.
 
     The driver's own node has no actor. Its `local_workers` workers are started by the driver's
-    executor; their cores are claimed from Ray like those of actors.
+    executor, and do not claim their cores from Ray.
 
     Parameters
     ----------
@@ -140,9 +138,9 @@ class ActorPool:
         self._recipe, self._where, self._private = recipe, where, private
         self._resources = where.resources or {}
         self._group: Any = where.placement
-        # By node: its cores, the starts that failed there, and until when it is not used.
+        self._policy = RetryPolicy()
+        # By node: its cores, and until when it is not used.
         self._nodes: dict[str, int] = {}
-        self._policies: dict[str, RetryPolicy] = {}
         self._shunned: dict[str, float] = {}
         self._closed = False
         self._surveyed_at, self._useless_surveys = time.monotonic(), 0
@@ -154,7 +152,6 @@ class ActorPool:
         found = self._free_sites()
         self._local = [site for site in found if site.node == here]
         self.local_workers = sum(site.workers for site in self._local)
-        self._claim = self._claim_local(here)
         self._start_all([site for site in found if site.node != here])
 
     # The cluster
@@ -230,15 +227,6 @@ class ActorPool:
             for index, bundle in enumerate(self._group.bundle_specs)
         ]
 
-    def _claim_local(self, here: str) -> Any:
-        """Claim the cores of the workers on this machine; Ray grants them once they are free."""
-        amounts = {"num_cpus": self.local_workers} | self._resources
-        bundle = {_RAY_NAMES.get(name, name): held for name, held in amounts.items() if held}
-        if not (self.local_workers and bundle) or self._private or self._group is not None:
-            return None
-        util = import_ray().util
-        return util.placement_group([bundle], bundle_label_selector=[{_NODE_ID_LABEL: here}])
-
     # Actors
 
     @property
@@ -301,30 +289,27 @@ class ActorPool:
 
     def _take_readiness(self, handle: ActorHandle) -> None:
         ray, node = import_ray(), handle.site.node
-        policy = self._policies.setdefault(node, RetryPolicy())
         failure: BaseException | None = None
-        shunned = True
         try:
             handle.pid, packed = ray.get(handle.making)
             failure = None if packed is None else unpack_exception(packed)
         except ray.exceptions.RayError as error:
-            # An actor may die by chance, but an environment that cannot be made will fail again.
-            failure = WorkerStartError(_first_line(error))
             try:
-                policy.note_failed_start(failure, 1)
-                shunned = False
+                self._policy.note_failed_start(WorkerStartError(_first_line(error)), 1)
             except WorkerStartError as repeated:
                 failure = repeated
+            else:  # it may have died by chance
+                self._lose(handle, error)
+                return
         if failure is None:
             handle.making = None
-            policy.note_ready()
+            self._policy.note_ready()
             self.stats.actors = sum(each.ready for each in self.handles)
             return
+        self._shunned[node] = time.monotonic() + _SHUN_SECONDS
         self._remove(handle)
-        if shunned:
-            self._shunned[node] = time.monotonic() + _SHUN_SECONDS
         self._survey()
-        if shunned and not (self._local or self.handles):
+        if not (self._local or self.handles):
             raise failure
         logger.warning("an actor cannot start on node %s: %s", node, failure)
 
@@ -348,19 +333,16 @@ class ActorPool:
         """Replace an actor that has died."""
         self._remove(handle)
         self.stats.actors_lost += handle.ready
-        node, chunks = handle.site.node, list(handle.chunks.values())
+        node = handle.site.node
         message = f"an actor on node {node} is lost, its rows run elsewhere"
         if error is not None:
             message += f": {_first_line(error)}"
             logger.warning("%s", message)
-        for chunk in chunks:
-            chunk.outcome = WorkerError(message)
+        for chunk in handle.chunks.values():
+            chunk.outcome = WorkerDiedError(message, handle.pid)
         left = len(self.handles)
         self._survey()
         self.stats.restarts += len(self.handles) > left
-        # The actor was stepping its first chunk. If its whole node is gone, no row is to blame.
-        if chunks and (not node or node in self._nodes):
-            chunks[0].outcome = WorkerDiedError(message, handle.pid)
 
     def _remove(self, handle: ActorHandle) -> None:
         self.handles.remove(handle)
@@ -379,8 +361,6 @@ class ActorPool:
             ray.wait(closing, num_returns=len(closing), timeout=_CLOSE_SECONDS)
         for handle in handles:
             ray.kill(handle.actor, no_restart=True)
-        if self._claim is not None:
-            ray.util.remove_placement_group(self._claim)
 
 
 def _first_line(error: Exception) -> str:

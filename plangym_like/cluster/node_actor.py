@@ -9,13 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from plangym_like.batch.arrays import Inputs
+from plangym_like.batch.arrays import Inputs, SubmitOptions
 from plangym_like.batch.layout import Layout
 from plangym_like.errors import StateMismatchError
-from plangym_like.execution.executor import SubmitOptions
 from plangym_like.execution.known_ids import know, known_ids
-from plangym_like.execution.row_server import compare_with_caller
-from plangym_like.execution.short_episode import ShortEpisode
 from plangym_like.processes import start_methods
 from plangym_like.processes.child import serve_another_process
 from plangym_like.processes.remote_errors import pack_exception
@@ -40,7 +37,7 @@ class ChunkResult:
     error : bytes or None
         The packed exception that was raised instead of a result.
     failed : dict of int to bytes
-        If rows are masked, the packed exceptions of failed rows, by row of the chunk.
+        The packed exceptions of failed rows, by row of the chunk.
     counts : dict of str to float
         By how much each counter of the actor's workers has increased.
     """
@@ -86,7 +83,7 @@ class NodeActor:
     def _make(self) -> None:
         key, packed = loads(self._recipe)
         adopt_session_key(key)
-        construct, ids, expected, number, fields_there = loads(packed)
+        construct, ids, number, fields_there = loads(packed)
         know(ids)
         self._env = construct()
         self._env.executor.pool.wait_ready()
@@ -99,8 +96,6 @@ class NodeActor:
                 fields_there,
                 fields_here,
             )
-        if expected is not None:  # the workers are compared with this process
-            compare_with_caller(self._env, expected)
 
     def run(self, inputs: Inputs, states: Row, options: SubmitOptions) -> ChunkResult:
         """Step a chunk, whose `inputs` were sent without `states`.
@@ -133,17 +128,13 @@ class NodeActor:
             self._thread.submit(self._env.close).result()
 
 
-def write_recipe(
-    construct: Callable[[], Any], name: Any, layout: Layout, expected: ShortEpisode | None = None
-) -> bytes:
+def write_recipe(construct: Callable[[], Any], name: Any, layout: Layout) -> bytes:
     """Pickle `construct`, which a `NodeActor` calls to make the environment `name`.
 
-    Its batches must have the given layout. The node has to repeat the short episode
-    `expected`, if it is given.
+    Its batches must have the given layout.
     """
     same = layout.signature, layout.format.fingerprint_fields
-    packed = dumps_by_value((construct, known_ids(name), expected, *same))
-    return dumps((session_key(), packed))
+    return dumps((session_key(), dumps_by_value((construct, known_ids(name), *same))))
 
 
 def worker_context() -> dict[str, Any]:

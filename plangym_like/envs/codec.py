@@ -8,7 +8,7 @@ from __future__ import annotations
 import abc
 import math
 import struct
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from plangym_like.batch.arrays import Leaf
 from plangym_like.errors import SnapshotError, StateCapacityError, StateFormatError
 from plangym_like.snapshots import plain_data
-from plangym_like.snapshots.base_settings import AttributeSettings, ClassSettings, Settings
+from plangym_like.snapshots.base_settings import AttributeSettings, Settings
 from plangym_like.snapshots.chain_state import StateOwner, always, columns_of, restart_generators
 from plangym_like.snapshots.chains import note_on_sets, scatter_sets
 from plangym_like.snapshots.configuration import kind_of
@@ -51,8 +51,6 @@ class Codec(abc.ABC):
     scatters : bool
         Whether restored sets are iterated in another order than the saved ones. In trials, and in
         copies for audits, they are, to find steps that depend on the order.
-    by_value : set of str
-        The places of objects in modules that steps change; see `ChainPickle`.
     """
 
     nbytes: int
@@ -61,7 +59,6 @@ class Codec(abc.ABC):
     exactness: str = "exact"
     exactness_note: str = ""
     scatters: bool = False
-    by_value: Collection[str] = ()
 
     @abc.abstractmethod
     def fingerprint_fields(self) -> Mapping[str, Any]:
@@ -210,7 +207,7 @@ class AttributeCodec(Codec):
         return [each.name.partition(".")[0] for each in self.attributes]
 
     def settings(self) -> Sequence[Settings]:
-        return AttributeSettings(self._base, but=self.held()), ClassSettings(type(self._base))
+        return (AttributeSettings(self._base, but=self.held()),)
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
         return {

@@ -45,7 +45,7 @@ from plangym_like.envs.mujoco.physics import PhysicsCodec
 from plangym_like.envs.mujoco.robots import put_parts
 from plangym_like.envs.rendering import draw_without_a_display
 from plangym_like.errors import InputError, MissingExtraError
-from plangym_like.snapshots.base_settings import AttributeSettings, ClassSettings, Settings
+from plangym_like.snapshots.base_settings import AttributeSettings, Settings
 from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.states.rows import Row
 
@@ -353,7 +353,6 @@ class DmControlCodec(Codec):
             ModelSettings(self.model, without=self.edited),
             self._before,
             *self._options,
-            *map(ClassSettings, (type(base), type(self.task))),
         )
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:

@@ -18,7 +18,7 @@ from plangym_like.batch.simulator import Simulator
 from plangym_like.env import PlanEnv
 from plangym_like.envs.wrapping import as_wrappers
 from plangym_like.errors import PlangymError, SnapshotError, StateCapacityError
-from plangym_like.snapshots.open_libraries import close_copy
+from plangym_like.snapshots.chains import close_copy
 from plangym_like.snapshots.trial import TrialOutcome, known_trials
 from plangym_like.support.arguments import name_of, unknown_option
 

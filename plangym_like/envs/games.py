@@ -9,11 +9,10 @@ info of every reset and step has ``action_mask``, ``to_play`` and ``rewards``.
 from __future__ import annotations
 
 import abc
-import array
-import functools
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NoReturn
+from functools import partial
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -27,26 +26,13 @@ from plangym_like.errors import ActionError, InputError, StateCapacityError, Sta
 from plangym_like.states.random_state import reseed
 from plangym_like.states.rows import HEADER_NBYTES, Row, padded
 
-# Why games are refused.
-IMPERFECT = (
-    "it has imperfect information: a search from a state would know what the player to move does "
-    "not"
-)
-SIMULTANEOUS = "its players move at the same time, and here one moves after the other"
 # Instead of a player: it is chance's turn, or the game is over.
 CHANCE, OVER = -1, -2
 # The most bytes that rows have for moves by default: 1,024 moves if a game has more than 256
 # actions. Long games, such as chinese_checkers, may have more.
 _ROOM = 2048
-# The largest number of bytes that the kept positions of one environment need.
-_KEPT_NBYTES = 1 << 26
-# The bytes of a position without its board, its history and its legal moves.
-_POSITION_NBYTES = 640
-# Python keeps one object for each whole number up to this; a larger one needs an object of its own,
-# so that an array needs less memory than a list.
-_SHARED_NUMBERS = 256
-# From so many legal moves on, NumPy writes a mask faster than a loop (OpenSpiel's go, chess).
-_MANY_MOVES = 128
+# How many positions one environment keeps. The largest, of go on 19 x 19 points, take 30 kB each.
+_MOST_KEPT = 8192
 # If a position is not kept, so many positions before it are looked up.
 _MOVES_BACK = 8
 _LENGTH_NBYTES = 8
@@ -73,9 +59,6 @@ class Rules(abc.ABC):
     has_chance : bool
         Whether it may be chance's turn.
     observation_space : gymnasium.spaces.Box
-    board_nbytes, move_nbytes : int
-        The most bytes that a board needs: at the beginning of a game, and in addition for each move
-        and chance outcome.
     render_modes : tuple of str
     """
 
@@ -88,17 +71,11 @@ class Rules(abc.ABC):
     longest: int | None = None
     has_chance: bool = False
     observation_space: gymnasium.spaces.Box
-    board_nbytes: int
-    move_nbytes: int
     render_modes: tuple[str, ...] = ()
 
     @abc.abstractmethod
     def first(self) -> Any:
         """Return a new board, as the game begins."""
-
-    @abc.abstractmethod
-    def after(self, board: Any, move: int) -> Any:
-        """Return a new board on which `move` has been played; `board` does not change."""
 
     @abc.abstractmethod
     def apply(self, board: Any, move: int) -> None:
@@ -107,6 +84,12 @@ class Rules(abc.ABC):
     @abc.abstractmethod
     def copy(self, board: Any) -> Any:
         """Return a copy of `board` for `apply`."""
+
+    def after(self, board: Any, move: int) -> Any:
+        """Return a new board on which `move` has been played; `board` does not change."""
+        following = self.copy(board)
+        self.apply(following, move)
+        return following
 
     @abc.abstractmethod
     def turn(self, board: Any) -> int:
@@ -147,24 +130,23 @@ class Position:
         The moves and chance outcomes since the beginning of the game.
     to_play : int
         The player to move; after the end, the player who has moved last.
-    legal : list or array of int
-        The legal moves; empty after the end.
+    mask : bytearray ``(n_actions,)``
+        1 for each legal move; all 0 after the end.
+    is_over : bool
     returns : list of float
         The sum of each player's rewards.
     """
 
-    __slots__ = ("board", "history", "legal", "returns", "to_play")
+    __slots__ = ("board", "history", "is_over", "mask", "returns", "to_play")
 
     def __init__(self, rules: Rules, board: Any, history: bytes, mover: int, turn: int) -> None:
         """Keep a board after `mover` has moved; `turn` is that of the rules."""
         self.board, self.history, self.returns = board, history, rules.returns(board)
-        self.legal: Sequence[int]
-        if turn == OVER:
-            self.to_play, self.legal = mover, []
-        elif rules.n_actions <= _SHARED_NUMBERS:
-            self.to_play, self.legal = turn, rules.legal(board)
-        else:
-            self.to_play, self.legal = turn, array.array("I", rules.legal(board))
+        self.is_over = turn == OVER
+        self.to_play = mover if self.is_over else turn
+        self.mask = mask = bytearray(rules.n_actions)
+        for move in () if self.is_over else rules.legal(board):
+            mask[move] = 1
 
 
 class Positions:
@@ -177,22 +159,14 @@ class Positions:
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
-        kinds = np.uint8, np.uint16, np.uint32
-        self.dtype = next(
-            np.dtype(each) for each in kinds if rules.n_codes - 1 <= np.iinfo(each).max
-        )
+        self.dtype = np.min_scalar_type(rules.n_codes - 1)
         self._kept: OrderedDict[bytes, Position] = OrderedDict()
-        self._nbytes = 0
-        # The bytes of a kept position, and in addition for each byte of its history.
-        fixed = _POSITION_NBYTES + rules.board_nbytes
-        self._cost = fixed, 1 + rules.move_nbytes // self.dtype.itemsize
         self._first = rules.first()
         self._nothing = [0.0] * rules.n_players
 
     def clear(self) -> None:
         """Drop the positions that are kept."""
         self._kept.clear()
-        self._nbytes = 0
 
     def begin(self, source: gymnasium.Env[Any, Any]) -> Position:
         """Return a first position; the chance outcomes before it are drawn from `source`."""
@@ -227,53 +201,30 @@ class Positions:
         return self._keep(board, history, mover, turn)
 
     def find(self, history: bytes) -> Position:
-        """Return the position after `history`; play its moves if it is not kept.
-
-        Raises
-        ------
-        StateFormatError
-            The history is not one of this game.
-        """
+        """Return the position after `history`, from a row; play its moves if it is not kept."""
         found = self._kept.get(history)
         if found is not None:
             self._kept.move_to_end(history)
             return found
         rules, size = self.rules, self.dtype.itemsize
-        start, board, mover = 0, self._first, 0
-        for at in range(len(history) - size, max(-1, len(history) - size * _MOVES_BACK - 1), -size):
-            before = self._kept.get(history[:at])
+        board, mover, start = self._first, 0, 0
+        for back in range(1, min(_MOVES_BACK, len(history) // size) + 1):
+            before = self._kept.get(history[: -back * size])
             if before is not None:
-                start, board, mover = at, before.board, before.to_play
+                board, mover, start = before.board, before.to_play, len(before.history)
                 break
         board = rules.copy(board)
-        try:
-            for move in np.frombuffer(history[start:], self.dtype).tolist():
-                turn = rules.turn(board)
-                if turn == OVER:
-                    raise ValueError("a move after the end of the game")
-                mover = mover if turn == CHANCE else turn
-                rules.apply(board, move)
+        for move in np.frombuffer(history[start:], self.dtype).tolist():
             turn = rules.turn(board)
-        except Exception as error:
-            raise StateFormatError(f"a state row is damaged: {error}") from error
-        if turn == CHANCE:
-            raise StateFormatError("a state row is damaged: it ends when it is chance's turn")
-        return self._keep(board, history, mover, turn)
+            mover = mover if turn == CHANCE else turn
+            rules.apply(board, move)
+        return self._keep(board, history, mover, rules.turn(board))
 
     def _keep(self, board: Any, history: bytes, mover: int, turn: int) -> Position:
-        position = Position(self.rules, board, history, mover, turn)
-        kept = self._kept
-        if history not in kept:
-            self._nbytes += self._nbytes_of(position)
-        kept[history] = position
-        while self._nbytes > _KEPT_NBYTES and len(kept) > 1:
-            self._nbytes -= self._nbytes_of(kept.popitem(last=False)[1])
+        position = self._kept[history] = Position(self.rules, board, history, mover, turn)
+        if len(self._kept) > _MOST_KEPT:
+            self._kept.popitem(last=False)
         return position
-
-    def _nbytes_of(self, position: Position) -> int:
-        """Return how many bytes a kept position needs."""
-        fixed, each = self._cost
-        return fixed + each * len(position.history) + 8 * len(position.legal)
 
     def replayed(self, moves: Any) -> Position:
         """Return the position after `moves`, which a user has given.
@@ -291,20 +242,19 @@ class Positions:
             raise InputError(f"history must be a list of whole numbers, got {moves!r}")
         while given.size and given[-1] == -1:  # as `view` fills the histories of shorter games
             given = given[:-1]
-        rules, board, mover = self.rules, self.rules.first(), 0
+        rules, board = self.rules, self.rules.first()
         for index, move in enumerate(given.tolist()):
-            turn = rules.turn(board)
+            turn, allowed = rules.turn(board), list[int]()
             if turn == CHANCE:
                 allowed = [outcome for outcome, _ in rules.chance_outcomes(board)]
-            else:
-                allowed, mover = ([] if turn == OVER else rules.legal(board)), turn
+            elif turn != OVER:
+                allowed = rules.legal(board)
             if move not in allowed:
                 raise InputError(f"number {index} of the history, {move}, is not a legal move")
             rules.apply(board, move)
         if rules.turn(board) == CHANCE:
             raise InputError("the history ends when it is chance's turn; add a chance outcome")
-        history = given.astype(self.dtype).tobytes()
-        return self._keep(board, history, max(mover, 0), rules.turn(board))
+        return self.find(given.astype(self.dtype).tobytes())
 
 
 def _drawn(outcomes: Sequence[tuple[int, float]], number: float) -> int:
@@ -327,16 +277,25 @@ class GameGym(gymnasium.Env[NDArray[Any], int]):
 
     Parameters
     ----------
-    rules : Rules
+    make_rules : callable
+        ``make_rules(render_mode, options)`` returns the rules of the game.
     render_mode : str, optional
         One of the modes of the rules.
+    options
+        The options of the game.
     """
 
-    def __init__(self, rules: Rules, render_mode: str | None = None) -> None:
+    def __init__(
+        self,
+        make_rules: Callable[[str | None, dict[str, Any]], Rules],
+        render_mode: str | None = None,
+        **options: Any,
+    ) -> None:
+        rules = self.rules = make_rules(render_mode, options)
         if render_mode not in (None, *rules.render_modes):
             modes = " or ".join(map(repr, rules.render_modes))
             raise InputError(f"{rules.title} has no render_mode={render_mode!r}, only {modes}")
-        self.rules, self.render_mode = rules, render_mode
+        self.render_mode = render_mode
         self.metadata = {"render_modes": list(rules.render_modes)}
         self.action_space: Any = gymnasium.spaces.Discrete(rules.n_actions)
         self.observation_space = rules.observation_space
@@ -352,26 +311,32 @@ class GameGym(gymnasium.Env[NDArray[Any], int]):
 
     def step(self, action: Any) -> tuple[NDArray[Any], float, bool, bool, dict[str, Any]]:
         """Play a move; raise `ActionError` if it is illegal, with the position unchanged."""
-        before, move = self.position, int(action)
-        if move not in before.legal:
-            self.refuse(before, move)
+        self.check(self.position, int(action))
+        return self.step_from(self.position, int(action))
+
+    def step_from(
+        self, before: Position, move: int
+    ) -> tuple[NDArray[Any], float, bool, bool, dict[str, Any]]:
+        """Return what a step from the position `before` returns; `move` must be legal."""
         self.position, rewards = self.positions.play(before, move, self)
-        over = not self.position.legal
+        over = self.position.is_over
         return self.observation(), rewards[before.to_play], over, False, self.info(rewards)
 
-    def refuse(self, position: Position, move: int) -> NoReturn:
-        """Raise the error for an illegal `move`."""
-        title, rules = self.rules.title, self.rules
-        if not position.legal:
+    def check(self, position: Position, move: int) -> None:
+        """Raise `ActionError` if `move` is illegal in `position`."""
+        rules, title = self.rules, self.rules.title
+        if 0 <= move < rules.n_actions and position.mask[move]:
+            return
+        if position.is_over:
             raise ActionError(
                 f"action {move} cannot be played, because this game of {title} is over"
             )
-        moves = position.legal[:_SHOWN_MOVES]
-        names = [f"{each} {rules.name_of(position.board, each)}".rstrip() for each in moves]
-        more = ", ..." * (len(position.legal) > len(moves))
+        moves = np.flatnonzero(position.mask).tolist()
+        shown = [f"{x} {rules.name_of(position.board, x)}".rstrip() for x in moves[:_SHOWN_MOVES]]
+        more = ", ..." * (len(moves) > len(shown))
         raise ActionError(
             f"action {move} is illegal for player {position.to_play} in this position of {title}; "
-            f'legal, as info["action_mask"] says: {", ".join(names)}{more}'
+            f'legal, as info["action_mask"] says: {", ".join(shown)}{more}'
         )
 
     def observation(self) -> NDArray[Any]:
@@ -383,10 +348,8 @@ class GameGym(gymnasium.Env[NDArray[Any], int]):
 
     def info(self, rewards: list[float]) -> dict[str, Any]:
         """Return the info of the position, after a step with `rewards`."""
-        mask = np.zeros(self.rules.n_actions, np.int8)
-        mask[self.position.legal] = 1
         return {
-            "action_mask": mask,
+            "action_mask": np.frombuffer(bytearray(self.position.mask), np.int8),
             "to_play": self.position.to_play,
             "rewards": np.array(rewards, np.float64),
         }
@@ -471,10 +434,10 @@ class HistoryCodec(Codec):
         histories = [np.frombuffer(each.history, dtype) for each in found]
         length = np.array([len(each) for each in histories], np.int64)
         history = np.full((len(found), int(np.max(length, initial=0))), -1)
-        masks = np.zeros((len(found), base.rules.n_actions), np.int8)
+        masks = np.empty((len(found), base.rules.n_actions), np.int8)
         for index, each in enumerate(found):
             history[index, : length[index]] = histories[index]
-            masks[index, each.legal] = 1
+            masks[index] = each.mask
         to_play = np.array([each.to_play for each in found], np.int64)
         return {"history": history, "length": length, "to_play": to_play, "action_mask": masks}
 
@@ -499,17 +462,21 @@ class GameSimulator(GymnasiumSimulator):
     """
 
     checksum = True
-    # The beginning of ids, and the class of the environment, which takes the rest of the id.
+    # The beginning of ids; the rest of an id is the name of a game.
     prefix: ClassVar[str]
-    gym_class: ClassVar[Callable[..., GameGym]]
     codec: HistoryCodec
     base: GameGym
 
+    @abc.abstractmethod
+    def make_rules(self, name: str, render_mode: str | None, options: dict[str, Any]) -> Rules:
+        """Return the rules of the game `name` with the given options."""
+
     def make_env(self) -> gymnasium.Env[Any, Any]:
         """Return the game as a Gymnasium environment."""
-        make = functools.partial(type(self).gym_class, str(self.name).removeprefix(self.prefix))
         mode = {} if self.render_mode is None else {"render_mode": self.render_mode}
-        env: gymnasium.Env[Any, Any] = call_source(make, {**mode, **self.env_kwargs})
+        make_rules = partial(self.make_rules, str(self.name).removeprefix(self.prefix))
+        options = {**mode, **self.env_kwargs}
+        env: gymnasium.Env[Any, Any] = call_source(partial(GameGym, make_rules), options)
         return env
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
@@ -551,92 +518,60 @@ class GameSimulator(GymnasiumSimulator):
         self._check_held(dt)
         if not self._is_bare:
             return None
-        base, codec, move = self.base, self.codec, int(action)
-        before = base.positions.find(codec.get(row.data, HEADER_NBYTES))
-        if move not in before.legal:
-            base.refuse(before, move)
-        fresh = row.copy()
+        base, codec, at = self.base, self.codec, HEADER_NBYTES + self._generator_at
+        before, fresh = base.positions.find(codec.get(row.data, HEADER_NBYTES)), row.copy()
+        move = int(action)
+        base.check(before, move)
         if codec.saves_generator:
-            self._generator.load(fresh, HEADER_NBYTES + self._generator_at)
-        base.position, rewards = base.positions.play(before, move, base)
+            self._generator.load(fresh, at)
+        result = base.step_from(before, move)
         codec.put(fresh.data, HEADER_NBYTES, base.position.history)
         if codec.saves_generator:
-            self._generator.save(fresh, HEADER_NBYTES + self._generator_at)
-        over = not base.position.legal
-        info = base.info(rewards)
-        return fresh, (base.observation(), rewards[before.to_play], over, False, info, 1)
+            self._generator.save(fresh, at)
+        return fresh, (*result, 1)
 
     step_row_moves = True
 
     def step_rows(self, rows: Rows, start: int, stop: int) -> None:
-        """Step several rows; the moves of all of them are checked first."""
+        """Step several rows."""
         once = bool(np.all(rows.inputs.dt == 1))
         if not self._is_bare or not once or "rgb" in rows.columns or rows.inputs.horizon:
             super().step_rows(rows, start, stop)
             return
-        before = self._legal_positions(rows, start, stop)
-        self._play_rows(rows, start, before)
-
-    def _legal_positions(self, rows: Rows, start: int, stop: int) -> list[Position]:
-        """Return the positions of rows; raise `ActionError` if the move of one is illegal."""
-        inputs, find, get = rows.inputs, self.base.positions.find, self.codec.get
-        shared = len(inputs.states) == 1
-        states = inputs.states if shared else np.ascontiguousarray(inputs.states[start:stop])
-        memory, width = states.reshape(-1).data, states.shape[1]
-        found: list[Position] = []
-        for index, move in enumerate(inputs.actions[start:stop].tolist()):
-            if not (shared and found):
-                position = find(get(memory, index * width + HEADER_NBYTES))
-            if move not in position.legal:
-                rows.cursor[0] = start + index
-                self.base.refuse(position, move)
-            found.append(position)
-        return found
-
-    def _play_rows(self, rows: Rows, start: int, before: list[Position]) -> None:
-        """Play the move of each row from its position in `before`, and write the results."""
-        base, codec, rules, stop = self.base, self.codec, self.base.rules, start + len(before)
-        block, width, count = (
-            slice(start, stop),
-            self.payload_nbytes + HEADER_NBYTES,
-            rules.n_actions,
-        )
-        given, written = given_states(rows.inputs, block), None
+        base, codec, find = self.base, self.codec, self.base.positions.find
+        block, width = slice(start, stop), self.payload_nbytes + HEADER_NBYTES
+        given = np.ascontiguousarray(given_states(rows.inputs, block))
+        memory, given_width = given.reshape(-1).data, 0 if len(given) == 1 else width
+        written = None
         if rows.next_states is not None:
             fresh = rows.next_states[block]
             fresh[:] = given
             written = fresh.reshape(-1).data
-        masks = rows.columns["action_mask"][block].reshape(-1).view(np.uint8).data
-        observations, observe = rows.observations, rules.observe
-        rewards, all_rewards, players, overs = [], [], [], []
-        moves = rows.inputs.actions[block].tolist()
-        for index, (position, move) in enumerate(zip(before, moves, strict=True)):
+        observations, results = rows.observations, []
+        for index, move in enumerate(rows.inputs.actions[block].tolist()):
             rows.cursor[0] = start + index
+            before = find(codec.get(memory, index * given_width + HEADER_NBYTES))
+            if not before.mask[move]:
+                base.check(before, move)
             if codec.saves_generator:
-                self._prepare_chance(rows, start + index, given[0 if len(given) == 1 else index])
-            after, earned = base.positions.play(position, move, base)
-            mask, legal = bytearray(count), after.legal
-            if len(legal) < _MANY_MOVES:
-                for each in legal:
-                    mask[each] = 1
-            else:
-                np.frombuffer(mask, np.uint8)[np.asarray(legal)] = 1
-            masks[index * count : (index + 1) * count] = mask
+                self._set_generator(rows, start + index, given[0 if len(given) == 1 else index])
+            after, earned = base.positions.play(before, move, base)
             if observations is not None:
-                observe(after.board, after.to_play, observations[start + index])
+                base.rules.observe(after.board, after.to_play, observations[start + index])
             if written is not None:
                 codec.put(written, index * width + HEADER_NBYTES, after.history)
                 if codec.saves_generator:
                     self._generator.save(fresh[index], HEADER_NBYTES + self._generator_at)
-            rewards.append(earned[position.to_play])
-            all_rewards.append(earned)
-            players.append(after.to_play)
-            overs.append(not legal)
+            reward = earned[before.to_play]
+            results.append((reward, earned, after.to_play, after.is_over, after.mask))
+        rewards, all_rewards, players, overs, masks = zip(*results, strict=True)
+        legal = np.frombuffer(b"".join(masks), np.int8).reshape(stop - start, -1)
+        rows.columns["action_mask"][block] = legal
         rows.rewards[block], rows.columns["rewards"][block] = rewards, all_rewards
         rows.columns["to_play"][block], rows.terminateds[block] = players, overs
         rows.truncateds[block], rows.n_step[block] = False, 1
 
-    def _prepare_chance(self, rows: Rows, index: int, given: Row) -> None:
+    def _set_generator(self, rows: Rows, index: int, given: Row) -> None:
         """Set the random generator to that of the row `index`, whose state is `given`."""
         if rows.inputs.seeds is None:
             self._generator.load(given, HEADER_NBYTES + self._generator_at)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import abc
 import copy
 import importlib.metadata
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from operator import is_
 from typing import Any, ClassVar, Self
@@ -33,8 +32,7 @@ from plangym_like.batch.simulator import (
 from plangym_like.envs import rendering
 from plangym_like.envs.codec import Codec
 from plangym_like.envs.kernel import Kernel, NotVectorisableError
-from plangym_like.envs.transforms import transform_kernel
-from plangym_like.envs.wrapper_methods import functions_of, passes_infos, transforms_of
+from plangym_like.envs.transforms import tested_kernel, transforms_of
 from plangym_like.envs.wrapping import (
     NothingSaved,
     WrapperLike,
@@ -51,19 +49,16 @@ from plangym_like.envs.wrapping import (
     wrap,
 )
 from plangym_like.errors import InputError, SnapshotError
-from plangym_like.snapshots.base_settings import BaseSettings, SpaceSettings, own_spaces
-from plangym_like.snapshots.chains import innermost, shared_restorer
+from plangym_like.snapshots.base_settings import BaseSettings
+from plangym_like.snapshots.chain_state import WrapperState, WrapperValues
+from plangym_like.snapshots.chains import close_copy, innermost, libraries_left_open
 from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.known_wrappers import foreign_wrappers, is_foreign_env, visible
-from plangym_like.snapshots.open_libraries import close_copy, libraries_left_open
-from plangym_like.snapshots.outside_values import OutsideValues
 from plangym_like.snapshots.trial import Trial, TrialOutcome, known_trials
-from plangym_like.snapshots.wrapper_state import WrapperState, WrapperValues
 from plangym_like.states import random_state
 from plangym_like.states.rows import Row, padded
 from plangym_like.support.arguments import as_count, name_of
 
-logger = logging.getLogger("plangym_like")
 _GREY = np.array([0.299, 0.587, 0.114])
 
 
@@ -196,8 +191,6 @@ class GymnasiumSimulator(Simulator):
 
     def wrapped(self, env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
         """Return `env`, which `make_env` returned, in the user's wrappers."""
-        if is_foreign_env(innermost(env)):
-            own_spaces(innermost(env))
         if self._remove_time_limit:
             env = without_time_limit(env)
         for item in self._wrappers:
@@ -209,25 +202,17 @@ class GymnasiumSimulator(Simulator):
         self.env: gymnasium.Env[Any, Any] = env
         self.base: Any = innermost(env)
         spaces = spaces_of(env)
-        # A log of actions leads to the same draws again.
-        draws = self._has_foreign_code and self.snapshot != "replay"
-        if draws:
+        if self._has_foreign_code and self.snapshot != "replay":
             spaces = copy.deepcopy(spaces)  # users draw from these
         self.action_space, self.observation_space = spaces
         if self._is_tried:
             check_reset(env)
-        if self._has_foreign_code and not self._is_copy:
-            # The values of classes and modules on which the steps may depend.
-            self.outside = OutsideValues(env)
         if not self._is_copy:
             self._restore_initial = self.restorer()
         codec = self.codec = self.make_codec()
         # Other environments of foreign code hold all of their attributes in each row.
         checked = self._foreign_wrappers or (self._has_foreign_code and not self.always_tried)
-        settings = [*(codec.settings() if checked else ())]
-        if draws:
-            settings.append(SpaceSettings(env))
-        if settings:
+        if checked and (settings := codec.settings()):
             self._settings = BaseSettings(settings, _remedy(self.other_ways))
         self._generator = random_state.GeneratorMemory(self.base)
         self._generator_at = codec.nbytes
@@ -237,7 +222,8 @@ class GymnasiumSimulator(Simulator):
         self.memory = self.make_memory()
         self.payload_nbytes = self.wrappers_at + padded(self.memory.nbytes)
         self.columns, self.plain_infos = {}, True
-        if codec.columns is not None and passes_infos(env):
+        self._transforms = transforms_of(env)
+        if codec.columns is not None and self._transforms is not None:
             self.columns, self.plain_infos = dict(codec.columns), False
         self.exactness, self.exactness_note = codec.exactness, codec.exactness_note
         if self._images:
@@ -245,10 +231,8 @@ class GymnasiumSimulator(Simulator):
             self.observation_space = gymnasium.spaces.Box(
                 0, 255, shape if self.obs_type == "rgb" else shape[:2], np.uint8
             )
-        limits = [each for each in visible(env) if type(each) is TimeLimit]
-        self._has_one_limit = len(limits) <= 1
-        self.time_limit = limits[0] if limits else None
-        self._transforms = transforms_of(env)
+        limits = (each for each in visible(env) if type(each) is TimeLimit)
+        self.time_limit = next(limits, None)
         self._kernels: dict[str, Kernel | None] = {}
         self._configured: tuple[Any, ...] = ()
 
@@ -309,7 +293,6 @@ class GymnasiumSimulator(Simulator):
         if self._outcome is None:
             given, self.env_kwargs = self.env_kwargs, _copied(self.env_kwargs)
             tried = self._chain_to_try(env)
-            restore_shared = shared_restorer(env, tried) if tried is not env else None
             try:
                 self._set_up(tried)
                 note = self._run_trial()
@@ -320,14 +303,8 @@ class GymnasiumSimulator(Simulator):
                 raise
             finally:
                 self.env_kwargs = given
-                if restore_shared is not None:
-                    restore_shared()
             self._outcome = TrialOutcome(
-                kind,
-                note,
-                self.codec.nbytes,
-                seeds_only=self.seeds_only,
-                by_value=frozenset(self.codec.by_value),
+                kind, note, self.codec.nbytes, seeds_only=self.seeds_only
             )
             known.note(self._outcome, self._arguments)
             if tried is env:
@@ -357,9 +334,6 @@ class GymnasiumSimulator(Simulator):
         except SnapshotError as error:
             if self.exactness != "exact":
                 return str(error)
-            if self.outside is not None:
-                # Another way to save states begins with the same values.
-                self.outside.restore()
             raise
         finally:
             if other is not None and self.render_mode is None:
@@ -367,9 +341,6 @@ class GymnasiumSimulator(Simulator):
 
     def _note_outcome(self) -> None:
         """Record why states are inexact, after the trial if there was one."""
-        if self._has_foreign_code:
-            # Now, because code such as a registration must run only once.
-            self.outside = OutsideValues(self.env)
         for note in (self._outcome.note if self._outcome else "", self.memory.unordered):
             if note:
                 self.exactness = "approximate"
@@ -458,15 +429,16 @@ class GymnasiumSimulator(Simulator):
         InputError
             A name is unknown, or a value does not fit.
         """
-        steps, memory = None, self.memory
-        if memory.nbytes and memory.time_limit is not None and "elapsed_steps" in physics:
+        memory = self.memory
+        has_counter = memory.nbytes and memory.time_limit is not None
+        if has_counter and "elapsed_steps" in physics:
             steps = as_count("elapsed_steps", physics.pop("elapsed_steps"), 0)
             if steps >= 2**63:
                 raise InputError(f"elapsed_steps must be less than 2**63, got {steps}")
-        if physics or steps is None:
-            self.codec.build_state(payload[: self._generator_at], physics)
-        if steps is not None:
             payload[self.wrappers_at :][:8].view(np.int64)[0] = steps
+            if not physics:
+                return
+        self.codec.build_state(payload[: self._generator_at], physics)
 
     # Reading
 
@@ -528,8 +500,6 @@ class GymnasiumSimulator(Simulator):
         if seed is None:
             random_state.make_generator(innermost(self.env))
         obs, info = as_reset(self.env.reset(seed=seed, options=options))
-        if self._settings is not None:
-            self._settings.note()
         return self.observe(obs), info
 
     def step(self, action: Any, dt: int) -> Outcome:
@@ -581,16 +551,11 @@ class GymnasiumSimulator(Simulator):
 
     def step_rows(self, rows: Rows, start: int, stop: int) -> None:
         """Step several rows with the kernel if there is one; otherwise, step them one by one."""
-        horizon, kernel = rows.inputs.horizon, None
-        # For one row, `step` is faster, and audits compare it with the kernel.
-        if stop - start > 1 or horizon:
-            kernel = self.kernel_for(rows.inputs.actions)
+        horizon, is_single = rows.inputs.horizon, stop - start == 1
         step_singly = super().rollout_rows if horizon else super().step_rows
-        if (
-            kernel is None
-            or not kernel.takes(rows)
-            or (stop - start == 1 and not kernel.rolls_out_one)
-        ):
+        # For one row, `step` is faster, and audits compare it with the kernel.
+        kernel = None if is_single and not horizon else self.kernel_for(rows.inputs.actions)
+        if kernel is None or not kernel.takes(rows) or (is_single and not kernel.rolls_out_one):
             step_singly(rows, start, stop)
             return
         step = kernel.rollout if horizon else kernel.step
@@ -613,29 +578,15 @@ class GymnasiumSimulator(Simulator):
         if self._images or not isinstance(actions, (np.ndarray, np.generic)):
             return None
         kernels, kind = self._kernels, actions.dtype.char
-        then, now = self._configured, (*self.configuration(), *functions_of(self._transforms))
+        then, now = self._configured, self.configuration()
         if len(now) != len(then) or not all(map(is_, now, then)):
             self._configured = now
             kernels.clear()
         if kind not in kernels:
-            kernels[kind] = self._tested_kernel(kind)
+            # ``None`` if another wrapper takes part in steps.
+            transforms = self._transforms
+            kernels[kind] = None if transforms is None else tested_kernel(self, transforms, kind)
         return kernels[kind]
-
-    def _tested_kernel(self, kind: str) -> Kernel | None:
-        """Return a new kernel for actions of dtype `kind`, if there is one that agrees."""
-        transforms = self._transforms
-        if not self._has_one_limit or transforms != transforms_of(self.env):
-            return None
-        try:
-            kernel = (
-                transform_kernel(self, transforms, kind) if transforms else self.make_kernel(kind)
-            )
-            if kernel is None or not kernel.disagreement(self, kind):
-                return kernel
-        except Exception as error:
-            # It was written for other shapes or values than those of this environment.
-            logger.info("%s is stepped row by row: %r", name_of(self.name), error)
-        return None
 
     def observe(self, obs: Any) -> Any:
         """Return the kind of observation that `obs_type` selects: `obs` itself, or an image."""

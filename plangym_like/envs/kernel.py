@@ -7,12 +7,12 @@ rollouts. `StatesKernel` calls the environment's own ``step_states``.
 from __future__ import annotations
 
 import abc
+import contextlib
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, cast
 
-import gymnasium
 import numpy as np
 from gymnasium.spaces import Box
 from numpy.typing import NDArray
@@ -49,16 +49,13 @@ class Kernel(abc.ABC):
     rolls_out_one : bool
         Whether `rollout` of a single row is faster than the environment itself.
     plays_on : bool
-        Whether `disagreement` steps states of episodes that have ended.
-    beyond : float
-        How far `disagreement` goes beyond the bounds of actions (see `trial_actions`).
+        Whether `disagreement` steps states of episodes that have ended, and actions out of bounds.
     """
 
     most: int = 1 << 62
     is_vectorised: bool = True
     rolls_out_one: bool = False
     plays_on: bool = True
-    beyond: float = 1.2
 
     def takes(self, rows: Rows) -> bool:
         """Return whether this kernel can step the batch `rows`."""
@@ -111,16 +108,22 @@ class Kernel(abc.ABC):
         `kind`, a type character, and in as many rows of this kernel. The state of `sim` does not
         change.
         """
-        base: Any = innermost(sim.env)
-        original, seed = np.zeros(sim.payload_nbytes, np.uint8), base._np_random_seed
-        sim.read(original)
-        try:
-            actions = trial_actions(sim.action_space, kind, beyond=self.beyond)
-            expected = _expected(sim, actions, self.sample_states(sim), plays_on=self.plays_on)
-            return expected if isinstance(expected, str) else _compare(self, sim, expected)
-        finally:
-            sim.write(original)
-            base._np_random_seed = seed
+        with state_kept(sim):
+            beyond = 1.2 if self.plays_on else 1.0
+            return _disagreement(self, sim, trial_actions(sim.action_space, kind, beyond=beyond))
+
+
+@contextlib.contextmanager
+def state_kept(sim: Simulator) -> Iterator[None]:
+    """Restore the present state of `sim` at the end."""
+    base: Any = innermost(sim.env)
+    original, seed = np.zeros(sim.payload_nbytes, np.uint8), base._np_random_seed
+    sim.read(original)
+    try:
+        yield
+    finally:
+        sim.write(original)
+        base._np_random_seed = seed
 
 
 def held_frames(inputs: Inputs, block: slice, frameskip: int) -> int | NDArray[np.int64]:
@@ -136,40 +139,31 @@ def held_frames(inputs: Inputs, block: slice, frameskip: int) -> int | NDArray[n
 # Rows in arrays
 
 
-class States(Protocol):
-    """The states of N rows, in arrays."""
+class States:
+    """The states of N rows; the base of dataclasses whose fields are arrays, or ``None``.
 
-    def __len__(self) -> int: ...
-
-    def take(self, rows: NDArray[np.intp]) -> Self:
-        """Return a copy of the states of `rows`."""
-        ...
-
-    def put(self, rows: NDArray[np.intp], part: Self) -> None:
-        """Replace the states of `rows` with `part`, a result of `take` that has been stepped."""
-        ...
-
-
-class ColumnStates:
-    """The base of dataclasses whose fields are arrays ``(..., N)``, or ``None``."""
+    Arrays are ``(..., N)``, or ``(N, ...)`` if the subclass overrides `_at`.
+    """
 
     __slots__: tuple[str, ...] = ()
 
     def take(self, rows: NDArray[np.intp]) -> Self:
         """Return a copy of the states of `rows`."""
         columns = [getattr(self, name) for name in self.__slots__]
-        kind: Any = type(self)
-        part: Self = kind(*(None if each is None else each[..., rows] for each in columns))
+        kind, at = cast("Any", type(self)), self._at(rows)
+        part: Self = kind(*(None if each is None else each[at] for each in columns))
         return part
 
     def put(self, rows: NDArray[np.intp], part: Self) -> None:
         """Replace the states of `rows` with `part`, a result of `take` that has been stepped."""
+        at = self._at(rows)
         for name in self.__slots__:
             if getattr(self, name) is not None:
-                getattr(self, name)[..., rows] = getattr(part, name)
+                getattr(self, name)[at] = getattr(part, name)
 
-    def __len__(self) -> int:
-        return int(getattr(self, self.__slots__[0]).shape[-1])
+    def _at(self, rows: NDArray[np.intp]) -> Any:
+        """Return the index of `rows` in each array."""
+        return ..., rows
 
 
 S = TypeVar("S", bound=States)
@@ -195,16 +189,20 @@ class ArrayKernel(Kernel, Generic[S]):
     """Steps blocks of rows, with their states in arrays.
 
     A subclass for each family defines how states are loaded, stepped by one frame, observed and
-    stored.
+    stored. This class holds actions, counts the steps for a time limit, and makes random generators
+    from seeds.
 
     Parameters
     ----------
-    frameskip : int
-        The number of frames per action.
+    sim : GymnasiumSimulator
+        A simulator without wrappers, except those of `TransformKernel` and a time limit.
     """
 
-    def __init__(self, frameskip: int) -> None:
-        self._frameskip = frameskip
+    def __init__(self, sim: Any) -> None:
+        self._frameskip: int = sim.frameskip
+        self._time_limit: Any = sim.time_limit
+        self._generator_at = HEADER_NBYTES + sim.codec.nbytes
+        self._elapsed_at = (HEADER_NBYTES + sim.wrappers_at) // 8
         self._outcomes = Outcomes.empty(0)
 
     def use_for_frames(self) -> bool:
@@ -212,62 +210,67 @@ class ArrayKernel(Kernel, Generic[S]):
         return True
 
     @abc.abstractmethod
-    def load(self, rows: Rows, block: slice) -> S:
-        """Return the states of the rows in `block`, copied into arrays."""
+    def load(self, given: Row, count: int) -> S:
+        """Return the states of `count` rows, copied from `given` ``(N or 1, nbytes)``."""
 
     @abc.abstractmethod
     def frame(self, states: S, actions: NDArray[Any], out: Outcomes) -> None:
-        """Step each of `states` in place by one frame; fill all of `out` except ``n_step``."""
+        """Step each of `states` in place by one frame; fill ``out.rewards`` and ``.terminated``.
+
+        ``out.truncated`` is false; it may be set, and the time limit is applied later.
+        """
 
     @abc.abstractmethod
     def observe(self, states: S, out: NDArray[Any]) -> None:
         """Fill `out` ``(N, *obs_shape)`` with the observations of `states`."""
 
     @abc.abstractmethod
-    def store(self, states: S, rows: Rows, block: slice) -> None:
-        """Write `states` into the next states of the rows in `block`.
+    def store(self, states: S, fresh: Row) -> None:
+        """Write `states` into `fresh` ``(N, nbytes)``, copies of the rows that they began with."""
 
-        If there are seeds, also write the random generators made from them. Everything else in a
-        next state is copied from the state that the row started from.
-        """
+    def infos(self, states: S) -> Mapping[str, NDArray[Any]]:
+        """Return the infos of the last frame of `states` by name, each ``(N, ...)``."""
+        return {}
 
     def step(self, rows: Rows, first: int, last: int) -> None:
         """Step the rows ``first:last``, each from its own state."""
         block = slice(first, last)
+        given = self._given(rows, block)
         with np.errstate(all="ignore"):
-            states = self.load(rows, block)
+            states, elapsed = self.load(given, last - first), self._elapsed(given, last - first)
             if len(self._outcomes.rewards) != last - first:
                 self._outcomes = Outcomes.empty(last - first)
             out = self._outcomes
             frames = held_frames(rows.inputs, block, self._frameskip)
-            self._hold(states, rows.inputs.actions[block], frames, out)
+            self._hold(states, rows.inputs.actions[block], frames, elapsed, out)
             rows.rewards[block], rows.terminateds[block] = out.rewards, out.terminated
             rows.truncateds[block], rows.n_step[block] = out.truncated, out.n_step
             if rows.observations is not None:
                 self.observe(states, rows.observations[block])
-            if rows.next_states is not None:
-                self.store(states, rows, block)
+            self._store(states, given, elapsed, rows, block)
 
     def rollout(self, rows: Rows, first: int, last: int) -> None:
         """Step each of the rows ``first:last`` through its T actions, or until its episode ends."""
         block, count = slice(first, last), last - first
+        given = self._given(rows, block)
         with np.errstate(all="ignore"):
-            states = self.load(rows, block)
+            states, elapsed = self.load(given, count), self._elapsed(given, count)
             frames = held_frames(rows.inputs, block, self._frameskip)
-            going = _Survivors(states)
+            going = _Survivors(states, count)
             terminated, truncated = np.zeros((2, count), bool)
             n_step = np.zeros(count, np.int64)
             for time in range(rows.inputs.horizon):
                 rewards = np.zeros(count)
-                if len(going.part):
+                if going.count:
                     at = going.rows
-                    out = Outcomes.empty(len(going.part))
+                    out = Outcomes.empty(going.count)
                     actions = np.ascontiguousarray(rows.inputs.actions[block, time][at])
                     wanted = frames if isinstance(frames, int) else frames[at]
-                    self._hold(going.part, actions, wanted, out)
+                    self._hold(going.part, actions, wanted, elapsed[at], out)
                     rewards[at] = out.rewards
                     terminated[at], truncated[at] = out.terminated, out.truncated
                     n_step[at] += out.n_step
+                    elapsed[at] += out.n_step
                     going.keep(~(out.terminated | out.truncated))
                 rows.rewards[block, time] = rewards
                 rows.terminateds[block, time] = terminated
@@ -277,31 +280,75 @@ class ArrayKernel(Kernel, Generic[S]):
                     self.observe(states, rows.observations[block, time])
             going.write_back()
             rows.n_step[block] = n_step
-            if rows.next_states is not None:
-                self.store(states, rows, block)
+            self._store(states, given, elapsed - n_step, rows, block)
 
     def _hold(
-        self, states: S, actions: NDArray[Any], frames: int | NDArray[np.int64], out: Outcomes
+        self,
+        states: S,
+        actions: NDArray[Any],
+        frames: int | NDArray[np.int64],
+        elapsed: NDArray[np.int64],
+        out: Outcomes,
     ) -> None:
         """Step each row for its number of `frames`, or until its episode ends; fill `out`."""
+        limit = None if self._time_limit is None else self._time_limit._max_episode_steps
         if isinstance(frames, int) and frames == 1:
+            out.truncated.fill(False)
             self.frame(states, actions, out)
+            if limit is not None:
+                out.truncated |= elapsed >= limit - 1
             out.n_step.fill(1)
             return
         for array in (out.rewards, out.terminated, out.truncated, out.n_step):
             array.fill(0)
-        going = _Survivors(states)
+        going = _Survivors(states, len(actions))
         frame = 0
-        while len(going.part):
-            at, one = going.rows, Outcomes.empty(len(going.part))
+        while going.count:
+            at, one = going.rows, Outcomes.empty(going.count)
+            one.truncated.fill(False)
             self.frame(going.part, actions[at], one)
+            frame += 1
+            if limit is not None:
+                one.truncated |= elapsed[at] >= limit - frame
             out.rewards[at] += one.rewards
             out.terminated[at], out.truncated[at] = one.terminated, one.truncated
             out.n_step[at] += 1
-            frame += 1
             wanted = frames if isinstance(frames, int) else frames[at]
             going.keep(~(one.terminated | one.truncated) & (wanted > frame))
         going.write_back()
+
+    def _given(self, rows: Rows, block: slice) -> Row:
+        """Return the rows that `block` starts from, with new generators if there are seeds."""
+        given, seeds = given_states(rows.inputs, block), rows.inputs.seeds
+        if seeds is None:
+            return given
+        given = np.tile(given, (block.stop - block.start, 1)) if len(given) == 1 else given.copy()
+        place = slice(self._generator_at, self._generator_at + GENERATOR_NBYTES)
+        for row, seed in zip(given, seeds[block].tolist(), strict=True):
+            row[place] = np.frombuffer(save_generator(seeded_generator(seed)), np.uint8)
+        return given
+
+    def _elapsed(self, given: Row, count: int) -> NDArray[np.int64]:
+        """Return a copy of the number of steps for the time limit of `count` rows."""
+        elapsed = np.zeros(count, np.int64)
+        if self._time_limit is not None:
+            elapsed[:] = given.view(np.int64)[:, self._elapsed_at]
+        return elapsed
+
+    def _store(
+        self, states: S, given: Row, elapsed: NDArray[np.int64], rows: Rows, block: slice
+    ) -> None:
+        """Write infos, and the next states if requested; `elapsed` is that of `given`."""
+        for name, column in self.infos(states).items():
+            if name in rows.columns:
+                rows.columns[name][block] = column
+        if rows.next_states is None:
+            return
+        fresh = rows.next_states[block]
+        fresh[:] = given
+        self.store(states, fresh)
+        if self._time_limit is not None:
+            fresh.view(np.int64)[:, self._elapsed_at] = elapsed + rows.n_step[block]
 
 
 class _Survivors(Generic[S]):
@@ -313,11 +360,13 @@ class _Survivors(Generic[S]):
         The states to step: at first `whole` itself; later, a copy of the rows not yet dropped.
     rows : slice or index array
         The rows of `whole` that `part` holds.
+    count : int
+        Their number.
     """
 
-    def __init__(self, whole: S) -> None:
+    def __init__(self, whole: S, count: int) -> None:
         self._whole = whole
-        self.part = whole
+        self.part, self.count = whole, count
         self.rows: slice | NDArray[np.intp] = slice(None)
 
     def keep(self, mask: NDArray[np.bool_]) -> None:
@@ -326,7 +375,7 @@ class _Survivors(Generic[S]):
             return
         self.write_back()
         self.rows = mask.nonzero()[0] if isinstance(self.rows, slice) else self.rows[mask]
-        self.part = self._whole.take(self.rows)
+        self.part, self.count = self._whole.take(self.rows), len(self.rows)
 
     def write_back(self) -> None:
         """Copy the stepped states from `part` back to `whole`."""
@@ -334,70 +383,42 @@ class _Survivors(Generic[S]):
             self._whole.put(self.rows, self.part)
 
 
-def put_generators(fresh: Row, begin: int, seeds: NDArray[np.uint64]) -> None:
-    """Write a random generator into each row of `fresh`, beginning at byte `begin`.
-
-    Each generator is made from its row's seed in `seeds`.
-    """
-    for row, seed in zip(fresh, seeds.tolist(), strict=True):
-        memory = save_generator(seeded_generator(seed))
-        row[begin : begin + GENERATOR_NBYTES] = np.frombuffer(memory, np.uint8)
-
-
 # The environment's own step_states
 
 
 @dataclass(slots=True)
-class ObservedStates:
-    """The states ``(N, *shape)`` of N rows, and their last observations."""
+class ObservedStates(States):
+    """The states ``(N, *shape)`` of N rows, and their last observations ``(N, *obs_shape)``."""
 
     states: NDArray[Any]
     obs: NDArray[Any]
 
-    def __len__(self) -> int:
-        return len(self.states)
-
-    def take(self, rows: NDArray[np.intp]) -> ObservedStates:
-        """Return a copy of the states and observations of `rows`."""
-        return ObservedStates(self.states[rows], self.obs[rows])
-
-    def put(self, rows: NDArray[np.intp], part: ObservedStates) -> None:
-        """Replace the states and observations of `rows` with `part`, a stepped result of `take`."""
-        self.states[rows], self.obs[rows] = part.states, part.obs
+    def _at(self, rows: NDArray[np.intp]) -> Any:
+        return rows
 
 
 class StatesKernel(ArrayKernel[ObservedStates]):
-    """Steps blocks of rows by calling ``step_states(states, actions)``.
+    """Steps blocks of rows by calling ``step_states(states, actions)`` of the environment.
+
+    ``step_states`` takes states ``(N, *shape)`` and N actions; it returns the next states,
+    observations, rewards, terminateds and truncateds. The random generator does not change.
 
     Parameters
     ----------
-    step_states : callable
-        Takes states ``(N, *shape)`` and N actions; returns the next states, observations, rewards,
-        terminateds and truncateds.
-    example : array ``(*shape)``
-        Any state; only its shape and dtype are used.
-    space : gymnasium.Space
-        The observation space; an observation must be one array.
-    frameskip : int
-        The number of steps for which an action is held.
+    sim : SaveLoadSimulator
+        The simulator of the environment, whose observations are one array each.
     """
 
     # `step` may refuse other actions, and states after the end of an episode.
     plays_on = False
-    beyond = 1.0
 
-    def __init__(
-        self,
-        step_states: Callable[..., Any],
-        example: NDArray[Any],
-        space: gymnasium.Space[Any],
-        frameskip: int,
-    ) -> None:
-        super().__init__(frameskip)
-        self._step_states = step_states
+    def __init__(self, sim: Any) -> None:
+        super().__init__(sim)
+        example: NDArray[Any] = sim.codec.example
+        self._step_states: Callable[..., Any] = sim.base.step_states
         self._shape, self._dtype = example.shape, example.dtype
         self._place = slice(HEADER_NBYTES, HEADER_NBYTES + example.nbytes)
-        self._space = space
+        self._space: Any = sim.observation_space
 
     def takes(self, rows: Rows) -> bool:
         return not rows.columns and rows.inputs.seeds is None
@@ -405,20 +426,17 @@ class StatesKernel(ArrayKernel[ObservedStates]):
     def use_for_frames(self) -> bool:
         return False  # the user's ``step`` may return any types
 
-    def load(self, rows: Rows, block: slice) -> ObservedStates:
-        count, given = block.stop - block.start, given_states(rows.inputs, block)
+    def load(self, given: Row, count: int) -> ObservedStates:
         states = np.empty((count, *self._shape), self._dtype)
         states.reshape(count, -1).view(np.uint8)[:] = given[:, self._place]
-        return ObservedStates(
-            states, np.empty((count, *(self._space.shape or ())), self._space.dtype)
-        )
+        return ObservedStates(states, np.empty((count, *self._space.shape), self._space.dtype))
 
     def frame(self, states: ObservedStates, actions: NDArray[Any], out: Outcomes) -> None:
-        count = len(states)
+        count = len(states.states)
         next_states, obs, rewards, terminated, truncated = self._step_states(
             states.states.copy(), actions.copy()
         )
-        shape, dtype = (count, *(self._space.shape or ())), np.dtype(self._space.dtype)
+        shape, dtype = (count, *self._space.shape), np.dtype(self._space.dtype)
         states.obs[...] = fitted(self._space, obs, shape, dtype)
         states.states[...] = self._checked_states(next_states, count)
         if np.shape(rewards) != (count,):
@@ -432,12 +450,8 @@ class StatesKernel(ArrayKernel[ObservedStates]):
     def observe(self, states: ObservedStates, out: NDArray[Any]) -> None:
         out[...] = states.obs
 
-    def store(self, states: ObservedStates, rows: Rows, block: slice) -> None:
-        # The random generator and the wrappers' state do not change.
-        assert rows.next_states is not None
-        fresh = rows.next_states[block]
-        fresh[:] = given_states(rows.inputs, block)
-        fresh[:, self._place] = states.states.reshape(len(states), -1).view(np.uint8)
+    def store(self, states: ObservedStates, fresh: Row) -> None:
+        fresh[:, self._place] = states.states.reshape(len(fresh), -1).view(np.uint8)
 
     def _checked_states(self, next_states: Any, count: int) -> Any:
         """Return `next_states`, those of `count` rows.
@@ -485,16 +499,12 @@ def trial_actions(space: Any, kind: str, *, beyond: float = 1.2) -> NDArray[Any]
     return (middle + half * drawn).astype(dtype)
 
 
-def _expected(
-    sim: Simulator, actions: NDArray[Any], starts: Sequence[Row] | None, *, plays_on: bool
-) -> Rows | str:
-    """Step `sim` with `actions`, from `starts` or in an episode; return the rows.
-
-    Return a sentence if a step returns other infos than ``sim.columns``.
-    """
+def _disagreement(kernel: Kernel, sim: Simulator, actions: NDArray[Any]) -> str:
+    """Step `actions` with `sim`, and then with `kernel`, together and one by one; compare them."""
     states = np.zeros((len(actions), HEADER_NBYTES + sim.payload_nbytes), np.uint8)
-    expected = _rows(sim, actions, states)
-    assert expected.next_states is not None
+    expected, found = (_rows(sim, actions, states) for _ in range(2))
+    assert expected.next_states is not None and found.next_states is not None
+    starts = kernel.sample_states(sim)
     if starts is None:
         sim.reset(0)
     for index, action in enumerate(actions):
@@ -506,20 +516,17 @@ def _expected(
             return f"the info of row {index} is {outcome[4]!r}, not {', '.join(expected.columns)}"
         put_outcome(expected, index, sim.observation_space, outcome)
         sim.save(expected.next_states[index])
-        if not plays_on and (outcome[2] or outcome[3]):
+        if not kernel.plays_on and (outcome[2] or outcome[3]):
             sim.reset()
-    return expected
-
-
-def _compare(kernel: Kernel, sim: Simulator, expected: Rows) -> str:
-    """Step the rows again with `kernel`, together and one by one, and compare them."""
-    inputs = expected.inputs
-    found = _rows(sim, inputs.actions, inputs.states)
     try:
-        kernel.step(found, 0, inputs.count)
+        kernel.step(found, 0, len(actions))
         if difference := _first_difference(found, expected):
             return difference
-        _step_each(kernel, sim, found)
+        for index, action in enumerate(actions):
+            one = kernel.step_one(states[index], action, 1)
+            if one is not None:
+                found.next_states[index], outcome = one
+                put_outcome(found, index, sim.observation_space, outcome)
         return _first_difference(found, expected)
     except NotVectorisableError:
         return "a row cannot be stepped in a block"
@@ -544,16 +551,6 @@ def _rows(sim: Simulator, actions: NDArray[Any], states: Row) -> Rows:
         columns,
         None,
     )
-
-
-def _step_each(kernel: Kernel, sim: Simulator, rows: Rows) -> None:
-    """Step the rows one by one with `kernel.step_one`, and replace their results."""
-    assert rows.next_states is not None
-    for index, action in enumerate(rows.inputs.actions):
-        one = kernel.step_one(rows.inputs.states[index], action, 1)
-        if one is not None:
-            rows.next_states[index], outcome = one
-            put_outcome(rows, index, sim.observation_space, outcome)
 
 
 def _first_difference(found: Rows, expected: Rows) -> str:

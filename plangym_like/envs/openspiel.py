@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.metadata
-import math
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,40 +18,12 @@ import pyspiel
 from numpy.typing import NDArray
 
 from plangym_like.envs.family_env import FamilyEnv
-from plangym_like.envs.games import (
-    CHANCE,
-    IMPERFECT,
-    OVER,
-    SIMULTANEOUS,
-    GameGym,
-    GameSimulator,
-    Rules,
-)
+from plangym_like.envs.games import CHANCE, OVER, GameSimulator, Rules
 from plangym_like.errors import InputError
 from plangym_like.support.arguments import as_count, did_you_mean
 
 PREFIX = "openspiel/"
 _TYPE = pyspiel.GameType
-# Games whose boards need more memory than others: the bytes of a board at the beginning of a game,
-# and in addition for each move. The test of the memory of kept positions measures them.
-_LARGE_BOARDS = {
-    "antichess": (1500, 84),
-    "backgammon": (1000, 150),
-    "banqi": (1000, 72),
-    "chess": (1500, 84),
-    "chinese_checkers": (1000, 190),
-    "crazyhouse": (1500, 84),
-    "cursor_go": (8800, 80),
-    "go": (8800, 88),
-    "lines_of_action": (1400, 200),
-    "maedn": (1000, 100),
-    "oware": (900, 60),
-    "shogi": (1500, 72),
-    "twixt": (6800, 48),
-    "ultimate_tic_tac_toe": (1900, 60),
-    "xiangqi": (1500, 72),
-}
-
 
 class OpenSpielRules(Rules):
     """The rules of a game of OpenSpiel; boards are its states.
@@ -86,10 +56,6 @@ class OpenSpielRules(Rules):
         self.key = f"{kind.short_name} {sorted(parameters.items())}"
         self._shape = tuple(game.observation_tensor_shape())
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, self._shape, np.float32)
-        self.board_nbytes, self.move_nbytes = 640 + 2 * math.prod(self._shape), 48
-        for name in re.findall(r"\w+(?=\()", self.title):  # misere, and the game inside of it
-            if name in _LARGE_BOARDS:
-                self.board_nbytes, self.move_nbytes = _LARGE_BOARDS[name]
         # This buffer is filled ten times as fast as OpenSpiel makes a list of floats.
         self._observer: Any = None
         with contextlib.suppress(pyspiel.SpielError, AttributeError):
@@ -145,11 +111,14 @@ class OpenSpielRules(Rules):
 def refusal(kind: Any) -> str:
     """Return why games of the type `kind` cannot be played here; an empty text if they can."""
     if kind.dynamics == _TYPE.Dynamics.SIMULTANEOUS:
-        return SIMULTANEOUS
+        return "its players move at the same time, and here one moves after the other"
     if kind.dynamics != _TYPE.Dynamics.SEQUENTIAL:
         return "it is a mean field game, which has a distribution of players"
     if kind.information != _TYPE.Information.PERFECT_INFORMATION:
-        return IMPERFECT
+        return (
+            "it has imperfect information: a search from a state would know what the player to "
+            "move does not"
+        )
     if kind.chance_mode == _TYPE.ChanceMode.SAMPLED_STOCHASTIC:
         return "it draws chance inside, from a generator that all of its states share"
     if not kind.provides_observation_tensor:
@@ -166,27 +135,14 @@ def all_ids() -> list[str]:
     )
 
 
-def _checked(known: Mapping[str, Any], short: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `parameters` of the game `short` as numbers of Python.
-
-    OpenSpiel itself does not check sizes; a board without rows ends the process.
-    """
+def _check(short: str, parameters: Mapping[str, Any], known: Mapping[str, Any]) -> None:
+    """Refuse sizes that are not positive: a board without rows would end the process."""
     usual = known[short].parameter_specification if short in known else {}
-    checked = {}
     for name, value in parameters.items():
-        if isinstance(value, np.generic):
-            value = value.item()
         if isinstance(value, dict):  # a game inside of this game
-            value = _checked(known, str(value.get("name")), value)
-        default = usual.get(name)
-        if type(default) is float and type(value) is int:
-            value = float(value)
-        if type(default) is int and default > 0 and type(value) is int:
-            value = as_count(f"{name} of OpenSpiel's {short}", value)
-        if type(value) is int and abs(value) >= 1 << 31:
-            raise InputError(f"{name} of OpenSpiel's {short} must be less than 2**31, got {value}")
-        checked[name] = value
-    return checked
+            _check(str(value.get("name")), value, known)
+        elif type(value) is int and type(usual.get(name)) is int and usual[name] > 0:
+            as_count(f"{name} of OpenSpiel's {short}", value)
 
 
 def load_game(name: str, **parameters: Any) -> Any:
@@ -203,12 +159,12 @@ def load_game(name: str, **parameters: Any) -> Any:
     known = {kind.short_name: kind for kind in pyspiel.registered_games()}
     if short not in known:
         raise InputError(f"OpenSpiel has no game {short!r}{did_you_mean(short, known)}")
-    if short != name and not name.endswith(")"):
-        raise InputError(f"the parameters of OpenSpiel's game {name!r} must end with a bracket")
     try:
         given = pyspiel.game_parameters_from_string(name) if short != name else {}
         given.pop("name", None)
-        game = pyspiel.load_game(short, _checked(known, short, {**given, **parameters}))
+        given.update(parameters)
+        _check(short, given, known)
+        game = pyspiel.load_game(short, given)
     except InputError:
         raise
     except Exception as error:  # of many kinds, those of the binding among them
@@ -217,25 +173,6 @@ def load_game(name: str, **parameters: Any) -> Any:
     if why := refusal(game.get_type()):
         raise InputError(f"OpenSpiel's {short} cannot be planned over: {why}")
     return game
-
-
-class OpenSpielGym(GameGym):
-    """A game of OpenSpiel as a Gymnasium environment.
-
-    Parameters
-    ----------
-    name : str
-        As in `load_game`, like `parameters`.
-    render_mode : {"ansi"}, optional
-    """
-
-    def __init__(self, name: str, render_mode: str | None = None, **parameters: Any) -> None:
-        game = load_game(name, **parameters)
-        try:
-            rules = OpenSpielRules(game)
-        except Exception as error:
-            raise InputError(f"OpenSpiel's {game} has no board: {error}") from error
-        super().__init__(rules, render_mode)
 
 
 class OpenSpielSimulator(GameSimulator):
@@ -255,8 +192,16 @@ class OpenSpielSimulator(GameSimulator):
     """
 
     family = "SPIE"
-    prefix, gym_class = PREFIX, OpenSpielGym
+    prefix = PREFIX
     obs_types = ("coords",)
+
+    def make_rules(self, name: str, render_mode: str | None, options: dict[str, Any]) -> Rules:
+        """Return the rules of the game `name`; `options` are its parameters."""
+        game = load_game(name, **options)
+        try:
+            return OpenSpielRules(game)
+        except Exception as error:
+            raise InputError(f"OpenSpiel's {game} has no board: {error}") from error
 
 
 class OpenSpielEnv(FamilyEnv):

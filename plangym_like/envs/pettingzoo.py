@@ -13,23 +13,14 @@ import importlib.metadata
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pettingzoo
+import pettingzoo  # noqa: F401
 from numpy.typing import NDArray
-from pettingzoo import AECEnv
 
 from plangym_like.envs.family_env import FamilyEnv
-from plangym_like.envs.games import (
-    IMPERFECT,
-    OVER,
-    SIMULTANEOUS,
-    GameGym,
-    GameSimulator,
-    Rules,
-)
+from plangym_like.envs.games import OVER, GameSimulator, Rules
 from plangym_like.errors import InputError
 from plangym_like.support.arguments import as_count, as_number, did_you_mean, misfit
 from plangym_like.support.fork_safety import new_lock
@@ -42,22 +33,9 @@ GAMES: dict[str, tuple[str, int | None]] = {
     "go_v5": ("go.go", None),
     "tictactoe_v3": ("tictactoe.tictactoe", 9),
 }
-_REFUSED = {
-    "gin_rummy_v4": IMPERFECT,
-    "hanabi_v5": IMPERFECT,
-    "leduc_holdem_v4": IMPERFECT,
-    "rps_v2": SIMULTANEOUS,
-    "texas_holdem_v4": IMPERFECT,
-    "texas_holdem_no_limit_v6": IMPERFECT,
-}
-# The game of Go keeps the size of its boards in globals of a module. They are set while a method of
-# a board is called, and restored after that, because others may use the module, too.
+# The game of Go keeps the size of its boards in globals of this module, for all of its games.
 _GO_BASE = "pettingzoo.classic.go.go_base"
-_GO_GLOBALS = ("N", "ALL_COORDS", "EMPTY_BOARD", "NEIGHBORS", "DIAGONALS")
-_go_globals: dict[int, dict[str, Any]] = {}
 _go_lock = new_lock()
-# Folders of other environments, in which all agents act in each step.
-_FOLDERS = ("atari", "butterfly", "magent", "mpe", "sisl")
 
 
 class PettingZooRules(Rules):
@@ -83,18 +61,12 @@ class PettingZooRules(Rules):
         first = self._players[0]
         self.n_actions = self.n_codes = int(game.action_space(first).n)
         self.observation_space = game.observation_space(first)["observation"]
-        self.board_nbytes, self.move_nbytes = _board_nbytes(game)
         # The last board that was looked at, the player, and what the player observes.
         self._last_look: tuple[Any, int, Any] = (None, 0, None)
 
     def first(self) -> Any:
         _call(self._game, self._game.reset, 0)
         return _copied(self._game)
-
-    def after(self, board: Any, move: int) -> Any:
-        following = _copied(board)
-        self.apply(following, move)
-        return following
 
     def apply(self, board: Any, move: int) -> None:
         self._last_look = (None, 0, None)
@@ -131,46 +103,14 @@ class PettingZooRules(Rules):
         return _call(board, board.render)
 
 
-def _board_nbytes(game: Any) -> tuple[int, int]:
-    """Return how many bytes a board of `game` needs at first, and in addition for each move.
-
-    The test of the memory of kept positions measures them.
-    """
-    name = game.metadata["name"]
-    if name == "chess_v6":
-        return 12_000, 240
-    return (6000 + 72 * game._N**2 if name == "go_v5" else 2600), 0
-
-
 def _call(board: Any, function: Callable[..., Any], *args: Any) -> Any:
     """Call `function`, a method of `board`; in a game of Go, with the globals for its size."""
     if not hasattr(board, "_N"):
         return function(*args)
     with _go_lock:
-        base: Any = importlib.import_module(_GO_BASE)
-        if base.N == board._N:
-            return function(*args)
-        before = {name: getattr(base, name) for name in _GO_GLOBALS}
-        vars(base).update(_go_globals[board._N])
-        try:
-            return function(*args)
-        finally:
-            vars(base).update(before)
-
-
-def _made(make: Callable[..., Any], options: Mapping[str, Any]) -> Any:
-    """Return a new game; keep the globals that the game of Go sets, and restore those before."""
-    with _go_lock:
-        base: Any = sys.modules.get(_GO_BASE)
-        before = {name: getattr(base, name) for name in _GO_GLOBALS} if base else {}
-        try:
-            game = make(**options)
-            if base and hasattr(game, "_N"):
-                _go_globals[game._N] = {name: getattr(base, name) for name in _GO_GLOBALS}
-            return game
-        finally:
-            if base:
-                vars(base).update(before)
+        if sys.modules[_GO_BASE].N != board._N:
+            board._overwrite_go_global_variables(board._N)
+        return function(*args)
 
 
 def _copied(thing: Any) -> Any:
@@ -195,12 +135,6 @@ def all_ids() -> list[str]:
     return [PREFIX + name for name in GAMES]
 
 
-def _simultaneous() -> set[str]:
-    """Return the names of PettingZoo's environments in which all agents act in each step."""
-    root = Path(pettingzoo.__file__).parent
-    return {each.stem for folder in _FOLDERS for each in (root / folder).glob("*_v*.py")}
-
-
 def _checked(make: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """Return `options` of a game as numbers of Python."""
     usual = inspect.signature(make).parameters
@@ -213,54 +147,8 @@ def _checked(make: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, 
     return checked
 
 
-def load_game(name: str, **options: Any) -> tuple[Any, int | None]:
-    """Return PettingZoo's environment `name`, without wrappers, and the most moves of a game.
-
-    Raises
-    ------
-    InputError
-        There is no such game, or it is refused, or has no such options.
-    """
-    short = name.removeprefix("classic/")
-    if short not in GAMES:
-        why = _REFUSED.get(short, "")
-        if short.rpartition("/")[2] in _simultaneous() or short.partition("/")[0] in _FOLDERS:
-            why = SIMULTANEOUS
-        if not why:
-            raise InputError(
-                f"there is no game {name!r} of PettingZoo here{did_you_mean(short, GAMES)}; the "
-                f"games are {', '.join(GAMES)}"
-            )
-        raise InputError(f"PettingZoo's {short} cannot be planned over: {why}")
-    place, longest = GAMES[short]
-    module = importlib.import_module(f"pettingzoo.classic.{place}")
-    if reason := misfit(module.raw_env, **options):
-        raise InputError(f"PettingZoo's {short} cannot be made: {reason}")
-    game: AECEnv[Any, Any, Any] = _made(module.raw_env, _checked(module.raw_env, options))
-    if (found := game.metadata["name"]) != short:
-        raise InputError(f"this version of PettingZoo has {found}, not {short}")
-    return game, longest
-
-
-class PettingZooGym(GameGym):
-    """A game of PettingZoo as a Gymnasium environment; it observes its ``observation``.
-
-    Parameters
-    ----------
-    name : str
-        As in `load_game`, like `options`.
-    render_mode : {"rgb_array", "ansi"}, optional
-        Only chess has ``"ansi"``.
-    """
-
-    def __init__(self, name: str, render_mode: str | None = None, **options: Any) -> None:
-        mode = None if render_mode == "human" else render_mode
-        game, longest = load_game(name, render_mode=mode, **options)
-        super().__init__(PettingZooRules(game, longest), render_mode)
-
-
 class PettingZooSimulator(GameSimulator):
-    """A simulator of one game of PettingZoo.
+    """A simulator of one game of PettingZoo, which observes its ``observation``.
 
     Parameters
     ----------
@@ -272,11 +160,31 @@ class PettingZooSimulator(GameSimulator):
     Raises
     ------
     InputError
-        There is no such game, or it is refused.
+        There is no such game, or it has no such options.
     """
 
     family = "PETZ"
-    prefix, gym_class = PREFIX, PettingZooGym
+    prefix = PREFIX
+
+    def make_rules(self, name: str, render_mode: str | None, options: dict[str, Any]) -> Rules:
+        """Return the rules of the game `name` of PettingZoo, without PettingZoo's wrappers."""
+        short = name.removeprefix("classic/")
+        if short not in GAMES:
+            raise InputError(
+                f"there is no game {name!r} of PettingZoo here{did_you_mean(short, GAMES)}; the "
+                f"games are {', '.join(GAMES)}. In the others, players do not see the whole "
+                "position, or move at the same time"
+            )
+        place, longest = GAMES[short]
+        module = importlib.import_module(f"pettingzoo.classic.{place}")
+        mode = None if render_mode == "human" else render_mode
+        if reason := misfit(module.raw_env, render_mode=mode, **options):
+            raise InputError(f"PettingZoo's {short} cannot be made: {reason}")
+        with _go_lock:
+            game = module.raw_env(render_mode=mode, **_checked(module.raw_env, options))
+        if (found := game.metadata["name"]) != short:
+            raise InputError(f"this version of PettingZoo has {found}, not {short}")
+        return PettingZooRules(game, longest)
 
 
 class PettingZooEnv(FamilyEnv):

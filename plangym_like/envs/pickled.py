@@ -7,8 +7,8 @@ stepped, restored and stepped again; if the results differ, a `SnapshotError` is
 A pickle does not keep the order in which a set is iterated. Sets of texts are written in sorted
 order, so that the bytes of a row do not depend on the hashes of a process. Nearly all environments
 only ask whether a set holds an item. To find the others, the trial restores each set in another
-order, and so does the copy in which audits step. An environment is approximate if it has a set
-whose order differs between copies or processes in any case (see `ChainPickle.look_for_sets`).
+order, and so does the copy in which audits step. An environment is approximate if it has a set of
+objects that hash by their address.
 
 A row holds a length, a tag and the pickle. Unpickling runs code, so the tag, a keyed hash of the
 pickle, is checked first. Only this session and its workers have the key. Two rows of the same state
@@ -21,17 +21,14 @@ import contextlib
 import copy
 import hashlib
 import hmac
-import logging
 import struct
-import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import gymnasium
-import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.envs.codec import Attribute, AttributeCodec, Codec
+from plangym_like.envs.codec import Codec
 from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.errors import (
@@ -41,19 +38,15 @@ from plangym_like.errors import (
     StateFormatError,
     UntrustedStateError,
 )
-from plangym_like.snapshots.chain_pickle import ChainPickle, StepsOutside
+from plangym_like.snapshots.chain_pickle import ChainPickle
 from plangym_like.snapshots.chain_state import columns_of
 from plangym_like.snapshots.chains import links
 from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.differences import difference
-from plangym_like.snapshots.outside_values import CodeSearch, is_own_module
-from plangym_like.snapshots.trial import MEASURED_STEPS, known_trials, while_quick
+from plangym_like.snapshots.trial import MEASURED_STEPS, while_quick
 from plangym_like.states import random_state
 from plangym_like.states.rows import Row, padded, session_key
 
-logger = logging.getLogger("plangym_like")
-# The classes for which `suggest_attributes` has been called.
-_suggested: set[type] = set()
 _LENGTH = struct.Struct("<Q")
 _TAG_NBYTES = 16
 _START = _LENGTH.size + _TAG_NBYTES
@@ -75,10 +68,6 @@ class PickleCodec(Codec):
         Whether to load pickles from other sessions.
     capacity : int, optional
         Bytes reserved for a payload; by default, at least twice the size of the first payloads.
-    shared : sequence of (str, object)
-        Objects that code finds in its modules; see `CodeSearch.shared_objects`.
-    by_value : collection of str
-        The places of those that are known to be changed by steps.
     steps : int
         The maximum number of steps that the constructor takes. With 0, `capacity` is known to be
         enough.
@@ -91,17 +80,12 @@ class PickleCodec(Codec):
         env: gymnasium.Env[Any, Any],
         name: Any,
         *,
-        shared: Sequence[tuple[str, Any]],
-        by_value: Collection[str],
         steps: int,
         capacity: int | None,
         allow_pickle: bool,
     ) -> None:
         self._env, self._name, self._allow_pickle = env, name, allow_pickle
-        self.pickle = ChainPickle(env, shared, by_value)
-        self.by_value = self.pickle.by_value
-        # The state after the first reset.
-        self.first = self.pickle.encoded()
+        self.pickle = ChainPickle(env)
         needed = _START + self._longest(steps)
         if capacity is None:
             # A power of two, so that small differences between processes do not change the width.
@@ -113,23 +97,19 @@ class PickleCodec(Codec):
 
     def _longest(self, steps: int) -> int:
         """Take up to `steps` steps, if any, and return the length of the longest pickle."""
-        env, longest = self._env, len(self.first)
+        env, longest = self._env, len(self.pickle.encoded())
         if not steps:
             return longest
         links(env)[-1]._np_random = random_state.seeded_generator(0)
         space = copy.deepcopy(env.action_space)
         space.seed(0)
-        outside = StepsOutside(self.pickle)
-        outside.look()
         # Some environments take only actions that are legal in their current state.
         with contextlib.suppress(Exception):
             for _ in while_quick(range(steps)):
                 *_, terminated, truncated, _ = env.step(space.sample())
-                outside.look()
                 longest = max(longest, len(self.pickle.encoded()))
                 if terminated or truncated:
                     break
-        outside.refuse()
         return longest
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
@@ -141,11 +121,8 @@ class PickleCodec(Codec):
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
         """Return the environment's attributes that are numbers or arrays, each ``(N, ...)``."""
-        return columns_of([self.values_of(row) for row in payloads])
-
-    def values_of(self, payload: Row) -> dict[str, Any]:
-        """Return the attributes of the environment that `payload` holds."""
-        return dict(self.pickle.owners[-1].items(self._values(payload)[-1]))
+        base = self.pickle.owners[-1]
+        return columns_of([dict(base.items(self._values(row)[-1])) for row in payloads])
 
     def difference(self, one: Row, other: Row) -> tuple[str, str] | None:
         """Return where two payloads first differ in their values, and the two values.
@@ -227,7 +204,6 @@ class PickledSimulator(GymnasiumSimulator):
     variable = True
     always_tried: ClassVar[bool] = True
     codec: PickleCodec
-    _shared: Sequence[tuple[str, Any]] = ()
 
     def __init__(
         self,
@@ -240,17 +216,9 @@ class PickledSimulator(GymnasiumSimulator):
         self._allow_pickle = allow_pickle
         super().__init__(name, state_capacity=state_capacity, **simulator_kwargs)
 
-    def wrapped(self, env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
-        """Return `env` in the user's wrappers; note the objects that its code shares."""
-        env = super().wrapped(env)
-        # Before the first reset, whose objects belong to this environment alone.
-        self._shared = [*CodeSearch(env).shared_objects()]
-        return env
-
     def restorer(self) -> Callable[[], None]:
         """Return a function that restores the new environment and its wrappers."""
-        by_value = () if self._outcome is None else self._outcome.by_value
-        return ChainPickle(self.env, self._shared, by_value).restorer()
+        return ChainPickle(self.env).restorer()
 
     def make_codec(self) -> PickleCodec:
         """Reset the environment, and return the codec."""
@@ -259,8 +227,6 @@ class PickledSimulator(GymnasiumSimulator):
         return PickleCodec(
             self.env,
             self.name,
-            shared=self._shared,
-            by_value=() if known is None else known.by_value,
             steps=MEASURED_STEPS if known is None else 0,
             capacity=self.state_capacity if known is None else known.capacity,
             allow_pickle=self._allow_pickle,
@@ -272,21 +238,13 @@ class PickledSimulator(GymnasiumSimulator):
 
     def _run_trial(self) -> str:
         """Run the trial; its errors say that they are about a pickle."""
-        pickle = self.codec.pickle
         try:
-            note = super()._run_trial()
-            if known_trials().suggests and not note and is_own_module(type(self.base).__module__):
-                suggest_attributes(self)
-            return note
+            return super()._run_trial()
         except StateFormatError as error:
             raise SnapshotError(f"a pickle of it cannot be loaded: {error.__cause__}") from error
-        except SnapshotError as error:
-            if pickle.unordered:
+        except SnapshotError:
+            if self.codec.pickle.unordered:
                 return ""  # such an order makes states approximate anyway
-            # A few steps may or may not show the effect of such an order; this check is
-            # deterministic.
-            if note := pickle.look_for_sets(testable=True):
-                raise SnapshotError(f"{error} Perhaps: {note}") from error
             raise
         except PlangymError:
             raise
@@ -311,72 +269,6 @@ class PickledEnv(FamilyEnv):
     """
 
     simulator_class = PickledSimulator
-
-
-def suggest_attributes(simulator: PickledSimulator) -> None:
-    """Log, once for each class, how much time ``state_attributes`` would save if a step is cheap.
-
-    The simulator must be one that is not used afterwards.
-    """
-    kind = type(simulator.base)
-    if kind in _suggested:
-        return
-    _suggested.add(kind)
-    # If a step fails, or an attribute is not plain data, there is nothing to suggest.
-    with contextlib.suppress(Exception):
-        before, after = _costs(simulator)
-        if before > 2 * after:
-            logger.warning(
-                "%s is saved as a pickle. Stepping it from a state takes %.0f us here. It can be "
-                "up to %.1f times as fast if its class lists every attribute that any step or "
-                "reset changes: state_attributes = ['name', ...]",
-                *(qualified_name(kind), 1e6 * before, before / after),
-            )
-
-
-def _costs(simulator: PickledSimulator) -> tuple[float, float]:
-    """Return the seconds that a step from a state takes, now and at best.
-
-    The first number is for a pickle, the second for a list of the attributes that one step changes.
-    """
-    row: Row = np.zeros(simulator.payload_nbytes, np.uint8)
-    space = copy.deepcopy(simulator.action_space)
-    space.seed(0)
-    pickle = simulator.codec.pickle
-    pickle.restore(pickle.decoded(simulator.codec.first))
-    simulator.read(row)
-    first = simulator.codec.values_of(row)
-    action = space.sample()
-    step = _seconds(lambda: simulator.step(action, 1), times=1)
-    pickled = _seconds(lambda: simulator.read(row), lambda: simulator.write(row))
-    last = simulator.codec.values_of(row)
-    own = ("_np_random", "_np_random_seed")
-    names = [
-        name
-        for name, value in last.items()
-        if name not in own and difference(first.get(name), value) is not None
-    ]
-    codec = AttributeCodec(simulator.base, [_attribute(name, last[name]) for name in names])
-    listed = np.zeros(codec.nbytes, np.uint8)
-    fast = _seconds(lambda: codec.read(listed), lambda: codec.write(listed))
-    return step + pickled, step + fast
-
-
-def _attribute(name: str, value: Any) -> Attribute:
-    if type(value) is np.ndarray:
-        return Attribute(name, value.dtype, value.shape)
-    return Attribute(name, type(value) if type(value) in (bool, int, float) else None)
-
-
-def _seconds(*calls: Callable[[], Any], times: int = 3) -> float:
-    """Call `calls` one after the other, several times, and return the shortest time."""
-    taken = []
-    for _ in range(times):
-        begun = time.perf_counter()
-        for call in calls:
-            call()
-        taken.append(time.perf_counter() - begun)
-    return min(taken)
 
 
 def _tag(data: bytes) -> bytes:

@@ -13,10 +13,8 @@ library.
 from __future__ import annotations
 
 import ctypes.util
-import inspect
 import os
 import sys
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,11 +37,9 @@ def make_painter(simulator: Any) -> Any:
     InputError
         The environment cannot be made with ``render_mode="rgb_array"``, or cannot be made twice.
     """
-    (name, *rest), _ = simulator._arguments
-    if callable(name) and _takes_render_mode(name):
-        name = partial(name, render_mode=MODE)
+    positional, _ = simulator._arguments
     try:
-        return simulator.make_again(name, *rest, render_mode=MODE)
+        return simulator.make_again(*positional, render_mode=MODE)
     except Exception as error:
         raise InputError(
             f"this environment was made without render_mode={MODE!r}, and a second environment "
@@ -73,13 +69,6 @@ def render(painter: Any, simulator: Any) -> NDArray[np.uint8]:
             f"{type(base).__name__}.render() gives no image, although render_mode is {MODE!r}"
         )
     return image
-
-
-def _takes_render_mode(make: Any) -> bool:
-    try:
-        return "render_mode" in inspect.signature(make).parameters
-    except (TypeError, ValueError):
-        return False
 
 
 def draw_without_a_display() -> None:

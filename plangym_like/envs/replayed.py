@@ -9,7 +9,7 @@ Box2D's environments can also go back at once (`plangym_like.envs.box2d_images`)
 is replayed, a wrapper may change the environment inside it at any time.
 
 Each episode begins in a new copy of the chain. What Gymnasium's chain would keep from the episode
-before is at the beginning of the log (`plangym_like.snapshots.carried_state`).
+before is at the beginning of the log (`plangym_like.snapshots.replayed_chain`).
 
 A row also holds a digest of all observations, rewards and flags of the episode. If a replay gives a
 different digest, an error is raised. The fingerprint of rows includes the digest of a short
@@ -37,14 +37,12 @@ from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.envs.wrapping import NothingSaved, check_is_new, is_plain, spaces_of
 from plangym_like.errors import SnapshotError, StateCapacityError, StateFormatError
 from plangym_like.snapshots.action_log import ACTIONS, CHANGE, ActionLogFormat, Change
-from plangym_like.snapshots.carried_state import CarriedState
-from plangym_like.snapshots.chains import chain, has_addresses, innermost, links, sets_in
+from plangym_like.snapshots.chains import chain, close_copy, innermost, links, note_on_sets
 from plangym_like.snapshots.configuration import describe, qualified_name
-from plangym_like.snapshots.current_env_proxy import CurrentEnvProxy
 from plangym_like.snapshots.differences import attributes, differing_attributes
 from plangym_like.snapshots.known_wrappers import describe_wrappers
-from plangym_like.snapshots.open_libraries import close_copy
 from plangym_like.snapshots.replay import DIGEST_NBYTES, ReplayCache
+from plangym_like.snapshots.replayed_chain import CarriedState, ReplayedChain
 from plangym_like.snapshots.trial import MEASURED_STEPS
 from plangym_like.states.rows import Row, padded
 from plangym_like.support.arguments import as_count
@@ -61,7 +59,7 @@ class ReplayCodec(Codec):
 
     Parameters
     ----------
-    proxy : CurrentEnvProxy
+    proxy : ReplayedChain
         The outermost wrapper of the chain.
     logs : ActionLogFormat
     name : str or callable
@@ -78,7 +76,7 @@ class ReplayCodec(Codec):
 
     def __init__(
         self,
-        proxy: CurrentEnvProxy,
+        proxy: ReplayedChain,
         logs: ActionLogFormat,
         name: Any,
         *,
@@ -263,7 +261,7 @@ class ReplayedSimulator(GymnasiumSimulator):
 
     def _set_up(self, env: gymnasium.Env[Any, Any]) -> None:
         self._logs = ActionLogFormat(spaces_of(env)[0])
-        self._proxy = CurrentEnvProxy(env)
+        self._proxy = ReplayedChain(env)
         self._proxy.cache = ReplayCache(
             self._copy,
             self._logs,
@@ -352,11 +350,6 @@ class ReplayedSimulator(GymnasiumSimulator):
         """Return to the first copy, which has never been reset."""
         self._proxy.show_first()
         super().renew()
-        self._proxy.accept_changes()
-
-    def hand_out(self) -> None:
-        """From now on, log changes of attributes that code outside makes."""
-        self._proxy.hand_out()
 
     def state_difference(self, one: Row, other: Row) -> tuple[str, str] | None:
         """Return an attribute in which the states of two payloads differ, and both values.
@@ -410,10 +403,5 @@ def _unpack(payload: Row) -> tuple[bytes, bytes]:
 def _refuse_addresses(env: gymnasium.Env[Any, Any]) -> None:
     """Raise `SnapshotError` if `env` holds a set whose order may differ between copies."""
     for link in reversed(links(env)):
-        for place, value in sets_in(link, type(link).__name__):
-            if has_addresses(value):
-                raise SnapshotError(
-                    f"{place} is a set of objects that hash by their address, so two copies of the "
-                    "environment may iterate over it in different orders, and a replay may differ; "
-                    "keep the objects as the keys of a dict, which keeps their order"
-                )
+        if note := note_on_sets(link, type(link).__name__):
+            raise SnapshotError(note)

@@ -10,7 +10,6 @@ is raised if it disagrees.
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -26,19 +25,19 @@ from plangym_like.envs.kernel import Kernel, StatesKernel
 from plangym_like.envs.wrapping import drop_generators, first_reset
 from plangym_like.errors import PlangymError, SnapshotError
 from plangym_like.snapshots import plain_data
-from plangym_like.snapshots.base_settings import Settings
-from plangym_like.snapshots.chains import innermost, put
+from plangym_like.snapshots.base_settings import (
+    AttributeSettings,
+    Settings,
+    atoms_of,
+    own_names,
+)
+from plangym_like.snapshots.chains import close_copy, innermost, put
 from plangym_like.snapshots.configuration import describe, qualified_name
-from plangym_like.snapshots.differences import attributes_of, difference
 from plangym_like.snapshots.known_wrappers import visible
-from plangym_like.snapshots.open_libraries import close_copy
-from plangym_like.snapshots.trial import while_quick
 
 _METHODS = ("save_state", "load_state")
 # Rows hold the generator anyway.
 _GENERATOR = ("np_random", "_np_random", "_np_random_seed")
-# After so many steps of an episode, it is known what an environment changes itself.
-_PLAYED = 100
 
 
 class OwnCodec(AttributeCodec):
@@ -86,7 +85,11 @@ class OwnCodec(AttributeCodec):
         }
 
     def settings(self) -> Sequence[Settings]:
-        return (_LeftOut(self._base, self),)
+        """Return the numbers and text that the environment itself does not change."""
+        saved = plain_data.encode(tuple(self.values()))
+        but = {*vars(self._base)}.difference(atoms_of(self._base)) | own_names(self._base)
+        self.put(plain_data.decode(saved))
+        return (AttributeSettings(self._base, {*but, *self.held()}),)
 
     @property
     def restores_initial(self) -> bool:
@@ -198,57 +201,6 @@ def _initial_restorer(base: Any) -> Callable[[], None] | None:
             put(base, name, generator)
 
     return restore
-
-
-class _LeftOut(Settings):
-    """Plain data in attributes of an environment that `OwnCodec.put` does not restore.
-
-    The constructor plays some steps without the wrappers, because data that the environment itself
-    changes is its own business. The current state stays the same.
-    """
-
-    def __init__(self, base: Any, codec: OwnCodec) -> None:
-        self._base, self._codec = base, codec
-        self._first, self._then = self._saved(), self._read()
-        actions = copy.deepcopy(base.action_space)
-        actions.seed(0)
-        self._own: set[str] = set()
-        with contextlib.suppress(Exception):
-            for seed in range(2):
-                base.reset(seed=seed)
-                for _ in while_quick(range(_PLAYED)):
-                    if any(base.step(actions.sample())[2:4]):
-                        break
-                self._own |= self._not_restored()
-        self._load(self._first)
-
-    def change(self, *, thorough: bool = False) -> str:
-        changed = self._not_restored() - self._own if thorough else ()
-        for name in sorted(changed):
-            then, now = plain_data.decode(self._then[name]), plain_data.decode(self._read()[name])
-            found = difference(then, now)
-            values = found[1].replace(" and ", " to ", 1) if found else "one object to another"
-            return f"{type(self._base).__name__}.{name} changed from {values}"
-        return ""
-
-    def _not_restored(self) -> set[str]:
-        """Return the names of the data that do not come back if the first state is loaded."""
-        saved = self._saved()
-        self._load(self._first)
-        now = self._read()
-        self._load(saved)
-        return {name for name in self._then if name in now and now[name] != self._then[name]}
-
-    def _saved(self) -> bytes:
-        return plain_data.encode(tuple(self._codec.values()))
-
-    def _load(self, saved: bytes) -> None:
-        self._codec.put(plain_data.decode(saved))
-
-    def _read(self) -> dict[str, bytes]:
-        found = attributes_of(self._base)
-        found.pop("_np_random", None)  # rows hold it, but not as a part of this state
-        return found
 
 
 def _generators(base: Any) -> dict[str, np.random.Generator]:
@@ -395,10 +347,7 @@ class SaveLoadSimulator(GymnasiumSimulator):
             )
 
     def _states_kernel(self) -> StatesKernel:
-        assert self.codec.example is not None and isinstance(self.frameskip, int)
-        return StatesKernel(
-            self.base.step_states, self.codec.example, self.observation_space, self.frameskip
-        )
+        return StatesKernel(self)
 
     def make_kernel(self, kind: str) -> Kernel | None:
         """Return the kernel that calls ``step_states``, or ``None`` if that cannot be used."""

@@ -20,21 +20,18 @@ from gymnasium.envs.toy_text.blackjack import BlackjackEnv, sum_hand, usable_ace
 from gymnasium.envs.toy_text.cliffwalking import CliffWalkingEnv
 from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
 from gymnasium.envs.toy_text.taxi import TaxiEnv
-from gymnasium.wrappers import TimeLimit
 from numpy.typing import NDArray
 
-from plangym_like.batch.arrays import Rows, given_states
 from plangym_like.envs.codec import Attribute, AttributeCodec
 from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.envs.kernel import (
     TRIALS,
     ArrayKernel,
-    ColumnStates,
     Kernel,
     NotVectorisableError,
     Outcomes,
-    put_generators,
+    States,
 )
 from plangym_like.errors import InputError, SnapshotError, StateFormatError
 from plangym_like.snapshots.configuration import qualified_name
@@ -262,17 +259,16 @@ def _choice(physics: Mapping[str, Any], name: str, default: Any, bound: range) -
 
 
 @dataclass(slots=True)
-class Places(ColumnStates):
+class Places(States):
     """The states of N rows of a game on a grid, and the probabilities of their last transitions.
 
-    ``places``, ``actions`` (the last ones) and ``elapsed`` (the steps for a time limit) are ``(N,)
-    int64``, ``generators`` is ``(4, N) uint64``, and ``chances`` is ``(N,) float64``.
+    ``places`` and ``actions`` (the last ones) are ``(N,) int64``, ``generators`` is ``(4, N)
+    uint64``, and ``chances`` is ``(N,) float64``.
     """
 
     places: NDArray[np.int64]
     actions: NDArray[np.int64]
     generators: NDArray[np.uint64]
-    elapsed: NDArray[np.int64]
     chances: NDArray[np.float64]
 
 
@@ -281,31 +277,17 @@ class TableBlocks(ArrayKernel[Places]):
 
     Parameters
     ----------
-    env : gymnasium.Env
-        The game, without wrappers.
-    bounds : sequence of range
-        The values of the whole numbers that a payload begins with.
-    frameskip : int
-    generator_at, elapsed_at : int
-        The offsets of the random generator, and of the time limit's step count, in a payload.
-    time_limit : gymnasium.wrappers.TimeLimit, optional
-        The time limit, if there is one.
+    sim : ToyTextSimulator
+        A simulator whose codec has ``has_table``.
     """
 
     # The arrays of this many rows fit into a core's own cache.
     most = 8192
 
-    def __init__(
-        self,
-        env: Any,
-        bounds: Sequence[range],
-        frameskip: int,
-        generator_at: int,
-        elapsed_at: int,
-        time_limit: TimeLimit[Any, Any] | None,
-    ) -> None:
-        super().__init__(frameskip)
-        self._bounds, self._time_limit = bounds, time_limit
+    def __init__(self, sim: Any) -> None:
+        super().__init__(sim)
+        env, bounds = sim.base, [*sim.codec.bounds.values()]
+        self._bounds = bounds
         self._num_actions = count = int(env.action_space.n)
         # The transitions of each place and action; a shorter list is filled up.
         lists = [env.P[place][action] for place in bounds[0] for action in range(count)]
@@ -317,62 +299,36 @@ class TableBlocks(ArrayKernel[Places]):
         for sums, ways in zip(self._sums, lists, strict=True):
             sums[: len(ways)] = np.cumsum([way[0] for way in ways])
         chances, places, rewards, ends = zip(*filled, strict=True)
-        self._has_one_type = len({*map(type, rewards)}) == 1
         self._chances, self._places = np.array(chances, np.float64), np.array(places, np.int64)
         self._rewards, self._ends = np.array(rewards, np.float64), np.array(ends, bool)
         self._masks: NDArray[Any] | None = None
         if hasattr(env, "action_mask"):
             self._masks = np.stack([env.action_mask(place) for place in bounds[0]])
-        # Places in a row, in words of eight bytes.
-        self._generator_at = (HEADER_NBYTES + generator_at) // 8
-        self._elapsed_at = (HEADER_NBYTES + elapsed_at) // 8
-        self._states: Places | None = None
 
     def sample_states(self, sim: Any) -> list[Row]:
+        """Return rows in random places, with various generators."""
         payload: Row = np.zeros(sim.payload_nbytes, np.uint8)
         sim.read(payload)
-        found: list[Row] = sim.starts(payload)
-        return found
+        starts, drawn = [], np.random.Generator(np.random.PCG64(4))
+        for seed in range(TRIALS):
+            start = payload.copy()
+            start[:8].view(np.int64)[0] = drawn.integers(len(self._bounds[0]))
+            generator = save_generator(seeded_generator(seed))
+            start[sim.codec.nbytes :][:GENERATOR_NBYTES] = np.frombuffer(generator, np.uint8)
+            starts.append(start)
+        return starts
 
-    def use_for_frames(self) -> bool:
-        return super().use_for_frames() and self._has_one_type
-
-    def step(self, rows: Rows, first: int, last: int) -> None:
-        super().step(rows, first, last)
-        self._write_columns(rows, slice(first, last))
-
-    def rollout(self, rows: Rows, first: int, last: int) -> None:
-        super().rollout(rows, first, last)
-        self._write_columns(rows, slice(first, last))
-
-    def _write_columns(self, rows: Rows, block: slice) -> None:
-        states, columns = self._states, rows.columns
-        assert states is not None
-        if "prob" in columns:
-            columns["prob"][block] = states.chances
-        if "action_mask" in columns and self._masks is not None:
-            columns["action_mask"][block] = self._masks[states.places]
-
-    def load(self, rows: Rows, block: slice) -> Places:
-        given, count = given_states(rows.inputs, block), block.stop - block.start
+    def load(self, given: Row, count: int) -> Places:
         words = np.broadcast_to(given.view(np.int64), (count, given.shape[1] // 8))
         numbers = words[:, HEADER_NBYTES // 8 :].T[: len(self._bounds)]
-        generators = words[:, self._generator_at :].T[:4].view(np.uint64)
-        if rows.inputs.seeds is not None:
-            fresh = np.empty((count, GENERATOR_NBYTES), np.uint8)
-            put_generators(fresh, 0, rows.inputs.seeds[block])
-            generators = fresh.view(np.uint64).T[:4]
+        generators = words[:, self._generator_at // 8 :].T[:4].view(np.uint64)
         for number, bound in zip(numbers, self._bounds, strict=True):
             if np.count_nonzero((number < bound.start) | (number >= bound.stop)):
                 raise NotVectorisableError
         if not generators[2].all():
             raise NotVectorisableError  # a row without a generator
-        elapsed = np.zeros(count, np.int64)
-        if self._time_limit is not None:
-            elapsed[:] = words[:, self._elapsed_at]
         places, actions = numbers[:2].copy()
-        self._states = Places(places, actions, generators.copy(), elapsed, np.empty(count))
-        return self._states
+        return Places(places, actions, generators.copy(), np.empty(count))
 
     def frame(self, states: Places, actions: NDArray[Any], out: Outcomes) -> None:
         draws = next_doubles(states.generators)
@@ -383,25 +339,21 @@ class TableBlocks(ArrayKernel[Places]):
         states.places[:], states.actions[:] = self._places[at], actions
         states.chances[:] = self._chances[at]
         out.rewards[:], out.terminated[:] = self._rewards[at], self._ends[at]
-        states.elapsed += 1
-        limit = self._time_limit
-        out.truncated[:] = False if limit is None else states.elapsed >= limit._max_episode_steps
 
     def observe(self, states: Places, out: NDArray[Any]) -> None:
         out[:] = states.places
 
-    def store(self, states: Places, rows: Rows, block: slice) -> None:
-        assert rows.next_states is not None
-        fresh = rows.next_states[block]
-        fresh[:] = given_states(rows.inputs, block)
+    def infos(self, states: Places) -> Mapping[str, NDArray[Any]]:
+        found: dict[str, NDArray[Any]] = {"prob": states.chances}
+        if self._masks is not None:
+            found["action_mask"] = self._masks[states.places]
+        return found
+
+    def store(self, states: Places, fresh: Row) -> None:
         words, at = fresh.view(np.int64), HEADER_NBYTES // 8
         words[:, at], words[:, at + 1] = states.places, states.actions
-        at = self._generator_at
+        at = self._generator_at // 8
         words[:, at : at + 4] = states.generators.view(np.int64).T
-        if rows.inputs.seeds is not None:
-            words[:, at + 4] = 0  # a fresh generator has no half of a draw left
-        if self._time_limit is not None:
-            words[:, self._elapsed_at] = states.elapsed
 
 
 class ToyTextSimulator(GymnasiumSimulator):
@@ -448,21 +400,7 @@ class ToyTextSimulator(GymnasiumSimulator):
             return None
         if not isinstance(codec, GridCodec) or not codec.has_table:
             return None
-        assert isinstance(self.frameskip, int)
-        places = self._generator_at, self.wrappers_at
-        bounds = [*codec.bounds.values()]
-        return TableBlocks(base, bounds, self.frameskip, *places, self.time_limit)
-
-    def starts(self, payload: Row) -> list[Row]:
-        """Return copies of `payload` in random places, with various generators."""
-        starts, drawn = [], np.random.Generator(np.random.PCG64(4))
-        for seed in range(TRIALS):
-            start = payload.copy()
-            start[:8].view(np.int64)[0] = drawn.integers(len(self.base.P))
-            generator = save_generator(seeded_generator(seed))
-            start[self._generator_at :][:GENERATOR_NBYTES] = np.frombuffer(generator, np.uint8)
-            starts.append(start)
-        return starts
+        return TableBlocks(self)
 
     def configuration(self) -> tuple[Any, ...]:
         """Return what a table is made from, and methods that may be replaced."""

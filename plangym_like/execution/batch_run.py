@@ -11,9 +11,8 @@ import math
 import time
 import weakref
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +23,7 @@ from plangym_like.errors import ClosedError, WorkerDiedError
 from plangym_like.execution.row_faults import RowFaults
 from plangym_like.execution.row_pool import Outcome, RowPool, RowWorker
 from plangym_like.execution.row_server import Report, unreported
-from plangym_like.execution.schedule import CostModel, Range, cut
-from plangym_like.execution.shared_batch import SharedBatch
+from plangym_like.execution.shared_batch import FINE_SECONDS, Range, SharedBatch, cut
 from plangym_like.processes.remote_errors import portable, unpack_exception
 from plangym_like.processes.wire import loads
 from plangym_like.results import Future
@@ -40,31 +38,6 @@ _BEGIN_SECONDS = 3.0
 # In `marks`: this process has stepped the row, or it is not to be stepped any more.
 HERE = -1
 _INTERRUPTED = "this batch was interrupted, so it has no results: step again"
-
-
-class Owner(Protocol):
-    """The part of a `ProcessExecutor` that its batches need."""
-
-    @property
-    def pool(self) -> RowPool:
-        """The workers."""
-
-    @property
-    def costs(self) -> CostModel:
-        """The times measured in earlier batches."""
-
-    @property
-    def lock(self) -> Any:
-        """The lock with which one thread at a time uses the executor."""
-
-    def alone(self) -> AbstractContextManager[Any]:
-        """Return a context for the code that holds `lock`: a second entry is an error."""
-
-    def drive(self, run: Any, until: float = math.inf) -> bool:
-        """Advance all batches until `run` is over or the deadline `until` has passed."""
-
-    def note_done(self, run: Any) -> None:
-        """Record that `run` is over."""
 
 
 class BatchRun:
@@ -92,9 +65,12 @@ class BatchRun:
         Whether to expect the last rows within about a millisecond.
     """
 
-    def __init__(self, owner: Owner, batch: SharedBatch, stepper: RowStepper | None) -> None:
-        self._owner: Owner = weakref.proxy(owner)
-        self._pool = owner.pool
+    # The least seconds of a token.
+    _fine_seconds = FINE_SECONDS
+
+    def __init__(self, owner: Any, batch: SharedBatch, stepper: RowStepper | None) -> None:
+        self._owner = weakref.proxy(owner)
+        self._pool: RowPool = owner.pool
         self._batch, self._stepper = batch, stepper
         self._pool.tally.bytes_shared += batch.nbytes
         self._marks, self._steps = batch.marks, steps_of(batch.inputs)
@@ -103,10 +79,7 @@ class BatchRun:
         seconds = self.count * owner.costs.seconds_per_row(self._steps)
         # If this process steps rows, the workers end when it does.
         self.ends_soon = stepper is not None or seconds < _SOON_SECONDS * self._processes
-        # Audits cost little time, so they do not wait twice for a row that hangs.
-        self._faults = RowFaults(
-            self._pool.step_timeout, masked=batch.masked, tries_again=not batch.audit
-        )
+        self._faults = RowFaults(masked=batch.masked)
         # Ranges to be put into the pipe: it is full, or holds the tokens of another batch.
         self._waiting: list[Range] = []
         # Ranges that another process than before is to step, each with the process of before.
@@ -262,7 +235,8 @@ class BatchRun:
         seconds = self._owner.costs.seconds_per_row(self._steps) / self._steps * self._horizon
         # On a cluster, there may be no process yet.
         processes = max(1, self._processes)
-        self._put(cut(start, stop, self._batch.inputs.dt, seconds, processes, later))
+        steps, fine = self._batch.inputs.dt, self._fine_seconds
+        self._put(cut(start, stop, steps, seconds, processes, later, fine))
 
     def _put(self, ranges: Iterable[Range]) -> None:
         """Put ranges into the pipe, or keep them until there is room.
@@ -358,11 +332,8 @@ class BatchRun:
             self._give_tasks()
         if not (self._waiting or self.num_tokens or self._marks.all()):
             self._put_back_lost()
-        if faults.lowest is None:
-            return False
-        unstepped = not self.is_done(faults.lowest)
-        busy = any(worker.may_write(self.number) for worker in self._pool.workers)
-        return not faults.waits_for(below=unstepped, busy=busy)
+        # Rows below may still fail.
+        return faults.lowest is not None and not faults.suspects and self.is_done(faults.lowest)
 
     def is_done(self, count: int | None = None) -> bool:
         """Return whether the results of all rows, or the first `count`, are in memory."""
@@ -400,9 +371,7 @@ class BatchRun:
         batch.rows.cursor[0] = start
         try:
             batch.verify(start, stop)
-            errors = self._stepper.run_rows(
-                batch.rows, start, stop, masked=batch.masked, audit=batch.audit
-            )
+            errors = self._stepper.run_rows(batch.rows, start, stop, masked=batch.masked)
             self._faults.errors |= errors or {}
         except Exception as error:
             row = int(batch.rows.cursor[0])
@@ -423,7 +392,7 @@ class BatchRun:
 
     def _take_in(self, outcome: Outcome) -> None:
         """Take in a worker's report, or put back what it had taken if it has died."""
-        report, alone, index = outcome.report, outcome.alone, outcome.worker
+        report, index = outcome.report, outcome.worker
         if outcome.died:
             self._retry_of_dead(outcome)
             return
@@ -437,8 +406,6 @@ class BatchRun:
             self._marks[report.start : report.row] = HERE
             error = unpack_exception(report.failure)
             self._faults.fail(report.row, portable(error).with_traceback(None))
-        elif alone is not None:
-            self._faults.note_survived(alone)
         for row, packed in report.errors.items():
             self._faults.lose(row, cast(Exception, unpack_exception(packed)))
         self._read_objects(index, report)
@@ -512,7 +479,7 @@ class BatchRun:
             return
         begun = begun and last == row and left[0] <= row < left[1]
         if begun:
-            self._faults.note_timeout(row, tried=self._tried())
+            self._faults.note_timeout(row, limit, tried=self._tried())
         self._retry(left, row if begun else None, alone)
 
     def _tried(self) -> list[int]:

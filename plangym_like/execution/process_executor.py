@@ -1,39 +1,106 @@
-"""`ProcessExecutor`: steps the rows of a batch in many processes."""
+"""`ProcessExecutor`: steps the rows of a batch in many processes.
+
+`CostModel` decides whether a batch is worth sending to workers.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import CancelledError
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from plangym_like.batch.arrays import Inputs, steps_of
-from plangym_like.batch.layout import REGIONS, Layout
+import numpy as np
+
+from plangym_like.batch.arrays import Inputs, SubmitOptions, steps_of
+from plangym_like.batch.layout import Layout
 from plangym_like.batch.row_stepper import RowStepper, not_in_use
-from plangym_like.errors import ClosedError, WorkerTimeoutError
+from plangym_like.errors import ClosedError, WorkerError
 from plangym_like.execution.batch_run import BatchRun
-from plangym_like.execution.executor import SerialExecutor, SubmitOptions
 from plangym_like.execution.row_pool import RowPool
-from plangym_like.execution.schedule import CostModel
-from plangym_like.execution.shared_batch import SharedBatch
-from plangym_like.execution.short_episode import ShortEpisode
+from plangym_like.execution.shared_batch import BlockPool, SharedBatch
 from plangym_like.processes.external_process import ExternalProcess
-from plangym_like.processes.remote_errors import is_remote, portable_result
-from plangym_like.processes.shared_memory import BlockPool
 from plangym_like.results import Future, Stats
+from plangym_like.states.rows import Row
 from plangym_like.support import fork_safety
 
 _CLOSE_SECONDS = 2.0
+# How long to wait for a worker that compares two states.
+_COMPARE_SECONDS = 60.0
 # The longest sleep between checks of the workers (replies and deaths end it earlier), and the least
 # number of checks within a step timeout.
 _SLEEP_SECONDS, _CHECKS_PER_TIMEOUT = 0.5, 16
 # After a batch was not worth sending, so many batches of the same size are not considered, because
 # this would take a tenth of the time of a CartPole row (`benchmarks/never_slower.py`).
 _SAME = 256
+# Seconds to send a batch, wake a worker and read its report: the overhead of batches of 4 to 16
+# rows in `benchmarks/never_slower.py`.
+MESSAGE_SECONDS = 5e-4
+# The shortest time per step is raised by this fraction for so many seconds of steps, because steps
+# may become slower.
+_FADE_SECONDS, _FADE = 12e-3, 0.05
+
+
+@dataclass(slots=True)
+class CostModel:
+    """Decides whether a batch is worth sending to workers, from the time that its rows take.
+
+    The model: in this process, the time of a batch is proportional to the number of its single
+    steps. If the batch is sent, that time is divided by the number of processes, and the time for
+    messages is added. Rows of 1 step, of 2 or 3, of 4 to 7, and so on are measured separately,
+    because each row also has a fixed cost.
+
+    Parameters
+    ----------
+    message_seconds : float
+        The cost of sending a batch, in addition to its rows.
+
+    Examples
+    --------
+    >>> costs = CostModel()
+    >>> costs.worth_sending(256, 1, workers=1)
+    True
+    >>> costs.note(10, 1, seconds=1e-3)
+    >>> costs.worth_sending(256, 1, workers=1), costs.worth_sending(2, 1, workers=1)
+    (True, False)
+    """
+
+    message_seconds: float = MESSAGE_SECONDS
+    # The shortest time per step, in seconds, by the number of bits of the number of steps.
+    _seconds: dict[int, float] = field(default_factory=dict, init=False)
+
+    def seconds_per_row(self, steps: float) -> float:
+        """Return the seconds that a row with `steps` steps takes; 0 if this is not known."""
+        return self._seconds.get(int(steps).bit_length(), 0.0) * steps
+
+    def worth_sending(self, count: int, steps: float, *, workers: int) -> bool:
+        """Return whether to send `count` rows, of `steps` steps on average, to `workers` workers.
+
+        If no time is known yet, the result is true: the rows are then timed while the batch is
+        stepped.
+        """
+        here = count * self.seconds_per_row(steps)
+        return not here or self.message_seconds + here / (workers + 1) < here
+
+    def cheap(self, count: int, steps: float) -> bool:
+        """Return whether `count` rows are known to take less time here than a message takes."""
+        return 0.0 < count * self.seconds_per_row(steps) < self.message_seconds
+
+    def note(self, taken: float, steps: float, *, seconds: float) -> None:
+        """Record how long a process took for `taken` single steps, of rows with `steps` steps.
+
+        The shortest time counts, because other programs may disturb a process. It is first raised
+        a little, so that older times count less.
+        """
+        key, found = int(steps).bit_length(), seconds / taken
+        best = self._seconds.get(key, found)
+        self._seconds[key] = min(found, best * (1.0 + _FADE * seconds / _FADE_SECONDS))
 
 
 class ProcessExecutor:
@@ -53,9 +120,6 @@ class ProcessExecutor:
         Seconds that a worker may take to make its environment before it is replaced.
     stats : Stats, optional
         The counters to update.
-    expected : ShortEpisode, optional
-        A short episode of the caller's environment. A worker that gives other results is not used;
-        the next batch raises `DifferentWorkerError`.
 
     Attributes
     ----------
@@ -76,29 +140,25 @@ class ProcessExecutor:
         step_timeout: float | None = None,
         start_timeout: float | None = None,
         stats: Stats | None = None,
-        expected: ShortEpisode | None = None,
     ) -> None:
         self._processes = list(workers)
         self.layout = layout
         self._stepper = stepper
         self.costs = CostModel()
         timeouts = step_timeout, start_timeout
-        self.pool = RowPool(self._processes, layout.signature, *timeouts, stats, expected)
+        self.pool = RowPool(self._processes, layout.signature, *timeouts, stats)
         self.workers, self.tally = self.pool.workers, self.pool.tally
         self.isolated = stepper is None
         self._most_sleep = _SLEEP_SECONDS
         if step_timeout is not None:
             self._most_sleep = min(_SLEEP_SECONDS, step_timeout / _CHECKS_PER_TIMEOUT)
-        # Steps the batches that are not worth sending.
-        self._here = None if stepper is None else SerialExecutor(stepper, self.tally)
+        if stepper is not None:  # it steps the batches that are not worth sending
+            stepper.stats = self.tally
         # The size of the last batch that was stepped here, and in which copy of this process; how
         # many more of this size to step here without asking the cost model.
         self._small: tuple[Any, ...] = ()
         self._same = 0
-        self._pools = {region: BlockPool() for region in REGIONS}
-        # Audits are small: in the batches' own pools, their blocks would displace larger ones.
-        # Their results are copied: an audit keeps them across calls, and lent blocks are few.
-        self._audit_pools = dict.fromkeys(REGIONS, BlockPool(most_lent=0, most_idle=len(REGIONS)))
+        self._blocks = BlockPool()
         self.lock, self._in_use = fork_safety.new_lock(), threading.Lock()
         self._runs: list[BatchRun] = []
         self._closed, self._owner_pid = False, os.getpid()
@@ -129,12 +189,12 @@ class ProcessExecutor:
         Several batches may be pending. Free workers take rows of the oldest batch first.
         """
         blocking = options.blocking
-        if self._same > 0 and blocking and self._here is not None:
+        if self._same > 0 and blocking and self._stepper is not None:
             # `close` sets the counter to 0.
             like = (inputs.count, inputs.horizon, inputs.dt, fork_safety.num_forks)
             if type(inputs.dt) is int and self._small == like:
                 self._same -= 1
-                return self._here.submit(inputs, options)
+                return self._stepper.submit(inputs, options)
         with self.lock:
             self.ensure_open()
             stays = self._stays_here(inputs, options)
@@ -146,8 +206,7 @@ class ProcessExecutor:
                 return Future.of(partial(self._run_here, inputs, options))
             with not_in_use(self._in_use):
                 self._drop_unwanted()
-                pools = self._audit_pools if options.audit else self._pools
-                run = self._run_of(SharedBatch(self.layout, pools, inputs, options))
+                run = self._run_of(SharedBatch(self.layout, self._blocks, inputs, options))
                 # From here on, the batch is cancelled when its future is dropped.
                 future = None if blocking else run.future(self)
                 self._runs.append(run)
@@ -229,13 +288,13 @@ class ProcessExecutor:
         self.pool.tend()
 
     def _run_here(self, inputs: Inputs, options: SubmitOptions) -> Any:
-        if self._here is None:  # the batch is empty
+        if self._stepper is None:  # the batch is empty
             empty = self.layout.allocate(
                 inputs, states=options.states, observations=options.observations
             )
             return self.layout.result(empty)
         before = self.tally.seconds_here
-        result = self._here.submit(inputs, options._replace(blocking=True))
+        result = self._stepper.submit(inputs, options._replace(blocking=True))
         seconds = self.tally.seconds_here - before  # 0 for audits, which are not recorded
         if inputs.count and seconds > 0:
             steps = steps_of(inputs)
@@ -263,24 +322,20 @@ class ProcessExecutor:
         if not self._runs:
             self.pool.outcomes.clear()
 
-    def answer(self, index: int, future: Future[Any]) -> Any:
-        """Return the result of `future`, a call to environment `index`.
+    def state_difference(self, one: Row, other: Row) -> tuple[str, str] | None:
+        """Return `Simulator.state_difference` of two payloads.
 
-        The worker may still be starting. If there is no result after `start_timeout` seconds, it is
-        replaced, and `WorkerTimeoutError` is raised.
+        If batches are isolated, a worker compares them: this process loads no row of a batch.
         """
-        try:
-            return portable_result(future, self.pool.start_timeout)
-        except TimeoutError as error:
-            if is_remote(error):
-                raise
-            pid = self._processes[index].pid
-            self.pool.replace(self.workers[index])
-            raise WorkerTimeoutError(
-                f"environment {index} (pid {pid}) did not answer within start_timeout="
-                f"{self.pool.start_timeout:g} seconds, so its worker was replaced; it hangs, or "
-                "needs a larger start_timeout"
-            ) from error
+        if self._stepper is not None:
+            return self._stepper.state_difference(one, other)
+        for worker in self.workers:
+            if worker.ready:
+                with contextlib.suppress(WorkerError, OSError):
+                    future: Future[Any] = worker.process.apply(_compare, one, other)
+                    found: tuple[str, str] | None = future.result(_COMPARE_SECONDS)
+                    return found
+        return None if np.array_equal(one, other) else ("bytes", "not the same both times")
 
     # The end
 
@@ -294,8 +349,7 @@ class ProcessExecutor:
         self._closed, self._same = True, 0
         self._runs.clear()
         self.pool.close(_CLOSE_SECONDS)
-        for pool in (*self._pools.values(), *self._audit_pools.values()):
-            pool.close()
+        self._blocks.close()
 
     def ensure_open(self) -> None:
         """Raise `ClosedError` after `close`, and in forked copies of the process."""
@@ -306,3 +360,8 @@ class ProcessExecutor:
                 "this environment belongs to the process that this one was forked from; make or "
                 "clone another one here"
             )
+
+
+def _compare(env: Any, one: Row, other: Row) -> tuple[str, str] | None:
+    found: tuple[str, str] | None = env.row_stepper.state_difference(one, other)
+    return found

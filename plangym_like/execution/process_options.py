@@ -9,21 +9,12 @@ from functools import partial
 from typing import Any, TypeVar
 
 from plangym_like.batch.row_stepper import RowStepper
-from plangym_like.errors import WorkerDiedError, WorkerError, WorkerTimeoutError
 from plangym_like.execution.known_ids import KnownIds, know, known_ids
 from plangym_like.execution.process_executor import ProcessExecutor
-from plangym_like.execution.short_episode import ShortEpisode, play_rows
 from plangym_like.processes import start_methods
 from plangym_like.processes.child import check_can_start
 from plangym_like.processes.external_process import ExternalProcess
-from plangym_like.processes.pool import may_be_sent
-from plangym_like.processes.remote_errors import is_remote, portable_result
-from plangym_like.snapshots.trial import (
-    KnownTrials,
-    TrialOutcome,
-    TrialsElsewhere,
-    trials_shared,
-)
+from plangym_like.snapshots.trial import KnownTrials, trials_shared
 from plangym_like.support.arguments import as_count, check_seconds, name_of
 
 Executor = TypeVar("Executor", bound=ProcessExecutor)
@@ -34,10 +25,6 @@ START_SECONDS = 60.0
 # How long a worker polls for the next batch before it sleeps; most searches submit their next batch
 # within this time (`benchmarks/never_slower.py`).
 _LINGER_SECONDS = 5e-3
-# How many workers try out the environment, one after the other, if each of them is killed.
-_TRIALS = 3
-# The outcomes of the trials of the environment that this process hosts.
-_outcomes: list[TrialOutcome] = []
 
 
 class ProcessOptions:
@@ -85,9 +72,6 @@ class ProcessOptions:
             known_ids(name),
             partial(env_class, name, **headless(env_kwargs)),
         )
-        self._audit = env_kwargs.get("audit", "raise")
-        # The worker that was started early, to run the trial of the environment.
-        self._early: list[ExternalProcess] = []
         self._preload = ["plangym_like.execution.row_server"]
         module = getattr(env_class, "__module__", None)
         if module is not None and module.startswith("plangym_like."):
@@ -96,120 +80,39 @@ class ProcessOptions:
 
     def make(self, make_stepper: Callable[[], RowStepper]) -> ProcessExecutor:
         """Return the executor; its workers start and make their environments in the background."""
-        return self.start(ProcessExecutor, self.tried(make_stepper), self.n_workers)
+        self.warm_up()
+        return self.start(ProcessExecutor, make_stepper(), self.n_workers)
 
-    def tried(self, make_stepper: Callable[[], RowStepper]) -> RowStepper:
-        """Make the simulator of this process; if batches are isolated, a worker runs the trial.
-
-        Meanwhile, the fork server starts and imports modules.
-
-        Raises
-        ------
-        WorkerDiedError, WorkerTimeoutError
-            The trial took too long, or ended the worker.
-        Exception
-            An error that the worker raised, such as a `SnapshotError`.
-        """
+    def warm_up(self) -> None:
+        """Let the fork server start and import modules, while this process makes its simulator."""
         if self._start_method == "forkserver":
             start_methods.warm_up(self._preload)
         self._begun = time.monotonic()
-        if not self.isolated:
-            return make_stepper()
-        try:
-            with trials_shared(TrialsElsewhere(self._run_trials)):
-                return make_stepper()
-        except BaseException:
-            self._drop_early()
-            raise
-
-    def _run_trials(self) -> list[TrialOutcome]:
-        limit, tries = self._start_timeout, 0
-        if limit is None and self._step_timeout is not None:
-            limit = max(START_SECONDS, 100 * self._step_timeout)
-        while True:
-            tries += 1
-            worker = self._launch(0)
-            self._early.append(worker)
-            try:
-                return portable_result(worker.apply(outcomes_of_trials), limit)  # type: ignore[no-any-return]
-            except (TimeoutError, WorkerDiedError) as error:
-                if is_remote(error):
-                    raise
-                killed = isinstance(error, WorkerDiedError) and may_be_sent(error.exitcode)
-                if tries == _TRIALS or not killed:
-                    raise self._failed_trial(worker, error, limit) from error
-                self._drop_early()
-
-    def _failed_trial(
-        self, worker: ExternalProcess, error: Exception, limit: float | None
-    ) -> WorkerError:
-        begin = (
-            f"{self._name} could not be made: before it is used, a worker (pid {worker.pid}) tries "
-            "it out with some resets and random actions"
-        )
-        if not isinstance(error, WorkerDiedError):
-            return WorkerTimeoutError(
-                f"{begin}, and this was not done after start_timeout={limit:g} seconds; its "
-                "constructor, a reset or an action hangs, or needs a larger start_timeout"
-            )
-        return WorkerDiedError(
-            f"{begin}, and one of them ended the worker (exit status {error.exitcode})",
-            error.pid,
-            error.exitcode,
-        )
-
-    def _drop_early(self) -> None:
-        while self._early:
-            self._early.pop().close(0.0)
-
-    def expected_of(self, stepper: RowStepper) -> ShortEpisode | None:
-        """Return a short episode of the caller's environment, which workers have to repeat.
-
-        The caller plays it even if batches are isolated. If the environment has code from outside
-        Gymnasium and this package, a worker has tried the same actions before. Return ``None`` if
-        workers are not compared: the environment is approximate, or is not audited with
-        ``audit="raise"``.
-        """
-        simulator, layout = stepper.simulator, stepper.layout
-        shown = getattr(simulator, "render_mode", None) == "human"
-        if self._audit != "raise" or simulator.exactness != "exact" or shown:
-            return None
-        if not simulator.renews:
-            return None
-        simulator.renew()
-        return play_rows(simulator, layout)
 
     def start(
         self,
         make_executor: Callable[..., Executor],
         stepper: RowStepper,
         n_workers: int,
-        expected: ShortEpisode | None = None,
     ) -> Executor:
         """Make workers, and return ``make_executor(workers, layout, stepper, **options)``.
 
         `n_workers` is the number of processes that step rows on this machine; 0 makes no workers.
-        Workers have to repeat the short episode `expected`, by default that of `expected_of`.
         """
         start_timeout = self._start_timeout
         if start_timeout is None and self._step_timeout is not None:
             start_timeout = max(START_SECONDS, 10 * (time.monotonic() - self._begun))
         count = n_workers if self.isolated else max(0, n_workers - 1)
-        workers = self._early[:count]
-        del self._early[:count]
-        self._drop_early()
+        workers: list[ExternalProcess] = []
         try:
             while len(workers) < count:
                 workers.append(self._launch(len(workers)))
-            if workers and expected is None:
-                expected = self.expected_of(stepper)
             return make_executor(
                 workers,
                 stepper.layout,
                 None if self.isolated else stepper,
                 step_timeout=self._step_timeout,
                 start_timeout=start_timeout,
-                expected=expected,
             )
         except BaseException:
             for worker in workers:
@@ -228,24 +131,10 @@ class ProcessOptions:
 
 
 def make_hosted(ids: KnownIds, make: Callable[[], Any]) -> Any:
-    """Return the environment that a worker hosts, and remember the outcomes of its trials.
-
-    Parameters
-    ----------
-    ids : KnownIds
-    make : callable
-        Returns the environment.
-    """
+    """Return the environment that a worker hosts: register `ids`, and call `make`."""
     know(ids)
-    with trials_shared(KnownTrials(suggests=False)) as trials:
-        env = make()
-    _outcomes[:] = trials.outcomes()
-    return env
-
-
-def outcomes_of_trials(env: Any) -> list[TrialOutcome]:
-    """Return the outcomes of the trials of `env`, which `make_hosted` made in this process."""
-    return list(_outcomes)
+    with trials_shared(KnownTrials()):
+        return make()
 
 
 def headless(env_kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,6 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,9 +28,7 @@ from plangym_like.execution.row_server import (
     progress_slot,
     serve,
 )
-from plangym_like.execution.schedule import Range, Tokens
-from plangym_like.execution.shared_batch import SharedBatch
-from plangym_like.execution.short_episode import ShortEpisode
+from plangym_like.execution.shared_batch import Range, SharedBatch, Tokens
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.pool import WorkerHandle, WorkerPool
 from plangym_like.processes.remote_errors import is_remote, portable_result
@@ -105,8 +102,6 @@ class RowWorker(WorkerHandle):
         The descriptor of the event that tells the owner that a batch is done.
     signature : int
         The signature of the layout of batches.
-    expected : ShortEpisode, optional
-        A short episode of the caller, which each new process has to repeat.
 
     Attributes
     ----------
@@ -133,9 +128,8 @@ class RowWorker(WorkerHandle):
         tokens: Tokens,
         done_fd: int,
         signature: int,
-        expected: ShortEpisode | None = None,
     ) -> None:
-        super().__init__(process, index, partial(greet, expected=expected))
+        super().__init__(process, index, greet)
         self._slots, self._tokens, self._done_fd = slots, tokens, done_fd
         self._signature = signature
         self.slot = progress_slot(as_bytes(slots.memory), index)
@@ -307,8 +301,6 @@ class RowPool(WorkerPool[RowWorker]):
         As in `ProcessExecutor`.
     stats : Stats, optional
         The counters to update.
-    expected : ShortEpisode, optional
-        As in `RowWorker`.
 
     Attributes
     ----------
@@ -329,7 +321,6 @@ class RowPool(WorkerPool[RowWorker]):
         step_timeout: float | None,
         start_timeout: float | None,
         stats: Stats | None = None,
-        expected: ShortEpisode | None = None,
     ) -> None:
         self.step_timeout = step_timeout
         self._slots = SharedBlock(8 * SLOT_WORDS * max(1, len(envs)))
@@ -337,13 +328,12 @@ class RowPool(WorkerPool[RowWorker]):
         self.dealing: SharedBatch | None = None
         self.tally = Stats() if stats is None else stats
         self._done_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) if envs else -1
-        self._finalizer = weakref.finalize(self, _close, self._done_fd)
-        self._finalizer.atexit = False
+        self._finalizer = weakref.finalize(self, os.close, self._done_fd) if envs else None
+        if self._finalizer is not None:
+            self._finalizer.atexit = False
         super().__init__(
             [
-                RowWorker(
-                    process, index, self._slots, self.tokens, self._done_fd, signature, expected
-                )
+                RowWorker(process, index, self._slots, self.tokens, self._done_fd, signature)
                 for index, process in enumerate(envs)
             ],
             start_timeout=start_timeout,
@@ -449,15 +439,10 @@ class RowPool(WorkerPool[RowWorker]):
 
     def close(self, seconds: float) -> None:
         """Ask all workers to exit, and kill them if they are still running after `seconds`."""
-        self.tokens.drain(None)
         super().close(seconds)
         while self._leftover:
             self._leftover.pop().release()
         self._slots.close()
         self.tokens.close()
-        self._finalizer()
-
-
-def _close(descriptor: int) -> None:
-    if descriptor >= 0:
-        os.close(descriptor)
+        if self._finalizer is not None:
+            self._finalizer()

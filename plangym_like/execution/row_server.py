@@ -22,9 +22,15 @@ from plangym_like.batch.arrays import Rows
 from plangym_like.batch.layout import Layout
 from plangym_like.batch.row_stepper import RowStepper, row_exit
 from plangym_like.errors import StateMismatchError
-from plangym_like.execution.schedule import Key, Range, Tokens
-from plangym_like.execution.shared_batch import HEADER_NBYTES, RESULTS, Description, read_header
-from plangym_like.execution.short_episode import ShortEpisode, check, play_rows
+from plangym_like.execution.shared_batch import (
+    HEADER_NBYTES,
+    RESULTS,
+    Description,
+    Key,
+    Range,
+    Tokens,
+    read_header,
+)
 from plangym_like.processes.remote_errors import pack_exception
 from plangym_like.processes.shared_memory import WRITES_IN_ORDER, attach
 from plangym_like.processes.wire import dumps, loads
@@ -297,9 +303,7 @@ class _RowServer:
         begun = time.perf_counter_ns()
         rows.cursor[0] = start
         self._stepper.layout.verify(rows.inputs, start, stop)
-        errors = self._stepper.run_rows(
-            rows, start, stop, masked=description.masked, audit=description.audit
-        )
+        errors = self._stepper.run_rows(rows, start, stop, masked=description.masked)
         self._errors |= errors or {}
         slot[NANOSECONDS] += time.perf_counter_ns() - begun
         slot[STEPPED] += stop - start
@@ -422,25 +426,7 @@ def progress_slot(slots: Row, worker: int) -> NDArray[np.int64]:
     return slots[worker * nbytes : (worker + 1) * nbytes].view(np.int64)
 
 
-def compare_with_caller(env: HostedEnv, expected: ShortEpisode) -> None:
-    """Repeat the steps of the caller's environment, unless rows have another layout here.
-
-    In that case, batches raise `StateMismatchError`.
-
-    Raises
-    ------
-    DifferentWorkerError
-        The results differ.
-    """
-    simulator, layout = env.row_stepper.simulator, env.row_stepper.layout
-    if expected.start is not None and expected.signature == layout.signature:
-        check(expected, play_rows(simulator, layout, expected.start))
-
-
-def greet(env: HostedEnv, expected: ShortEpisode | None = None) -> bool:
-    """Make the environment, unless it exists already; see `compare_with_caller`."""
+def greet(env: HostedEnv) -> None:
+    """Make the environment, unless it exists already."""
     env.setup()
-    if expected is not None:
-        compare_with_caller(env, expected)
     env.row_stepper.hosted = True
-    return True

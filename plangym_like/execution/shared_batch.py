@@ -1,24 +1,37 @@
-"""`SharedBatch`: one batch in shared memory, where workers find its description."""
+"""`SharedBatch`: one batch in shared memory; `Tokens`: its rows that no process has begun.
+
+`BlockPool` lends blocks of memory to batches, and to the arrays of their results. Workers find the
+description of a batch in the block of its inputs. `cut` divides its rows into ranges. Each process
+takes the next one.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+import mmap
+import os
+import struct
+import sys
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from plangym_like.batch.arrays import Inputs, Rows
+from plangym_like.batch.arrays import Inputs, Rows, SubmitOptions
 from plangym_like.batch.layout import REGIONS, Layout, Shape, shape_of
 from plangym_like.errors import WorkerError
-from plangym_like.execution.executor import SubmitOptions
-from plangym_like.execution.schedule import Key
-from plangym_like.processes.shared_memory import BlockPool, SharedBlock, as_bytes
+from plangym_like.processes.shared_memory import SharedBlock
 from plangym_like.processes.wire import dumps
 from plangym_like.states.rows import Row
+from plangym_like.support import fork_safety
 
 # The states of a batch are copied in parts of so many bytes, so that workers can begin with the
 # first part (`benchmarks/throughput.py`, MsPacman with 256 states).
@@ -30,6 +43,21 @@ _numbers = itertools.count(1)
 HEADER_NBYTES = 64
 _WORDS = 6
 RESULTS = ("states", "observations", "outcomes")
+# The batch's key (see `Key`), and the range of its rows.
+_TOKEN = struct.Struct("=qqqq")
+# The most tokens of one write; the kernel does not divide writes of up to 4,096 bytes.
+_MOST = 4096 // _TOKEN.size
+# No tokens are added while the pipe holds so many, so that tokens can always be put back.
+_FULL = 1000
+# Rows are stepped in ranges that take `_COARSE_SECONDS`, and less toward the end of a batch, down
+# to `FINE_SECONDS` (`benchmarks/never_slower.py`, 16 to 256 rows).
+FINE_SECONDS, _COARSE_SECONDS = 2.5e-4, 12e-3
+# Added to a number of rows before it is rounded down: it may be a whole number, but for rounding.
+_ROUNDING = 1e-6
+
+Range = tuple[int, int]
+# The number of the block that describes a batch, and the number of the batch.
+Key = tuple[int, int]
 
 
 class Description(NamedTuple):
@@ -40,8 +68,6 @@ class Description(NamedTuple):
     shape : Shape
     masked : bool
         Whether to continue after a row that raises.
-    audit : bool
-        Whether the rows are stepped for an audit; see `RowStepper.run_rows`.
     verified : bool
         Whether the checksums of the states have been verified.
     actions : sequence or None
@@ -50,7 +76,6 @@ class Description(NamedTuple):
 
     shape: Shape
     masked: bool
-    audit: bool
     verified: bool
     actions: Sequence[Any] | None
 
@@ -84,8 +109,8 @@ class SharedBatch:
     Parameters
     ----------
     layout : Layout
-    pools : dict of str to BlockPool
-        The pool of memory blocks for each region.
+    pool : BlockPool
+        Where the blocks come from.
     inputs : Inputs
         The checked inputs.
     options : SubmitOptions
@@ -118,7 +143,7 @@ class SharedBatch:
     """
 
     def __init__(
-        self, layout: Layout, pools: dict[str, BlockPool], inputs: Inputs, options: SubmitOptions
+        self, layout: Layout, pool: BlockPool, inputs: Inputs, options: SubmitOptions
     ) -> None:
         self.layout, self.masked, self.audit = layout, options.masked, options.audit
         self.processes = options.processes
@@ -135,12 +160,12 @@ class SharedBatch:
         # in `begin`.
         self._verifies_late = kept and len(inputs.states) > 1 and not inputs.verified
         description = Description(
-            self._shape, self.masked, self.audit, not self._verifies_late, actions
+            self._shape, self.masked, not self._verifies_late, actions
         )
         packed = _packed(description) if actions is None else dumps(description)
         place = HEADER_NBYTES + sizes["inputs"]
         sizes["inputs"] = place + len(packed)
-        self._pools = pools
+        self._pool = pool
         self._blocks: dict[str, SharedBlock] = {}
         # The bytes of each region, and the regions whose blocks are not lent to the caller, so that
         # results in them must be copied.
@@ -246,18 +271,18 @@ class SharedBatch:
             raise
 
     def _take(self, region: str, nbytes: int) -> None:
-        pool = self._pools[region]
+        pool = self._pool
         try:
             block = pool.take(nbytes)
         except (MemoryError, WorkerError):
-            for each in self._pools.values():
-                each.drop_idle()
+            pool.drop_idle()
             block = pool.take(nbytes)
         self._blocks[region] = block
-        lent = pool.lend(block) if region != "inputs" else None
+        # Audits keep results across calls, and few blocks can be lent.
+        lent = None if region == "inputs" or self.audit else pool.lend(block)
         if lent is None:
             self._private.add(region)
-            lent = as_bytes(block.memory)
+            lent = np.frombuffer(block.memory, np.uint8)
         self._regions[region] = lent
 
     def release(self) -> None:
@@ -268,5 +293,233 @@ class SharedBatch:
         """
         while self._private:
             region = self._private.pop()
-            self._pools[region].give(self._blocks[region])
+            self._pool.give(self._blocks[region])
         self._regions = {}
+
+
+@dataclass(eq=False)
+class BlockPool:
+    """Lends blocks as arrays, and reuses a block when its array has been garbage-collected.
+
+    If Ctrl-C interrupts a method, the pool may lose a block, which is then freed.
+
+    Parameters
+    ----------
+    most_lent : int
+        How many blocks may be lent at the same time; each of them uses two file descriptors.
+    most_idle : int
+        How many unused blocks are kept.
+    """
+
+    most_lent: int = 12
+    most_idle: int = 8
+    _idle: list[SharedBlock] = field(default_factory=list, init=False)
+    # The lent blocks, with weak references to their arrays, by the ids of these references.
+    _lent: dict[int, tuple[weakref.ref[NDArray[np.uint8]], SharedBlock]] = field(
+        default_factory=dict, init=False
+    )
+    _returned: deque[weakref.ref[Any]] = field(default_factory=deque, init=False)
+    _num_forks: int = field(default=-1, init=False)
+
+    def take(self, nbytes: int) -> SharedBlock:
+        """Return a block of at least `nbytes` that is not much larger."""
+        if self._num_forks != fork_safety.num_forks:
+            # The arrays that are lent may still be used in a forked copy of this process.
+            self._num_forks = fork_safety.num_forks
+            self._lent.clear()
+        while self._returned:
+            _, returned = self._lent.pop(id(self._returned[0]), (None, None))
+            self._returned.popleft()
+            if returned is not None:
+                self.give(returned)
+        found, most = None, 2 * nbytes + mmap.PAGESIZE
+        for block in self._idle:
+            if nbytes <= block.nbytes <= most:
+                found, most = block, block.nbytes - 1  # the smallest one that fits
+        if found is None:
+            return SharedBlock(nbytes)
+        self._idle.remove(found)
+        return found
+
+    def lend(self, block: SharedBlock) -> NDArray[np.uint8] | None:
+        """Return an array over `block`; the block becomes idle when the array is dropped.
+
+        Return ``None``, and lend nothing, if too many blocks are lent.
+        """
+        if len(self._lent) >= self.most_lent:
+            return None
+        array = np.frombuffer(block.memory, np.uint8)
+        # The callback may run anywhere, even inside this class, so it only appends to a queue.
+        reference = weakref.ref(array, self._returned.append)
+        self._lent[id(reference)] = reference, block
+        return array
+
+    def give(self, block: SharedBlock) -> None:
+        """Take back a block that was not lent."""
+        self._idle.append(block)
+        while len(self._idle) > self.most_idle:
+            self._idle.pop(0).close()
+
+    def drop_idle(self) -> None:
+        """Drop all unused blocks."""
+        while self._idle:
+            self._idle.pop().close()
+
+    def close(self) -> None:
+        """Drop every block; arrays over lent ones stay valid."""
+        self._idle += [block for _, block in self._lent.values()]
+        self._lent.clear()
+        self.drop_idle()
+
+
+class Tokens:
+    """A pipe of tokens, which all processes of a pool read.
+
+    A token is written and read as a whole, because the kernel locks a pipe during each read and
+    write, and everything in it is a multiple of a token. So the processes need no lock of their
+    own, which a killed process could hold.
+
+    Parameters
+    ----------
+    read_fd, write_fd : int
+        The descriptors of a pipe, which this object closes; by default, a new pipe is made.
+    """
+
+    def __init__(self, read_fd: int = -1, write_fd: int = -1) -> None:
+        if read_fd < 0:
+            read_fd, write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.read_fd, self.write_fd, self._pid = read_fd, write_fd, os.getpid()
+        self._finalizers = (
+            weakref.finalize(self, os.close, read_fd),
+            weakref.finalize(self, os.close, write_fd),
+        )
+        for each in self._finalizers:
+            each.atexit = False
+
+    @property
+    def _usable(self) -> bool:
+        """Whether the pipe is open, and not that of a process that this one was forked from."""
+        return self.read_fd >= 0 and os.getpid() == self._pid
+
+    def put(self, batch: Key, ranges: Iterable[Range]) -> list[Range]:
+        """Add tokens; return those for which there is no room."""
+        left = list(ranges)
+        while left and self._usable and len(self) < _FULL:
+            packed = bytearray()
+            for each in left[:_MOST]:
+                packed += _TOKEN.pack(*batch, *each)
+            try:
+                os.write(self.write_fd, packed)
+            except OSError:  # full, or closed by another thread
+                break
+            del left[:_MOST]
+        return left
+
+    def put_back(self, batch: Key, rows: Range) -> None:
+        """Put back a token that this process has taken."""
+        while self._usable:
+            with contextlib.suppress(BlockingIOError):
+                os.write(self.write_fd, _TOKEN.pack(*batch, *rows))
+                return
+            time.sleep(1e-3)  # others take tokens meanwhile
+
+    def take(self) -> tuple[Key, Range] | None:
+        """Remove the next token, and return its batch and its rows; ``None`` if none is left."""
+        if not self._usable:
+            return None
+        try:
+            block, number, start, stop = _TOKEN.unpack(os.read(self.read_fd, _TOKEN.size))
+        except OSError:  # empty, or closed by another thread
+            return None
+        return (block, number), (start, stop)
+
+    def take_of(self, batch: Key) -> Range | None:
+        """Return the next token's range if it is of `batch`; otherwise leave the token there."""
+        token = self.take()
+        if token is None:
+            return None
+        if token[0] != batch:
+            self.put_back(*token)
+            return None
+        return token[1]
+
+    def drain(self, batch: Key | None) -> list[Range]:
+        """Remove all tokens, and return the ranges of those of `batch`."""
+        found = []
+        while (token := self.take()) is not None:
+            if token[0] == batch:
+                found.append(token[1])
+        return found
+
+    def __len__(self) -> int:
+        if not self._usable:
+            return 0
+        import fcntl
+        import termios
+
+        nbytes = fcntl.ioctl(self.read_fd, termios.FIONREAD, b"\0" * 4)
+        return int.from_bytes(nbytes, sys.byteorder) // _TOKEN.size
+
+    def close(self) -> None:
+        """Close the pipe; safe to call more than once."""
+        self.read_fd = self.write_fd = -1
+        for each in self._finalizers:
+            each()
+
+
+def cut(
+    start: int,
+    stop: int,
+    steps: int | NDArray[np.int64],
+    step_seconds: float,
+    processes: int,
+    later: float = 0.0,
+    fine_seconds: float = FINE_SECONDS,
+) -> Iterator[Range]:
+    """Divide the rows ``start:stop`` into ranges, which become smaller toward the end.
+
+    Each range takes at most an equal part of half of the remaining time.
+
+    Parameters
+    ----------
+    start, stop : int
+    steps : int or array ``(N,)``
+        How many single steps each row takes, or all rows of the batch.
+    step_seconds : float
+        Seconds of a single step; 0 if it is not known.
+    processes : int
+        The number of processes that take the ranges.
+    later : float
+        How many single steps the rows take that will be dealt after these.
+    fine_seconds : float
+        The least seconds that a range takes, unless too few rows are left for all processes.
+
+    Examples
+    --------
+    >>> list(cut(0, 100, 1, 1e-4, 2))
+    [(0, 25), (25, 43), (43, 57), (57, 67), (67, 75), (75, 81), (81, 85), (85, 88), ...
+    """
+    count, second = stop - start, step_seconds or 1.0
+    # When the rows end, in seconds; with one number of steps for all rows, nothing is searched.
+    ends, each = None, 0.0
+    if isinstance(steps, int):
+        each = steps * second
+        total = count * each
+    else:
+        ends = np.cumsum(steps[start:stop], dtype=np.float64) * second
+        total = float(ends[-1]) if count else 0.0
+    total += later * second
+    fine, coarse = (min(fine_seconds, total / processes), _COARSE_SECONDS)
+    if not step_seconds:
+        fine, coarse = 0.0, total
+    at, taken = 0, 0.0
+    while at < count:
+        until = taken + max(fine, min(coarse, (total - taken) / (2 * processes)))
+        if ends is None:
+            end = min(count, max(at + 1, int(until / each + _ROUNDING)))
+            taken = end * each
+        else:
+            end = max(at + 1, int(ends.searchsorted(until, side="right")))
+            taken = float(ends[end - 1])
+        yield start + at, start + end
+        at = end

@@ -1,9 +1,8 @@
-"""Notice that an environment gives other results in a worker than in the caller's process.
+"""Notice that lanes give other results in a worker than in the caller's process.
 
 Workers import modules anew. If the program has changed a module after importing it (a patched
 method, a class attribute, ``config.SCALE = 3``), workers do not have the change. So the caller
-takes a few steps, and each worker repeats them before it is used: from the same state row, which
-also holds what a constructor has drawn, or, if there are no rows, from a seeded reset.
+takes a few steps after a seeded reset, and each worker repeats them before it is used.
 
 The comparison leaves out infos, which may hold times and process ids. Floats may differ a little,
 because numerical libraries use one thread in workers and several in the caller.
@@ -17,16 +16,12 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from plangym_like.batch.layout import Layout
-from plangym_like.batch.simulator import Simulator
 from plangym_like.errors import DifferentWorkerError
-from plangym_like.states.rows import Row
 
 # An episode has at most eight steps; after three, it ends once it has taken so many seconds.
 _FEWEST_STEPS, _STEPS, _SECONDS = 3, 8, 0.05
@@ -45,17 +40,10 @@ class ShortEpisode(NamedTuple):
     Attributes
     ----------
     outcomes : list
-        The observation, reward and flags of each step. Before them is the observation of the reset,
-        or an empty list if the steps begin in `start`.
-    start : array ``(payload_nbytes,) uint8`` or None
-        The payload of the state row that the steps begin in; ``None`` for a reset with seed 0.
-    signature : int
-        The signature of the layout of these rows.
+        The observation of the reset; after it, the observation, reward and flags of each step.
     """
 
     outcomes: list[list[Any]]
-    start: Row | None = None
-    signature: int = 0
 
 
 def play(env: Any) -> ShortEpisode:
@@ -68,24 +56,6 @@ def play(env: Any) -> ShortEpisode:
         outcomes.append([_leaves(env.reset(seed=0, options=None)[0])])
         _take_steps(env.step, env.action_space, outcomes)
     return ShortEpisode(outcomes)
-
-
-def play_rows(simulator: Simulator, layout: Layout, start: Row | None = None) -> ShortEpisode:
-    """Take a few steps in `simulator` from the payload `start`; its current state is lost.
-
-    By default, the steps begin after a reset with seed 0.
-    """
-    outcomes: list[list[Any]] = [[]]
-    with global_generators_seeded(), contextlib.suppress(Exception):
-        if start is None:
-            simulator.reset(0)
-            row = np.zeros(simulator.payload_nbytes, np.uint8)
-            simulator.read(row)
-            start = row
-        else:
-            simulator.write(start)
-        _take_steps(partial(simulator.step, dt=1), simulator.action_space, outcomes)
-    return ShortEpisode(outcomes, start, layout.signature)
 
 
 def _take_steps(step: Callable[[Any], Any], space: Any, outcomes: list[list[Any]]) -> None:

@@ -17,16 +17,14 @@ from plangym_like.planners.cells import (
     ScreenCells,
     position_cells,
 )
-from plangym_like.planners.features import tile_colors
 from plangym_like.planners.fractal_monte_carlo import FractalMonteCarlo
-from plangym_like.planners.gaussian_plans import CEM, ICEM, MPPI
+from plangym_like.planners.gaussian_plans import CEM, ICEM, MPPI, PredictiveSampling
 from plangym_like.planners.go_explore import GoExplore, Visit
 from plangym_like.planners.iw import IW, RolloutIW
+from plangym_like.planners.observations import tile_colors
 from plangym_like.planners.open_loop_mcts import OpenLoopMCTS
 from plangym_like.planners.plan import Plan, Spent
-from plangym_like.planners.planner import Planner
-from plangym_like.planners.play import play
-from plangym_like.planners.predictive_sampling import PredictiveSampling
+from plangym_like.planners.planner import Planner, play
 from plangym_like.planners.puct import PUCT
 from plangym_like.planners.random_shooting import RandomShooting
 from plangym_like.planners.search import Progress, Search

@@ -30,29 +30,37 @@ def all_actions(env: PlanEnv, planner: str) -> NDArray[Any]:
     >>> all_actions(plangym_like.make("CartPole-v1"), "UCT")
     array([0, 1])
     """
-    space = env.action_space
-    if isinstance(space, Discrete):
-        sizes, starts = np.array([space.n]), np.array([space.start])
-    elif isinstance(space, MultiDiscrete):
-        sizes, starts = space.nvec.ravel().astype(int), space.start.ravel().astype(int)
-    elif isinstance(space, MultiBinary):
-        count = int(np.prod(space.shape))
-        sizes, starts = np.full(count, 2), np.zeros(count, int)
-    else:
+    space, found = env.action_space, _ranges(env.action_space)
+    if found is None:
         raise InputError(
             f"{planner} tries actions one by one, and needs a Discrete, MultiDiscrete or "
             f"MultiBinary action space, got {space}; for continuous actions use CEM, ICEM, MPPI or "
             "RandomShooting"
         )
-    number = int(np.prod(sizes.astype(object)))
+    number = int(np.prod(found[1].astype(object)))
     if number > _MOST_ACTIONS:
         raise InputError(
             f"{planner} tries actions one by one, and {space} has {number:,} of them; at most "
             f"{_MOST_ACTIONS:,} are possible"
         )
-    ranges = [range(start, start + size) for size, start in zip(sizes, starts, strict=True)]
+    starts, sizes = (part.ravel().tolist() for part in found)
+    ranges = [range(start, start + size) for start, size in zip(starts, sizes, strict=True)]
     actions = np.array(list(itertools.product(*ranges)), space.dtype)
     return actions.reshape(-1, *(space.shape or ()))
+
+
+def _ranges(space: Space[Any]) -> tuple[NDArray[Any], NDArray[Any]] | None:
+    """Return the lowest value and the number of values of each part of a finite action.
+
+    Both are ``(*action_shape)``. The result is None if the space is not finite.
+    """
+    if isinstance(space, Discrete):
+        return np.array(space.start), np.array(space.n)
+    if isinstance(space, MultiDiscrete):  # sums may be too large for the dtype of the space
+        return space.start.astype(int), space.nvec.astype(int)
+    if isinstance(space, MultiBinary):
+        return np.zeros(space.shape, int), np.full(space.shape, 2)
+    return None
 
 
 def count_actions(space: Space[Any]) -> int | None:
@@ -61,14 +69,8 @@ def count_actions(space: Space[Any]) -> int | None:
     >>> count_actions(MultiDiscrete([2, 3]))
     6
     """
-    if isinstance(space, Discrete):
-        number = int(space.n)
-    elif isinstance(space, MultiDiscrete):
-        number = int(np.prod(space.nvec.astype(object)))
-    elif isinstance(space, MultiBinary):
-        number = 2 ** int(np.prod(space.shape))
-    else:
-        return None
+    found = _ranges(space)
+    number = _MOST_ACTIONS + 1 if found is None else int(np.prod(found[1].astype(object)))
     return number if number <= _MOST_ACTIONS else None
 
 
@@ -157,20 +159,13 @@ class ActionSampler:
     """
 
     def __init__(self, env: PlanEnv, planner: str) -> None:
-        space = env.action_space
+        space, finite = env.action_space, _ranges(env.action_space)
         self._dtype, self._shape = space.dtype, space.shape or ()
-        self._low: NDArray[Any]
-        self._high: NDArray[Any]
         self._is_box = isinstance(space, Box)
-        if isinstance(space, Box):
+        if finite is not None:
+            self._low, self._high = finite[0], finite[0] + finite[1]
+        elif self._is_box:
             self._low, self._high = bounds(env, planner)
-        elif isinstance(space, Discrete):
-            self._low, self._high = np.array(space.start), np.array(space.start + space.n)
-        elif isinstance(space, MultiDiscrete):
-            self._low = space.start.astype(int)  # sums may be too large for the dtype of the space
-            self._high = self._low + space.nvec
-        elif isinstance(space, MultiBinary):
-            self._low, self._high = np.zeros(self._shape, int), np.full(self._shape, 2)
         else:
             raise InputError(
                 f"{planner} needs a Discrete, MultiDiscrete, MultiBinary or Box action space, got "

@@ -17,10 +17,10 @@ from plangym_like.planners.action_sets import ActionSampler, all_actions
 from plangym_like.planners.checkpoint import stored
 from plangym_like.planners.games import Mask, Rules
 from plangym_like.planners.nodes import ROOT, Ints, Lineage
+from plangym_like.planners.observations import digests, make_key
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.planner import Kept, Planner
 from plangym_like.planners.search import Search
-from plangym_like.planners.search_options import digests, make_key
 from plangym_like.results import BatchTransition
 from plangym_like.states.rows import Row
 from plangym_like.support.arguments import as_count
@@ -47,32 +47,17 @@ class _Beam(NamedTuple):
 @stored
 @dataclass
 class _Memory:
-    """The state of a search.
-
-    Attributes
-    ----------
-    lineage : Lineage
-    width, depth : int
-        The width of the current search, and the depth of `beam`.
-    beam : _Beam
-    known : dict
-        The best score at which each key was in the beam.
-    leaf : int
-        The node of the best state of the last depth.
-    complete : bool
-        Whether the width has not limited the current search.
-    exhausted : bool
-        Whether it did not limit the last one, so that a wider beam would find nothing new.
-    """
+    """The state of a search."""
 
     lineage: Lineage
-    width: int
+    width: int  # of the current search
     beam: _Beam
-    depth: int = 0
+    depth: int = 0  # of `beam`
+    # The best score at which each key was in the beam.
     known: dict[Hashable, float] = field(default_factory=dict)
-    leaf: int = ROOT
-    complete: bool = True
-    exhausted: bool = False
+    leaf: int = ROOT  # the node of the best state of the last depth
+    complete: bool = True  # whether the width has not limited the current search
+    exhausted: bool = False  # whether it did not limit the last one: a wider beam finds nothing new
 
 
 class BeamSearch(Planner):

@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.env import PlanEnv
-from plangym_like.planners import search_options as options
+from plangym_like.errors import InputError
 from plangym_like.planners.action_sets import all_actions
 from plangym_like.planners.checkpoint import stored
 from plangym_like.planners.games import Mask, Rules
+from plangym_like.planners.observations import digests, make_key
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.planner import Kept, Planner
 from plangym_like.planners.search import Search
@@ -28,42 +29,22 @@ from plangym_like.support.arguments import as_count
 class SearchGraph:
     """Nodes that record a cheapest known path to each key. Node 0 is the root.
 
-    A cheaper path to a known key adds a new node, so a node's path never changes.
-
-    Parameters
-    ----------
-    state : row
-    key : hashable, optional
-        The key of the root; None if it is not known.
-    legal : array ``(A,) bool``
-        Which actions are legal there.
-
-    Attributes
-    ----------
-    costs, rewards : list of float
-        Each node's cost from the root, and the reward of the action that leads to the node.
-    actions : list of int
-    ended : list of bool
-    goal : int, optional
-        The node of the cheapest goal; None if there is none.
-    best_cost : float
-        The cost of the cheapest goal; infinite if there is none.
-    duplicates : int
-        How many transitions led to a key that had been reached at the same cost or less.
+    A cheaper path to a known key adds a new node, so a node's path never changes. Each node has its
+    cost from the root, and the action and reward of the step that leads to it. `goal` is the node
+    of the cheapest goal so far. `duplicates` counts transitions that led to a key that had been
+    reached at the same cost or less.
     """
 
     def __init__(self, state: Row, key: Any, legal: Mask) -> None:
         self.costs, self.rewards, self.actions, self.ended = [0.0], [0.0], [-1], [False]
-        self._parents = [-1]
-        self._keys = [key]
-        self._nodes = {} if key is None else {key: 0}
+        self._parents, self._scores = [-1], [0.0]
+        self._nodes = {} if key is None else {key: 0}  # the key of the root may not be known
         self._rows = {0: (np.array(state), np.array(legal))}
         self.goal: int | None = None
         self.best_cost = math.inf
         self.duplicates = 0
         # The best node while no goal is found: heuristic value, negated score and node number.
         self._nearest = (math.inf, math.inf, 0)
-        self._scores = [0.0]
 
     def add(
         self,
@@ -75,64 +56,36 @@ class SearchGraph:
     ) -> Iterator[tuple[int, float]]:
         """Add transitions in order; yield each new node that may lead to a cheaper goal.
 
-        Parameters
-        ----------
-        parents, keys : list
-        states : rows
-        legal : array ``(N, A) bool``
-        *columns : array
-            The actions, rewards, costs and heuristic values, and two flags: whether transitions
-            reach a goal, and whether they end the episode.
-
-        Yields
-        ------
-        node : int
-        heuristic : float
+        The columns ``(N,)`` are the actions, rewards, costs and heuristic values, and whether
+        transitions reach a goal, and end the episode. The heuristic value is yielded, too.
         """
-        for row, values in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
-            if self._add(parents[row], keys[row], *values):
-                node = len(self.costs) - 1
-                self._rows[node] = states[row].copy(), legal[row].copy()
-                yield node, values[3]
-
-    def _add(
-        self,
-        parent: int,
-        key: Any,
-        action: int,
-        reward: float,
-        cost: float,
-        heuristic: float,
-        is_goal: bool,
-        ended: bool,
-    ) -> bool:
-        cost += self.costs[parent]
-        known = self._nodes.get(key)
-        is_known = not ended and known is not None and self.costs[known] <= cost
-        leads_nowhere = not is_goal and (ended or is_known)
-        self.duplicates += is_known and not is_goal
-        if leads_nowhere and self._nearest[2]:
-            return False
-        node = len(self.costs)
-        score = self._scores[parent] + reward
-        self._nearest = min(self._nearest, (math.inf if leads_nowhere else heuristic, -score, node))
-        self.costs.append(cost)
-        self.rewards.append(reward)
-        self.actions.append(action)
-        self.ended.append(ended)
-        self._parents.append(parent)
-        self._keys.append(key)
-        self._scores.append(score)
-        if is_goal:
-            if cost < self.best_cost:
+        each = zip(parents, keys, *(column.tolist() for column in columns), strict=True)
+        for row, (parent, key, action, reward, cost, heuristic, is_goal, ended) in enumerate(each):
+            cost += self.costs[parent]
+            known = self._nodes.get(key)
+            is_known = not ended and known is not None and self.costs[known] <= cost
+            leads_nowhere = not is_goal and (ended or is_known)
+            self.duplicates += is_known and not is_goal
+            if leads_nowhere and self._nearest[2]:
+                continue
+            node, score = len(self.costs), self._scores[parent] + reward
+            value = math.inf if leads_nowhere else heuristic
+            self._nearest = min(self._nearest, (value, -score, node))
+            for column, item in (
+                *((self.costs, cost), (self.rewards, reward), (self.actions, action)),
+                *((self.ended, ended), (self._parents, parent), (self._scores, score)),
+            ):
+                column.append(item)
+            if is_goal and cost < self.best_cost:
                 self.goal, self.best_cost = node, cost
-            return False
-        if leads_nowhere:
-            return False
-        self._nodes[key] = node
-        if known is not None:
-            self._rows.pop(known, None)
-        return cost + heuristic < self.best_cost
+            if is_goal or leads_nowhere:
+                continue
+            self._nodes[key] = node
+            if known is not None:
+                self._rows.pop(known, None)
+            if cost + heuristic < self.best_cost:
+                self._rows[node] = states[row].copy(), legal[row].copy()
+                yield node, heuristic
 
     def is_open(self, node: int, heuristic: float) -> bool:
         """Return whether a node must still be expanded because it may lead to a cheaper goal."""
@@ -163,22 +116,14 @@ class SearchGraph:
 @stored
 @dataclass
 class _Memory:
-    """The state of a search.
-
-    Attributes
-    ----------
-    graph : SearchGraph
-    queue : list of tuple
-        A heap of the states to expand: the priority, heuristic value and node of each.
-    expanded, generated : int
-    plan : tuple, optional
-        The actions, rewards, end and info of an optimal plan, once there is one.
-    """
+    """The state of a search."""
 
     graph: SearchGraph
+    # A heap of the states to expand: the priority, heuristic value and node of each.
     queue: list[tuple[float, float, int]] = field(default_factory=lambda: [(0.0, 0.0, 0)])
     expanded: int = 0
     generated: int = 0
+    # The actions, rewards, end and info of an optimal plan, once there is one.
     plan: tuple[NDArray[Any], NDArray[np.float64], bool, dict[str, Any]] | None = None
 
 
@@ -263,17 +208,43 @@ class BestFirst(Planner):
     ) -> None:
         super().__init__(env, **rules)
         self.actions = all_actions(env, self.name)
-        self.heuristic, self.goal = options.make_heuristic(heuristic), options.make_goal(goal)
-        self.cost, self.key = options.make_cost(cost), options.make_key(key)
+        for name, option, others, arguments in (
+            ("heuristic", heuristic, (None,), "(obs, infos, states)"),
+            ("cost", cost, ("steps", "reward"), "a BatchTransition"),
+            ("goal", goal, (None,), "a BatchTransition"),
+        ):
+            if not callable(option) and option not in others:
+                words = [f'"{one}" or ' for one in others if one]
+                raise InputError(
+                    f"{name} must be {''.join(words)}a function of {arguments}, got {option!r}"
+                )
+        self.heuristic, self.cost, self.goal, self.key = heuristic, cost, goal, make_key(key)
         self._knows_root = key == "state"
         self.batch, self.dt = as_count("batch", batch), as_count("dt", dt)
 
     def _priority(self, cost: float, heuristic: float) -> float:
         return heuristic
 
+    def _costs(self, step: BatchTransition) -> NDArray[np.float64]:
+        """Return the cost of each transition, ``(N,)``."""
+        if self.cost == "steps":
+            return np.ones(len(step.rewards))
+        if isinstance(self.cost, str):
+            return _numbers("minus the reward", -step.rewards, len(step.rewards))
+        return _numbers("cost", self.cost(step), len(step.rewards))
+
+    def _goals(self, step: BatchTransition) -> NDArray[np.bool_]:
+        """Return which transitions reach the goal, ``(N,)``."""
+        if self.goal is None:
+            return step.terminateds & (step.rewards > 0)
+        goals = np.asarray(self.goal(step), np.bool_)
+        if goals.shape != step.rewards.shape:
+            raise InputError(f"goal must return an array {step.rewards.shape}, got {goals.shape}")
+        return goals
+
     def _begin(self, state: Row, search: Search, kept: Kept | None) -> _Memory:
         """Keep the rest of an optimal plan whose first action was played, and led to `state`."""
-        root_key = options.digests(state[None], 1)[0] if self._knows_root else None
+        root_key = digests(state[None], 1)[0] if self._knows_root else None
         memory = _Memory(SearchGraph(state, root_key, search.legal_starts()[0]))
         if kept is not None and kept.memory.plan is not None and len(kept.memory.plan[0]) > 1:
             actions, rewards, ended, info = kept.memory.plan
@@ -281,7 +252,7 @@ class BestFirst(Planner):
             if np.array_equal(actions[0], kept.action) and search.affords(1 + reserve):
                 step = search.step_batch(actions[:1], kept.state[None], self.dt)
                 if np.array_equal(step.states[0], state):
-                    left = info["cost"] - float(self.cost(step)[0])
+                    left = info["cost"] - float(self._costs(step)[0])
                     info = {**info, "cost": left, "bound": left}
                     memory.plan = actions[1:], rewards[1:], ended, info
         return memory
@@ -325,9 +296,11 @@ class BestFirst(Planner):
             memory.generated += len(parents)
             step = search.step_batch(self.actions[actions], rows, self.dt)
             situation = step.obs, step.infos, step.states
-            keys = options.digests(self.key(*situation), len(parents))
-            values, ended = self.heuristic(*situation), step.terminateds | step.truncateds
-            columns = (actions, step.rewards, self.cost(step), values, self.goal(step), ended)
+            keys = digests(self.key(*situation), len(parents))
+            values, ended = np.zeros(len(parents)), step.terminateds | step.truncateds
+            if self.heuristic is not None:
+                values = _numbers("heuristic", self.heuristic(*situation), len(parents))
+            columns = (actions, step.rewards, self._costs(step), values, self._goals(step), ended)
             for node, value in graph.add(
                 parents, keys, step.states, search.legal_after(step), *columns
             ):
@@ -356,6 +329,19 @@ class BestFirst(Planner):
         actions = self.actions[[graph.actions[one] for one in path]]
         rewards = np.array([graph.rewards[one] for one in path])
         return actions, rewards, graph.ended[graph.best], info
+
+
+def _numbers(name: str, numbers: Any, count: int) -> NDArray[np.float64]:
+    """Return `numbers` as floats ``(count,)``; raise `InputError` if one is negative or NaN."""
+    array = np.asarray(numbers, np.float64)
+    if array.shape != (count,):
+        raise InputError(f"{name} must be an array ({count},), got {array.shape}")
+    if not (array >= 0).all():
+        wrong = array[~(array >= 0)][0]
+        raise InputError(
+            f"{name} must be at least 0 for a search for the least cost, got {wrong:g}"
+        )
+    return array
 
 
 class AStar(BestFirst):

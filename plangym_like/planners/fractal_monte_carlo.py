@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from plangym_like.env import PlanEnv
 from plangym_like.planners.action_sets import ActionSampler
 from plangym_like.planners.checkpoint import stored
-from plangym_like.planners.features import as_vectors, check_vectors, ranges
 from plangym_like.planners.games import Mask, Rules
 from plangym_like.planners.nodes import ROOT, Ints, Lineage
+from plangym_like.planners.observations import as_vectors, ranges
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.planner import Kept, Planner
 from plangym_like.planners.search import Search
@@ -80,35 +80,18 @@ def dead_walkers(step: BatchTransition, lives: float) -> tuple[NDArray[np.bool_]
 @stored
 @dataclass
 class _Memory:
-    """The state of a search.
-
-    Attributes
-    ----------
-    lineage : Lineage
-    size : int
-        The number of walkers to begin with.
-    start, swarm : Swarm
-        The first swarm and the current one.
-    camps : deque of Swarm
-        Earlier swarms to go back to.
-    leader, frames : int
-        The node of the best walker, and its number of frames.
-    record : float
-        The highest score since the last new episode.
-    setbacks, moves : int
-        The numbers of failures since then, and of moves since the last of them.
-    """
+    """The state of a search."""
 
     lineage: Lineage
-    size: int
+    size: int  # the number of walkers to begin with
     start: Swarm
     swarm: Swarm
-    camps: deque[Swarm]
-    leader: int = ROOT
-    frames: int = 0
-    record: float = -np.inf
-    setbacks: int = 0
-    moves: int = 0
+    camps: deque[Swarm]  # earlier swarms to go back to
+    leader: int = ROOT  # the node of the best walker
+    frames: int = 0  # that it has played
+    record: float = -np.inf  # the highest score since the last new episode
+    setbacks: int = 0  # failures since then
+    moves: int = 0  # since the last of them
 
     def start_again(self) -> None:
         """Start another episode, with the first swarm."""
@@ -198,8 +181,7 @@ class FractalMonteCarlo(Planner):
         self.walkers, self.hold = as_count("walkers", walkers), as_count("hold", hold)
         self.alpha, self.beta = as_number("alpha", alpha, 0.0), as_number("beta", beta, 0.0)
         self._sample = ActionSampler(env, self.name)
-        check_vectors(env.observation_space, self.name)
-        self._ranges = ranges(env.observation_space)
+        self._ranges = ranges(env.observation_space, self.name)
 
     def _begin(self, state: Row, search: Search, kept: Kept | None) -> _Memory:
         size = search.fit(self.walkers)

@@ -19,6 +19,7 @@ from plangym_like.errors import EnvApiError, InputError
 from plangym_like.planners.action_sets import count_actions
 from plangym_like.planners.checkpoint import stored
 from plangym_like.planners.nodes import Floats, Ints, Rows
+from plangym_like.planners.observations import joined, stacked
 from plangym_like.results import BatchInfo, BatchTransition, ResetResult, Transition
 from plangym_like.states.rows import States
 
@@ -47,17 +48,10 @@ class Rules(TypedDict, total=False):
 
 @stored
 class Turns(NamedTuple):
-    """Which actions are legal in N states, and who moves.
+    """Which actions are legal in N states, and who moves."""
 
-    Attributes
-    ----------
-    legal : array ``(N, A) bool``, optional
-        None if all actions are legal.
-    to_play : array ``(N,)``
-    """
-
-    legal: Mask | None
-    to_play: Ints
+    legal: Mask | None  # ``(N, A)``; None if all actions are legal
+    to_play: Ints  # ``(N,)``
 
     def take(self, rows: Any) -> Turns:
         """Return the turns of some rows."""
@@ -338,31 +332,3 @@ def _told_by_rows(env: PlanEnv, states: Rows) -> BatchInfo | None:
     shape, _ = columns["rewards"]
     told = {name: fields[name] for name in ("action_mask", "to_play")}
     return BatchInfo(len(states), {**told, "rewards": np.zeros((len(states), *shape))})
-
-
-def stacked(observations: list[Any]) -> Any:
-    """Return observations as a batch, as `PlanEnv.step_batch` returns them.
-
-    >>> stacked([{"at": 3}, {"at": 4}])
-    {'at': array([3, 4])}
-    """
-    first = observations[0]
-    if isinstance(first, dict):
-        return {key: stacked([one[key] for one in observations]) for key in first}
-    if isinstance(first, tuple):
-        return tuple(stacked(list(parts)) for parts in zip(*observations, strict=True))
-    if isinstance(first, np.ndarray | np.generic | int | float):
-        return np.stack([np.asarray(one) for one in observations])
-    return list(observations)
-
-
-def joined(batches: list[Any]) -> Any:
-    """Return batches of observations as one batch."""
-    first = batches[0]
-    if isinstance(first, dict):
-        return {key: joined([one[key] for one in batches]) for key in first}
-    if isinstance(first, tuple):
-        return tuple(joined(list(parts)) for parts in zip(*batches, strict=True))
-    if isinstance(first, list):
-        return [one for batch in batches for one in batch]
-    return np.concatenate(batches)

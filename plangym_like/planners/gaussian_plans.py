@@ -1,14 +1,10 @@
-"""Planners that draw normally distributed plans: CEM, iCEM and MPPI.
-
-- `GaussianPlanner`: the base class
-- `Candidates`: plans that a search rolls out from its first state
-"""
+"""Planners that draw normally distributed plans: CEM, iCEM, MPPI and predictive sampling."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,13 +13,19 @@ from plangym_like.env import PlanEnv
 from plangym_like.errors import InputError
 from plangym_like.planners.action_sets import bounds
 from plangym_like.planners.checkpoint import stored
+from plangym_like.planners.continuous_plans import (
+    Objective,
+    Reward,
+    Spline,
+    TerminalValue,
+    filtered,
+    power_spectrum,
+    shifted,
+)
 from plangym_like.planners.nodes import Floats
-from plangym_like.planners.objective import Objective, Reward, TerminalValue
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.planner import Kept, Planner
-from plangym_like.planners.search import Search, lengths
-from plangym_like.planners.splines import Spline
-from plangym_like.results import Rollout
+from plangym_like.planners.search import Search, ended, lengths
 from plangym_like.states.rows import Row
 from plangym_like.support.arguments import as_count, as_number
 
@@ -35,34 +37,45 @@ _CONVERGED = 1e-3
 _CEM_ITERATIONS, _ICEM_ITERATIONS = 5, 3
 
 
-@stored
-@dataclass
-class _Memory:
-    """The state of a search.
+class PlanOptions(TypedDict, total=False):
+    """Options of every planner that draws normally distributed plans.
 
     Attributes
     ----------
-    mean, std : array ``(D, *action_shape)``
-        The distribution of the plans, or of their knots.
-    count, steps : int
-        The number of plans that were rolled out, and the number of their actions.
-    budget : int, optional
-        The budget of the whole search.
-    iteration : int
-    elites : array ``(K, D, *action_shape)``
-        iCEM's best plans; with `returns` ``(K,)``.
-    old : array ``(K, D, *action_shape)``
-        iCEM's elites of the last search, shifted by one action.
+    dt : int
+        How long each action is held; by default, 1.
+    knots : int, optional
+        Plans are splines with so many knots, D, and noise is added to the knots. By default, every
+        action is a knot.
+    spline : {"zero", "linear", "cubic"}
+        The kind of spline, by default ``"linear"``; see `Spline`. Without `knots`, it has no
+        effect.
+    discount, reward, terminal_value : optional
+        What is maximised; see `Objective`. By default, it is the sum of the rewards. `Plan.score`
+        and `Plan.rewards` are always those of the environment.
     """
 
-    mean: Floats
+    dt: int
+    knots: int | None
+    spline: str
+    discount: float
+    reward: Reward | None
+    terminal_value: TerminalValue | None
+
+
+@stored
+@dataclass
+class _Memory:
+    """The state of a search."""
+
+    mean: Floats  # ``(D, *action_shape)``, of the plans, or of their knots
     std: Floats
-    budget: int | None
-    elites: Floats
-    returns: Floats
-    old: Floats
-    count: int = 0
-    steps: int = 0
+    budget: int | None  # of the whole search
+    elites: Floats  # iCEM's best plans, ``(K, D, *action_shape)``
+    returns: Floats  # theirs, ``(K,)``
+    old: Floats  # iCEM's elites of the last search, shifted by one action
+    count: int = 0  # of the plans that were rolled out
+    steps: int = 0  # of the actions of these plans
     iteration: int = 0
 
 
@@ -82,16 +95,8 @@ class GaussianPlanner(Planner):
     beta : float
         The exponent of the noise's spectrum, from 0 to 10. 0 is white noise; with larger values,
         noise changes more slowly. See `power_spectrum`.
-    dt : int
-        How long each action is held.
-    knots : int, optional
-        Plans are splines with so many knots, D, and noise is added to the knots. By default, every
-        action is a knot.
-    spline : {"zero", "linear", "cubic"}
-        The kind of spline; see `Spline`. Without `knots`, it has no effect.
-    discount, reward, terminal_value : optional
-        What is maximised; see `Objective`. By default, it is the sum of the rewards. `Plan.score`
-        and `Plan.rewards` are always those of the environment.
+    **options
+        See `PlanOptions`.
 
     Attributes
     ----------
@@ -110,8 +115,9 @@ class GaussianPlanner(Planner):
         horizon: int,
         batch: int,
         std: float,
-        beta: float,
-        dt: int,
+        beta: float = 0.0,
+        *,
+        dt: int = 1,
         knots: int | None = None,
         spline: str = "linear",
         discount: float = 1.0,
@@ -134,10 +140,6 @@ class GaussianPlanner(Planner):
     def num_knots(self) -> int:
         """The number of knots of a plan, D; without a spline, that of its actions."""
         return self.knots or self.horizon
-
-    def actions(self, plans: Floats) -> Floats:
-        """Return the actions ``(N, T, *action_shape)`` of plans ``(N, D, *action_shape)``."""
-        return plans if self._spline is None else self._spline.actions(plans)
 
     def shifted(self, plans: Floats) -> Floats:
         """Return plans without their first action, and with their last action twice."""
@@ -162,116 +164,82 @@ class GaussianPlanner(Planner):
         white = rng.standard_normal((count, self.num_knots, *self.low.shape))
         return filtered(white, np.sqrt(self._power)) if self.beta else white
 
-
-class Candidates:
-    """Rolls plans out from one state, and keeps the best one.
-
-    Episodes may end early, but this is not known before plans are rolled out. If the budget is too
-    small for all plans of a batch at full length, the batch is rolled out in parts, each as large
-    as the budget allows at full length. Plans that no longer fit into the budget are left out.
-
-    Parameters
-    ----------
-    planner : GaussianPlanner
-    search : Search
-    state : row
-    """
-
-    def __init__(self, planner: GaussianPlanner, search: Search, state: Row) -> None:
-        self._planner, self._search, self._state = planner, search, state
-        self._memory: _Memory = search.memory
-
-    @property
-    def _usual(self) -> float:
-        """How many actions plans have had on average."""
-        memory = self._memory
-        return memory.steps / memory.count if memory.count else float(self._planner.horizon)
-
-    def batch(self, iterations: int) -> int:
+    def _batch_size(self, memory: _Memory, iterations: int) -> int:
         """Return the number of plans in a batch.
 
         It is the planner's `batch`, or less if the budget is too small for `iterations` such
         batches. Plans are assumed to be as long as the earlier ones were on average.
         """
-        budget = self._memory.budget
-        if budget is None:
-            return self._planner.batch
-        most = int((budget - self._planner.horizon) // self._usual) // iterations
-        return max(1, min(self._planner.batch, most))
+        if memory.budget is None:
+            return self.batch
+        most = int((memory.budget - self.horizon) // self._usual_length(memory)) // iterations
+        return max(1, min(self.batch, most))
 
-    def affordable(self, count: int) -> bool:
+    def _usual_length(self, memory: _Memory) -> float:
+        """Return how many actions plans have had on average."""
+        return memory.steps / memory.count if memory.count else float(self.horizon)
+
+    def _affords(self, search: Search, count: int) -> bool:
         """Return whether the budget allows for `count` more plans, and then for the mean plan."""
-        horizon = self._planner.horizon
-        return self._search.has(horizon + max(horizon, math.ceil(count * self._usual)))
+        cost = math.ceil(count * self._usual_length(search.memory))
+        return search.has(self.horizon + max(self.horizon, cost))
 
-    def roll_out(self, plans: Floats) -> tuple[Floats, Floats]:
-        """Roll plans out; return the clipped plans and their returns.
+    def _roll_out(self, state: Row, search: Search, plans: Floats) -> tuple[Floats, Floats]:
+        """Roll plans out from the first state; return the clipped plans and their values.
 
-        If the budget is too small for all N plans, only the first M of them are rolled out.
-
-        Parameters
-        ----------
-        plans : array ``(N, D, *action_shape)``
-            They are clipped to the bounds of the action space.
-
-        Returns
-        -------
-        plans : array ``(M, D, *action_shape)``
-        returns : array ``(M,)``
+        Episodes may end early, but this is not known before. If the budget is too small for all N
+        plans ``(N, D, *action_shape)`` at full length, they are rolled out in parts, each as large
+        as the budget allows at full length, and only the first M of them. The results are
+        ``(M, D, *action_shape)`` and ``(M,)``.
         """
-        horizon, found = self._planner.horizon, [np.empty(0)]
+        found, memory = [np.empty(0)], search.memory
         plans, done = self._clipped(plans), 0
-        actions = self._actions(plans)
-        while done < len(actions) and (not done or self._search.affords(2 * horizon)):
-            most = self._search.fit(len(actions) - done + 1, horizon) - 1  # leave room for the mean
-            found.append(self._returns(actions[done : done + most]))
+        actions = self._actions_of(plans)
+        while done < len(actions) and (not done or search.affords(2 * self.horizon)):
+            # Leave room for the mean.
+            most = search.fit(len(actions) - done + 1, self.horizon) - 1
+            steps, values = self._value(state, search, actions[done : done + most])
+            memory.count, memory.steps = memory.count + len(steps), memory.steps + int(steps.sum())
+            found.append(values)
             done += most
         return plans[:done].astype(np.float64), np.concatenate(found)
 
+    def _value(self, state: Row, search: Search, actions: NDArray[Any]) -> tuple[Any, Floats]:
+        """Roll out `actions`, and keep them if they are the best.
+
+        Return the length and the value of each plan; see `Objective`.
+        """
+        goal = self.objective
+        rollout = search.rollout_batch(
+            actions, state, self.dt, return_observations=goal.needs_observations
+        )
+        values, steps = goal.values(actions, rollout), lengths(rollout)
+        scores = None if goal.is_score else values
+        search.keep_rollout(actions, rollout.rewards, steps, ended(rollout), scores)
+        return steps, values
+
     def _clipped(self, plans: Floats) -> NDArray[Any]:
         """Return `plans` within the bounds, in the dtype of the actions."""
-        planner = self._planner
-        clipped: NDArray[Any] = np.clip(plans, planner.low, planner.high)
-        return clipped.astype(planner.env.action_space.dtype)
+        clipped: NDArray[Any] = np.clip(plans, self.low, self.high)
+        return clipped.astype(self.env.action_space.dtype)
 
-    def _actions(self, plans: NDArray[Any]) -> NDArray[Any]:
+    def _actions_of(self, plans: NDArray[Any]) -> NDArray[Any]:
         """Return the actions of clipped plans; those of a cubic spline may have to be clipped."""
-        if self._planner.knots is None:
+        if self._spline is None:
             return plans
-        return self._clipped(self._planner.actions(plans.astype(np.float64)))
+        return self._clipped(self._spline.actions(plans.astype(np.float64)))
 
-    def _returns(self, actions: NDArray[Any]) -> Floats:
-        """Roll out one batch, and return the value of each plan (see `Objective`)."""
-        rollout, values = self._rolled_out(actions)
-        steps = lengths(rollout)
-        self._memory.count += len(steps)
-        self._memory.steps += int(steps.sum())
-        return values
-
-    def _rolled_out(self, actions: NDArray[Any]) -> tuple[Rollout, Floats]:
-        """Roll out `actions`, and keep them if they are the best; return their values too."""
-        planner, search, goal = self._planner, self._search, self._planner.objective
-        rollout = search.rollout_batch(
-            actions, self._state, planner.dt, return_observations=goal.needs_observations
-        )
-        values = goal.values(actions, rollout)
-        search.keep_rollout(actions, rollout, values=None if goal.is_score else values)
-        return rollout, values
-
-    def report(self, note: str = "") -> None:
+    def _report(self, search: Search, note: str = "") -> None:
         """Report the best score, if it is what the planner maximises."""
-        goal = self._planner.objective
-        self._search.report(self._search.best.score if goal.is_score else -np.inf, note)
+        search.report(search.best.score if self.objective.is_score else -np.inf, note)
 
-    def plan(self, mean: Floats) -> Plan:
+    def _best_plan(self, state: Row, search: Search) -> Plan:
         """Roll out the mean, and return the best of all plans that were rolled out."""
-        planner, search = self._planner, self._search
-        self._rolled_out(self._actions(self._clipped(mean[None])))
-        self.report()
-        actions, rewards, _ = search.best.found
-        return search.plan(
-            self._state, actions, rewards, planner.dt, ended=search.best.ended, mean=mean
-        )
+        mean = search.memory.mean
+        self._value(state, search, self._actions_of(self._clipped(mean[None])))
+        self._report(search)
+        actions, rewards = search.best.found
+        return search.plan(state, actions, rewards, self.dt, ended=search.best.ended, mean=mean)
 
 
 class CEM(GaussianPlanner):
@@ -291,8 +259,8 @@ class CEM(GaussianPlanner):
 
     Parameters
     ----------
-    env, horizon, std, dt, knots, spline, discount, reward, terminal_value
-        See `GaussianPlanner`. `std` is the first standard deviation.
+    env, horizon, std, **options
+        See `GaussianPlanner` and `PlanOptions`. `std` is the first standard deviation.
     batch : int
         The number of plans in each iteration; it is smaller if the budget would otherwise allow for
         fewer than five iterations.
@@ -321,34 +289,29 @@ class CEM(GaussianPlanner):
         elites: int = 20,
         std: float = 0.5,
         alpha: float = 0.1,
-        dt: int = 1,
-        knots: int | None = None,
-        spline: str = "linear",
-        discount: float = 1.0,
-        reward: Reward | None = None,
-        terminal_value: TerminalValue | None = None,
+        **options: Unpack[PlanOptions],
     ) -> None:
-        goal = discount, reward, terminal_value
-        super().__init__(env, horizon, batch, std, 0.0, dt, knots, spline, *goal)
+        super().__init__(env, horizon, batch, std, **options)
         self.elites, self.alpha = as_count("elites", elites), as_number("alpha", alpha, 0.0, 1.0)
         if self.elites >= self.batch:
             raise InputError(f"elites must be less than batch = {self.batch}, got {self.elites}")
 
     def _search(self, state: Row, search: Search) -> Plan:
-        candidates, memory = Candidates(self, search, state), search.memory
+        memory: _Memory = search.memory
         # If episodes are shorter than assumed, a batch is too small, and the next one is larger.
-        while candidates.affordable((batch := candidates.batch(_CEM_ITERATIONS)) // 2 + 1):
+        while self._affords(search, (batch := self._batch_size(memory, _CEM_ITERATIONS)) // 2 + 1):
             mean, std = memory.mean, memory.std
             if not np.any(std > _CONVERGED * self.std):
                 break
-            plans, returns = candidates.roll_out(mean + std * self._noise(search.rng, batch))
+            plans = mean + std * self._noise(search.rng, batch)
+            plans, returns = self._roll_out(state, search, plans)
             elites = max(1, self.elites * len(plans) // self.batch)
-            if len(plans) > max(elites, candidates.batch(_CEM_ITERATIONS) // 2):
+            if len(plans) > max(elites, self._batch_size(memory, _CEM_ITERATIONS) // 2):
                 best = plans[np.argsort(-returns, kind="stable")[:elites]]
                 memory.mean, memory.std = fitted(best, mean, std, self.alpha)
             spread = (memory.std / self.std).mean()
-            candidates.report(f"std {spread:.3f} of the first")
-        return candidates.plan(memory.mean)
+            self._report(search, f"std {spread:.3f} of the first")
+        return self._best_plan(state, search)
 
 
 class ICEM(GaussianPlanner):
@@ -367,8 +330,9 @@ class ICEM(GaussianPlanner):
 
     Parameters
     ----------
-    env, horizon, std, beta, dt, knots, spline, discount, reward, terminal_value
-        See `GaussianPlanner`. `std` is the first standard deviation, `horizon` is h.
+    env, horizon, std, beta, **options
+        See `GaussianPlanner` and `PlanOptions`. `horizon` is h, and `std` is the
+        first standard deviation.
     batch : int
         The number of plans in the first iteration, N; it is smaller if the budget would otherwise
         allow for fewer than three iterations.
@@ -402,15 +366,9 @@ class ICEM(GaussianPlanner):
         decay: float = 1.25,
         kept: float = 0.3,
         alpha: float = 0.1,
-        dt: int = 1,
-        knots: int | None = None,
-        spline: str = "linear",
-        discount: float = 1.0,
-        reward: Reward | None = None,
-        terminal_value: TerminalValue | None = None,
+        **options: Unpack[PlanOptions],
     ) -> None:
-        goal = discount, reward, terminal_value
-        super().__init__(env, horizon, batch, std, beta, dt, knots, spline, *goal)
+        super().__init__(env, horizon, batch, std, beta, **options)
         self.elites, self.decay = as_count("elites", elites), as_number("decay", decay, 1.0)
         self.kept = as_number("kept", kept, 0.0, 1.0)
         self.alpha = as_number("alpha", alpha, 0.0, 1.0)
@@ -423,20 +381,20 @@ class ICEM(GaussianPlanner):
         return memory
 
     def _search(self, state: Row, search: Search) -> Plan:
-        candidates, memory = Candidates(self, search, state), search.memory
-        while candidates.affordable(self._sizes(candidates, memory.iteration)[0] // 2 + 1):
+        memory: _Memory = search.memory
+        while self._affords(search, self._sizes(memory)[0] // 2 + 1):
             mean, std = memory.mean, memory.std
             if not np.any(std > _CONVERGED * self.std):
                 break
-            batch, _, kept = self._sizes(candidates, memory.iteration)
+            batch, _, kept = self._sizes(memory)
             plans = mean + std * self._noise(search.rng, batch)
             old = memory.old
             if memory.budget is not None:  # the last search may have had a larger budget
                 old = old[: max(0, memory.budget // self.horizon - 1 - batch)]
             if len(old):  # the last action of shifted elites is drawn at random
                 old[:, -1] = (mean + std * self._noise(search.rng, len(old)))[:, -1]
-            plans, returns = candidates.roll_out(np.concatenate([plans, old]))
-            wanted, elites, kept = self._sizes(candidates, memory.iteration)
+            plans, returns = self._roll_out(state, search, np.concatenate([plans, old]))
+            wanted, elites, kept = self._sizes(memory)
             if len(plans) > max(elites, wanted // 2):  # as in CEM
                 plans = np.concatenate([memory.elites[:kept], plans])
                 returns = np.concatenate([memory.returns[:kept], returns])
@@ -445,14 +403,14 @@ class ICEM(GaussianPlanner):
                 memory.mean, memory.std = fitted(memory.elites, mean, std, self.alpha)
                 memory.iteration, memory.old = memory.iteration + 1, old[:0]
             spread = (memory.std / self.std).mean()
-            candidates.report(f"std {spread:.3f} of the first")
-        return candidates.plan(memory.mean)
+            self._report(search, f"std {spread:.3f} of the first")
+        return self._best_plan(state, search)
 
-    def _sizes(self, candidates: Candidates, iteration: int) -> tuple[int, int, int]:
+    def _sizes(self, memory: _Memory) -> tuple[int, int, int]:
         """Return how many plans a batch has, how many are elites, and how many of these to keep."""
-        first = candidates.batch(_ICEM_ITERATIONS)
+        first = self._batch_size(memory, _ICEM_ITERATIONS)
         elites = max(1, self.elites * first // self.batch)
-        batch = min(first, max(int(first * self.decay**-iteration), 2 * elites))
+        batch = min(first, max(int(first * self.decay**-memory.iteration), 2 * elites))
         return batch, elites, int(self.kept * elites)
 
 
@@ -480,8 +438,8 @@ class MPPI(GaussianPlanner):
 
     Parameters
     ----------
-    env, horizon, std, beta, dt, knots, spline, discount, reward, terminal_value
-        See `GaussianPlanner`.
+    env, horizon, std, beta, **options
+        See `GaussianPlanner` and `PlanOptions`.
     batch : int
         The number of plans in each batch, K; it is reduced if the budget is too small.
     temperature : float
@@ -513,29 +471,23 @@ class MPPI(GaussianPlanner):
         alpha: float = 1.0,
         beta: float = 1.0,
         relative: bool = True,
-        dt: int = 1,
-        knots: int | None = None,
-        spline: str = "linear",
-        discount: float = 1.0,
-        reward: Reward | None = None,
-        terminal_value: TerminalValue | None = None,
+        **options: Unpack[PlanOptions],
     ) -> None:
-        goal = discount, reward, terminal_value
-        super().__init__(env, horizon, batch, std, beta, dt, knots, spline, *goal)
+        super().__init__(env, horizon, batch, std, beta, **options)
         self.temperature = as_number("temperature", temperature, 1e-6)
         self.alpha, self.relative = as_number("alpha", alpha, 0.0, 1.0), bool(relative)
 
     def _search(self, state: Row, search: Search) -> Plan:
-        candidates, memory = Candidates(self, search, state), search.memory
-        while candidates.affordable(1):
+        memory: _Memory = search.memory
+        while self._affords(search, 1):
             mean = memory.mean
-            noise = self.std * self._noise(search.rng, candidates.batch(iterations=1))
+            noise = self.std * self._noise(search.rng, self._batch_size(memory, 1))
             noise[0] = 0.0
-            plans, returns = candidates.roll_out(mean + noise)
+            plans, returns = self._roll_out(state, search, mean + noise)
             noise = plans - mean  # of the plans that the budget allowed, after clipping
             memory.mean = mean + np.tensordot(self.weights(returns, mean, noise), noise, axes=1)
-            candidates.report()
-        return candidates.plan(memory.mean)
+            self._report(search)
+        return self._best_plan(state, search)
 
     def weights(self, returns: Floats, mean: Floats, noise: Floats) -> Floats:
         """Return the weights ``(K,)`` of plans; their sum is 1.
@@ -565,6 +517,55 @@ class MPPI(GaussianPlanner):
         return weights
 
 
+class PredictiveSampling(GaussianPlanner):
+    """Add noise to the best plan so far, and keep the best of the results.
+
+    T. Howell, N. Gileadi, S. Tunyasuvunakool, K. Zakka, T. Erez and Y. Tassa, "Predictive sampling:
+    real-time behaviour synthesis with MuJoCo", 2022, section 3: plans are splines, noise is added
+    to their knots, and the first of each batch has none.
+
+    Differences from the report: the number of batches follows from the budget (there, it is one).
+    Knots are clipped to the bounds of the actions, as in the authors' program.
+
+    Parameters
+    ----------
+    env, horizon, batch, std, beta, **options
+        See `GaussianPlanner` and `PlanOptions`.
+
+    Examples
+    --------
+    >>> import plangym_like
+    >>> from plangym_like.planners import PredictiveSampling
+    >>> env = plangym_like.make("Pendulum-v1")
+    >>> state, obs, info = env.reset(seed=0)
+    >>> planner = PredictiveSampling(env, horizon=20, batch=32, knots=5, spline="linear")
+    >>> plan = planner.plan(state, budget=10_000, seed=0)
+    >>> plan.score > -100, plan.score == plan.replay(env)
+    (True, True)
+    """
+
+    def __init__(
+        self,
+        env: PlanEnv,
+        horizon: int = 30,
+        batch: int = 32,
+        std: float = 0.5,
+        beta: float = 0.0,
+        **options: Unpack[PlanOptions],
+    ) -> None:
+        super().__init__(env, horizon, batch, std, beta, **options)
+
+    def _search(self, state: Row, search: Search) -> Plan:
+        memory: _Memory = search.memory
+        while self._affords(search, 1):
+            noise = self.std * self._noise(search.rng, self._batch_size(memory, 1))
+            noise[0] = 0.0
+            plans, returns = self._roll_out(state, search, memory.mean + noise)
+            memory.mean = plans[np.argmax(returns)]
+            self._report(search)
+        return self._best_plan(state, search)
+
+
 def fitted(best: Floats, mean: Floats, std: Floats, alpha: float) -> tuple[Floats, Floats]:
     """Return a new mean and standard deviation, fitted to the best plans ``(K, D, ...)``.
 
@@ -574,39 +575,3 @@ def fitted(best: Floats, mean: Floats, std: Floats, alpha: float) -> tuple[Float
         alpha * mean + (1 - alpha) * best.mean(axis=0),
         alpha * std + (1 - alpha) * best.std(axis=0),
     )
-
-
-def power_spectrum(beta: float, horizon: int) -> Floats:
-    """Return the power ``(T // 2 + 1,)`` of each frequency f, proportional to ``f**-beta``.
-
-    A `beta` of 0 gives white noise, 1 pink and 2 red (J. Timmer and M. König, "On generating power
-    law noise", Astronomy and Astrophysics 300, 1995). The mean power of all T frequencies is 1, so
-    every sample of the noise has variance 1. Frequency 0 has the power of frequency ``1 / T``.
-
-    Examples
-    --------
-    >>> power_spectrum(1.0, 4)
-    array([1.14285714, 1.14285714, 0.57142857])
-    """
-    frequencies = np.maximum(np.abs(np.fft.fftfreq(horizon)), 1 / horizon)
-    power = frequencies**-beta
-    spectrum: Floats = power[: horizon // 2 + 1] / power.mean()
-    return spectrum
-
-
-def filtered(plans: Floats, gains: Floats) -> Floats:
-    """Scale each frequency of plans ``(N, T, ...)`` by its gain in `gains` ``(T // 2 + 1,)``."""
-    gains = gains.reshape(-1, *(1,) * (plans.ndim - 2))
-    result: Floats = np.fft.irfft(np.fft.rfft(plans, axis=1) * gains, n=plans.shape[1], axis=1)
-    return result
-
-
-def shifted(plans: Floats) -> Floats:
-    """Return plans ``(N, T, ...)`` without their first action, and with their last action twice.
-
-    Examples
-    --------
-    >>> shifted(np.array([[1.0, 2.0, 3.0]]))
-    array([[2., 3., 3.]])
-    """
-    return np.concatenate([plans[:, 1:], plans[:, -1:]], axis=1)

@@ -21,9 +21,9 @@ from plangym_like.env import PlanEnv
 from plangym_like.errors import InputError
 from plangym_like.planners.action_sets import all_actions, index_of
 from plangym_like.planners.checkpoint import stored
-from plangym_like.planners.features import Features, default_features
 from plangym_like.planners.games import Mask, Rules
 from plangym_like.planners.nodes import ROOT, Ints, Nodes
+from plangym_like.planners.observations import Features, default_features
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.planner import Kept, Planner
 from plangym_like.planners.search import Search
@@ -237,27 +237,17 @@ def _numbers_of_true(array: NDArray[np.bool_]) -> NDArray[np.int32]:
 @stored
 @dataclass
 class _Memory:
-    """The state of a search.
-
-    Attributes
-    ----------
-    novel : array ``(kept,) bool``
-        Which nodes of the kept tree were novel when the search began.
-    waiting : dict
-        For each depth, the nodes that IW has still to expand, in parts.
-    level : array
-        The nodes that IW expands now.
-    places : array ``(batch,)``
-        The nodes where the rollouts of RolloutIW are.
-    """
+    """The state of a search."""
 
     tree: LookaheadTree
     novelty: Novelty
-    novel: NDArray[np.bool_]
+    novel: NDArray[np.bool_]  # which nodes of the kept tree were novel when the search began
+    # For each depth, the nodes that IW has still to expand, in parts; and those it expands now.
     waiting: dict[int, list[Ints]] = field(default_factory=dict)
     level: Ints = field(default_factory=lambda: np.zeros(0, np.intp))
+    # The nodes where the rollouts of RolloutIW are.
     places: Ints = field(default_factory=lambda: np.zeros(0, np.intp))
-    reported: int = 0
+    reported: int = 0  # the size of the tree at the last report
 
 
 class WidthPlanner(Planner):

@@ -10,14 +10,15 @@ import numpy as np
 
 from plangym_like.env import PlanEnv
 from plangym_like.planners.action_sets import index_of
-from plangym_like.planners.games import Rules, Starts, Turns
+from plangym_like.planners.games import Turns
 from plangym_like.planners.nodes import Ints, Rows
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.planner import Kept
 from plangym_like.planners.search import Best, Played, Search
 from plangym_like.planners.search_tree import SEEDS, Descents, Level, SearchTree, resolved
-from plangym_like.planners.tree_planner import TreeMemory, TreePlanner
+from plangym_like.planners.tree_planner import TreeMemory, TreeOptions, TreePlanner
 from plangym_like.planners.uct import tree_bounds
+from plangym_like.states.rows import Row
 from plangym_like.support.arguments import as_count, as_number
 
 
@@ -48,8 +49,8 @@ class OpenLoopMCTS(TreePlanner):
     ----------
     env : PlanEnv
         Its action space is finite.
-    batch, discount, virtual_loss, dt, **rules
-        See `TreePlanner`.
+    batch, discount, **options
+        See `TreePlanner`, `TreeOptions` and `Rules`.
     horizon : int
         The number of actions in a trajectory.
     explore : float
@@ -76,12 +77,10 @@ class OpenLoopMCTS(TreePlanner):
         explore: float = 1.0,
         discount: float = 1.0,
         *,
-        virtual_loss: float = 1.0,
-        dt: int = 1,
         stochastic: bool = False,
-        **rules: Unpack[Rules],
+        **options: Unpack[TreeOptions],
     ) -> None:
-        super().__init__(env, batch, discount, virtual_loss, dt, 1.0, **rules)
+        super().__init__(env, batch, discount, **options)
         self.horizon = as_count("horizon", horizon)
         self.explore = as_number("explore", explore, 0.0)
         self.stochastic = bool(stochastic)
@@ -89,7 +88,7 @@ class OpenLoopMCTS(TreePlanner):
     def _new_tree(self, states: Rows, turns: Turns) -> SearchTree:
         return SearchTree(len(self.actions), states[:, :0], turns)
 
-    def _begin_all(self, starts: Starts, search: Search, kept: Kept | None) -> TreeMemory:
+    def _begin(self, state: Row, search: Search, kept: Kept | None) -> TreeMemory:
         """Keep the subtree of the action that was played, if it led to the state.
 
         The trajectories of the subtree are one action shorter than those of the last tree, and so
@@ -98,7 +97,7 @@ class OpenLoopMCTS(TreePlanner):
         horizon = self.horizon
         if kept is not None and kept.memory.horizon <= (self.horizon + 1) // 2:
             kept = None
-        memory = super()._begin_all(starts, search, kept)
+        memory = super()._begin(state, search, kept)
         if kept is not None and memory.tree["passes"][: memory.tree.roots].any():
             horizon = kept.memory.horizon - 1
         memory.horizon = horizon

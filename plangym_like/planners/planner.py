@@ -1,12 +1,14 @@
-"""`Planner`: the interface of all search algorithms."""
+"""`Planner`, the interface of all search algorithms, and `play`, which plans before every step."""
 
 from __future__ import annotations
 
 import inspect
 import os
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from math import isnan
 from typing import Any, ClassVar, NamedTuple, Self, Unpack
 
 import numpy as np
@@ -14,37 +16,30 @@ import numpy as np
 from plangym_like.env import PlanEnv
 from plangym_like.errors import InputError
 from plangym_like.planners import checkpoint as files
+from plangym_like.planners.action_sets import as_plan
 from plangym_like.planners.games import Game, Rules, Starts
-from plangym_like.planners.plan import Plan, check_plan_env
-from plangym_like.planners.progress_bar import ProgressBar
-from plangym_like.planners.search import Best, Progress, Search
+from plangym_like.planners.plan import CURVE, Plan, Spent, check_plan_env
+from plangym_like.planners.search import Best, Progress, Search, make_rng
 from plangym_like.results import ResetResult, Transition
 from plangym_like.states.rows import Row
 from plangym_like.support.arguments import as_count, check_seconds
+from plangym_like.support.lazy_imports import needs_extra
 
+# The layout of the progress bar.
+_LAYOUT = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}{postfix}"
+# What the plan of an episode tells of each search.
+_OF_ROOTS = ("visits", "policy", "mask", "value", "player")
 _UNSAVED = "unsaved"  # takes the place of an option that a file cannot hold
 
 
 @files.stored
 class Kept(NamedTuple):
-    """What is known from the last search, after `Planner.advance`.
+    """What is known from the last search, after `Planner.advance`."""
 
-    Attributes
-    ----------
-    state : row
-        Where the last search began.
-    action : array ``(*action_shape)``
-        The action that was played there.
-    memory : object
-        The `Search.memory` of the last search.
-    best : Best
-        The best plan of the last search.
-    """
-
-    state: Row
-    action: Any
-    memory: Any
-    best: Best
+    state: Row  # where the last search began
+    action: Any  # that was played there, ``(*action_shape)``
+    memory: Any  # the `Search.memory` of the last search
+    best: Best  # the best plan of the last search
 
 
 class Planner(ABC):
@@ -155,13 +150,17 @@ class Planner(ABC):
         budget, seconds = checked_limits(budget, seconds, needed=True)
         check_seconds("every", every)
         starts = Starts.of(self.env, state)
-        start = starts.states[0]
         with ProgressBar(self.name, progress) as report:
-            search = Search(self.env, budget, seconds, seed, report)
-            search.begin(self._game(), starts)
-            kept, self._kept = self._kept, None
-            search.memory = self._begin(start, search, kept)
-            return self._run(start, search, checkpoint, every)
+            search = self._started(starts, budget, seconds, seed, report)
+            return self._run(starts.states[0], search, checkpoint, every)
+
+    def _started(self, starts: Starts, *limits_seed_and_report: Any) -> Search:
+        """Return a search that has begun; see `Search` for the other arguments."""
+        search = Search(self.env, *limits_seed_and_report)
+        search.begin(self._game(), starts)
+        kept, self._kept = self._kept, None
+        search.memory = self._begin(starts.states[0], search, kept)
+        return search
 
     def _game(self) -> Game:
         return Game(self.env, self.name, self._is_for_games, **self._rules)
@@ -200,9 +199,8 @@ class Planner(ABC):
         state, last = self._last
         self._check_memory(last)
         with ProgressBar(self.name, progress) as report:
-            search = Search.resumed(self.env, last.resumable(), budget, seconds, report)
-            search.game = self._game()
-            search.game.players = max(search.game.players, last.players)
+            saved, game = last.resumable(), self._game()
+            search = Search.resumed(self.env, saved, budget, seconds, report, game)
             return self._run(state, search, checkpoint, every)
 
     def _run(
@@ -342,6 +340,169 @@ class Planner(ABC):
 
         Step every batch with `search`, and draw every random number from ``search.rng``.
         """
+
+
+def play(
+    planner: Planner,
+    steps: int,
+    state: Row | ResetResult | Transition | None = None,
+    *,
+    budget: int | None = None,
+    seconds: float | None = None,
+    seed: Any = None,
+    progress: bool | Callable[[Progress], object] = False,
+) -> Plan:
+    """Play an episode in closed loop: each action is the `Plan.next_action` of a new plan.
+
+    Parameters
+    ----------
+    planner : Planner
+    steps : int
+        The largest number of actions. The episode may end earlier.
+    state : row, ResetResult or Transition, optional
+        Where to start; by default, the env's current state, which does not change.
+    budget, seconds : optional
+        The limits of each search; see `Planner.plan`.
+    seed : int, sequence of int, SeedSequence or Generator, optional
+        The seeds of the searches are spawned from it. A SeedSequence or Generator spawns different
+        seeds in each call.
+    progress : bool or callable
+        As in `Planner.plan`, for the whole episode: a callable is called after every batch and
+        after every step, with the score of the episode so far. If it raises StopIteration, the
+        current search ends, and the action of its best plan is the last one that is played.
+
+    Returns
+    -------
+    Plan
+        The actions played, and the cost of all searches. The curve is the score of the episode so
+        far; unlike the curve of a search, it may fall. The score counts all rewards, whoever earned
+        them. With planners that grow trees, ``info`` holds what a learner needs of each root:
+        ``visits``, ``policy`` and ``mask``, each ``(T, A)``, and ``value`` and ``player``, each
+        ``(T,)``.
+
+    Raises
+    ------
+    InputError
+        As in `Planner.plan`; or no seeds can be spawned from `seed`.
+
+    Examples
+    --------
+    >>> import plangym_like
+    >>> from plangym_like.planners import RandomShooting, play
+    >>> env = plangym_like.make("CartPole-v1")
+    >>> state, obs, info = env.reset(seed=0)
+    >>> play(RandomShooting(env, horizon=10), steps=50, budget=500, seed=0).score
+    50.0
+    """
+    if not isinstance(planner, Planner):
+        raise InputError(f"play needs a planner, such as UCT(env), got {planner!r}")
+    steps, env, rng = as_count("steps", steps), planner.env, make_rng(seed)
+    starts = Starts.of(env, state)
+    start = starts.states[0]
+    total, score, ended, stopped = Spent(), 0.0, False, False
+    moves: list[tuple[Any, int, float]] = []
+    roots: list[dict[str, Any]] = []
+    curve: list[tuple[int, int, float, float]] = []
+    with ProgressBar(f"{planner.name}, {steps} steps", progress) as report:
+
+        def watch(done: float, spent: Spent, note: str) -> None:
+            """Report the progress of the episode."""
+            nonlocal stopped
+            try:
+                if report is not None and not stopped:
+                    report(Progress(done / steps, score, spent, note))
+            except StopIteration:
+                stopped = True
+
+        def watch_search(search: Progress) -> None:
+            """Report the progress of the episode, given that of the current search."""
+            watch(len(moves) + search.done, total + search.spent, f"step {len(moves) + 1}")
+            if stopped:
+                raise StopIteration
+
+        while len(moves) < steps and not ended and not stopped:
+            if moves:
+                planner.advance()
+            seeded = _spawned(rng)
+            watched = False if report is None else watch_search
+            plan = planner.plan(
+                starts, budget=budget, seconds=seconds, seed=seeded, progress=watched
+            )
+            action, dt = np.asarray(plan.next_action), int(plan.dt[0])
+            result = env.step_batch(action[None], starts.states, dt=dt)
+            starts = Starts(result.states, result.obs, result.infos)
+            total, score = total + plan.spent, score + float(result.rewards[0])
+            moves.append((action, dt, float(result.rewards[0])))
+            roots.append(plan.info)
+            curve.append((total.transitions, total.frames, total.seconds, score))
+            ended = bool(result.terminateds[0] or result.truncateds[0])
+            watch(len(moves), total, f"step {len(moves)}")
+    actions, held, rewards = zip(*moves, strict=True)
+    return Plan(
+        start,
+        as_plan(env.action_space, actions),
+        np.array(held, np.int64),
+        np.array(rewards, np.float64),
+        ended,
+        None,
+        total,
+        np.array(curve, CURVE),
+        {name: np.array([one[name] for one in roots]) for name in _OF_ROOTS if name in roots[0]},
+    )
+
+
+def _spawned(rng: np.random.Generator) -> np.random.Generator:
+    """Return a new generator with a seed spawned from `rng`."""
+    try:
+        return rng.spawn(1)[0]
+    except TypeError as error:
+        raise InputError(
+            "play spawns a seed for each search, but the given seed cannot spawn any "
+            f"({error}): give a whole number, or numpy.random.default_rng(number)"
+        ) from error
+
+
+class ProgressBar:
+    """A context manager that returns a function to show a `Progress`, or None to show nothing.
+
+    Parameters
+    ----------
+    name : str
+        The text before the bar.
+    progress : bool or callable
+        As in `Planner.plan`.
+
+    Raises
+    ------
+    MissingExtraError
+        tqdm is needed, but is not installed.
+    """
+
+    def __init__(self, name: str, progress: bool | Callable[[Progress], object]) -> None:
+        self._name, self._progress = name, progress
+        self._bar: Any = None
+
+    def __enter__(self) -> Callable[[Progress], object] | None:
+        if callable(self._progress):
+            return self._progress
+        if not self._progress or not sys.stderr.isatty():
+            return None
+        with needs_extra("a progress bar needs tqdm", "viz"):
+            from tqdm import tqdm
+        self._bar = tqdm(total=1.0, desc=self._name, bar_format=_LAYOUT, mininterval=0.2)
+        return self._show
+
+    def __exit__(self, *exc: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def _show(self, progress: Progress) -> None:
+        spent = progress.spent
+        rate = spent.transitions / max(spent.seconds, 1e-9)
+        note = f", {progress.note}" if progress.note else ""
+        score = "no score yet" if isnan(progress.score) else f"score {progress.score:,.6g}"
+        self._bar.set_postfix_str(f"{score}, {rate:,.0f} transitions/s{note}", refresh=False)
+        self._bar.update(progress.done - self._bar.n)
 
 
 class _Repeated:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Unpack
 
@@ -11,13 +11,14 @@ import numpy as np
 
 from plangym_like.env import PlanEnv
 from plangym_like.errors import InputError
-from plangym_like.planners.games import Mask, Rules, Starts, joined
+from plangym_like.planners.games import Mask
 from plangym_like.planners.nodes import Floats, Ints, Rows
+from plangym_like.planners.observations import joined, rows_of
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.planner import Kept
 from plangym_like.planners.search import Best, Search
 from plangym_like.planners.search_tree import SEEDS, SearchTree
-from plangym_like.planners.tree_planner import TreeMemory, TreePlanner, spread
+from plangym_like.planners.tree_planner import ClosedLoopOptions, TreeMemory, TreePlanner, spread
 from plangym_like.states.rows import Row
 from plangym_like.support.arguments import as_count, as_number
 
@@ -67,10 +68,8 @@ class PUCT(TreePlanner):
         holds no observation. It is not needed if `plan` is given a result of ``reset`` or ``step``.
         Otherwise, the priors of a root are uniform, unless the root was kept from the last search
         by `advance`.
-    batch, discount, virtual_loss, dt, win, **rules
+    batch, discount, **options
         See `TreePlanner`.
-    outcomes, widening
-        As in `UCT`, for environments with random steps.
     rollout : int
         The number of random actions after a new state.
     explore, base : float
@@ -108,16 +107,9 @@ class PUCT(TreePlanner):
         base: float = 19_652.0,
         noise: float = 0.0,
         alpha: float = 0.3,
-        virtual_loss: float = 1.0,
-        dt: int = 1,
-        outcomes: int = 1,
-        widening: float = 1.0,
-        win: float = 1.0,
-        **rules: Unpack[Rules],
+        **options: Unpack[ClosedLoopOptions],
     ) -> None:
-        super().__init__(env, batch, discount, virtual_loss, dt, win, **rules)
-        self.outcomes = as_count("outcomes", outcomes)
-        self.widening = as_number("widening", widening, 0.0, 1.0)
+        super().__init__(env, batch, discount, **options)
         for name, function in (("evaluate", evaluate), ("observe", observe)):
             if function is not None and not callable(function):
                 raise InputError(f"{name} must be a function, got {function!r}")
@@ -129,9 +121,9 @@ class PUCT(TreePlanner):
         self.noise = as_number("noise", noise, 0.0, 1.0)
         self.alpha = as_number("alpha", alpha, 1e-6)
 
-    def _begin_all(self, starts: Starts, search: Search, kept: Kept | None) -> TreeMemory:
-        memory = super()._begin_all(starts, search, kept)
-        self._set_root_priors(memory.tree, search, starts)
+    def _begin(self, state: Row, search: Search, kept: Kept | None) -> TreeMemory:
+        memory = super()._begin(state, search, kept)
+        self._set_root_priors(memory.tree, search)
         return memory
 
     def _search_all(self, states: Rows, search: Search) -> list[Plan]:
@@ -203,8 +195,8 @@ class PUCT(TreePlanner):
             values = returns if self.evaluate is None else (values + returns) / 2
         tree["prior"][nodes], tree["value"][nodes] = legal_priors(priors, turns.legal), values
 
-    def _set_root_priors(self, tree: SearchTree, search: Search, starts: Starts) -> None:
-        roots = np.arange(tree.roots)
+    def _set_root_priors(self, tree: SearchTree, search: Search) -> None:
+        starts, roots = search.starts, np.arange(tree.roots)
         unknown = roots[~tree["prior"][roots].any(axis=1)]
         if len(unknown):
             size = len(self.actions)
@@ -215,7 +207,6 @@ class PUCT(TreePlanner):
             elif starts.is_given and self.evaluate is not None:
                 obs = rows_of(starts.obs, unknown)
             if obs is not None:
-                assert search.game is not None
                 movers, players = tree["to_play"][unknown], search.game.players
                 priors = evaluated(self.evaluate, obs, len(unknown), size, movers, players)[0]
             tree["prior"][unknown] = legal_priors(priors, search.turns.take(unknown).legal)
@@ -340,18 +331,3 @@ def evaluated(
             f"in a game of {players} players, evaluate must return values (N, {players})"
         )
     return priors, spread(values, movers, players) if values.ndim == 1 else values
-
-
-def rows_of(observations: Any, rows: Ints) -> Any:
-    """Return `rows` of a batch of observations (an array, a list, or a tree of arrays and lists).
-
-    >>> rows_of({"at": np.array([3, 4, 5]), "told": ["a", "b", "c"]}, np.array([0, 2]))
-    {'at': array([3, 5]), 'told': ['a', 'c']}
-    """
-    if isinstance(observations, Mapping):
-        return {key: rows_of(part, rows) for key, part in observations.items()}
-    if isinstance(observations, tuple):
-        return tuple(rows_of(part, rows) for part in observations)
-    if isinstance(observations, list):
-        return [observations[row] for row in rows]
-    return observations[rows]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, Unpack
 
 import numpy as np
@@ -12,8 +11,8 @@ from plangym_like.planners.action_sets import ActionSampler, all_actions
 from plangym_like.planners.games import Rules
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.planner import Kept, Planner
-from plangym_like.planners.search import Best, Search
-from plangym_like.states.rows import Row, States
+from plangym_like.planners.search import Search, ended, lengths
+from plangym_like.states.rows import Row
 from plangym_like.support.arguments import as_count
 
 
@@ -67,23 +66,17 @@ class RandomShooting(Planner):
         while search.has((batch := search.fit(self.batch, self.horizon)) * self.horizon):
             if search.turns.legal is None:
                 plans = self._sample(search.rng, batch, self.horizon)
-                search.keep_rollout(plans, search.rollout_batch(plans, state, dt=self.dt))
+                rollout = search.rollout_batch(plans, state, dt=self.dt)
+                search.keep_rollout(plans, rollout.rewards, lengths(rollout), ended(rollout))
             else:
-                self._play(search, np.repeat(state[None], batch, axis=0))
+                actions = all_actions(self.env, self.name)
+                plans = search.rng.integers(len(actions), size=(batch, self.horizon))
+                states = np.repeat(state[None], batch, axis=0)
+                turns = search.turns.take(np.zeros(batch, np.intp))
+                played = search.play_out(actions, plans, states, turns, self.dt)
+                plans = actions[played.actions]
+                search.keep_rollout(plans, played.rewards, played.lengths, played.ended)
             search.report(search.best.score)
         assert search.best.found is not None, "`has` raises if the budget is too small for a batch"
-        actions, rewards, _ = search.best.found
+        actions, rewards = search.best.found
         return search.plan(state, actions, rewards, self.dt, ended=search.best.ended)
-
-    def _play(self, search: Search, states: States) -> None:
-        """Play legal actions from `states`, and keep the best plan."""
-        actions, count = all_actions(self.env, self.name), len(states)
-        plans = search.rng.integers(len(actions), size=(count, self.horizon))
-        turns = search.turns.take(np.zeros(count, np.intp))
-        played = search.play_out(actions, plans, states, turns, self.dt)
-        row = search.better(played.rewards.sum(axis=1))
-        if row is not None:
-            length = int(played.lengths[row])
-            rewards = played.rewards[row, :length].copy()
-            found = actions[played.actions[row, :length]], rewards, np.full(length, -1)
-            search.best = Best(math.fsum(rewards), bool(played.ended[row]), found)

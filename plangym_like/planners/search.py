@@ -158,9 +158,9 @@ class Search:
         self.env, self.rng = env, make_rng(seed)
         self.memory: Any = None
         self.best = Best()
-        self.game: Game | None = None
+        self.game = Game(env, "a search", is_for_games=True)
         self.starts: Starts
-        self.turns, self._players = Turns(None, np.zeros(1, np.intp)), 1
+        self.turns = Turns(None, np.zeros(1, np.intp))
         # Called whenever the search may be saved.
         self.checkpoint: Callable[[], object] | None = None
         self._budget, self._seconds, self._progress = budget, seconds, progress
@@ -171,18 +171,12 @@ class Search:
         self._note, self._stopped, self._plays = "", False, False
         self._mark()
 
-    @property
-    def players(self) -> int:
-        """The number of players seen so far."""
-        return self._players if self.game is None else self.game.players
-
     def begin(self, game: Game, starts: Starts) -> None:
         """Find out which actions are legal in the first states, and who moves there."""
         self.game, self.starts, self.turns = game, starts, game.begin(starts)
 
     def turns_after(self, step: BatchTransition) -> Turns:
         """Return the turns of the states that a batch has led to."""
-        assert self.game is not None
         over = step.terminateds | step.truncateds
         return self.game.turns(step.obs, step.infos, step.states, over)
 
@@ -195,14 +189,10 @@ class Search:
 
         For spaces that are not finite, A is 0.
         """
-        assert self.game is not None
-        is_plain = self.game.says_nothing(step.infos)
-        return self._all_legal(
-            None if is_plain else self.turns_after(step).legal, len(step.rewards)
-        )
+        legal = None if self.game.says_nothing(step.infos) else self.turns_after(step).legal
+        return self._all_legal(legal, len(step.rewards))
 
     def _all_legal(self, legal: Mask | None, count: int) -> Mask:
-        assert self.game is not None
         return np.ones((count, self.game.num_actions or 0), bool) if legal is None else legal
 
     def has(self, transitions: int) -> bool:
@@ -249,15 +239,14 @@ class Search:
         """Return the search as it was when the planner last called `has`, as plain data."""
         rng = copy.deepcopy(self.rng)
         rng.bit_generator.state = self._marked["rng"]
-        curve = np.array(self._curve[: self._marked["points"]], CURVE)
-        limits = {"budget": self._budget, "limit": self._seconds}
-        turns = {"turns": self.turns, "players": self.players}
         return {
             **self._marked,
-            **limits,
-            **turns,
+            "budget": self._budget,
+            "limit": self._seconds,
+            "turns": self.turns,
+            "players": self.game.players,
             "rng": rng,
-            "curve": curve,
+            "curve": np.array(self._curve[: self._marked["points"]], CURVE),
             "memory": self.memory,
         }
 
@@ -269,16 +258,17 @@ class Search:
         budget: int | None = None,
         seconds: float | None = None,
         progress: Callable[[Progress], object] | None = None,
+        game: Game | None = None,
     ) -> Self:
         """Return the search that `resumable` has described, with new limits if these are given."""
         if budget is None and seconds is None:
             budget, seconds = saved["budget"], saved["limit"]
         search = cls(env, budget, seconds, saved["rng"], progress)
         search.memory, search.best = saved["memory"], saved["best"]
-        search.turns, search._players = saved["turns"], saved["players"]
-        search._rounds, search._transitions, search._frames, search._seconds_in_env = saved[
-            "counts"
-        ]
+        search.game, search.turns = game or search.game, saved["turns"]
+        search.game.players = max(search.game.players, saved["players"])
+        search._rounds, search._transitions, search._frames, in_env = saved["counts"]
+        search._seconds_in_env = in_env
         search._begun -= saved["seconds"]
         search._curve = saved["curve"].tolist()
         search._mark()
@@ -321,8 +311,7 @@ class Search:
         begun = time.perf_counter()
         step = self.env.step_batch(actions, states, dt, seeds=seeds)
         self._count(begun, len(step.rewards), step.infos["n_step"], step.rewards)
-        if self.game is not None:
-            self.game.refuse_players(step.infos)
+        self.game.refuse_players(step.infos)
         return step
 
     def play_out(
@@ -349,12 +338,10 @@ class Search:
         seeds : array ``(N,)``, optional
             The seeds of the first actions.
         """
-        assert self.game is not None
         if turns.legal is None and self.game.players == 1:
             rollout = self.rollout_batch(all_actions[plans], states, dt, seeds=seeds)
-            ended = rollout.terminateds[:, -1] | rollout.truncateds[:, -1]
             gains = rollout.rewards[:, :, None]
-            return Played(plans, rollout.rewards, gains, lengths(rollout), ended, [])
+            return Played(plans, rollout.rewards, gains, lengths(rollout), ended(rollout), [])
         self._plays = True  # its batches count as one
         try:
             played = self._play_stepwise(all_actions, plans.copy(), states, turns, dt, seeds)
@@ -372,9 +359,8 @@ class Search:
         dt: int,
         seeds: Any,
     ) -> Played:
-        assert self.game is not None
         game, (count, horizon) = self.game, plans.shape
-        rewards, ended = np.zeros(plans.shape), np.zeros(count, bool)
+        rewards, ends = np.zeros(plans.shape), np.zeros(count, bool)
         gains = np.zeros((count, horizon, game.players))
         on, steps = np.arange(count), np.zeros(count, np.intp)
         after: list[tuple[Ints, Turns]] = []
@@ -389,12 +375,12 @@ class Search:
             steps[on] += 1
             after.append((on, turns))
             over = step.terminateds | step.truncateds
-            ended[on[over]] = True
+            ends[on[over]] = True
             if over.all():
                 break
             (left,) = (~over).nonzero()
             on, states, turns = on[left], step.states[left], turns.take(left)
-        return Played(plans, rewards, gains, steps, ended, after)
+        return Played(plans, rewards, gains, steps, ends, after)
 
     def rollout_batch(
         self,
@@ -463,24 +449,24 @@ class Search:
         return row if scores[row] > self.best.score else None
 
     def keep_rollout(
-        self, actions: NDArray[Any], rollout: Rollout, seeds: Any = None, values: Any = None
+        self,
+        actions: NDArray[Any],
+        rewards: Floats,
+        steps: NDArray[Any],
+        ended: Mask,
+        values: Any = None,
     ) -> None:
         """Replace `best` if a row of a rollout from the first state has a higher score.
 
-        The scores are `values` ``(N,)``; by default, the sums of the rewards.
-        `found` then holds the actions, rewards and seeds, each ``(T,)``, up to the end of the
-        episode. `seeds` ``(N,)`` are those of the rows; -1 stands for no seed.
+        The actions and rewards are ``(N, T, ...)``, and count up to `steps` ``(N,)``. The scores
+        are `values` ``(N,)``; by default, the sums of the rewards. `found` then holds the actions
+        and rewards of the row.
         """
-        row = self.better(rollout.rewards.sum(axis=1) if values is None else values)
-        if row is None:
-            return
-        length = int(lengths(rollout)[row])
-        rewards, row_seeds = rollout.rewards[row, :length].copy(), np.full(length, -1)
-        row_seeds[0] = -1 if seeds is None else seeds[row]
-        ended = bool(rollout.terminateds[row, -1] or rollout.truncateds[row, -1])
-        found = actions[row, :length].copy(), rewards, row_seeds
-        score = math.fsum(rewards) if values is None else float(values[row])
-        self.best = Best(score, ended, found)
+        row = self.better(rewards.sum(axis=1) if values is None else values)
+        if row is not None:
+            found = actions[row, : steps[row]].copy(), rewards[row, : steps[row]].copy()
+            score = math.fsum(found[1]) if values is None else float(values[row])
+            self.best = Best(score, bool(ended[row]), found)
 
     def keep_episode(
         self,
@@ -600,3 +586,9 @@ def lengths(rollout: Rollout) -> NDArray[np.int64]:
     over = rollout.terminateds | rollout.truncateds
     ends: NDArray[np.int64] = np.where(over.any(axis=1), over.argmax(axis=1) + 1, over.shape[1])
     return ends
+
+
+def ended(rollout: Rollout) -> Mask:
+    """Return which rows of a rollout have ended their episode, ``(N,)``."""
+    over: Mask = rollout.terminateds[:, -1] | rollout.truncateds[:, -1]
+    return over

@@ -19,11 +19,10 @@ from plangym_like.planners.action_sets import all_actions, index_of
 from plangym_like.planners.checkpoint import stored
 from plangym_like.planners.games import Rules, Starts, Turns
 from plangym_like.planners.nodes import Floats, Ints, Rows
+from plangym_like.planners.observations import digests, make_key
 from plangym_like.planners.plan import Plan, Spent
-from plangym_like.planners.planner import Kept, Planner, checked_limits
-from plangym_like.planners.progress_bar import ProgressBar
+from plangym_like.planners.planner import Kept, Planner, ProgressBar, checked_limits
 from plangym_like.planners.search import Best, Progress, Search
-from plangym_like.planners.search_options import digests, make_key
 from plangym_like.planners.search_tree import SEEDS, SearchTree
 from plangym_like.results import BatchTransition
 from plangym_like.states.rows import Row
@@ -33,24 +32,50 @@ from plangym_like.support.arguments import as_count, as_number
 @stored
 @dataclass
 class TreeMemory:
-    """The state of tree searches from R roots.
+    """The state of tree searches from R roots."""
+
+    tree: SearchTree
+    spent: Ints  # transitions of each search ``(R,)``; not used if R is 1
+    descents: Ints  # of each search, ``(R,)``
+    best: list[Best]  # the best trajectory of each search; none in games of several players
+    horizon: int = 0  # only used by `OpenLoopMCTS`
+
+
+class TreeOptions(Rules, total=False):
+    """Options of every tree search.
 
     Attributes
     ----------
-    tree : SearchTree
-    spent, descents : array ``(R,)``
-        The transitions and the descents of each search; `spent` is not used if R is 1.
-    best : list of Best
-        The best trajectory of each search; none in games of several players.
-    horizon : int
-        Only used by `OpenLoopMCTS`.
+    virtual_loss : float
+        From 0 to 1, by default 1. In the mean return of an action, each descent under way counts as
+        this many returns of 0. In the number of visits, it counts as 1.
+    dt : int
+        How long each action is held; by default, 1.
     """
 
-    tree: SearchTree
-    spent: Ints
-    descents: Ints
-    best: list[Best]
-    horizon: int = 0
+    virtual_loss: float
+    dt: int
+
+
+class ClosedLoopOptions(TreeOptions, total=False):
+    """Options of tree searches that keep states.
+
+    Attributes
+    ----------
+    outcomes : int
+        The largest number of outcomes of an action that are distinguished; by default 1, which
+        means no chance nodes. If more are possible, samples of the others count as known outcomes.
+    widening : float
+        After n visits, an action has at most ``ceil(n ** widening)`` samples of its outcome; by
+        default, n.
+    win : float
+        In games of several players, the highest possible return, by default 1. A node is solved
+        when the player to move is certain of it.
+    """
+
+    outcomes: int
+    widening: float
+    win: float
 
 
 class TreePlanner(Planner):
@@ -67,16 +92,8 @@ class TreePlanner(Planner):
         The number of descents in a round, for each root.
     discount : float
         The factor for the return after a step, from 0 to 1.
-    virtual_loss : float
-        From 0 to 1. In the mean return of an action, each descent under way counts as this many
-        returns of 0. In the number of visits, it counts as 1.
-    dt : int
-        How long each action is held.
-    win : float
-        In games of several players, the highest possible return. A node is solved when the player
-        to move is certain of it.
-    **rules
-        See `Rules`.
+    **options
+        See `ClosedLoopOptions`, `TreeOptions` and `Rules`.
 
     Attributes
     ----------
@@ -99,9 +116,12 @@ class TreePlanner(Planner):
         env: PlanEnv,
         batch: int,
         discount: float,
-        virtual_loss: float,
-        dt: int,
-        win: float,
+        *,
+        virtual_loss: float = 1.0,
+        dt: int = 1,
+        outcomes: int = 1,
+        widening: float = 1.0,
+        win: float = 1.0,
         **rules: Unpack[Rules],
     ) -> None:
         super().__init__(env, **rules)
@@ -109,8 +129,9 @@ class TreePlanner(Planner):
         self.batch, self.dt = as_count("batch", batch), as_count("dt", dt)
         self.discount = as_number("discount", discount, 0.0, 1.0)
         self.virtual_loss = as_number("virtual_loss", virtual_loss, 0.0, 1.0)
+        self.outcomes = as_count("outcomes", outcomes)
+        self.widening = as_number("widening", widening, 0.0, 1.0)
         self.win = as_number("win", win, 0.0)
-        self.outcomes, self.widening = 1, 1.0
 
     def plan_batch(
         self,
@@ -152,23 +173,16 @@ class TreePlanner(Planner):
         count = len(starts.states)
         with ProgressBar(f"{self.name}, {count} states", progress) as report:
             total = None if budget is None else budget * count
-            search = Search(self.env, total, seconds, seed, report)
-            search.begin(self._game(), starts)
-            kept, self._kept = self._kept, None
+            search = self._started(starts, total, seconds, seed, report)
             self._last = self._next_action = None
-            search.memory = self._begin_all(starts, search, kept)
             plans = self._search_all(starts.states, search)
         self._last = starts.states, search
         self._next_action = np.array([plan.next_action for plan in plans])
         return plans
 
-    def _begin(self, state: Row, search: Search, kept: Kept | None) -> TreeMemory:
-        return self._begin_all(search.starts, search, kept)
-
     def _search(self, state: Row, search: Search) -> Plan:
         if state.ndim > 1:
             raise InputError("resume continues a single search, but the last one was plan_batch")
-        assert search.game is not None
         search.game.is_masked = search.game.is_masked or search.turns.legal is not None
         return self._search_all(state[None], search)[0]
 
@@ -179,9 +193,9 @@ class TreePlanner(Planner):
     def _new_tree(self, states: Rows, turns: Turns) -> SearchTree:
         return SearchTree(len(self.actions), states, turns, self.outcomes, self.widening)
 
-    def _begin_all(self, starts: Starts, search: Search, kept: Kept | None) -> TreeMemory:
+    def _begin(self, state: Row, search: Search, kept: Kept | None) -> TreeMemory:
         """Keep the subtrees of the actions that were played, if they led to the states."""
-        states, count = starts.states, len(starts.states)
+        states, count = search.starts.states, len(search.starts.states)
         zeros = np.zeros(count, np.intp)
         best, tree = [Best()] * count, None
         if kept is not None and kept.memory.tree.roots == count:
@@ -202,7 +216,6 @@ class TreePlanner(Planner):
                 for root, node in zip(new.tolist(), planted.tolist(), strict=True):
                     roots[root] = node
                 tree = old.below(*roots)
-        assert search.game is not None
         if tree is None:
             tree = self._new_tree(states, search.turns)
         elif (tree["closed"] & (tree["visits"] == 0)).any():
@@ -252,7 +265,6 @@ class TreePlanner(Planner):
     ) -> tuple[BatchTransition, dict[str, Any]]:
         """Step actions of nodes; return the result, and the fields of the nodes they lead to."""
         tree, game = memory.tree, search.game
-        assert game is not None
         step = search.step_batch(
             self.actions[actions], tree["state"][parents], self.dt, seeds=seeds
         )
@@ -306,7 +318,6 @@ class TreePlanner(Planner):
     @staticmethod
     def _turns(search: Search, tree: SearchTree, nodes: Ints) -> Turns:
         """Return the turns of nodes that no descent has passed."""
-        assert search.game is not None
         legal = ~tree["closed"][nodes] if search.game.is_masked else None
         return Turns(legal, tree["to_play"][nodes])
 

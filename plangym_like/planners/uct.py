@@ -9,12 +9,11 @@ from typing import Any, Unpack
 import numpy as np
 
 from plangym_like.env import PlanEnv
-from plangym_like.planners.games import Rules
 from plangym_like.planners.nodes import Floats, Ints, Rows
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.search import Best, Search
 from plangym_like.planners.search_tree import FIRST, SEEDS, SearchTree
-from plangym_like.planners.tree_planner import TreeMemory, TreePlanner, spread
+from plangym_like.planners.tree_planner import ClosedLoopOptions, TreeMemory, TreePlanner, spread
 from plangym_like.support.arguments import as_count, as_number
 
 
@@ -58,17 +57,12 @@ class UCT(TreePlanner):
     ----------
     env : PlanEnv
         Its action space is finite.
-    batch, discount, virtual_loss, dt, win, **rules
+    batch, discount, **options
         See `TreePlanner`.
     rollout : int
         The number of random actions after a new node.
     explore : float
         The weight of the exploration term in the bounds; ``sqrt(2)`` gives UCB1.
-    outcomes : int
-        The largest number of outcomes of an action that are distinguished. If more are possible,
-        samples of the others count as known outcomes.
-    widening : float
-        After n visits, an action has at most ``ceil(n ** widening)`` samples of its outcome.
 
     Examples
     --------
@@ -96,19 +90,11 @@ class UCT(TreePlanner):
         rollout: int = 10,
         explore: float = 1.0,
         discount: float = 1.0,
-        *,
-        virtual_loss: float = 1.0,
-        dt: int = 1,
-        outcomes: int = 1,
-        widening: float = 1.0,
-        win: float = 1.0,
-        **rules: Unpack[Rules],
+        **options: Unpack[ClosedLoopOptions],
     ) -> None:
-        super().__init__(env, batch, discount, virtual_loss, dt, win, **rules)
+        super().__init__(env, batch, discount, **options)
         self.rollout = as_count("rollout", rollout, 0)
         self.explore = as_number("explore", explore, 0.0)
-        self.outcomes = as_count("outcomes", outcomes)
-        self.widening = as_number("widening", widening, 0.0, 1.0)
 
     def _search_all(self, states: Rows, search: Search) -> list[Plan]:
         memory: TreeMemory = search.memory

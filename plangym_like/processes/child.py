@@ -30,10 +30,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from types import CodeType, FrameType
+from types import FrameType
 
 from plangym_like.errors import WorkerStartError
-from plangym_like.processes.system_calls import pidfd_open
 from plangym_like.support.fork_safety import close_in_copies, new_lock
 
 # Environment variables that limit numerical libraries to one thread.
@@ -54,11 +53,14 @@ _CAUSES = {
 }
 
 _PR_SET_PDEATHSIG = 1
+_MFD_CLOEXEC = 1
+# The number of this system call is the same on all common processors.
+_PIDFD_OPEN = 434
 # `interrupts_deferred` defers Ctrl-C for at most so long.
 _DEFERRED_SECONDS = 3.0
 
-# In a process that works for another one: the function in which it began to do so.
-_main_loop: CodeType | None = None
+# In a process that works for another one: the modules that were being imported when it began to.
+_imported_before: set[str] | None = None
 
 
 class ChildProcess:
@@ -201,15 +203,14 @@ class ChildProcess:
         return f"{name} ({-code}) ended it: {cause}"
 
 
-def start_child(start: Callable[[int, int], int], kind: int = socket.SOCK_STREAM) -> ChildProcess:
+def start_child(start: Callable[[int, int], int]) -> ChildProcess:
     """Start a child of this process, which is connected to it and ends with it.
 
     ``start(data_fd, alive_fd)`` starts it and returns its process id. The arguments are the child's
-    end of the connection, a pair of sockets of type `kind`, and of its alive pipe.
+    end of the connection, a pair of stream sockets, and of its alive pipe.
     """
-    fill_standard_descriptors()
     with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
-        here, there = socket.socketpair(socket.AF_UNIX, kind)
+        here, there = socket.socketpair()
         ours.callback(close_in_copies(here).close)
         theirs.callback(there.close)
         read_fd, write_fd = os.pipe()
@@ -227,12 +228,34 @@ def open_pidfd(pid: int) -> int:
     If this fails, for example because there are too many open files, kill and collect the child.
     """
     try:
-        return pidfd_open(pid)
+        # Pythons that were built for an old C library, such as those of uv, lack this function.
+        if hasattr(os, "pidfd_open"):
+            return os.pidfd_open(pid)
+        return _checked(_libc().syscall(*map(ctypes.c_long, (_PIDFD_OPEN, pid, 0))))
     except BaseException:
         os.kill(pid, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):  # children are ignored in this process
             os.waitpid(pid, 0)
         raise
+
+
+def memory_file() -> int:
+    """Make a file in memory; return its descriptor, which is not inheritable."""
+    if hasattr(os, "memfd_create"):  # as in `open_pidfd`
+        return os.memfd_create("plangym_like", _MFD_CLOEXEC)
+    return _checked(_libc().memfd_create(b"plangym_like", _MFD_CLOEXEC))
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _checked(descriptor: int) -> int:
+    """Return `descriptor`, or raise the `OSError` of the call that has returned -1 instead."""
+    if descriptor < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return descriptor
 
 
 def start_python(
@@ -277,16 +300,6 @@ def start_python(
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return process.pid
-
-
-def fill_standard_descriptors() -> None:
-    """Open the null device for each standard descriptor (0, 1, 2) that is closed.
-
-    Otherwise the next socket would get that number, and printed text would go to that socket.
-    """
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
-        os.set_inheritable(descriptor, True)
-    os.close(descriptor)
 
 
 def flush_outputs() -> None:
@@ -361,15 +374,15 @@ def die_with_parent(parent: int) -> None:
 
     `parent` is the id of the process of that thread, which may have ended already.
     """
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    _libc().prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def serve_another_process() -> None:
-    """Note that the calling function is the main loop of a worker, or of a fork server."""
-    global _main_loop
-    _main_loop = sys._getframe(1).f_code
+    """Note that this process is a worker or a fork server."""
+    global _imported_before
+    _imported_before = _being_imported()
 
 
 def platform_has_workers() -> bool:
@@ -391,29 +404,17 @@ def check_can_start() -> None:
             "works: leave out n_workers, isolate and step_timeout, and use same.rollout, or "
             "n_threads=0, to collect data"
         )
-    found = None if _main_loop is None else _importing_frame(sys._getframe(1))
-    if found is not None:
+    if _imported_before is not None and (found := _being_imported() - _imported_before):
         raise WorkerStartError(
-            f"the module {found.f_globals.get('__name__')!r} starts workers while it is imported "
-            f"({found.f_code.co_filename}, line {found.f_lineno}). A worker has imported it to "
-            "load its environment. It starts no workers, because these would import the module "
-            "too, and start workers without end. Start workers in a function, or below "
-            '`if __name__ == "__main__":`, or move the class of the environment to a module that '
-            "starts none"
+            f"the module {', '.join(sorted(found))!r} starts workers while it is imported. The "
+            "worker that has imported it to load its environment starts none, because these would "
+            "import the module too, and start workers without end. Start workers in a function, or "
+            'below `if __name__ == "__main__":`, or move the class of the environment to a module '
+            "that starts none"
         )
 
 
-def _importing_frame(frame: FrameType | None) -> FrameType | None:
-    """Return the frame of a module that this thread imports, seen from `frame` outward.
-
-    Code that is run with ``exec`` or `runpy` has such a frame too, but no frame of importlib
-    outside it.
-    """
-    module = None
-    while frame is not None and frame.f_code is not _main_loop:
-        if frame.f_code.co_name == "<module>":
-            module = frame
-        if module is not None and frame.f_code.co_filename.startswith("<frozen importlib"):
-            return module
-        frame = frame.f_back
-    return None
+def _being_imported() -> set[str]:
+    """Return the names of modules that have not been imported completely."""
+    specs = {name: getattr(module, "__spec__", None) for name, module in sys.modules.copy().items()}
+    return {name for name, spec in specs.items() if getattr(spec, "_initializing", False)}

@@ -19,7 +19,7 @@ from typing import Any, Self
 from plangym_like.errors import ClosedError, WorkerDiedError
 from plangym_like.processes.child import ChildProcess, check_can_start, interrupts_deferred
 from plangym_like.processes.remote_errors import unpack_exception
-from plangym_like.processes.start_methods import get_ready, launch, start_error, worker_environ
+from plangym_like.processes.start_methods import launch, start_error, worker_environ
 from plangym_like.processes.wire import (
     ACCESS,
     CALL,
@@ -85,6 +85,8 @@ class ExternalProcess:
     Attributes
     ----------
     linger : float
+    pid : int
+        The process id.
     on_change : callable
         Called without arguments after each message to or from the process, when the process has
         ended, and when it is restarted.
@@ -132,9 +134,12 @@ class ExternalProcess:
         # when the last references to this object and to its unanswered requests are dropped.
         pending: dict[int, weakref.ref[Request]] = {}
         try:
-            get_ready(self._start_method, self._preload)
-            with interrupts_deferred(), self._lock:
-                self._child = launch(self._start_method)
+            # If Ctrl-C comes before the finalizer is made, the child is dropped and its descriptors
+            # are closed, so it ends.
+            child = launch(self._start_method, self._preload)
+            with self._lock:
+                self._child = child
+                self.pid = child.pid
                 self._pending = pending
                 self._finalizer = weakref.finalize(self, _release, self._child, pending)
                 self._worker = f"worker {self._name!r} (pid {self._child.pid})"
@@ -239,11 +244,6 @@ class ExternalProcess:
 
         remote_method.__name__ = remote_method.__qualname__ = name
         return remote_method
-
-    @property
-    def pid(self) -> int:
-        """The process id."""
-        return self._child.pid
 
     @property
     def exitcode(self) -> int | None:

@@ -9,9 +9,9 @@ import contextlib
 import logging
 import os
 import select
-import signal
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -24,20 +24,13 @@ logger = logging.getLogger("plangym_like")
 
 # The longest time between two checks of workers that are starting; a reply ends it earlier.
 _LOOK_SECONDS = 0.5
-# The number of failed starts in succession, per worker, that raises an error. If the last process
-# was killed, this may have been chance, so the second, larger number applies.
-_FAILED_STARTS, _KILLED_STARTS = 3, 20
+# The number of failed starts in succession, per worker, that raises an error.
+_FAILED_STARTS = 5
 # The number of deaths in succession, without any task making progress, that raises an error.
 _DEATHS_WITHOUT_PROGRESS = 64
-# Exit codes of signals that other processes may send. Other signals, and exit statuses, are caused
-# by the worker.
-_SENT = {
-    -getattr(signal, name)
-    for name in ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
-    if hasattr(signal, name)
-}
 
 
+@dataclass(slots=True)
 class RetryPolicy:
     """Counts the failures of one pool's workers, and raises an error if there are too many.
 
@@ -47,8 +40,8 @@ class RetryPolicy:
         How many workers have died in succession without any progress.
     """
 
-    def __init__(self) -> None:
-        self._failed_starts = self.deaths_without_progress = 0
+    deaths_without_progress: int = 0
+    _failed_starts: int = field(default=0, init=False)
 
     def note_ready(self) -> None:
         """Record that a worker has made the object that it hosts."""
@@ -63,9 +56,7 @@ class RetryPolicy:
             This has happened too often without any worker becoming ready in between.
         """
         self._failed_starts += 1
-        killed = isinstance(error, WorkerDiedError) and may_be_sent(error.exitcode)
-        most = _KILLED_STARTS if killed else _FAILED_STARTS
-        if self._failed_starts >= most * num_workers:
+        if self._failed_starts >= _FAILED_STARTS * num_workers:
             failed, self._failed_starts = self._failed_starts, 0
             raise WorkerStartError(
                 f"workers died {failed} times in a row before they were ready, the last time "
@@ -95,11 +86,6 @@ class RetryPolicy:
             ) from error
 
 
-def may_be_sent(exitcode: int | None) -> bool:
-    """Return whether `exitcode` may be due to a signal from another process."""
-    return exitcode is None or exitcode in _SENT
-
-
 class WorkerHandle:
     """A worker process, with its current task.
 
@@ -120,6 +106,8 @@ class WorkerHandle:
         The future of the worker's current task.
     started_at : float
         When the process was started.
+    changed : set of int
+        The indexes of workers that their pool has to look at.
     """
 
     def __init__(
@@ -130,15 +118,8 @@ class WorkerHandle:
         self._prepare = prepare or _do_nothing
         self.task: Future[Any] | None = None
         self._interrupted = False
-        self._changed: set[int] = set()
+        self.changed: set[int] = set()
         self._greet()
-
-    def join(self, changed: set[int]) -> None:
-        """Add the worker's index to `changed` now, and whenever its pool has to look at it."""
-        self._changed = changed
-        # A reference to the handle would keep the process alive.
-        self.process.on_change = partial(changed.add, self.index)
-        self.process.on_change()
 
     @property
     def interrupted(self) -> bool:
@@ -153,7 +134,7 @@ class WorkerHandle:
     def interrupted(self, value: bool) -> None:
         self._interrupted = value
         if value:
-            self._changed.add(self.index)
+            self.changed.add(self.index)
 
     def _greet(self) -> None:
         self._greeting: Future[Any] | None = self.process.apply(self._prepare, patient=True)
@@ -297,7 +278,10 @@ class WorkerPool(Generic[Handle]):
         self._changed: set[int] = set()
         self._is_stale = True
         for worker in workers:
-            worker.join(self._changed)
+            worker.changed = self._changed
+            # A reference to the handle would keep the process alive.
+            worker.process.on_change = partial(self._changed.add, worker.index)
+            self._changed.add(worker.index)
 
     def wait(self, seconds: float, stop: Callable[[], bool] | None = None) -> float:
         """Wait at most `seconds` until a worker replies or dies; return the seconds waited.
@@ -315,7 +299,9 @@ class WorkerPool(Generic[Handle]):
                 break
             if time.perf_counter() >= until:
                 left = begun + seconds - time.perf_counter()
-                events = self._poller.poll(left * 1000) if left > 0 else []
+                if left > 0 and not (events := self._poller.poll(left * 1000)):
+                    # An interrupt may have come before a change was noted.
+                    self._changed.update(range(len(self.workers)))
                 break
         waited = time.perf_counter() - begun
         for descriptor, _ in events:

@@ -13,8 +13,7 @@ The fork server is a process that has imported the workers' modules and forks wo
 worker that is forked from it starts within milliseconds, and inherits no threads, locks or other
 state of the user's process. The fork server is started when it is first needed. It runs
 `fork_server_main`, and its workers end with it. Once it has threads, because a module has started
-them when it was imported, it forks no more, and spawns all workers. If it does not answer in time,
-another one takes its place, and the first one goes on until its workers have ended.
+them when it was imported, it forks no more, and spawns all workers.
 """
 
 from __future__ import annotations
@@ -24,9 +23,7 @@ import contextlib
 import errno
 import gc
 import importlib
-import io
 import logging
-import math
 import os
 import pickle
 import select
@@ -34,17 +31,15 @@ import signal
 import socket
 import sys
 import threading
-import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NoReturn, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
 
 from plangym_like.errors import InputError, WorkerStartError
 from plangym_like.processes import worker
 from plangym_like.processes.child import (
     ONE_THREAD,
     ChildProcess,
-    fill_standard_descriptors,
     flush_outputs,
     interrupts_deferred,
     open_pidfd,
@@ -54,8 +49,7 @@ from plangym_like.processes.child import (
     tie_to,
 )
 from plangym_like.processes.shared_memory import none_are_left
-from plangym_like.processes.system_calls import memory_file
-from plangym_like.processes.wire import SEND_FLAGS, close_all, receive_with_descriptors, rights
+from plangym_like.processes.wire import CALL, SEND_FLAGS, Channel, Message, close_all, outgoing
 from plangym_like.support.fork_safety import close_in_copies, new_lock
 
 logger = logging.getLogger("plangym_like")
@@ -64,20 +58,8 @@ START_METHODS = ("forkserver", "spawn", "fork")
 
 # What the fork server imports before it is asked to.
 _PRELOADED = ("numpy", "numpy.random", "cloudpickle", "gymnasium", "plangym_like.states.rows")
-# How many seconds to wait for an answer of the fork server, which may have to import modules.
-_PATIENCE = 120.0
-
-_Result = TypeVar("_Result")
-
 _lock = new_lock()
 _current: ForkServer | None = None
-
-
-class _NoAnswerError(Exception):
-    """The fork server has ended, or has not answered in time.
-
-    This is no `TimeoutError`, which a signal handler of the program may raise.
-    """
 
 
 class ForkServer:
@@ -88,10 +70,10 @@ class ForkServer:
 
     Attributes
     ----------
-    pid, owner_pid : int
-        The ids of the fork server and of the process that started it.
-    loaded : set of str, optional
-        Modules that it has tried to import; ``None`` before its first answer.
+    owner_pid : int
+        The id of the process that started it.
+    is_broken : bool
+        Whether it has ended, or a request was cut short.
     threaded_by : str, optional
         The module that has started threads in it, if there is one.
     """
@@ -101,19 +83,18 @@ class ForkServer:
         process = start_child(
             lambda *ends: start_python(
                 "start_methods.fork_server_main", ends, descriptors=ends, environ=environ
-            ),
-            socket.SOCK_SEQPACKET,
+            )
         )
         self.pid, self.owner_pid = process.pid, os.getpid()
-        self.loaded: set[str] | None = None
+        self.is_broken = False
         self.threaded_by: str | None = None
-        self._socket = process.connection
+        self._channel = Channel(process.connection, blocking=True)
         self._finalizer = weakref.finalize(self, _end_fork_server, process)
 
     @property
     def is_usable(self) -> bool:
-        """Whether it belongs to this process, and has not been ended, as at the program's exit."""
-        return self.owner_pid == os.getpid() and self._finalizer.alive
+        """Whether it belongs to this process, and can be sent requests."""
+        return self.owner_pid == os.getpid() and self._finalizer.alive and not self.is_broken
 
     def close(self) -> None:
         """End the fork server, and all its workers."""
@@ -127,50 +108,54 @@ class ForkServer:
         The worker is spawned if `spawn` is true, or if the fork server has threads. Return the
         socket on which the answer will come, and then the exit status of the worker.
         """
-        deadline = time.monotonic() + _PATIENCE
-        content = list(modules), list(map(str, sys.path)), worker_environ(), spawn
+        content = pickle.dumps((list(modules), list(map(str, sys.path)), worker_environ(), spawn))
         answers, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         close_in_copies(answers)
         try:
-            with interrupts_deferred():  # otherwise the new descriptor may be lost
-                file = io.BufferedWriter(io.FileIO(memory_file(), "wb"))
-            with theirs, file:
-                # The request may be longer than a message can be.
-                pickle.dump(content, file)
-                file.flush()
-                ancillary = rights([theirs.fileno(), file.fileno(), *descriptors])
-                while True:
-                    _wait_for(self._socket, select.POLLOUT, deadline)
-                    with contextlib.suppress(BlockingIOError):
-                        self._socket.sendmsg([b"?"], ancillary, SEND_FLAGS | socket.MSG_DONTWAIT)
-                        break
+            with interrupts_deferred(), theirs, _lock:
+                self._channel.send(outgoing(CALL, 0, content, [theirs.fileno(), *descriptors]))
         except BaseException:
+            self.is_broken = bool(self._channel.outbox)  # a part may have been sent
             answers.close()
             raise
         return answers
 
-    def ask(
-        self, modules: Iterable[str], descriptors: Sequence[int] = (), *, spawn: bool = False
-    ) -> tuple[int, socket.socket]:
-        """Send a request as `send` does, and wait for the answer.
+    def start_worker(self, modules: Iterable[str], *, spawn: bool) -> ChildProcess:
+        """Import `modules` and start a worker, which waits for a request on its data socket.
 
-        Return the process id of the worker, 0 if none was started, and the socket on which its exit
-        status will come.
+        Raises
+        ------
+        ConnectionError
+            The fork server has ended.
+        OSError
+            A limit was reached.
         """
-        answers = self.send(modules, descriptors, spawn=spawn)
+        here, there = socket.socketpair()
+        close_in_copies(here)
         try:
-            _wait_for(answers, select.POLLIN, time.monotonic() + _PATIENCE)
-            packet = answers.recv(1 << 16)
-            if not packet:
-                raise _NoAnswerError
-            answer = pickle.loads(packet)
-            if isinstance(answer, OSError):
-                raise answer
+            with there:
+                # The outputs may have been redirected after the fork server started.
+                answers = self.send(modules, (there.fileno(), 1, 2), spawn=spawn)
         except BaseException:
+            here.close()
+            raise
+        try:
+            pid = self._answer_of(answers)
+        except BaseException:  # the worker, if there is one, ends because its socket is closed
+            here.close()
             answers.close()
             raise
+        return ChildProcess(pid, here, status=answers, server=self)
+
+    def _answer_of(self, answers: socket.socket) -> int:
+        packet = answers.recv(1 << 16)
+        if not packet:
+            self.is_broken = True
+            raise ConnectionError("the fork server has ended")
+        answer = pickle.loads(packet)
+        if isinstance(answer, OSError):
+            raise answer
         pid, threaded_by = answer
-        self.loaded = (self.loaded or set()).union(modules)
         if threaded_by is not None and self.threaded_by is None:
             self.threaded_by = threaded_by
             logger.warning(
@@ -178,35 +163,13 @@ class ForkServer:
                 'spawned, as with start_method="spawn"',
                 threaded_by,
             )
-        return pid, answers
-
-    def start_worker(self, *, spawn: bool) -> ChildProcess:
-        """Start a worker, which waits for its first request on the data socket."""
-        # A socket for this request alone: a fork server that does not answer in time may still
-        # start a worker, which ends because its socket is closed here.
-        here, there = socket.socketpair()
-        close_in_copies(here)
-        try:
-            with there:
-                # The outputs may have been redirected after the fork server started.
-                pid, answers = self.ask((), (there.fileno(), 1, 2), spawn=spawn)
-        except BaseException:
-            here.close()
-            raise
-        return ChildProcess(pid, here, status=answers, server=self)
-
-
-def _wait_for(connection: socket.socket, event: int, deadline: float) -> None:
-    """Wait until `event` of `poll` happens; raise `_NoAnswerError` after `deadline`."""
-    poller = select.poll()
-    poller.register(connection, event)
-    if not poller.poll(math.ceil(1000 * max(0.0, deadline - time.monotonic()))):
-        raise _NoAnswerError
+        return int(pid)
 
 
 def _end_fork_server(process: ChildProcess) -> None:
-    process.end()
-    process.close()
+    with interrupts_deferred():
+        process.end()
+        process.close()
 
 
 def check_start_method(start_method: str) -> None:
@@ -222,48 +185,41 @@ def warm_up(preload: Sequence[str] = ()) -> None:
     """Make the fork server import `preload`, without waiting; start it if necessary."""
     try:
         _fork_server().send(preload).close()
-    except _NoAnswerError:
-        pass  # `get_ready` starts another fork server
     except OSError as error:
         if error.errno is None:
             raise  # raised by a signal handler, such as a TimeoutError
-        # Otherwise `get_ready` raises it again, with advice, or starts another fork server.
+        # Otherwise `launch` raises it again, with advice, or starts another fork server.
 
 
-def get_ready(start_method: str, preload: Sequence[str] = ()) -> None:
-    """Do the slow part of `launch` in advance; this part may be interrupted.
+def launch(start_method: str, preload: Sequence[str] = ()) -> ChildProcess:
+    """Start a worker, which waits for its first request on the data socket.
 
     Raises
     ------
     InputError
         `start_method` is unknown.
-    WorkerStartError, OSError
-        As in `launch`.
-    """
-    check_start_method(start_method)
-    server = _current
-    loaded = server.loaded if server is not None and server.is_usable else None
-    wanted = preload if start_method == "forkserver" else ()
-    if start_method != "fork" and (loaded is None or not loaded.issuperset(wanted)):
-        _, answers = _use_fork_server(lambda server: server.ask(wanted))
-        answers.close()
-
-
-def launch(start_method: str) -> ChildProcess:
-    """Start a worker, which waits for its first request on the data socket.
-
-    Raises
-    ------
     WorkerStartError
-        Two fork servers in succession ended or did not answer.
+        Two fork servers in succession ended.
     OSError
         A limit was reached; see `start_error`.
     """
-    fill_standard_descriptors()
+    check_start_method(start_method)
     if start_method == "fork":
         return start_child(_start_copy)
     spawn = start_method == "spawn"
-    return _use_fork_server(lambda server: server.start_worker(spawn=spawn))
+    modules = () if spawn else preload
+    try:
+        return _fork_server().start_worker(modules, spawn=spawn)
+    except ConnectionError:
+        pass  # another one takes its place
+    try:
+        return _fork_server().start_worker(modules, spawn=spawn)
+    except ConnectionError as error:
+        raise WorkerStartError(
+            "the process that starts workers ended twice in a row; its output may say why. "
+            'start_method="fork" does not need it, but is safe only in a program without other '
+            "threads"
+        ) from error
 
 
 def worker_environ() -> dict[str, str]:
@@ -302,46 +258,13 @@ def _start_copy(data_fd: int, alive_fd: int) -> int:
     return pid
 
 
-def _use_fork_server(use: Callable[[ForkServer], _Result]) -> _Result:
-    """Return ``use(server)``, where `server` is the fork server; replace it if it does not answer.
-
-    Raises
-    ------
-    WorkerStartError
-        Two fork servers in succession ended or did not answer.
-    """
-    failed = False
-    while True:
-        server = _fork_server()
-        try:
-            # One request at a time, so that the time limit of a request does not include others.
-            with _lock:
-                return use(server)
-        except (ConnectionError, _NoAnswerError) as error:
-            _replace(server)
-            if failed:
-                raise WorkerStartError(
-                    "the process that starts workers ended twice in a row, or did not answer; its "
-                    'output may say why. start_method="fork" does not need it, but is safe only in '
-                    "a program without other threads"
-                ) from error
-            failed = True
-
-
 def _fork_server() -> ForkServer:
     global _current
     with _lock:
         if _current is None or not _current.is_usable:
-            _current = ForkServer()
+            with interrupts_deferred():
+                _current = ForkServer()
         return _current
-
-
-def _replace(server: ForkServer) -> None:
-    """Use another fork server from now on; `server` goes on until its workers have ended."""
-    global _current
-    with _lock:
-        if _current is server:
-            _current = None
 
 
 def fork_server_main(control_fd: int, alive_fd: int) -> NoReturn:
@@ -359,19 +282,20 @@ def fork_server_main(control_fd: int, alive_fd: int) -> NoReturn:
 
 
 class ForkServerMain:
-    """Imports modules and starts workers, as one packet for each request says.
+    """Imports modules and starts workers, as the messages on the socket `control` say.
 
-    A packet has no data of interest, only file descriptors. The first is a socket for the answer.
-    The second is a memory file with the request, ``(modules, sys.path, environ, spawn)``, pickled.
-    If there are more, a worker is started: they are its data socket, its standard output and its
-    error output. It is forked; but if `spawn` is true or this process has threads, it is spawned
-    with the environment variables `environ`. The answer is an `OSError`, which the owner raises, or
-    the worker's process id, 0 if none was asked for, and the name of the module that has started
-    threads, if any. When the worker ends, its exit status is sent as text on the same socket.
+    A message is the pickled tuple ``(modules, sys.path, environ, spawn)``. Its first descriptor is
+    a socket for the answer. If there are more, a worker is started: they are its data socket, its
+    standard output and its error output. It is forked; but if `spawn` is true or this process has
+    threads, it is spawned with the environment variables `environ`. The answer is an `OSError`,
+    which the owner raises, or the worker's process id, 0 if none was asked for, and the name of the
+    module that has started threads, if any. When the worker ends, its exit status is sent as text
+    on the same socket.
     """
 
     def __init__(self, control: socket.socket, alive_fd: int) -> None:
         self._control = control
+        self._channel = Channel(control, blocking=True)
         self._alive_fd = alive_fd
         # The id of each worker that runs, and the socket for its exit status, by its pidfd.
         self._workers: dict[int, tuple[int, socket.socket]] = {}
@@ -383,13 +307,12 @@ class ForkServerMain:
         self._note_threads("the start of Python")
         self._import(_PRELOADED)
         self._poller.register(self._control, select.POLLIN)
-        is_open = True
-        while is_open:
+        while not self._channel.ended:
             for descriptor, _ in self._poller.poll():
                 if descriptor in self._workers:
                     self._collect(descriptor)
                 else:
-                    is_open = self._answer_one()
+                    self._channel.receive(self._answer)
 
     def _collect(self, pidfd: int) -> None:
         self._poller.unregister(pidfd)
@@ -399,23 +322,15 @@ class ForkServerMain:
             _, status = os.waitpid(pid, 0)
             _send_answer(answers, b"%d" % os.waitstatus_to_exitcode(status))
 
-    def _answer_one(self) -> bool:
-        data, descriptors, is_missing = receive_with_descriptors(self._control, 1)
-        if not data:
-            return False
-        if not descriptors:  # this process may not have more open files; the owner sees the end
-            return True
-        answer_fd, *received = descriptors
+    def _answer(self, message: Message) -> None:
+        if not message.descriptors:  # this process may not open more files; the owner sees the end
+            return
+        answer_fd, *received = message.descriptors
         answers = socket.socket(fileno=answer_fd)
-        pidfd = -1
+        pidfd, pid = -1, 0
         try:
-            if is_missing:
-                raise OSError(errno.EMFILE, "the fork server has too many open files")
-            with open(received.pop(0), "rb") as file:
-                file.seek(0)  # the owner has written to the same open file
-                modules, sys.path[:], environ, spawn = pickle.load(file)
+            modules, sys.path[:], environ, spawn = pickle.loads(message.payload)
             self._import(modules)
-            pid = 0
             if received:
                 pid = self._start(environ, answers, received, spawn=spawn)
                 pidfd = open_pidfd(pid)
@@ -430,7 +345,6 @@ class ForkServerMain:
             self._poller.register(pidfd, select.POLLIN)
         else:
             answers.close()
-        return True
 
     def _start(
         self,

@@ -21,6 +21,8 @@ from __future__ import annotations
 
 import array
 import contextlib
+import functools
+import io
 import os
 import pickle
 import socket
@@ -29,6 +31,8 @@ import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
+
+import cloudpickle  # type: ignore[import-untyped]
 
 ACCESS, CALL, RESULT, EXCEPTION, CLOSE = range(1, 6)
 
@@ -43,6 +47,15 @@ _JOIN_NBYTES = 1 << 16
 # How many bytes to receive at once, for short and for long messages.
 _CHUNK_NBYTES = 1 << 16
 _LARGE_CHUNK_NBYTES = 1 << 20
+
+# What pickle and cloudpickle raise; errors of a class's own methods have other types.
+_UNPICKLABLE = (
+    TypeError,
+    AttributeError,
+    NotImplementedError,
+    ValueError,
+    pickle.PicklingError,
+)
 
 # Ancillary data, as `socket.sendmsg` takes it, and data to be sent with it.
 Rights = list[tuple[int, int, "array.array[int]"]]
@@ -70,49 +83,93 @@ class Message(NamedTuple):
 Deliver = Callable[[Message], object]
 
 
+class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Pickles lambdas, local classes, and everything of ``__main__`` by value.
+
+    This works around limits of cloudpickle 3.1: it replaces a class that has ``__slots__`` by one
+    without them, which cannot exchange objects with the original class; it looks up functions with
+    an ``lru_cache`` in the worker; and before Python 3.12, it rejects
+    ``functools.cached_property``.
+    """
+
+    # The thing that is being pickled.
+    last: Any = None
+
+    def reducer_override(self, thing: Any) -> Any:
+        self.last = thing
+        if type(thing) is functools.cached_property:
+            return _cached_property, (thing.func, thing.attrname)
+        if type(thing) is functools._lru_cache_wrapper and _is_local(thing):
+            return _cached_function, (thing.__wrapped__, thing.cache_parameters())
+        reduced = super().reducer_override(thing)
+        if isinstance(thing, type) and "__slots__" in vars(thing) and isinstance(reduced, tuple):
+            name_space = reduced[1][3:4]
+            if name_space and isinstance(name_space[0], dict):
+                name_space[0]["__slots__"] = vars(thing)["__slots__"]
+        return reduced
+
+
 def dumps(value: Any) -> bytes:
     """Return `value` pickled for a process that has another ``__main__`` than this process.
 
     Plain pickle is used where possible, because it is several times as fast. cloudpickle is used
-    for lambdas, closures, and everything defined in ``__main__`` or in another module that the
-    process cannot import.
+    for lambdas, closures, and everything defined in ``__main__`` or in a module that is registered
+    with ``cloudpickle.register_pickle_by_value``.
 
     Raises
     ------
     TypeError
-        A part of `value` cannot be pickled; the message says which part, and what uses it.
+        A part of `value` cannot be pickled; the message names its class.
     """
     try:
         data = pickle.dumps(value, 5)
     except Exception:
         return dumps_by_value(value)
-    # Modules that other processes cannot import are registered with cloudpickle.
-    cloudpickle = sys.modules.get("cloudpickle")
-    by_value = cloudpickle is not None and cloudpickle.list_registry_pickle_by_value()
-    return dumps_by_value(value) if by_value or b"_main__" in data else data
+    by_value = b"_main__" in data or cloudpickle.list_registry_pickle_by_value()
+    return dumps_by_value(value) if by_value else data
 
 
 def dumps_by_value(value: Any) -> bytes:
-    """Return `value` pickled by cloudpickle; see `dumps`."""
-    from plangym_like.processes.by_value import pickle_by_value
+    """Return `value` pickled by `ByValuePickler`; see `dumps`."""
+    # The script of a program whose `multiprocessing` has spawned this process.
+    if "__mp_main__" in sys.modules:
+        cloudpickle.register_pickle_by_value(sys.modules["__mp_main__"])
+    stream = io.BytesIO()
+    pickler = ByValuePickler(stream, 5)
+    try:
+        pickler.dump(value)
+    except _UNPICKLABLE as error:
+        culprit = value if pickler.last is None else pickler.last
+        kind = culprit if isinstance(culprit, type) else type(culprit)
+        what = "the class" if kind is culprit else "an object of class"
+        raise TypeError(
+            f"{what} {kind.__module__}.{kind.__qualname__} cannot be sent to another process: "
+            f"{error}; make it in a function that the worker calls, or move what uses it to a "
+            "module of its own, which workers import"
+        ) from error
+    return stream.getvalue()
 
-    return pickle_by_value(value)
+
+def _is_local(function: Any) -> bool:
+    """Return whether other processes cannot import a function with an ``lru_cache``."""
+    module = function.__module__
+    by_value = module == "__main__" or module in cloudpickle.list_registry_pickle_by_value()
+    return by_value or module not in sys.modules or "<locals>" in function.__qualname__
+
+
+def _cached_property(function: Any, name: str | None) -> Any:
+    made = functools.cached_property(function)
+    made.attrname = name
+    return made
+
+
+def _cached_function(function: Any, parameters: dict[str, Any]) -> Any:
+    return functools.lru_cache(**parameters)(function)
 
 
 def loads(payload: bytes | memoryview) -> Any:
     """Return the value that `dumps` pickled."""
     return pickle.loads(payload)
-
-
-def rights(descriptors: Sequence[int]) -> Rights:
-    """Return the ancillary data that sends `descriptors` along with the first byte of a buffer."""
-    if not descriptors:
-        return []
-    if len(descriptors) > MAX_DESCRIPTORS:
-        raise ValueError(
-            f"one message takes {MAX_DESCRIPTORS} descriptors at most, got {len(descriptors)}"
-        )
-    return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
 
 
 def receive_with_descriptors(
@@ -149,12 +206,19 @@ def outgoing(
 
     The descriptors must stay open until the message is sent.
     """
+    rights: Rights = []
+    if descriptors:
+        if len(descriptors) > MAX_DESCRIPTORS:
+            raise ValueError(
+                f"one message takes {MAX_DESCRIPTORS} descriptors at most, got {len(descriptors)}"
+            )
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
     for descriptor in descriptors:
         os.fstat(descriptor)  # an error now is the caller's; later, it would end the worker
     header = HEADER.pack(kind, request, len(descriptors), len(payload))
     if len(payload) < _JOIN_NBYTES:
-        return [(memoryview(header + payload), rights(descriptors))]
-    return [(memoryview(header), rights(descriptors)), (memoryview(payload), [])]
+        return [(memoryview(header + payload), rights)]
+    return [(memoryview(header), rights), (memoryview(payload), [])]
 
 
 class Channel:

@@ -10,7 +10,7 @@ tag     what follows
 ``D``   an action with the space's shape but another dtype: its type character, then its bytes
 ``P``   uint32 length, then plain data: any other action
 ``R``   uint64: the seed with which the random generators were replaced
-``C``   uint32 length, then plain data: an attribute that code outside the chain changed
+``C``   uint32 length, then plain data: an attribute that was set from outside
 ======  ====================================================================================
 
 Every log begins with its only ``S`` entry. No entry's bytes are a prefix of another entry's. So one
@@ -57,7 +57,7 @@ class Start(NamedTuple):
 
 
 class Change(NamedTuple):
-    """An attribute that code outside the chain changed.
+    """An attribute that was set from outside.
 
     `link` is the position of its owner in `links`, 0 for the outermost wrapper.
     """
@@ -178,7 +178,7 @@ class ActionLogFormat:
         return _SEED.pack(RESEED, seed)
 
     def change(self, change: Change) -> bytes:
-        """Return the entry for an attribute that was changed from outside.
+        """Return the entry for an attribute that was set from outside.
 
         Raises
         ------

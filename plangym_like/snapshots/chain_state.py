@@ -1,17 +1,29 @@
-"""The objects in a wrapper chain that own state, and their values as bytes.
+"""The state of wrappers and environments: which objects own it, and their values as bytes.
 
-`ChainState` walks through the attributes of each wrapper and, if `base` is true, of the environment
-inside them; each object that has state gets a `StateOwner`. Spaces, functions, classes and similar
-objects are configuration, and are encoded as references. Subclasses define how all other objects
-are encoded.
+The state of Gymnasium's own wrappers consists of the attributes that their ``step`` changes. The
+state of a wrapper whose class has ``state_attributes = ("name", ...)`` consists of these
+attributes. The state of any other wrapper consists of every attribute that is not configuration
+(spaces, functions, classes and similar objects, see `plangym_like.snapshots.configuration`). If an
+attribute is an object of an ordinary Python class, the attributes of this object are part of the
+state too. Each object that has state gets a `StateOwner`.
+
+`WrapperState` encodes the state of wrappers as plain data, from which no code runs. `ChainPickle`
+pickles that of the environment and its wrappers.
+
+`NormalizeObservation` and `NormalizeReward` have their running statistics in the state, so a branch
+changes only its own statistics; with ``update_running_mean`` false the statistics do not change.
+`RecordEpisodeStatistics` is saved without its clock. So ``info["episode"]["t"]`` and ``time_queue``
+depend on the process, and differ from run to run.
+
+What Python code keeps outside of these objects, in a class, a module, a closure or a cache, is not
+state. If a wrapper and the environment share an array, the wrapper has a separate array after a
+restore; such a wrapper must keep a copy.
 """
 
 from __future__ import annotations
 
 import abc
-import contextlib
-import functools
-import random
+import enum
 import types
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -21,16 +33,20 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.wrappers import TimeLimit
 from numpy.typing import NDArray
 
-from plangym_like.errors import SnapshotError, StateFormatError
-from plangym_like.snapshots.chains import CONSTANT, links, note_on_sets, scatter_sets
+from plangym_like.batch import spaces
+from plangym_like.errors import SnapshotError, StateCapacityError, StateFormatError
+from plangym_like.snapshots import plain_data
+from plangym_like.snapshots.chains import CONSTANT, links, note_on_sets, reachable, scatter_sets
 from plangym_like.snapshots.configuration import (
-    FUNCTIONS,
     NO_HANDLES,
     is_configuration,
     is_handle,
+    is_ordinary,
     kind_of,
+    own_pickling,
     qualified_name,
 )
 from plangym_like.snapshots.known_wrappers import (
@@ -41,13 +57,13 @@ from plangym_like.snapshots.known_wrappers import (
     visible,
 )
 from plangym_like.states.random_state import make_generator, restart
+from plangym_like.states.rows import Row, padded
 
 _MISSING = object()
-_GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
-_GLOBAL: tuple[Any, Any] = (random.random.__self__, np.random.random.__self__)  # type: ignore[attr-defined]
-# `np._NoValue` is the default of many arguments of NumPy's functions.
-_PLAIN = (type(None), type(np._NoValue), bool, int, float, complex, str, bytes, np.generic, tuple)
-_CONTAINERS = (list, dict, set, bytearray, deque, np.ndarray)
+_NUMBER = np.dtype("<i8")
+_ONLY_TIME_LIMIT = TimeLimit, ("_elapsed_steps",)
+_NO_STEPS = -1
+_SLACK = 256  # bytes reserved for an attribute without a value yet
 
 
 @dataclass(slots=True)
@@ -182,65 +198,6 @@ def always(value: Any) -> Callable[[], Any]:
     return lambda: value
 
 
-def held_objects(function: Any) -> list[Any]:
-    """Return the objects in the closure, the defaults or the bound arguments of `function`.
-
-    Only objects that may have state are returned, such as the object of a bound method. Numbers,
-    containers and configuration are left out. Functions that `function` holds are searched too.
-
-    >>> held_objects(functools.partial(max, [1, 2]))
-    []
-    """
-    stateless = (*_PLAIN, frozenset, *_CONTAINERS, *_GENERATORS, types.GeneratorType)
-    found: list[Any] = []
-    pending, seen = [function], set()
-    while pending:
-        value = pending.pop(0)
-        if id(value) in seen:
-            continue
-        seen.add(id(value))
-        if isinstance(value, FUNCTIONS):
-            pending[:0] = _held(value)
-        elif not (value is function or isinstance(value, stateless) or is_configuration(value)):
-            found.append(value)
-    return found
-
-
-def _held(function: Any) -> Iterator[Any]:
-    """Yield the function inside `function`, if it is written in Python, and all that it holds."""
-    inner = getattr(function, "__wrapped__", None)
-    if isinstance(function, types.MethodType):
-        inner = function.__func__
-        yield function.__self__
-    elif isinstance(function, functools.partial):
-        inner = function.func
-        yield from (*function.args, *function.keywords.values())
-    elif isinstance(function, types.FunctionType):
-        inner = None
-        for cell in function.__closure__ or ():
-            with contextlib.suppress(ValueError):  # an empty cell
-                yield cell.cell_contents
-        yield from (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
-    if isinstance(inner, FUNCTIONS):
-        yield inner
-
-
-def refuse_method_of_data(place: str, value: Any) -> None:
-    """Raise `SnapshotError` if `value` is a method of a container or of a random generator.
-
-    The global generators of `random` and `numpy.random` are allowed.
-    """
-    if isinstance(value, types.BuiltinMethodType | types.MethodWrapperType | types.MethodType):
-        thing = value.__self__
-        if thing is not _GLOBAL[0] and thing is not _GLOBAL[1]:
-            if isinstance(thing, (*_CONTAINERS, *_GENERATORS)):
-                raise SnapshotError(
-                    f"{place} cannot be saved: it is a method of {kind_of(thing)}, and would still "
-                    "belong to this object after a restore, which makes a copy of the object; look "
-                    "the method up each time it is called"
-                )
-
-
 class ChainState(abc.ABC):
     """The state of a chain of wrappers, and of the environment inside them if `base` is true.
 
@@ -257,7 +214,7 @@ class ChainState(abc.ABC):
     owners : list of StateOwner
         The objects that own state, outermost wrapper first.
     unordered : str
-        A message about a set whose order no trial can test; empty if none was found.
+        A message about a set whose order differs between copies; empty if none was found.
     scatters : bool
         Whether restored sets are iterated in another order than the saved ones. In trials, and in
         copies for audits, they are, to find steps that depend on the order.
@@ -367,10 +324,10 @@ class ChainState(abc.ABC):
             scatter_sets(values, {id(thing) for thing in self._references.values()})
         return values
 
-    def look_for_sets(self, *, testable: bool = False) -> str:
+    def look_for_sets(self) -> str:
         """Return a message about a set in the state, or ``""``; see `note_on_sets`."""
         notes = (
-            note_on_sets(value, f"{owner.place}.{name}", testable=testable)
+            note_on_sets(value, f"{owner.place}.{name}")
             for owner in self.owners
             for name, value in owner.items(owner.read())
         )
@@ -427,3 +384,273 @@ def columns_of(rows: list[dict[str, Any]]) -> dict[str, NDArray[Any]]:
             if len({(part.shape, part.dtype) for part in parts}) == 1 and parts[0].dtype != object:
                 found[name] = np.stack(parts)
     return found
+
+
+# Wrappers
+
+
+class WrapperValues(ChainState):
+    """The values that all wrappers of a chain keep, as plain data.
+
+    Parameters
+    ----------
+    env : gymnasium.Env
+        The environment with all of its wrappers.
+
+    Raises
+    ------
+    SnapshotError
+        A wrapper cannot be saved; the message names it and the attribute, and says what to do.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(env, base=False)
+
+    def _walk_link(self, owner: StateOwner, link: Any) -> None:
+        if owner.names is None:
+            self._walk_attributes(owner, link)
+        elif getattr(owner.kind, "state_attributes", None) is None:
+            for name, value in vars(link).items():
+                if name not in CONSTANT and callable(value):
+                    locate = _attribute(owner.locate, name)
+                    self._walk_object(f"{owner.place}.{name}", value, locate)
+
+    def _walk_attributes(self, owner: StateOwner, thing: Any) -> None:
+        """Walk through the attributes of `thing`, and exclude configuration from the state."""
+        self._seen.add(id(thing))
+        if not is_ordinary(owner.kind) or own_pickling(owner.kind):
+            raise self._unsaveable(owner.place, thing)
+        for name, value in vars(thing).items():
+            if name in CONSTANT:
+                owner.fixed[name] = value
+                continue
+            if is_handle(value):
+                continue
+            place = f"{owner.place}.{name}"
+            if isinstance(value, enum.Enum) or plain_data.is_plain_kind(value):
+                self._walk_containers(place, value)
+                continue
+            if is_configuration(value) or id(value) in self._links:
+                owner.fixed[name] = value
+            else:
+                owner.constant |= {name}
+            self._walk_object(place, value, _attribute(owner.locate, name))
+
+    def _walk_object(self, place: str, value: Any, locate: Callable[[], Any]) -> None:
+        """Add `value` to the owners of state, unless its type is one that steps do not change.
+
+        Raises
+        ------
+        SnapshotError
+            The state of `value` cannot be saved.
+        """
+        if id(value) in self._links:
+            return
+        if isinstance(value, gymnasium.Env):
+            raise SnapshotError(
+                f"{place} cannot be saved: it is another environment, outside the chain of "
+                "wrappers, whose state would be missing from the row; use one environment"
+            )
+        if isinstance(value, types.MethodType) and is_ordinary(type(value.__self__)):
+            held = value.__self__
+            self._walk_object(f"{place} -> {type(held).__name__}", held, always(held))
+        if not is_configuration(value) and id(value) not in self._seen:
+            owner = StateOwner(place, type(value), locate, None)
+            self.owners.append(owner)
+            self._walk_attributes(owner, value)
+
+    def _walk_containers(self, place: str, value: Any) -> None:
+        """Register configuration in the container `value`, so that it is encoded as references."""
+        for inner, thing in reachable(value, place, self._seen, into_objects=False):
+            if isinstance(thing, enum.Enum):
+                for member in type(thing):
+                    if not any(member is known for known in self._references.values()):
+                        self._refer(inner, member)
+            elif not plain_data.is_plain_kind(thing):
+                if not (is_configuration(thing) or id(thing) in self._links):
+                    raise self._unsaveable(inner, thing)
+                self._walk_object(inner, thing, always(thing))
+                self._refer(inner, thing)
+
+    # The bytes
+
+    def _encode(self, values: list[Any]) -> bytes:
+        return plain_data.encode(tuple(values), self._known())
+
+    def _decode(self, data: bytes) -> Any:
+        return plain_data.decode(data, self._known())
+
+    def _known(self) -> list[Any]:
+        """Return the objects that are encoded as references, in a fixed order."""
+        base: Any = links(self._env)[-1]
+        own = vars(base).get("_np_random")
+        return [base if own is None else own, *self._references.values()]
+
+    def _unsaveable(
+        self, place: str, value: Any, reason: Exception | str | None = None
+    ) -> SnapshotError:
+        return SnapshotError(
+            f"{place} cannot be saved: {reason or kind_of(value) + ' is not plain data'}; keep the "
+            "state of a wrapper in numbers, strings, arrays, lists, dicts, deques or numpy "
+            "Generators, or name the attributes that are its state in its class: "
+            "state_attributes = ('name', ...); or make the environment with snapshot='replay'"
+        )
+
+    def _needed(self, used: int) -> int:
+        """Return the number of bytes to reserve, if `used` bytes are used after a reset."""
+        needed = _NUMBER.itemsize + _SLACK
+        for owner in self.owners:
+            thing, values = owner.locate(), owner.read()
+            if owner.names is None:
+                needed += 2 * self._length(values) + 4 * _SLACK
+            for name, value in owner.items(values):
+                if type(value) is deque:
+                    length, room = value.maxlen, 16
+                    if length is None:
+                        length, room = getattr(thing, "delay", 0) + 1, _nbytes_of_one(thing)
+                    needed += length * max([room, *map(self._length, value)])
+                elif value is None:
+                    needed += _nbytes_of_one(thing) if owner.names is None else _SLACK
+                elif owner.names is not None:
+                    if "." in name and isinstance(value, np.ndarray | np.floating):
+                        # Statistics have the dtype of observations at first, but may become
+                        # float64.
+                        value = np.asarray(value, np.float64)
+                    needed += self._length(value)
+        return max(needed, used)
+
+    def _length(self, value: Any) -> int:
+        return len(plain_data.encode(value, self._known()))
+
+
+class WrapperState(WrapperValues):
+    """The state of all wrappers of a chain, as a fixed number of bytes.
+
+    Parameters
+    ----------
+    env : gymnasium.Env
+        The environment with all of its wrappers. It must have been reset, so that wrappers have the
+        attributes that ``reset`` adds.
+    capacity : int, optional
+        Bytes reserved for the state. By default, at least its current size, with queues counted as
+        full; twice the size is reserved for wrappers from outside Gymnasium, whose state may grow.
+
+    Attributes
+    ----------
+    nbytes : int
+        Bytes reserved for the state; 0 if no wrapper has state. Do not call `read` or `write` then.
+    time_limit : gymnasium.wrappers.TimeLimit or None
+        The time limit, if no other wrapper has state. The state is then the number of steps that
+        it has counted, a little-endian int64; -1 before the first reset.
+
+    Raises
+    ------
+    SnapshotError
+        A wrapper cannot be saved; the message names it and the attribute, and says what to do.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], capacity: int | None = None) -> None:
+        super().__init__(env)
+        self.unordered = self.look_for_sets()
+        self.time_limit: Any = None
+        self.nbytes: int = 0
+        if [(owner.kind, owner.names) for owner in self.owners] == [_ONLY_TIME_LIMIT]:
+            self.time_limit = self.owners[0].locate()
+            self.nbytes = _NUMBER.itemsize
+        elif self.owners:
+            used = _NUMBER.itemsize + len(self.encoded())
+            self.nbytes = padded(capacity or self._needed(used))
+            if used > self.nbytes:
+                raise self._too_small(used)
+
+    def read(self, payload: Row) -> None:
+        """Read the state of the wrappers into the first `nbytes` bytes of `payload`.
+
+        Raises
+        ------
+        SnapshotError
+            The value of an attribute is no longer plain data.
+        StateCapacityError
+            The state has grown beyond `nbytes`.
+        """
+        if self.time_limit is not None:
+            steps = self.time_limit._elapsed_steps
+            payload[:8].view(_NUMBER)[0] = _NO_STEPS if steps is None else steps
+            return
+        data = self.encoded()
+        end = _NUMBER.itemsize + len(data)
+        if end > self.nbytes:
+            raise self._too_small(end)
+        payload[:8].view(_NUMBER)[0] = len(data)
+        payload[8:end] = np.frombuffer(data, np.uint8)
+        payload[end : self.nbytes] = 0
+
+    def write(self, payload: Row) -> None:
+        """Set the wrappers to the state in `payload`; they share no memory with it.
+
+        Restore the environment first: a wrapper may hold the environment's random generator.
+
+        Raises
+        ------
+        StateFormatError
+            The payload is damaged; nothing has changed.
+        """
+        if self.time_limit is not None:
+            steps = int(payload[:8].view(_NUMBER)[0])
+            self.time_limit._elapsed_steps = None if steps == _NO_STEPS else steps
+            return
+        self.restore(self._payload(payload))
+
+    def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
+        """Return the numbers in `payloads` ``(N, nbytes)`` by name, as arrays ``(N, ...)``.
+
+        ``elapsed_steps`` is the counter of the outermost `TimeLimit`; any other name is
+        ``Wrapper.attribute``.
+        """
+        if self.time_limit is not None:
+            steps = np.ascontiguousarray(payloads[:, :8]).view(_NUMBER)[:, 0]
+            return {"elapsed_steps": steps.astype(np.int64)}
+        return columns_of([self._named(payload) for payload in payloads] if self.nbytes else [])
+
+    def _payload(self, payload: Row) -> list[Any]:
+        """Decode the values of all owners from `payload`."""
+        used = int(payload[:8].view(_NUMBER)[0])
+        if not 0 <= used <= self.nbytes - _NUMBER.itemsize:
+            raise StateFormatError(
+                "the wrappers' part of a state row is damaged: its length is wrong"
+            )
+        return self.decoded(payload[8 : 8 + used].tobytes())
+
+    def _named(self, payload: Row) -> dict[str, Any]:
+        named: dict[str, Any] = {}
+        for owner, values in zip(self.owners, self._payload(payload), strict=True):
+            for name, value in owner.items(values):
+                if owner.kind is TimeLimit:
+                    named.setdefault("elapsed_steps", _NO_STEPS if value is None else value)
+                else:
+                    named.setdefault(f"{owner.place}.{name}", value)
+        return named
+
+    def _too_small(self, used: int) -> StateCapacityError:
+        wrappers = ", ".join(dict.fromkeys(owner.place for owner in self.owners))
+        return StateCapacityError(
+            f"the state of the wrappers ({wrappers}) takes {used} bytes, but {self.nbytes} are "
+            f"reserved; make the environment with state_capacity={padded(2 * used)}"
+        )
+
+
+def _nbytes_of_one(wrapper: Any) -> int:
+    """Return the size in bytes of an observation or action, whichever is larger.
+
+    An attribute that is ``None`` now may hold one later.
+    """
+    lengths = [0]
+    for name in ("observation_space", "action_space"):
+        space = getattr(wrapper, name, None)
+        parts = [] if space is None else spaces.leaves(space)
+        lengths.append(sum(int(np.prod(shape)) * kind.itemsize + 64 for shape, kind in parts))
+    return max(lengths)
+
+
+def _attribute(locate: Callable[[], Any], name: str) -> Callable[[], Any]:
+    return lambda: getattr(locate(), name)

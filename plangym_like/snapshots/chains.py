@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import enum
 import io
+import sys
+import threading
 import types
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
-from operator import is_
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import gymnasium
@@ -33,13 +33,10 @@ CONSTANT = frozenset(
     ]
 )
 ATOMS = (type(None), bool, int, float, complex, str, bytes, bytearray, np.generic)
+# Modules whose function ``quit`` shuts down a library, or a part of it, in the whole process.
+_SHUT_DOWN = ("pygame", "pygame.display", "pygame.font", "pygame.freetype", "pygame.mixer")
 # One walk stops after this many objects, so that making an environment never takes minutes.
 _MOST = 100_000
-_SETS = (set, frozenset, weakref.WeakSet)
-# Types whose hashes depend only on the value, in every process.
-_STABLE = (bool, int, float, complex)
-# Types of objects that `put` changes in place.
-_IN_PLACE = (list, dict, set, deque, np.ndarray)
 # Types of objects that all copies of an environment in a process share.
 _LASTING = (*ATOMS, np.ndarray, type, types.FunctionType, types.BuiltinFunctionType, enum.Enum)
 
@@ -120,7 +117,7 @@ def _parts(place: str, thing: Any, into_objects: bool) -> Iterator[tuple[str, An
                 yield f"{place}.keys[{at}]", key
             if not _is_atom(item):
                 yield f"{place}[{name_of_key(key, at)}]", item
-    elif isinstance(thing, set | frozenset | weakref.WeakSet):
+    elif isinstance(thing, set | frozenset):
         items = sorted((i for i in list(thing) if not _is_atom(i)), key=lambda i: repr(describe(i)))
         yield from ((f"{place}.items[{at}]", item) for at, item in enumerate(items))
     elif isinstance(thing, list | tuple | deque):
@@ -153,10 +150,8 @@ def put(thing: Any, name: str, value: Any) -> None:
 
 
 def _into(old: Any, new: Any) -> Any:
-    if type(old) is not type(new):
+    if type(old) is not type(new) or old is new:
         return new
-    if type(new) in (list, dict, set, deque) and _has_same_items(old, new):
-        return old
     if isinstance(new, np.ndarray):
         if (old.shape, old.dtype) != (new.shape, new.dtype) or not old.flags.writeable:
             return new
@@ -179,77 +174,17 @@ def _into(old: Any, new: Any) -> Any:
     return old
 
 
-def _has_same_items(one: Any, other: Any) -> bool:
-    """Return whether two containers hold the same objects in the same order."""
-    if len(one) != len(other) or not all(map(is_, one, other)):
-        return False
-    return type(one) is not dict or all(map(is_, one.values(), other.values()))
-
-
-def shared_restorer(
-    one: gymnasium.Env[Any, Any], other: gymnasium.Env[Any, Any]
-) -> Callable[[], None]:
-    """Return a function that restores the present content of the objects that two chains share.
-
-    These may be objects of the caller, such as an array in the closure of the callable that made
-    both environments. Containers, arrays, random generators and attributes are changed in place.
-    Objects that cannot be copied, such as a connection, are left alone with all that they hold.
-    """
-    ids = {id(thing) for _, thing in reachable(one, "")}
-    kept: list[tuple[Any, Any]] = []
-    seen: set[int] = set()
-    for _, thing in list(reachable(other, "")):
-        if id(thing) not in ids or id(thing) in seen:
-            continue
-        inside = [part for _, part in reachable(thing, "", seen)]
-        with contextlib.suppress(Exception):
-            copy.deepcopy(thing)
-            for part in inside:
-                kept += _contents(part)
-
-    def restore() -> None:
-        for thing, before in kept:
-            _into(thing, before)
-
-    return restore
-
-
-def _contents(thing: Any) -> list[tuple[Any, Any]]:
-    """Return `thing`, its attributes, or nothing: what can be changed in place, with a copy."""
-    if isinstance(thing, np.random.Generator):
-        return [(thing, copy.deepcopy(thing))]
-    own = None if is_configuration(thing) else getattr(thing, "__dict__", None)
-    parts = thing, *((own,) if type(own) is dict else ())
-    return [(part, copy.copy(part)) for part in parts if type(part) in _IN_PLACE]
-
-
 # Sets
 #
 # A set is iterated in the order of its hash table. This order depends on the hashes of its items,
-# on the size of the table, and on all items that were ever added and removed. Strings have other
-# hashes in other processes. Objects whose class defines no ``__hash__`` are hashed by their
-# address, which differs between copies of an environment.
-
-
-def order_is_kept(value: Any) -> bool:
-    """Return whether a set with the items of `value`, added in order, is sure to have this order.
-
-    This is false for every set that can change, because the place of an item that is added later
-    depends on earlier changes.
-
-    >>> order_is_kept(frozenset([3, 1])), order_is_kept({3, 1}), order_is_kept(frozenset("ab"))
-    (True, False, False)
-    """
-    if type(value) is not frozenset:
-        return False
-    items = list(value)
-    return len(items) < 2 or (all(map(_is_stable, items)) and list(frozenset(items)) == items)
+# on the size of the table, and on all items that were ever added and removed. Objects whose class
+# defines no ``__hash__`` are hashed by their address, which differs between copies.
 
 
 def sets_in(root: Any, name: str) -> Iterator[tuple[str, Any]]:
     """Yield place and value of each set in `root`."""
     for place, thing in reachable(root, name):
-        if isinstance(thing, _SETS):
+        if isinstance(thing, set | frozenset):
             yield place, thing
 
 
@@ -262,19 +197,17 @@ def has_addresses(value: Any) -> bool:
     return len(value) > 1 and any(map(_hashes_by_address, list(value)))
 
 
-def note_on_sets(root: Any, name: str, *, testable: bool = False) -> str:
-    """Return a message about a set in `root` whose order no trial can test, or ``""``.
+def note_on_sets(root: Any, name: str) -> str:
+    """Return a message about a set in `root` with items that hash by their address, or ``""``.
 
-    It differs between copies or processes, or `scatter_sets` does not change it. If `testable` is
-    true, any other set is looked for instead.
+    Its order differs between copies of an environment, whatever a trial shows.
     """
     for place, found in sets_in(root, name):
-        frozen = type(found) is frozenset and not order_is_kept(found)
-        if (type(found) is set) if testable else (frozen or has_addresses(found)):
-            kind = qualified_name(type(found)).removeprefix("builtins.")
+        if has_addresses(found):
             return (
-                f"{place} holds a {kind}, and a restored one may be iterated in another order; "
-                "keep its items as the keys of a dict, which keeps their order"
+                f"{place} is a set of objects that hash by their address, so each copy of the "
+                "environment may iterate over it in another order; keep the objects as the keys of "
+                "a dict, which keeps their order"
             )
     return ""
 
@@ -299,16 +232,54 @@ def scatter_sets(root: Any, but: Collection[int] = ()) -> None:
                     break
 
 
-def _is_stable(item: Any) -> bool:
-    if type(item) in (tuple, frozenset):
-        return all(map(_is_stable, item))
-    return type(item) in _STABLE or (isinstance(item, np.generic) and item.dtype.kind in "biufc")
-
-
 def _hashes_by_address(item: Any) -> bool:
-    if isinstance(item, weakref.ref):
-        item = item()
     if isinstance(item, tuple | frozenset):
         return any(map(_hashes_by_address, item))
     own: Any = type(item).__hash__
     return own is object.__hash__ and not isinstance(item, _LASTING)
+
+
+# Closing copies
+#
+# A game may call ``pygame.quit`` when it is closed, which shuts pygame down in the whole process.
+# The windows and fonts of all other copies are then gone, but copies are closed while others play.
+
+_lock = threading.Lock()
+# The modules whose ``quit`` is replaced, each with its original function.
+_exchanged: list[tuple[Any, Any]] = []
+_threads = 0  # the number of threads inside `libraries_left_open`
+
+
+@contextlib.contextmanager
+def libraries_left_open() -> Iterator[None]:
+    """During the block, functions that shut down a library, such as ``pygame.quit``, do nothing."""
+    global _threads
+    with _lock:
+        _threads += 1
+        for name in _SHUT_DOWN:
+            module: Any = sys.modules.get(name)
+            end = getattr(module, "quit", None)
+            if end is not None and end is not _nothing:
+                _exchanged.append((module, end))
+                module.quit = _nothing
+    try:
+        yield
+    finally:
+        with _lock:
+            _threads -= 1
+            while _exchanged and not _threads:
+                module, end = _exchanged.pop()
+                module.quit = end
+
+
+def close_copy(env: Any) -> None:
+    """Close one of several copies of an environment; ignore exceptions that its ``close`` raises.
+
+    Libraries that the other copies use, such as pygame, are not shut down.
+    """
+    with contextlib.suppress(Exception), libraries_left_open():
+        env.close()
+
+
+def _nothing() -> None:
+    """Do nothing."""

@@ -29,7 +29,6 @@ FUNCTIONS = (
     functools.partial,
     functools._lru_cache_wrapper,
 )
-_METHODS = (types.MethodType, classmethod, staticmethod)
 _FIXED = (
     types.BuiltinFunctionType,
     types.MethodWrapperType,
@@ -74,17 +73,6 @@ LOCKS: dict[type, Callable[[], Any]] = {
 
 class _Ordinary:
     pass
-
-
-def function_inside(value: Any) -> Any:
-    """Return the function of a method or property, or `value` itself.
-
-    No attribute of other objects is read: a module may import another one for each name that it
-    does not have.
-    """
-    if isinstance(value, _METHODS):
-        return value.__func__
-    return value.fget if isinstance(value, property) else value
 
 
 def is_handle(value: Any) -> bool:

@@ -24,7 +24,7 @@ from plangym_like.snapshots.configuration import (
     name_of_key,
     qualified_name,
 )
-from plangym_like.snapshots.known_wrappers import TRANSPARENT
+from plangym_like.snapshots.known_wrappers import is_transparent
 
 _LONGEST = 60
 _DEEPEST = 4
@@ -94,12 +94,12 @@ def without_clock(info: Mapping[str, Any]) -> dict[str, Any]:
 def attributes(env: gymnasium.Env[Any, Any]) -> dict[str, bytes]:
     """Return the attributes of a wrapper chain that are plain data, encoded as bytes, by name.
 
-    Keys are ``Class.attribute``, or ``Class.attribute.attribute`` inside objects. The wrappers in
-    `TRANSPARENT` are left out.
+    Keys are ``Class.attribute``, or ``Class.attribute.attribute`` inside objects. Wrappers
+    without any effect are left out.
     """
     found: dict[str, bytes] = {}
     for link in links(env):
-        if type(link) in TRANSPARENT:
+        if is_transparent(link):
             continue
         own = attributes_of(link)
         found |= {f"{type(link).__name__}.{name}": value for name, value in own.items()}

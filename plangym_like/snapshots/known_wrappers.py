@@ -11,10 +11,14 @@ from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker
 
 from plangym_like.snapshots.chains import CONSTANT, chain
 from plangym_like.snapshots.configuration import describe, qualified_name
-from plangym_like.snapshots.current_env_proxy import CurrentEnvProxy
 
-# Wrappers that only check how an environment is called, or forward calls to a copy of it.
-TRANSPARENT = (OrderEnforcing, PassiveEnvChecker, CurrentEnvProxy)
+
+class Forwarding(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """The base class of wrappers of this package that forward calls to a copy of the chain."""
+
+
+# Wrappers that only check how an environment is called.
+_CHECKING = (OrderEnforcing, PassiveEnvChecker)
 _OWN = "gymnasium.wrappers."
 # The attributes of Gymnasium's wrappers (versions 1.1 to 1.4): those that `step` changes and reads
 # later, and all others. A wrapper that has any more is of another version, and not known.
@@ -85,15 +89,17 @@ _IMPOSSIBLE = {
 
 
 def visible(env: gymnasium.Env[Any, Any]) -> list[Any]:
-    """Return the wrappers around `env` except those in `TRANSPARENT`, outermost first."""
-    return [wrapper for wrapper in chain(env) if type(wrapper) not in TRANSPARENT]
+    """Return the wrappers around `env`, outermost first; leave out those without any effect."""
+    return [wrapper for wrapper in chain(env) if not is_transparent(wrapper)]
+
+
+def is_transparent(link: Any) -> bool:
+    """Return whether `link` is a wrapper that changes nothing."""
+    return type(link) in _CHECKING or isinstance(link, Forwarding)
 
 
 def describe_wrappers(env: gymnasium.Env[Any, Any]) -> list[Any]:
-    """Return the classes and arguments of the wrappers around `env`, outermost first.
-
-    The wrappers in `TRANSPARENT` are left out.
-    """
+    """Return the classes and arguments of the `visible` wrappers, outermost first."""
     return [[qualified_name(type(wrapper)), _arguments(wrapper)] for wrapper in visible(env)]
 
 
@@ -130,7 +136,7 @@ def state_names(wrapper: Any, *, within_others: bool = False) -> tuple[str, ...]
 
 def is_known(wrapper: Any) -> bool:
     """Return whether `wrapper` is one of Gymnasium's own wrappers whose state is known."""
-    return type(wrapper) in TRANSPARENT or _known_names(wrapper) is not None
+    return is_transparent(wrapper) or _known_names(wrapper) is not None
 
 
 def _known_names(wrapper: Any) -> tuple[str, ...] | None:

@@ -7,21 +7,22 @@ If objects refer to each other in a cycle, such calls are impossible; all object
 with a dict of their attributes.
 
 How objects of a class are pickled is decided once, when the first one is met (`Reducers`).
+
+A class that other processes cannot import is pickled as its name, and the number that cloudpickle
+gives it when it sends the class to a worker.
 """
 
 from __future__ import annotations
 
-import collections
 import copyreg
 import enum
 import importlib
 import inspect
 import keyword
 import pickle
-import random
+import sys
 import threading
 import types
-import weakref
 from collections.abc import Callable, Sequence
 from io import BytesIO
 from operator import attrgetter
@@ -32,7 +33,7 @@ import numpy as np
 from gymnasium.utils import EzPickle
 from numpy.random.bit_generator import ISeedSequence
 
-from plangym_like.snapshots.array_layout import ArrayLayout, OverlapError, refuse_hidden_memory
+from plangym_like.errors import SnapshotError
 from plangym_like.snapshots.chains import sets_in
 from plangym_like.snapshots.configuration import (
     CONFIGURATION,
@@ -45,15 +46,9 @@ from plangym_like.snapshots.configuration import (
     own_pickling,
     qualified_name,
 )
+from plangym_like.snapshots.plain_data import in_order_of_memory
 
 Reducer = Callable[[Any], Any]
-# Types of iterators whose pickles hold copies of the remaining items.
-_COPYING_ITERATORS = frozenset(
-    type(turn(items))
-    for table in ({}, collections.OrderedDict())  # type: ignore[var-annotated]
-    for items in (table, table.keys(), table.values(), table.items())
-    for turn in (iter, reversed)
-)
 # A class whose objects have attributes of more different names than this uses dicts.
 _MOST_FORMS = 16
 # The types of NumPy's scalars that a number of Python describes completely.
@@ -70,27 +65,13 @@ _KINDS = "biufcSU"
 
 
 class Names(Protocol):
-    """What pickles refer to by name: objects that are shared, and classes.
-
-    Attributes
-    ----------
-    kinds : set of type
-        Classes of which some objects are shared, besides those of configuration and generators.
-    """
-
-    kinds: set[type]
+    """The objects that pickles refer to by name."""
 
     def place_of(self, thing: Any) -> str | None:
         """Return the name of `thing` if it is pickled as a reference, or ``None``."""
 
     def thing_at(self, place: str) -> Any:
         """Return the object that has this name."""
-
-    def is_named(self, kind: type) -> bool:
-        """Return whether the class `kind` is found by `class_named` only."""
-
-    def class_named(self, module: str, name: str) -> type:
-        """Return a class that cannot be imported."""
 
 
 class Generator(Protocol):
@@ -114,7 +95,7 @@ class ObjectPickle:
     Parameters
     ----------
     names : Names
-        The objects that are pickled as references, and the classes that cannot be imported.
+        The objects that are pickled as references.
     own : Generator, optional
         The generator that is saved apart.
     """
@@ -129,7 +110,6 @@ class ObjectPickle:
         self._makes: dict[str, Callable[..., Any]] = {
             **_MAKES,
             "thing": names.thing_at,
-            "class": names.class_named,
             "maker": self._reducers.maker_of,
         }
         self._found: dict[tuple[str, str], Any] = {(__name__, _make.__name__): self._make}
@@ -173,19 +153,17 @@ class ObjectPickle:
         return states
 
     def _repeated(self, write: Callable[[Any], bytes], value: Any) -> bytes:
-        """Return ``write(value)``; call it again after overlapping arrays, a cycle or a set."""
-        reducers, whole = self._reducers, set[int]()
+        """Return ``write(value)``; call it again after a cycle or a set."""
+        reducers = self._reducers
         # The bytes must not depend on what was pickled before. Once there was a cycle, the next one
         # is noticed at once, not by the length of the recursion.
         reducers.has_cycles = False
         while True:
-            reducers.arrays, reducers.attributes = ArrayLayout(whole), {}
+            reducers.attributes = {}
             if reducers.begun is not None:
                 reducers.begun.clear()
             try:
                 return write(value)
-            except OverlapError as overlap:
-                whole.add(overlap.args[0])
             except (_CycleError, RecursionError):
                 if reducers.has_cycles:
                     raise
@@ -228,7 +206,7 @@ class ObjectPickle:
 
     def loads(self, data: bytes) -> Any:
         """Return the value that `data` holds; this can run code, so its source must be trusted."""
-        return _Unpickler(data, self._makes["class"], self._found).load()
+        return _Unpickler(data, self._found).load()
 
     def _make(self, name: str, *arguments: Any) -> Any:
         return self._makes[name](*arguments)
@@ -287,14 +265,9 @@ def _key_of(item: Any) -> str:
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(
-        self,
-        data: bytes,
-        class_named: Callable[[str, str], Any],
-        found: dict[tuple[str, str], Any],
-    ) -> None:
+    def __init__(self, data: bytes, found: dict[tuple[str, str], Any]) -> None:
         super().__init__(BytesIO(data))
-        self._class_named, self._found = class_named, found
+        self._found = found
         self._sets: dict[int, tuple[Any, Any]] = {}
 
     def persistent_load(self, items: Any) -> Any:
@@ -310,7 +283,7 @@ class _Unpickler(pickle.Unpickler):
             try:
                 found = super().find_class(module, name)
             except (ImportError, AttributeError):
-                return self._class_named(module, name)
+                return _class_named(module, name)
             self._found[module, name] = found
         return found
 
@@ -322,8 +295,6 @@ class Reducers(dict[type, Reducer]):
 
     Attributes
     ----------
-    arrays : ArrayLayout
-        The arrays in the pickle that is being made.
     attributes : dict of int to int
         The numbers of the arrays that are attributes, by their ids.
     has_cycles : bool
@@ -332,7 +303,6 @@ class Reducers(dict[type, Reducer]):
 
     def __init__(self, names: Names) -> None:
         self._names = names
-        self.arrays = ArrayLayout()
         self.attributes: dict[int, int] = {}
         self.has_cycles = False
         self.begun: set[int] | None = None
@@ -342,10 +312,7 @@ class Reducers(dict[type, Reducer]):
         self._keys: dict[Any, str] = {}
 
     def __missing__(self, kind: type) -> Reducer:
-        reducer = self._reducer_of(kind)
-        if kind in self._names.kinds:
-            reducer = self._unless_named(reducer)
-        self[kind] = reducer
+        self[kind] = reducer = self._reducer_of(kind)
         return reducer
 
     def _reducer_of(self, kind: Any) -> Reducer:
@@ -353,10 +320,10 @@ class Reducers(dict[type, Reducer]):
         if kind is types.FunctionType:
             return self._reduce_function
         if issubclass(kind, type):
-            return self._reduce_class
+            return _reduce_class
         if issubclass(kind, np.ndarray):
-            return self._reduce_array if kind is np.ndarray else self._reduce_array_of_subclass
-        if issubclass(kind, gymnasium.Env | random.Random | np.random.RandomState):
+            return self._reduce_array if kind is np.ndarray else _unless_attributes_are_lost
+        if issubclass(kind, gymnasium.Env):
             return self._unless_named(self._ordinary_reducer_of(kind))
         return self._special_reducer_of(kind) or self._ordinary_reducer_of(kind)
 
@@ -410,26 +377,17 @@ class Reducers(dict[type, Reducer]):
         place = self._names.place_of(thing)
         return NotImplemented if place is None else (_make, ("thing", place))
 
-    def _reduce_class(self, thing: type) -> Any:
-        if self._names.is_named(thing):
-            return _make, ("class", thing.__module__, thing.__name__)
-        return NotImplemented
-
     # Arrays
 
     def data_of(self, thing: Any) -> tuple[Any, ...] | None:
         """Return shape, dtype and bytes of an array that is an attribute, and give it a number.
 
-        Return ``None`` if it has to be reduced, because it shares its memory or is not contiguous.
+        Return ``None`` if it has to be reduced, because it is not contiguous or was written.
         """
         dtype, flags, key = thing.dtype, thing.flags, id(thing)
         if dtype.kind not in _KINDS or not (flags.c_contiguous and flags.writeable):
             return None
         if key in self.attributes:
-            return None
-        if thing.base is not None:
-            refuse_hidden_memory(thing)
-        if self.arrays.reduce(thing) is not None:
             return None
         self.attributes[key] = len(self.attributes)
         return thing.shape, dtype.str, thing.tobytes()
@@ -438,21 +396,12 @@ class Reducers(dict[type, Reducer]):
         number = self.attributes.get(id(thing))
         if number is not None:
             return _make, ("attribute", number)
-        if thing.base is not None:
-            refuse_hidden_memory(thing)
-        reduced = self.arrays.reduce(thing)
-        if reduced is not None:
-            return reduced
-        dtype = thing.dtype
-        flags = thing.flags
-        if flags.c_contiguous and flags.writeable and dtype.kind in _KINDS:
-            return _make, ("array", thing.shape, dtype.str, thing.tobytes())
-        return thing.__reduce__()
-
-    def _reduce_array_of_subclass(self, thing: Any) -> Any:
-        refuse_hidden_memory(thing)
-        if loses_attributes(thing):
-            raise TypeError(f"the attributes of {kind_of(thing)} would be lost")
+        dtype, flags = thing.dtype, thing.flags
+        if flags.writeable and dtype.kind in _KINDS:
+            if flags.c_contiguous:
+                return _make, ("array", thing.shape, dtype.str, thing.tobytes())
+            order, dense = in_order_of_memory(thing)
+            return _make, ("array", dense.shape, dtype.str, dense.tobytes(), order)
         return thing.__reduce__()
 
     # Objects of ordinary classes
@@ -489,8 +438,9 @@ class Reducers(dict[type, Reducer]):
         """
         if not _can_be_set(kind, names):
             return None
-        name = f":{kind.__name__}" if self._names.is_named(kind) else kind.__qualname__
-        key = " ".join((kind.__module__, name, *names))
+        number = "-" if can_be_imported(kind) else number_of(kind)
+        name = kind.__qualname__ if number == "-" else kind.__name__
+        key = " ".join((kind.__module__, name, number, *names))
         given = ", ".join(f"value{at}" for at in range(len(names)))
         lines = [f"    thing.{name} = value{at}" for at, name in enumerate(names)]
         code = "\n".join([f"def make({given}):", "    thing = new(kind)", *lines])
@@ -504,11 +454,11 @@ class Reducers(dict[type, Reducer]):
         """Return the function that has the name `key` in pickles."""
         found = self._makers.get(key)
         if found is None:
-            module, name, *names = key.split(" ")
-            if name.startswith(":"):
-                kind: Any = self._names.class_named(module, name[1:])
+            module, name, number, *names = key.split(" ")
+            if number == "-":
+                kind: Any = attrgetter(name)(importlib.import_module(module))
             else:
-                kind = attrgetter(name)(importlib.import_module(module))
+                kind = _class_named(module, name, number)
             found = self._maker(kind, tuple(names))
         if found is None:
             raise TypeError(f"{module}.{name} is another class now")
@@ -538,12 +488,6 @@ def _refusal_of(kind: Any) -> str:
         return "{} is an EzPickle; its pickle holds only arguments"
     if issubclass(kind, threading.Thread):
         return "the work of a thread is not part of a state"
-    if kind in weakref.ProxyTypes:
-        return "a weak proxy would come back as a copy of its object"
-    if kind in _COPYING_ITERATORS:
-        return "an iterator over a dict would no longer belong to this dict"
-    if kind is object:
-        return "{} is only compared by identity, and would come back as another object"
     if is_figure(kind):
         return "{} has an image, and pickles hold no images"
     if isinstance(getattr(kind, "__del__", None), types.FunctionType):
@@ -616,9 +560,64 @@ def _seeds(state: Any) -> Any:
     return made
 
 
+def _array(shape: Any, dtype: str, data: bytes, order: Sequence[int] = ()) -> Any:
+    array = np.ndarray(shape, dtype, data).copy()
+    return array.transpose(np.argsort(order)) if order else array
+
+
+# Classes that cannot be imported
+
+
+def can_be_imported(kind: type) -> bool:
+    """Return whether `kind` can be imported by name; always false for classes of ``__main__``."""
+    found: Any = None if kind.__module__ == "__main__" else sys.modules.get(kind.__module__)
+    for name in kind.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is kind
+
+
+def number_of(kind: type) -> str:
+    """Return the number of a class that cannot be imported; workers get it with the class."""
+    from cloudpickle import cloudpickle  # type: ignore[import-untyped]
+
+    return str(cloudpickle._get_or_create_tracker_id(kind))
+
+
+def _class_named(module: str, name: str, number: str = "") -> type:
+    """Return the class ``module.name`` that has `number`, or else the only one of that name.
+
+    Raises
+    ------
+    SnapshotError
+        This process has no class of that name, or several.
+    """
+    from cloudpickle import cloudpickle  # type: ignore[import-untyped]
+
+    found: Any = cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID.get(number)
+    if found is None:  # a row of another session
+        found = getattr(sys.modules.get(module), name, None)
+    if found is None:
+        known = list(cloudpickle._DYNAMIC_CLASS_TRACKER_BY_CLASS)
+        named = [kind for kind in known if (kind.__module__, kind.__name__) == (module, name)]
+        found = named[0] if len(named) == 1 else None
+    if found is None:
+        raise SnapshotError(
+            f"a state row holds an object of class {module}.{name}, which this process does not "
+            "have; put the class into a module that every process can import"
+        )
+    return found  # type: ignore[no-any-return]
+
+
+def _reduce_class(thing: type) -> Any:
+    if can_be_imported(thing) or thing.__module__ == "builtins":
+        return NotImplemented
+    return _make, ("class", thing.__module__, thing.__name__, number_of(thing))
+
+
 _NEW_SEEDS: Any = np.random.SeedSequence(0).__reduce__()[:2]
 _MAKES: dict[str, Callable[..., Any]] = {
-    "array": lambda shape, dtype, data: np.ndarray(shape, dtype, data).copy(),
+    "array": _array,
+    "class": _class_named,
     "generator": np.random.Generator,
     "method": types.MethodType,
     "nothing": lambda: None,

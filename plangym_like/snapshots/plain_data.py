@@ -14,17 +14,16 @@ tag                 what follows
 ``I s b B u U``     a length, then a big int, str, bytes, bytearray, numpy str, numpy bytes
 ``y``               dtype, then the bytes of a numpy scalar
 ``a``               dtype, order of the axes in memory, shape, then the elements
-``v``               dtype, number of an earlier array, axes, byte offset, shape, strides
-``V``               an array, then the ``v`` of a view of it
-``t l S Z``         a length, then the items (sorted by their bytes if a set's order is not kept)
+``t l S Z``         a length, then the items (of a set, sorted by their bytes)
 ``q``               ``maxlen`` or -1, a length, then the items
 ``d o C D``         a length, then keys and values; ``D`` has its factory's number first
 ``g``               the 40 bytes of `plangym_like.states.random_state`
 ``r``               number of an earlier mutable object, to which this is a reference
 ==================  ============================================================================
 
-Shared objects stay shared, including cycles and views of arrays. A restored set may be iterated in
-another order than the saved set, since Python offers no way to set that order.
+Shared objects stay shared, including cycles. Arrays that share memory become separate arrays. A
+restored set may be iterated in another order than the saved set, since Python offers no way to set
+that order.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from __future__ import annotations
 import re
 import struct
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NoReturn
 
@@ -40,13 +39,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.errors import SnapshotError, StateFormatError
-from plangym_like.snapshots.array_layout import (
-    ArrayLayout,
-    OverlapError,
-    refuse_hidden_memory,
-    view_of,
-)
-from plangym_like.snapshots.chains import order_is_kept
 from plangym_like.states import random_state
 
 _MAX_DEPTH, _MAX_AXES = 64, 32
@@ -61,12 +53,7 @@ _FLOAT = struct.Struct("<d")
 _COMPLEX = struct.Struct("<dd")
 
 
-def encode(
-    value: Any,
-    known: Sequence[Any] = (),
-    *,
-    attributes: bool = False,
-) -> bytes:
+def encode(value: Any, known: Sequence[Any] = ()) -> bytes:
     """Return the bytes of `value`.
 
     Parameters
@@ -76,14 +63,11 @@ def encode(
     known : sequence
         Objects that are written as references; `decode` needs the corresponding objects in the
         same order.
-    attributes : bool
-        Whether `value` holds attributes that objects continue to use. Arrays in the memory of a
-        library are then refused.
 
     Raises
     ------
     SnapshotError
-        A part of `value` is not plain data; or an attribute is an array in a library's memory.
+        A part of `value` is not plain data.
 
     Examples
     --------
@@ -91,16 +75,9 @@ def encode(
     >>> decode(encode({"lives": 3, "frames": deque([1.5], maxlen=4)}))
     {'lives': 3, 'frames': deque([1.5], maxlen=4)}
     """
-    whole: set[int] = set()
-    while True:
-        writer = _Writer(known, whole, attributes=attributes)
-        try:
-            writer.put(value)
-        except OverlapError as overlap:
-            # Two views of one array overlap: write the whole array first, then the views.
-            whole.add(overlap.args[0])
-        else:
-            return b"".join(writer.parts)
+    writer = _Writer(known)
+    writer.put(value)
+    return b"".join(writer.parts)
 
 
 def decode(data: bytes, known: Sequence[Any] = ()) -> Any:
@@ -132,24 +109,12 @@ def is_plain_kind(value: Any) -> bool:
 
 
 class _Writer:
-    """Collects the bytes of a value in `parts`.
+    """Collects the bytes of a value in `parts`; objects in `known` are written as references."""
 
-    Objects in `known` are written as references. Arrays whose ids are in `whole` are written before
-    any view of them. If `attributes` is true, arrays in the memory of a library are refused.
-    """
-
-    def __init__(
-        self,
-        known: Sequence[Any],
-        whole: Collection[int],
-        *,
-        attributes: bool,
-    ) -> None:
+    def __init__(self, known: Sequence[Any]) -> None:
         self.parts: list[bytes] = []
         self.depth = 0
         self.numbers = {id(thing): number for number, thing in enumerate(known)}
-        self.arrays = ArrayLayout(whole)
-        self.attributes = attributes
         self.count = len(known)
 
     def put(self, value: Any) -> None:
@@ -207,28 +172,21 @@ def _put_scalar(writer: _Writer, value: np.generic) -> None:
     writer.parts.append(b"y" + _dtype_bytes(value.dtype) + value.tobytes())
 
 
+def in_order_of_memory(array: NDArray[Any]) -> tuple[tuple[int, ...], NDArray[Any]]:
+    """Return the axes of `array` in the order in which they lie in memory, and it in this order.
+
+    This order determines the order of summation, and so the last bits of sums.
+    """
+    order = tuple(sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis])))
+    return order, array.transpose(order)
+
+
 def _put_array(writer: _Writer, value: NDArray[Any]) -> None:
-    if writer.attributes:
-        refuse_hidden_memory(value)
-    reduced = writer.arrays.reduce(value)
-    if reduced is None:
-        writer.remember(value)
-        if value.flags.c_contiguous:
-            writer.parts += (_array_head(value.dtype, value.shape, None), value.tobytes())
-            return
-        # The order of the axes in memory determines the order of summation, and so the last bits of
-        # sums.
-        order = tuple(sorted(range(value.ndim), key=lambda axis: -abs(value.strides[axis])))
-        dense = value.transpose(order)
-        writer.parts += (_array_head(value.dtype, dense.shape, order), dense.tobytes())
-        return
-    _, (owner, dtype, shape, strides, offset) = reduced
-    if id(owner) not in writer.numbers:
-        writer.parts.append(b"V")
-        writer.put(owner)
     writer.remember(value)
-    numbers = (writer.numbers[id(owner)], len(shape), offset, *shape, *strides)
-    writer.parts.append(b"v" + _dtype_bytes(dtype) + struct.pack(f"<{len(numbers)}q", *numbers))
+    order, dense = None, value
+    if not value.flags.c_contiguous:
+        order, dense = in_order_of_memory(value)
+    writer.parts += (_array_head(value.dtype, dense.shape, order), dense.tobytes())
 
 
 def _put_sequence(tag: bytes) -> Callable[[_Writer, Any], None]:
@@ -250,7 +208,6 @@ def _put_deque(writer: _Writer, value: deque[Any]) -> None:
 
 def _put_set(tag: bytes) -> Callable[[_Writer, Any], None]:
     def put(writer: _Writer, value: Any) -> None:
-        kept = order_is_kept(value)
         if tag == b"S":
             writer.remember(value)
         parts, before = writer.parts, writer.count
@@ -262,8 +219,7 @@ def _put_set(tag: bytes) -> Callable[[_Writer, Any], None]:
         writer.parts = parts
         if writer.count != before:
             raise SnapshotError("a set of mutable objects is not plain data")
-        ordered = items if kept else sorted(items)
-        writer.parts.append(tag + _COUNT.pack(len(value)) + b"".join(ordered))
+        writer.parts.append(tag + _COUNT.pack(len(value)) + b"".join(sorted(items)))
 
     return put
 
@@ -437,33 +393,6 @@ def _get_array(reader: _Reader) -> Any:
     return reader.remember(array)
 
 
-def _get_view(reader: _Reader) -> Any:
-    dtype = reader.dtype()
-    number, axes, offset = struct.unpack("<qqq", reader.take(24))
-    if not (0 <= number < len(reader.seen) and 0 <= axes <= _MAX_AXES):
-        reader.damaged("a view of an unknown array, or with too many axes")
-    owner = reader.seen[number]
-    if type(owner) is not np.ndarray or not (owner.flags.c_contiguous or owner.flags.f_contiguous):
-        reader.damaged("a view of another object than an array")
-    shape = struct.unpack(f"<{axes}q", reader.take(8 * axes))
-    strides = struct.unpack(f"<{axes}q", reader.take(8 * axes))
-    if min(shape, default=1) < 1:
-        reader.damaged("a view without elements")
-    reach = [(length - 1) * stride for length, stride in zip(shape, strides, strict=True)]
-    low = offset + sum(part for part in reach if part < 0)
-    high = offset + sum(part for part in reach if part > 0) + dtype.itemsize
-    if low < 0 or high > owner.nbytes:
-        reader.damaged("a view beyond its array")
-    return reader.remember(view_of(owner, dtype, shape, strides, offset))
-
-
-def _get_array_and_view(reader: _Reader) -> Any:
-    reader.get()
-    if reader.take(1) != b"v":
-        reader.damaged("an array without a view")
-    return _get_view(reader)
-
-
 def _get_list(reader: _Reader) -> list[Any]:
     value: list[Any] = reader.remember([])
     value += reader.items()
@@ -532,8 +461,6 @@ _READERS: dict[bytes, Callable[[_Reader], Any]] = {
     b"B": lambda reader: reader.remember(bytearray(reader.take(reader.count()))),
     b"y": _get_scalar,
     b"a": _get_array,
-    b"v": _get_view,
-    b"V": _get_array_and_view,
     b"l": _get_list,
     b"t": lambda reader: tuple(reader.items()),
     b"q": _get_deque,

@@ -4,7 +4,9 @@ A state that is saved as an action log is restored by stepping through the log a
 returns to recent states, so copies that have been stepped are kept. A restore takes the copy whose
 log is the longest prefix of the required log, and steps it through the rest of that log. So
 continuing a branch costs one step. For some families, a copy can also be brought back to a state
-that it has been in (see `plangym_like.snapshots.image_cache`), so any saved state is near.
+that it has been in, without replaying actions (`ImageCache`), so any saved state is near. What an
+image holds depends on the family (see `plangym_like.envs.box2d_images`). An image belongs to one
+copy, and only to the episode that this copy has begun.
 """
 
 from __future__ import annotations
@@ -13,8 +15,9 @@ import contextlib
 import copy
 import hashlib
 import struct
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -30,10 +33,15 @@ from plangym_like.snapshots.action_log import (
     Change,
     Start,
 )
-from plangym_like.snapshots.chains import CONSTANT, chain, innermost, links, put, reachable
+from plangym_like.snapshots.chains import (
+    CONSTANT,
+    chain,
+    close_copy,
+    innermost,
+    links,
+    reachable,
+)
 from plangym_like.snapshots.configuration import qualified_name
-from plangym_like.snapshots.image_cache import ImageCache, SavedImage
-from plangym_like.snapshots.open_libraries import close_copy
 from plangym_like.states import random_state
 
 DIGEST_NBYTES = 8
@@ -45,6 +53,8 @@ _MOST_UNREAD_NBYTES = 2**16
 _UNUSED_RESTORES = 4
 # During a replay, an image is taken after every so many steps.
 _STEPS_BETWEEN_IMAGES = 32
+# The images of one environment take at most this many bytes, approximately, in each process.
+IMAGES_NBYTES = 64 * 2**20
 _Env = gymnasium.Env[Any, Any]
 
 
@@ -62,8 +72,7 @@ class CachedCopy:
     alive : bool
         Whether the copy is in the cache.
     changed : set, optional
-        The attributes that code outside the chain has changed, as the fields ``link`` and ``name``
-        of `Change`.
+        The attributes that were set from outside, as the fields ``link`` and ``name`` of `Change`.
 
     Attributes
     ----------
@@ -137,6 +146,66 @@ class CachedCopy:
         steps.append((entry, seen))
         if len(steps) * len(seen) > _MOST_UNREAD_NBYTES:
             _ = self.reached
+
+
+class SavedImage(NamedTuple):
+    """An image, the copy that it was taken of, and what else the cache of copies keeps of it."""
+
+    cached: Any
+    image: Any
+    trace_digest: bytes
+    changed: frozenset[tuple[int, str]]
+    nbytes: int
+
+
+class ImageCache:
+    """Keeps the images that were used last, up to `capacity` bytes."""
+
+    def __init__(self, capacity: int = IMAGES_NBYTES) -> None:
+        self._capacity = capacity
+        self._saved: OrderedDict[bytes, SavedImage] = OrderedDict()
+        self._nbytes = 0
+
+    def __len__(self) -> int:
+        return len(self._saved)
+
+    def find(self, log: bytes) -> SavedImage | None:
+        """Return the image of the state after `log`, if there is one."""
+        saved = self._saved.get(log)
+        if saved is not None:
+            self._saved.move_to_end(log)
+        return saved
+
+    def add(self, log: bytes, saved: SavedImage) -> None:
+        """Keep the image of the state after `log`; drop the images that were used longest ago."""
+        self._remove(log)
+        self._saved[log] = saved
+        self._nbytes += saved.nbytes
+        while self._nbytes > self._capacity and len(self._saved) > 1:
+            self._remove(next(iter(self._saved)))
+
+    def nearest(self, log: bytes) -> tuple[bytes, SavedImage | None]:
+        """Return the longest prefix of `log` that has an image, and this image."""
+        found = b""
+        for prefix in self._saved:
+            if len(prefix) > len(found) and log.startswith(prefix):
+                found = prefix
+        return found, self.find(found)
+
+    def drop(self, cached: Any) -> None:
+        """Drop all images of the copy `cached`."""
+        for log in [log for log, saved in self._saved.items() if saved.cached is cached]:
+            self._remove(log)
+
+    def clear(self) -> None:
+        """Drop all images."""
+        self._saved.clear()
+        self._nbytes = 0
+
+    def _remove(self, log: bytes) -> None:
+        saved = self._saved.pop(log, None)
+        if saved is not None:
+            self._nbytes -= saved.nbytes
 
 
 class ReplayCache:
@@ -356,7 +425,7 @@ class ReplayCache:
             raise
 
     def log_change(self, cached: CachedCopy, change: Change) -> None:
-        """Log a change that code outside has made to `cached`.
+        """Log a change that is made to `cached` from outside.
 
         Raises
         ------
@@ -400,9 +469,8 @@ class ReplayCache:
                 if tag == RESEED:
                     _reseed(env, value)
                 elif tag == CHANGE:
-                    put(links(env)[value.link], value.name, value.value)
-                    if value.name != "_np_random":
-                        cached.changed.add(value[:2])
+                    setattr(links(env)[value.link], value.name, value.value)
+                    cached.changed.add(value[:2])
                 else:
                     result = env.step(value)
                     trace_digest = _digest(trace_digest, _seen(*result[:4]))

@@ -3,9 +3,8 @@
 One copy plays a short episode after a seeded reset. A second copy begins it from the same seed.
 Then the second copy continues it from a later state; meanwhile, the first copy plays another
 episode without a seed, which the second copy finally repeats from its first state. The trial also
-checks random generators that are not part of state rows, and data that code keeps outside the
-environment. If steps are slow, it takes fewer of them. A few steps cannot show everything, so rows
-in use are audited too (`plangym_like.audit`).
+checks global random generators, which are not part of state rows. If steps are slow, it takes fewer
+of them. A few steps cannot show everything, so rows in use are audited too (`plangym_like.audit`).
 
 The outcome is the same for every environment that is made with the same arguments, so lanes share
 it (`trials_shared`), and so do the caller and its isolated workers.
@@ -26,11 +25,11 @@ from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
+from gymnasium import Space
 
 from plangym_like.batch.ownership import owned
 from plangym_like.errors import EnvApiError, SnapshotError, StateCapacityError, StateError
-from plangym_like.snapshots.base_settings import space_generators
-from plangym_like.snapshots.chains import chain, links
+from plangym_like.snapshots.chains import chain, libraries_left_open, links
 from plangym_like.snapshots.configuration import qualified_name
 from plangym_like.snapshots.differences import (
     attributes,
@@ -39,7 +38,6 @@ from plangym_like.snapshots.differences import (
     without_clock,
 )
 from plangym_like.snapshots.known_wrappers import is_known
-from plangym_like.snapshots.open_libraries import libraries_left_open
 from plangym_like.states.rows import Row
 
 # The observation, reward, flags and info of a step; or one string that describes an exception.
@@ -47,10 +45,8 @@ Outcome = tuple[Any, ...]
 FIELDS = ("observation", "reward", "terminated", "truncated", "info")
 # The number of steps of the episode, of the one without a seed, and of one from the seed again.
 _STEPS, _UNSEEDED_STEPS, _SEEDED_STEPS = 12, 3, 1
-# So many steps show the sizes of states and actions, and are repeated if data outside have changed.
+# So many steps show the sizes of states and actions.
 MEASURED_STEPS = 6
-# How often an episode is repeated if data outside the environment have changed.
-_REPEATS = 8
 # If so many seconds have passed after two steps, the episode ends.
 SECONDS = 1.0
 # Not 0, the seed with which `first_reset` has reset new environments.
@@ -73,26 +69,23 @@ REMEDY_FOR_REPLAY = (
 class _Episode:
     """An episode: ``outcomes[0]`` belongs to the reset; ``rows[k]`` is the state after k steps.
 
-    `seed` is ``None`` for an episode without one. `after_reset` are the states of the global
-    generators from which the reset drew, after it.
+    `seed` is ``None`` for an episode without one. `draws` are the generators from which steps drew,
+    by step and name, and the states of those of spaces after the step. `after_reset` are the states
+    of the global generators from which the reset drew, after it.
     """
 
     simulator: Any
     seed: int | None
     outcomes: list[Outcome] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
-    # The states of the generators of spaces; only if the episode is replayed.
-    spaces: list[dict[str, bytes]] = field(default_factory=list)
-    draws: set[tuple[int, str]] = field(default_factory=set)
+    draws: dict[tuple[int, str], Any] = field(default_factory=dict)
     after_reset: dict[str, Any] = field(default_factory=dict)
 
     def record(self) -> None:
-        """Append the current state to `rows`, and perhaps to `spaces`."""
+        """Append the current state to `rows`."""
         payload: Row = np.zeros(self.simulator.payload_nbytes, np.uint8)
         self.simulator.read(payload)
         self.rows.append(payload)
-        if self.simulator.snapshot == "replay":
-            self.spaces.append(space_generators(self.simulator.env))
 
 
 class Trial:
@@ -141,7 +134,6 @@ class Trial:
                 self._compare_seeded(first)
             unseeded = self._compare_restored(first)
             self._compare_unseeded(unseeded)
-            self._compare_outside(unseeded)
         return "; ".join(dict.fromkeys(self._notes[:2]))
 
     def _compare_restored(self, first: _Episode) -> _Episode:
@@ -163,14 +155,21 @@ class Trial:
             _finish(meanwhile)
             again.simulator.write(first.rows[start])
         again.record()
-        if self._is_replayed and (space := _draws_from(first, again, start)):
-            raise self._refusal_of_draw(f"the generator of {space}")
         _finish(zip_longest(meanwhile, self._stepping(again, self._actions[start:])))
         self._compare(first, again, start)
-        both = first.draws & {(step + start, name) for step, name in again.draws}
+        # A log of actions may lead to the same state of a space's generator again.
+        both = [
+            (step, name)
+            for (step, name), state in first.draws.items()
+            if again.draws.get((step - start, name), state) != state
+            or (state is None and (step - start, name) in again.draws)
+        ]
         if both:
             step, name = min(both)
-            raise self._refusal_of_draw(f"the global generator of {name} (first at step {step})")
+            raise SnapshotError(
+                f"{self._name()} does not repeat itself: its steps draw from {name} "
+                f"(first at step {step}), which no state row holds. {self._remedy}"
+            )
         return unseeded
 
     def _compare_seeded(self, first: _Episode) -> None:
@@ -215,44 +214,6 @@ class Trial:
         _finish(self._stepping(again, self._others[:_UNSEEDED_STEPS]))
         self._compare(episode, again, 0)
 
-    def _compare_outside(self, episode: _Episode) -> None:
-        """If values of classes and modules have changed, find out whether steps depend on them."""
-        outside, row = self._sim.outside, episode.rows[0]
-        if outside is None or not outside.have_changed():
-            return
-        actions = self._others[:MEASURED_STEPS]
-        if cause := self._outside_cause(row, actions):
-            raise SnapshotError(f"{self._name()} does not repeat itself: {cause}")
-        expected = self._played(row, actions)
-        for _ in range(_REPEATS if expected else 0):
-            pairs = zip(expected or (), self._played(row, actions) or (), strict=False)
-            for step, pair in enumerate(pairs, 1):
-                if found := compare_outcomes(*pair):
-                    raise self._refusal(found[0], step, found[1])
-
-    def _outside_cause(self, row: Row, actions: Sequence[Any]) -> str:
-        """Return a sentence that names values of classes and modules that steps depend on."""
-        outside = self._sim.outside
-        return "" if outside is None else outside.cause(lambda: self._played(row, actions))
-
-    def _played(self, row: Row, actions: Sequence[Any]) -> list[Outcome] | None:
-        """Return the outcomes of `actions` in state `row`; ``None`` if one of the steps fails.
-
-        Infos are left out: if only they differ, states are approximate.
-        """
-        episode = _Episode(self._sim, None)
-        try:
-            self._sim.clear_caches()
-            self._sim.write(row)
-            _finish(self._stepping(episode, actions))
-        except Exception:
-            return None
-        finally:
-            self._sim.clear_caches()
-        if any(len(outcome) == 1 for outcome in episode.outcomes):
-            return None
-        return [(*outcome[:4], {}) for outcome in episode.outcomes]
-
     # Playing
 
     def _begin(self, simulator: Any, seed: int | None) -> _Episode:
@@ -271,14 +232,17 @@ class Trial:
         """Take a step of `episode` at each ``next``, until it ends."""
         simulator = episode.simulator
         for step, action in enumerate(actions, 1):
-            before = global_generators()
+            before, places = global_generators(), space_generators(simulator.env)
             outcome = outcome_of(lambda action: simulator.step(action, 1), action, error_text=False)
             episode.outcomes.append(outcome)
             if len(outcome) == 1:
                 return
             moved = moved_generators(before)
-            episode.draws |= {(step, name) for name in moved}
             self._drawn.update(dict.fromkeys(moved))
+            episode.draws |= {(step, f"the global generator of {name}"): None for name in moved}
+            for name, state in space_generators(simulator.env).items():
+                if places.get(name) != state:
+                    episode.draws[step, f"the generator of {name}"] = state
             try:
                 episode.record()
             except StateCapacityError:
@@ -318,20 +282,10 @@ class Trial:
         self, place: str, step: int, values: str, episode: _Episode | None = None, start: int = 0
     ) -> SnapshotError:
         """Return the error for a difference; `episode` was continued from its step `start`."""
-        cause = remedy = ""
-        if episode is not None:
-            actions = self._actions if episode.seed else self._others
-            remedy = self._outside_cause(episode.rows[start], actions[start:])
-            cause = self._cause(episode, start)
+        cause = "" if episode is None else self._cause(episode, start)
         return SnapshotError(
             f"{self._name()} does not repeat itself: the {place} of step {step} was {values} the "
-            f"second time. {draws_note(self._drawn)}{cause}{remedy or self._remedy}"
-        )
-
-    def _refusal_of_draw(self, generator: str) -> SnapshotError:
-        return SnapshotError(
-            f"{self._name()} does not repeat itself: its steps draw from {generator}, which no "
-            f"state row holds. {self._remedy}"
+            f"second time. {draws_note(self._drawn)}{cause}{self._remedy}"
         )
 
     def _name(self) -> str:
@@ -373,15 +327,6 @@ def while_quick(actions: Iterable[Any]) -> Iterator[Any]:
 def _finish(steps: Iterator[Any]) -> None:
     """Take all `steps`."""
     deque(steps, maxlen=0)
-
-
-def _draws_from(first: _Episode, again: _Episode, start: int) -> str:
-    """Return the place of a space that steps of `first` draw from, unless `again` restored it."""
-    begun, last, now = first.spaces[0], first.spaces[-1], again.spaces[0]
-    for name, state in first.spaces[start].items():
-        if begun.get(name) != last.get(name) and now.get(name) != state:
-            return name.partition(" ")[2]
-    return ""
 
 
 # Outcomes of steps
@@ -457,6 +402,27 @@ def global_generators() -> dict[str, Any]:
     }
 
 
+def space_generators(env: Any) -> dict[str, Any]:
+    """Return the states of the random generators of all spaces in the chain `env`, by name."""
+    found: dict[str, Any] = {}
+    for link in links(env):
+        for name, value in vars(link).items():
+            if isinstance(value, Space):
+                found |= _generators_in(value, f"{type(link).__name__}.{name}")
+    for name in ("action_space", "observation_space"):
+        found |= _generators_in(getattr(env, name), f"the {name}")
+    return found
+
+
+def _generators_in(space: Any, name: str) -> dict[str, Any]:
+    own = vars(space).get("_np_random")
+    found = {name: None if own is None else own.bit_generator.state}
+    inner = getattr(space, "spaces", ())
+    for at, part in enumerate(inner.values() if isinstance(inner, dict) else inner):
+        found |= _generators_in(part, f"{name}, part {at},")
+    return found
+
+
 def moved_generators(before: dict[str, Any]) -> list[str]:
     """Return the names of the global random generators whose states differ from `before`."""
     return [name for name, state in global_generators().items() if state != before[name]]
@@ -495,8 +461,6 @@ class TrialOutcome(NamedTuple):
         How states are saved; only for the kind ``"auto"``.
     seeds_only : bool
         Whether a replayed episode can be repeated only from a seed.
-    by_value : frozenset of str
-        The places of objects in modules that steps change; see `ChainPickle`.
     """
 
     kind: str
@@ -504,17 +468,12 @@ class TrialOutcome(NamedTuple):
     capacity: int = 0
     way: str = ""
     seeds_only: bool = False
-    by_value: frozenset[str] = frozenset()
 
 
 class KnownTrials:
-    """Outcomes of trials, with the arguments that the environments were made with.
+    """Outcomes of trials, with the arguments that the environments were made with."""
 
-    `suggests` is whether `make` may suggest how to save the environment faster.
-    """
-
-    def __init__(self, *, suggests: bool = True) -> None:
-        self.suggests = suggests
+    def __init__(self) -> None:
         self.entries: list[tuple[TrialOutcome, Any]] = []
 
     def find(self, kind: str, arguments: Any) -> TrialOutcome | None:

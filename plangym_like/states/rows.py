@@ -320,14 +320,9 @@ def _hint(given: Any) -> str:
             return f"; give its .{name}"
     if isinstance(given, (int, float, np.number)):
         return "; a dt is given by name, as dt=4"
-    if isinstance(given, (bytes, bytearray, memoryview)):
-        return "; numpy.frombuffer(given, numpy.uint8) makes a row from them"
     with suppress(ValueError, TypeError, RuntimeError):
-        kind = np.asarray(given).dtype.kind
-        if kind == "f":
+        if np.asarray(given).dtype.kind == "f":
             return "; an observation is not a state: give the state that was returned with it"
-        if kind in "iu":
-            return "; numpy.asarray(given, numpy.uint8) makes rows from lists of bytes"
     return ""
 
 

@@ -99,9 +99,6 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())  # otherwise a power failure may leave an empty file
         if present is not None:
-            if hasattr(os, "chown"):  # Windows does not have it
-                with contextlib.suppress(PermissionError):
-                    os.chown(partial, present.st_uid, present.st_gid)
             os.chmod(partial, stat.S_IMODE(present.st_mode))
         os.replace(partial, target)
     finally:

@@ -8,8 +8,8 @@ import inspect
 import math
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Self
 
 import gymnasium
 
@@ -43,15 +43,6 @@ OPTIONS = {
         "it belongs to ray=True",
     ),
 }
-# Options of other libraries, and what to do instead.
-_ELSEWHERE = {
-    "seed": "give it to reset(seed=...)",
-    "num_envs": "several environments at once are made by plangym_like.make_vec(id, num_envs)",
-    "n_envs": "several environments at once are made by plangym_like.make_vec(id, num_envs)",
-    "wrapper_class": "it is called wrappers, and is a list",
-    "env_kwargs": "give its entries as options of their own",
-    "kwargs": "give its entries as options of their own",
-}
 
 
 def as_count(name: str, number: Any, least: int = 1) -> int:
@@ -75,6 +66,21 @@ def as_count(name: str, number: Any, least: int = 1) -> int:
     if whole < least:
         raise InputError(f"{name} must be a whole number of at least {least}, got {number!r}")
     return whole
+
+
+def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
+    """Raise InputError unless `value` is one of `choices`.
+
+    Examples
+    --------
+    >>> check_choice("on_error", "ignore", ("raise", "mask"))
+    Traceback (most recent call last):
+        ...
+    plangym_like.errors.InputError: on_error must be 'raise' or 'mask', got 'ignore'
+    """
+    if value not in choices:
+        *others, last = map(repr, choices)
+        raise InputError(f"{name} must be {', '.join(others)} or {last}, got {value!r}")
 
 
 def as_number(name: str, number: Any, least: float = -math.inf, most: float = math.inf) -> float:
@@ -138,7 +144,7 @@ def unknown_option(error: TypeError, options: Mapping[str, Any]) -> InputError |
         return None
     if option in OPTIONS:
         return InputError(f"{found[1]} has no option {option!r}; {OPTIONS[option]}")
-    hint = f"; {_ELSEWHERE[option]}" if option in _ELSEWHERE else did_you_mean(option, OPTIONS)
+    hint = did_you_mean(option, OPTIONS)
     return InputError(f"neither make nor {found[1]} has an option {option!r}{hint}")
 
 
@@ -196,3 +202,27 @@ def misfit(function: Callable[..., Any], *args: Any, **options: Any) -> str:
     except TypeError as error:
         return str(error)
     return ""
+
+
+class Repeatable:
+    """Keeps the arguments that its class was called with, so that the call can be repeated.
+
+    This is a base class, because `help` shows a ``__new__`` of the class itself, not ``__init__``.
+    """
+
+    _made_with: tuple[tuple[Any, ...], dict[str, Any]]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        made = super().__new__(cls)
+        # The caller may change a list of wrappers afterwards.
+        kept = {key: [*value] if type(value) is list else value for key, value in kwargs.items()}
+        made._made_with = args, kept
+        return made
+
+    def made_with(self, **changed: Any) -> tuple[list[Any], dict[str, Any]]:
+        """Return these arguments, by position and by name, updated with `changed`."""
+        args, kwargs = list(self._made_with[0]), {**self._made_with[1], **changed}
+        names = list(inspect.signature(type(self).__init__).parameters)[1:]
+        for place, name in enumerate(names[: len(args)]):
+            args[place] = kwargs.pop(name, args[place])
+        return args, kwargs

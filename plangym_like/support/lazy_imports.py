@@ -17,7 +17,7 @@ def needs_extra(what: str, extra: str, *modules: str) -> Iterator[None]:
 
     The message begins with `what`, and ends with the command that installs `extra`. If `modules`
     are given, only failed imports of these modules and their submodules count. The error of a
-    module that is installed, but cannot be imported, is passed on as it is.
+    module that is installed, but cannot be imported, is raised as it is.
 
     >>> with needs_extra("images need nothing_like_this", "viz"):
     ...     import nothing_like_this
@@ -27,11 +27,16 @@ def needs_extra(what: str, extra: str, *modules: str) -> Iterator[None]:
     """
     try:
         yield
-    except ImportError as error:
-        if modules and (error.name or "").partition(".")[0] not in modules:
+    except Exception as error:
+        from gymnasium.error import DependencyNotInstalled
+
+        if not isinstance(error, (ImportError, DependencyNotInstalled)):
             raise
-        if broken_import(error):
+        name = getattr(error, "name", None) or ""
+        if modules and name.partition(".")[0] not in modules:
             raise
+        if broken := broken_import(error):
+            raise broken from None
         raise MissingExtraError(f"{what}: pip install 'plangym_like[{extra}]'") from error
 
 

@@ -6,7 +6,6 @@ therefore called before an array is made; they raise an error if the array would
 
 from __future__ import annotations
 
-import contextlib
 import errno
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
@@ -52,63 +51,42 @@ def refuse_too_much(nbytes: int) -> None:
 
 def _available(proc: Path, cgroups: Path) -> Iterator[tuple[int, str]]:
     """For each limit on this process's memory, yield the available bytes and the limit's name."""
-    try:
-        lines = (line.split() for line in _read(proc / "meminfo").splitlines())
-        machine = {words[0]: int(words[1]) << 10 for words in lines}
-    except (OSError, ValueError, IndexError):
-        return
-    swap = machine.get("SwapFree:", 0)
+    machine = _numbers(proc / "meminfo")  # in kB
+    swap = machine.get("SwapFree:", 0) << 10
     if "MemAvailable:" in machine:
-        yield machine["MemAvailable:"] + swap, "on this machine"
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        for folder in _cgroups(proc, cgroups):
-            available = _left_in(folder, swap)
-            if available is not None:
-                yield available - _RESERVE_NBYTES, f"in the cgroup {folder}"
+        yield (machine["MemAvailable:"] << 10) + swap, "on this machine"
+    for folder in _folders(proc, cgroups):
+        limit, used = _numbers(folder / "memory.max"), _numbers(folder / "memory.current")
+        if limit and used:
+            # The page cache can be dropped, so it counts as available.
+            counts = _numbers(folder / "memory.stat")
+            cached = counts.get("inactive_file", 0) + counts.get("active_file", 0)
+            more = cached + (0 if _numbers(folder / "memory.swap.max") else swap)
+            yield limit[""] - used[""] + more - _RESERVE_NBYTES, f"in the cgroup {folder}"
 
 
-def _cgroups(proc: Path, top: Path) -> Iterator[Path]:
-    """Yield the folder of each cgroup (version 2) that may limit memory, innermost first."""
-    lines = _read(proc / "self/cgroup").splitlines()
-    (path,) = [line[len("0::/") :] for line in lines if line.startswith("0::")]
-    inner = PurePosixPath(path)
+def _folders(proc: Path, top: Path) -> list[Path]:
+    """Return the folder of each cgroup (version 2) that may limit memory, innermost first."""
+    paths = [line[len("0::/") :] for line in _lines(proc / "self/cgroup") if line.startswith("0::")]
+    inner = PurePosixPath(*paths)
     # A container may see only its own part of the tree, under the name of the whole tree.
     if ".." in inner.parts or not (top / inner).is_dir():
         inner = PurePosixPath()
-    for folder in (inner, *inner.parents):
-        yield top / folder
+    return [top / folder for folder in (inner, *inner.parents)]
 
 
-def _left_in(folder: Path, swap: int) -> int | None:
-    limit = _number(folder / "memory.max")
-    used = _number(folder / "memory.current")
-    if limit is None or used is None:
-        return None
-    swap_limit = _number(folder / "memory.swap.max")
-    if swap_limit is not None:
-        swap = min(swap, max(0, swap_limit - (_number(folder / "memory.swap.current") or 0)))
-    counts = _counts(folder)
-    # The page cache can be dropped, so it counts as available.
-    cached = counts.get("inactive_file", 0) + counts.get("active_file", 0)
-    return limit - used + cached + swap
+def _numbers(path: Path) -> dict[str, int]:
+    """Return the numbers in a file by name; the name is empty if the file holds one number."""
+    found = {}
+    for line in _lines(path):
+        name, _, number = line.removesuffix(" kB").rpartition(" ")
+        if number.isdigit():
+            found[name.strip()] = int(number)
+    return found
 
 
-def _counts(folder: Path) -> dict[str, int]:
+def _lines(path: Path) -> list[str]:
     try:
-        lines = (line.split() for line in _read(folder / "memory.stat").splitlines())
-        return {words[0]: int(words[1]) for words in lines}
-    except (OSError, ValueError, IndexError):
-        return {}
-
-
-def _number(path: Path) -> int | None:
-    """Return the number in a file, or ``None`` if the file is missing or holds no limit."""
-    try:
-        text = _read(path).strip()
+        return path.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
-        return None
-    return None if text == "max" else int(text)
-
-
-def _read(path: Path) -> str:
-    return path.read_text(encoding="utf-8", errors="surrogateescape")
+        return []

@@ -1,8 +1,11 @@
-"""`CheckContext`: the copies and episodes that the checks of one environment share."""
+"""`CheckContext`: the copies of an environment, and the episodes with which its checks compare."""
 
 from __future__ import annotations
 
 import contextlib
+import copy
+import itertools
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,21 +13,127 @@ from typing import Any
 import numpy as np
 
 from plangym_like.batch import spaces
-from plangym_like.snapshots.differences import attributes as attributes_of
-from plangym_like.snapshots.differences import differing_attributes, without_clock
-from plangym_like.snapshots.trial import Outcome, compare_outcomes
-from plangym_like.states.rows import Row
-from plangym_like.testing.reference_episodes import (
-    ReferenceEpisode,
-    ReferenceStep,
-    attributes_after,
-    compare_states,
-    play,
+from plangym_like.snapshots.differences import (
+    attributes,
+    difference,
+    differing_attributes,
+    without_clock,
 )
+from plangym_like.snapshots.trial import Outcome, compare_outcomes, outcome_of
+from plangym_like.states.rows import HEADER_NBYTES, Row
 
 _EPISODES = 4
 _MOST_EPISODES = 100
+# How many attributes a message names.
 _NAMED = 6
+# How long measurements take, and how many states they use at the most.
+_SECONDS, _MOST_TIMES = 0.6, 200
+# Steps beyond the end of an episode, which must be deterministic too.
+_BEYOND = 3
+
+
+@dataclass(slots=True)
+class ReferenceStep:
+    """One step: the state before it (if saved), the action, and the outcome."""
+
+    state: Row | None
+    action: Any
+    outcome: Outcome
+
+
+@dataclass(slots=True)
+class ReferenceEpisode:
+    """An episode: the reset's seed, observation and info, then the steps and the last state."""
+
+    seed: int | None
+    opening: tuple[Any, dict[str, Any]]
+    steps: list[ReferenceStep] = field(default_factory=list)
+    last: Row | None = None
+
+    @property
+    def states(self) -> list[Row | None]:
+        """The state before each step, and the state after the last step."""
+        return [*(step.state for step in self.steps), self.last]
+
+
+def play(env: Any, seed: int | None, length: int, *, save: bool) -> ReferenceEpisode:
+    """Reset with `seed`, and record up to `length` random steps, legal ones in a game of turns.
+
+    If `save` is true, the state before each step is recorded too.
+    """
+    space = copy.deepcopy(env.action_space)
+    space.seed(seed)
+    obs, info = env.reset(seed=seed, return_state=False)
+    episode = ReferenceEpisode(seed, copy.deepcopy((obs, without_clock(info))))
+    beyond = 0
+    for _ in range(length):
+        mask = info.get("action_mask") if "to_play" in info else None
+        legal = {} if mask is None or not mask.any() else {"mask": mask}
+        state, action = env.get_state() if save else None, space.sample(**legal)
+        outcome = outcome_of(env.step, action)
+        episode.steps.append(ReferenceStep(state, action, outcome))
+        if len(outcome) == 1:
+            break
+        info = outcome[4]
+        beyond += beyond > 0 or outcome[2] or outcome[3]
+        if beyond > _BEYOND:
+            break
+    episode.last = env.get_state()
+    return episode
+
+
+def compare_states(env: Any, one: Row, other: Row) -> tuple[str, str] | None:
+    """Return the first field in which two rows differ, and the values; ``None`` if they agree.
+
+    Rows with different bytes agree if they are equal after `env` has restored and saved both, or
+    if its simulator finds no difference. This changes the current state of `env`.
+    """
+    if np.array_equal(one, other):
+        return None
+    again = []
+    for row in (one, other):
+        env.set_state(row)
+        again.append(env.get_state())
+    if np.array_equal(*again):
+        return None
+    payloads = [row[HEADER_NBYTES:] for row in (one, other)]
+    found: tuple[str, str] | None = env.simulator.state_difference(*payloads)
+    if found is None:
+        return None
+    with contextlib.suppress(Exception):
+        found = difference(env.view_state(one), env.view_state(other)) or found
+    return f"next state {found[0]}", found[1]
+
+
+def compare_continued(
+    env: Any, judge: Any, episode: ReferenceEpisode, start: int, length: int
+) -> tuple[int, tuple[str, str] | None]:
+    """Restore the state before step `start` of `episode` in `env`, and repeat `length` steps.
+
+    Stop at the first step whose results differ. Return the number of steps taken, and how the last
+    one differs, if it does. States are compared in `judge`, another copy of the environment.
+    """
+    states = episode.states
+    env.set_state(states[start])
+    taken = 0
+    for step, following in zip(
+        episode.steps[start : start + length], states[start + 1 :], strict=False
+    ):
+        taken += 1
+        found = compare_outcomes(step.outcome, outcome_of(env.step, step.action))
+        if found is None and len(step.outcome) > 1 and following is not None:
+            found = compare_states(judge, following, env.get_state())
+        if found:
+            return taken, found
+    return taken, None
+
+
+def attributes_after(env: Any, episode: ReferenceEpisode, count: int) -> dict[str, bytes]:
+    """Play the first `count` steps of `episode` in `env`, and return the attributes of `env`."""
+    env.reset(seed=episode.seed, return_state=False)
+    for step in episode.steps[:count]:
+        outcome_of(env.step, step.action)
+    return attributes(env.gym_env)
 
 
 class DifferenceFound(Exception):
@@ -45,10 +154,8 @@ class CheckContext:
         As in `plangym_like.check_env`.
     episodes : list of ReferenceEpisode
         Uninterrupted episodes.
-    chosen : list of ReferenceStep
-        Some steps of these episodes, in random order.
     places : list of (ReferenceEpisode, int)
-        For each chosen step, its episode and its index in that episode.
+        Some steps of these episodes, in random order: the episode, and the index in it.
     continued : int
         The number of steps that were taken from restored states.
     """
@@ -60,7 +167,6 @@ class CheckContext:
     seed: int
     workers: tuple[int, ...]
     episodes: list[ReferenceEpisode] = field(default_factory=list)
-    chosen: list[ReferenceStep] = field(default_factory=list)
     places: list[tuple[ReferenceEpisode, int]] = field(default_factory=list)
     continued: int = 0
     _made: list[Any] = field(default_factory=list)
@@ -98,7 +204,11 @@ class CheckContext:
         random = np.random.default_rng(self.seed)
         order = random.permutation(len(all_places))[: self.states]
         self.places = [all_places[int(index)] for index in order]
-        self.chosen = [episode.steps[number] for episode, number in self.places]
+
+    @property
+    def chosen(self) -> list[ReferenceStep]:
+        """The steps in `places`."""
+        return [episode.steps[number] for episode, number in self.places]
 
     def batch(self) -> tuple[list[Any], Row]:
         """Return the actions and states of the chosen steps."""
@@ -116,32 +226,35 @@ class CheckContext:
                 attributes_after(before, earlier, len(earlier.steps))
             there = attributes_after(before, episode, number)
             env.set_state(episode.steps[number].state)
-            names = differing_attributes(there, attributes_of(env.gym_env))
+            names = differing_attributes(there, attributes(env.gym_env))
         except Exception:
             return ""
         if not names:
             return ". All attributes were restored, so the cause lies outside of them"
         return f". Different from a copy that was never restored: {', '.join(names[:_NAMED])}"
 
-    def outside_cause(self, *, failed: bool = False) -> str:
-        """Return a sentence that names the class attributes and globals that the steps depend on.
+    def measure(self) -> tuple[float, float, float]:
+        """Return the median times in microseconds to save a state, to restore one, and to step.
 
-        The sentence is empty if there are none. After a check has `failed`, caches that were full
-        when the environment was made are found too.
+        The chosen states are restored in random order, and without restore caches. A search that
+        returns to recent states may be faster.
         """
-        env = self.used()
-        outside = env.simulator.outside
-        if outside is None:
-            return ""
-
-        def run() -> Any:
-            played = play(env, self.seed + _EPISODES, 4 * self.steps, save=False)
-            return [played.opening, [step.outcome for step in played.steps]]
-
-        try:
-            return str(outside.cause(run) or (outside.caches(run) if failed else ""))
-        except Exception:
-            return ""
+        env, taken = self.used(), []
+        until = time.perf_counter() + _SECONDS
+        for step in itertools.islice(itertools.cycle(self.chosen), _MOST_TIMES):
+            env.simulator.clear_caches()
+            times = [time.perf_counter()]
+            env.set_state(step.state)
+            times.append(time.perf_counter())
+            env.get_state()
+            times.append(time.perf_counter())
+            env.step(step.action)
+            times.append(time.perf_counter())
+            taken.append(np.diff(times))
+            if len(taken) > 1 and times[-1] > until:
+                break
+        restore, save, step_us = (1e6 * np.median(taken, axis=0)).tolist()
+        return save, restore, step_us
 
     def close(self) -> None:
         """Close every copy."""

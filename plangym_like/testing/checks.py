@@ -1,36 +1,40 @@
-"""The checks of `check_env` that use plain episodes, one function for each check.
+"""The checks of `check_env`, one function for each check.
 
 Each function raises `DifferenceFound` if the check fails, and returns whether the check applies.
 """
 
 from __future__ import annotations
 
-import pickle
-import tempfile
+import copy
 from collections.abc import Callable
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from gymnasium.wrappers import RecordEpisodeStatistics, StickyAction
 
 from plangym_like.batch import spaces
-from plangym_like.errors import ObservationError, RewardError
+from plangym_like.errors import ObservationError, RewardError, SnapshotError
 from plangym_like.processes.child import platform_has_workers
 from plangym_like.snapshots.differences import difference
 from plangym_like.snapshots.trial import compare_outcomes, outcome_of, watched_generators
 from plangym_like.testing.check_context import (
     CheckContext,
     DifferenceFound,
+    ReferenceEpisode,
     as_in_batch,
     compare_batches,
+    compare_continued,
+    compare_states,
+    play,
     python_numbers,
     row_outcome,
 )
-from plangym_like.testing.reference_episodes import (
-    ReferenceEpisode,
-    compare_continued,
-    compare_states,
+
+# The largest ``dt`` that is checked.
+_LONGEST = 3
+_WRAPPERS: tuple[Any, ...] = (
+    (StickyAction, {"repeat_action_probability": 0.25}),
+    (RecordEpisodeStatistics, {}),
 )
 
 
@@ -105,9 +109,6 @@ def past(context: CheckContext) -> bool:
                 raise DifferenceFound(
                     1, found[0], f"{found[1]} (in a copy that has just been made)"
                 )
-    if context.outside_cause():
-        how = "with classes and modules as they were when the environment was made"
-        raise DifferenceFound(None, "an episode", f"it gives other results {how}")
     return True
 
 
@@ -135,14 +136,11 @@ def purity(context: CheckContext) -> bool:
         got = (*parts, python_numbers(info))
         if found := compare_outcomes(as_in_batch(env, step.outcome), got):
             raise DifferenceFound(1, found[0], f"{found[1]} (in row {row} of a batch)")
-    order = np.arange(len(actions))[::-1]
-    turned = stepped([actions[index] for index in order], states[order])
-    compare_batches(env, whole, turned, order, "in another order")
-    for index in range(min(3, len(actions))):
-        alone = stepped([actions[index]], states[index])
-        compare_batches(env, _rows(whole, [index]), alone, np.arange(1), "on its own")
-    one = stepped(actions[:1] * 3, states[0])
-    compare_batches(env, _rows(whole, [0, 0, 0]), one, np.arange(3), "three times over")
+    last_first = list(range(len(actions)))[::-1]
+    orders = {"in another order": last_first, "on its own": [0], "three times over": [0, 0, 0]}
+    for how, order in orders.items():
+        again = stepped([actions[index] for index in order], states[order])
+        compare_batches(env, whole, again, order, how)
     if not np.array_equal(states, given):
         raise DifferenceFound(None, "the rows that were given", "they have been written into")
     return True
@@ -175,28 +173,6 @@ def rollout(context: CheckContext) -> bool:
                 raise DifferenceFound(time + 1, *found)
             if expected[2] or expected[3]:
                 break
-    return True
-
-
-def travelling(context: CheckContext) -> bool:
-    """Step the chosen states after pickling them, and after saving them in both file formats."""
-    actions, states = context.batch()
-    env = context.used()
-    expected = env.step_batch(actions, states)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "rows"
-        np.save(path.with_suffix(".npy"), states)
-        env.save_states(path, states)
-        other = context.fresh()
-        for how, rows in {
-            "pickled": pickle.loads(pickle.dumps(states)),
-            "in a NumPy file": np.load(path.with_suffix(".npy")),
-            "in a file of save_states": other.load_states(path),
-        }.items():
-            if not np.array_equal(rows, states):
-                raise DifferenceFound(None, "the rows", f"they differ after they were {how}")
-            order = np.arange(len(actions))
-            compare_batches(other, expected, other.step_batch(actions, rows), order, how)
     return True
 
 
@@ -234,6 +210,75 @@ def image(context: CheckContext) -> bool:
     return True
 
 
+def seeds(context: CheckContext) -> bool:
+    """Step the chosen states with seeds, and again in another order in another copy; compare."""
+    env, other = context.used(), context.fresh()
+    actions, states = context.batch()
+    numbers = np.arange(len(actions)) + context.seed
+    order = np.arange(len(actions))[::-1]
+    one = env.step_batch(actions, states, seeds=numbers)
+    turned = [actions[index] for index in order]
+    again = other.step_batch(turned, states[order], seeds=numbers[order])
+    compare_batches(env, one, again, order, "with seeds, in another order and copy")
+    return True
+
+
+def dt(context: CheckContext) -> bool:
+    """Hold the chosen actions for several steps, and compare with taking these steps one by one."""
+    env, other = context.used(), context.fresh()
+    if not isinstance(env.frameskip, int):
+        # A random frameskip is drawn once per action, not once for each of its steps.
+        return False
+    actions, states = context.batch()
+    held = 1 + np.arange(len(actions)) % _LONGEST
+    try:
+        batch = env.step_batch(actions, states, dt=held)
+    except Exception:
+        # Some environments accept an action only once.
+        return False
+    for row, (action, state) in enumerate(zip(actions, states, strict=True)):
+        other.set_state(state)
+        total, flags = 0.0, (False, False)
+        for _ in range(held[row]):
+            obs, reward, *flags, _ = other.step(copy.deepcopy(action))[:5]
+            total += reward
+            if any(flags):
+                break
+        got = (*row_outcome(batch, row)[:4], {})
+        # Sums may be rounded differently.
+        total = got[1] if np.isclose(total, got[1], rtol=1e-12, atol=0) else total
+        found = compare_outcomes(as_in_batch(env, (obs, total, *flags, {})), got)
+        if found := found or compare_states(env, other.get_state(), batch.states[row]):
+            detail = f"{found[1]} (row {row}, dt={held[row]})"
+            raise DifferenceFound(int(held[row]), found[0], detail)
+    return True
+
+
+def unseeded(context: CheckContext) -> bool:
+    """Play episodes that begin without a seed, and continue from their states in another copy."""
+    new, other = context.fresh(), context.used()
+    for env in (new, new, other):
+        _continue_elsewhere(env, other if env is new else new, None, context.steps)
+    return True
+
+
+def wrapped(context: CheckContext) -> bool:
+    """Play episodes inside wrappers that draw random numbers and count steps.
+
+    One episode begins with a seed, one without. Another copy continues from their states.
+    """
+    try:
+        env, other = context.fresh(_WRAPPERS), context.fresh(_WRAPPERS)
+    except TypeError as error:
+        if isinstance(error, SnapshotError):
+            raise
+        # A user's own simulator need not accept wrappers.
+        return False
+    for seed in (context.seed, None):
+        _continue_elsewhere(env, other, seed, context.steps)
+    return True
+
+
 CHECKS: dict[str, Callable[[CheckContext], bool]] = {
     "repeat": repeat,
     "results": results,
@@ -242,9 +287,12 @@ CHECKS: dict[str, Callable[[CheckContext], bool]] = {
     "past": past,
     "purity": purity,
     "rollout": rollout,
-    "travel": travelling,
     "workers": workers,
     "image": image,
+    "seeds": seeds,
+    "dt": dt,
+    "unseeded": unseeded,
+    "wrappers": wrapped,
 }
 
 
@@ -265,10 +313,13 @@ def _compare_episodes(
                 raise DifferenceFound(number, found[0], found[1] + cause)
 
 
-def _rows(batch: Any, indices: list[int]) -> Any:
-    """Return the rows `indices` of a batch's result."""
-    parts = {
-        name: [spaces.take(getattr(batch, name), index) for index in indices]
-        for name in ("states", "obs", "rewards", "terminateds", "truncateds", "infos")
-    }
-    return SimpleNamespace(**parts)
+def _continue_elsewhere(env: Any, other: Any, seed: int | None, steps: int) -> None:
+    """Play an episode in `env`; continue from some of its states in `other`, latest first."""
+    episode = play(env, seed, steps, save=True)
+    numbers = range(len(episode.steps))
+    for number in sorted({*numbers[:: max(1, len(numbers) // 3)]}, reverse=True):
+        taken, found = compare_continued(other, env, episode, number, steps)
+        if found:
+            how = "in an episode without a seed, " if seed is None else ""
+            detail = f"{found[1]} ({how}from the state after {number} steps)"
+            raise DifferenceFound(number + taken, found[0], detail)

@@ -52,10 +52,6 @@ DESCRIPTIONS: dict[str, tuple[str, str]] = {
         "rollout_batch gives the same results as its steps taken one by one",
         "make rollout_rows do what step_rows does, and stop a row when its episode ends",
     ),
-    "travel": (
-        "rows survive pickling and files",
-        "keep rows plain data, without references to objects of this process",
-    ),
     "workers": (
         "worker processes give the same results, whatever their number",
         (
@@ -66,10 +62,6 @@ DESCRIPTIONS: dict[str, tuple[str, str]] = {
     "image": (
         "after set_state, the image shows that state",
         "render the image from the state, not from earlier images",
-    ),
-    "handed out": (
-        "later steps do not change observations and infos that were returned",
-        "return a new array and a new dict from each step",
     ),
     "seeds": (
         "with seeds, a row depends on its own action, state and seed alone",
@@ -105,9 +97,6 @@ class FailedCheck:
         What differs: ``reward``, ``observation[3]``, ``info['lives']``, ``next state``, ...
     detail : str
         The two values, and the cause if it is known.
-    cause : str
-        A sentence that names the values of classes and modules on which the steps depend; empty if
-        there are none.
 
     Examples
     --------
@@ -122,13 +111,10 @@ class FailedCheck:
     step: int | None
     field: str
     detail: str
-    cause: str = ""
 
     @property
     def advice(self) -> str:
         """What the user can do to make the check pass."""
-        if self.cause:
-            return self.cause
         return DESCRIPTIONS[self.check][1]
 
     def __str__(self) -> str:

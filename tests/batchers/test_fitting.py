@@ -20,8 +20,8 @@ from plangym_like.errors import (
     ObservationError,
     RewardError,
 )
-from plangym_like.vector.make_lanes import make_lanes
 from plangym_like.vector.lanes import StepArrays
+from plangym_like.vector.make_lanes import make_lanes
 
 IMAGE = spaces.Box(0, 255, (3,), np.uint8)
 SPEED = spaces.Box(-9, 9, (1,), np.float32)

@@ -189,7 +189,7 @@ def test_an_environment_that_cannot_be_drawn(
         (["plan", "CartPoll-v1", *QUICK], "CartPoll-v1 cannot be made: NameNotFound"),
         (["info", "CartPole-v1", "--set", "color=red"], "cannot be made: "),
         (["info", "no_such_module:Env"], "cannot be made: ModuleNotFoundError"),
-        (["info", "json:Nope"], "importing json registers no id 'Nope'. It has no class"),
+        (["info", "json:Nope"], "importing json registers no id 'Nope'. The module has no"),
         (["info", "json:__name__"], "importing json registers no id '__name__'"),
         (["info", ":Nope"], "must begin with the name of a module"),
         (["bench", "CartPole-v1", "--batches", "0"], "--batches needs numbers"),

@@ -10,7 +10,7 @@ import plangym_like.compat.plangym as plangym
 
 def test_dm_control(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("dm_control", reason="dm_control is not installed")
-    from plangym_like.compat.plangym import window
+    from plangym_like.compat.plangym import core
     from plangym_like.compat.plangym.control import DMControlEnv
 
     env = plangym.make(domain_name="cartpole", task_name="swingup", frameskip=2)
@@ -31,7 +31,7 @@ def test_dm_control(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="a task is"):
         DMControlEnv("cartpole")
     shown: list[Any] = []
-    monkeypatch.setattr(window, "show", lambda image, title: shown.append(image))
+    monkeypatch.setattr(core, "show_image", lambda image, title: shown.append(image))
     assert env.render(mode="rgb_array").shape == (240, 320, 3)
     assert env.render(mode="human") is True and len(env.viewer) == 1
     env.show_game(sleep=0)

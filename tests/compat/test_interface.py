@@ -12,7 +12,7 @@ from gymnasium.wrappers import TimeLimit, TransformReward
 
 import plangym_like.compat.plangym as plangym
 from plangym_like.compat.plangym import environment_names, registry, utils
-from plangym_like.compat.plangym.control.classic_control import ClassicControl
+from plangym_like.compat.plangym.control import ClassicControl
 from plangym_like.errors import InputError
 
 LAYER = "plangym_like.compat.plangym"
@@ -20,8 +20,14 @@ PLACES = {
     "core": ("PlanEnv", "PlangymEnv", "wrap_callable"),
     "registry": ("make", "get_planenv_class"),
     "control": ("ClassicControl", "Box2DEnv", "LunarLander", "MujocoEnv", "DMControlEnv"),
+    "control.classic_control": ("ClassicControl",),
+    "control.box_2d": ("Box2DEnv",),
+    "control.mujoco": ("MujocoEnv",),
+    "control.dm_control": ("DMControlEnv",),
     "control.lunar_lander": ("FastGymLunarLander", "LunarLander"),
     "videogames": ("AtariEnv", "MontezumaEnv", "RetroEnv"),
+    "videogames.atari": ("AtariEnv", "ale_to_ram"),
+    "videogames.env": ("VideogameEnv",),
     "videogames.montezuma": ("CustomMontezuma", "MontezumaEnv", "MontezumaPosLevel"),
     "videogames.retro": ("ActionDiscretizer", "RetroEnv"),
     "vectorization": ("ParallelEnv", "RayEnv"),
@@ -32,7 +38,7 @@ PLACES = {
     "environment_names": ("ATARI", "BOX_2D", "CLASSIC_CONTROL", "DM_CONTROL", "MUJOCO", "RETRO"),
 }
 NEEDED = {
-    "control": ("Box2D", "mujoco", "dm_control"),
+    "control": ("Box2D",),
     "control.lunar_lander": ("Box2D",),
     "videogames": ("ale_py", "stable_retro"),
     "videogames.montezuma": ("ale_py",),

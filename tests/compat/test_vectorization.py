@@ -11,11 +11,11 @@ from gymnasium.wrappers import TransformReward
 
 import plangym_like.compat.plangym as plangym
 from plangym_like.compat.plangym.control import ClassicControl
-from plangym_like.compat.plangym.vectorization.env import VectorizedEnv
-from plangym_like.compat.plangym.vectorization.parallel import (
+from plangym_like.compat.plangym.vectorization import (
     BatchEnv,
     ExternalProcess,
     ParallelEnv,
+    VectorizedEnv,
 )
 from plangym_like.errors import InputError, WorkerDiedError
 
@@ -164,7 +164,7 @@ def test_chunks() -> None:
 
 
 def test_ray_makes_a_ray_env() -> None:
-    from plangym_like.compat.plangym.vectorization.ray import HostedEnv, RayEnv
+    from plangym_like.compat.plangym.vectorization import HostedEnv, RayEnv
 
     env = plangym.make("CartPole-v1", ray=True, n_workers=2, delay_setup=True)
     assert isinstance(env, RayEnv) and env.plan_env._execution == {"n_workers": 2, "ray": True}

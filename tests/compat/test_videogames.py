@@ -12,7 +12,7 @@ from plangym_like.errors import InputError
 
 pytest.importorskip("ale_py", reason="ale-py is not installed")
 
-from plangym_like.compat.plangym.videogames.atari import AtariEnv, ale_to_ram
+from plangym_like.compat.plangym.videogames import AtariEnv, ale_to_ram
 from plangym_like.compat.plangym.videogames.montezuma import (
     CustomMontezuma,
     MontezumaEnv,
@@ -105,7 +105,7 @@ def test_the_player_of_montezuma() -> None:
 
 def test_retro() -> None:
     pytest.importorskip("stable_retro", reason="stable-retro is not installed")
-    from plangym_like.compat.plangym.videogames.retro import ActionDiscretizer, RetroEnv
+    from plangym_like.compat.plangym.videogames import ActionDiscretizer, RetroEnv
 
     actions = {"actions": [["LEFT"], ["RIGHT"], ["B", "LEFT"]]}
     env: Any = plangym.make(

@@ -17,32 +17,21 @@ USER = """
 from typing import assert_type
 
 import plangym_like
-from plangym_like import BatchStep, BatchTransition, Future, PlanEnv, Rollout
-from plangym_like import ResetObservation, ResetResult, Step, Transition
+from plangym_like import BatchStep, BatchTransition, PlanEnv, ResetResult, Rollout
+from plangym_like import Step, Transition
 
-def use(now: bool) -> None:
+def use() -> None:
     env = plangym_like.make("CartPole-v1", n_workers=2)
     assert_type(env, PlanEnv)
     first = env.reset(seed=0)
     assert_type(first, ResetResult)
-    assert_type(env.reset(return_state=False), ResetObservation)
     assert_type(env.step(0), Step)
-    assert_type(env.step(0, return_state=True), Transition)
     assert_type(env.step(0, state=first.state), Transition)
-    assert_type(env.step(0, first.state, return_state=False), Step)
-    assert_type(env.step(0, first.state, 1, now), Transition | Step)
     assert_type(env.step_batch([0, 1]), BatchStep)
-    assert_type(env.step_batch([0, 1], return_state=True), BatchTransition)
     assert_type(env.step_batch([0, 1], first.state), BatchTransition)
     assert_type(env.step_batch([0, 1], [first.state] * 2, seeds=[1, 2]), BatchTransition)
-    assert_type(env.step_batch([0, 1], first.state, return_state=False), BatchStep)
     assert_type(env.rollout_batch([[0, 1]], first.state), Rollout)
-    assert_type(env.rollout_batch([[0]], return_observations=True, on_error="mask"), Rollout)
-    pending = env.step_batch([0, 1], first.state, blocking=False)
-    assert_type(pending, Future[BatchTransition])
-    assert_type(pending.result(), BatchTransition)
-    assert_type(env.step_batch([0, 1], blocking=False).result(), BatchStep)
-    assert_type(env.rollout_batch([[0, 1]], blocking=False).result(), Rollout)
+    assert_type(env.rollout_batch([[0]], return_observations=True), Rollout)
     assert_type(env.clone(), PlanEnv)
 """
 

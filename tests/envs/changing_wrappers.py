@@ -210,35 +210,6 @@ class BySeedMethod(gymnasium.Wrapper):
         return result
 
 
-class InClass(BeforeReset):
-    """Sets the value in the class of the environment."""
-
-    def put(self, thing: Any, name: str, value: float) -> None:
-        put_in_class(type(thing), name, value)
-
-
-class LateInClass(Late):
-    def put(self, thing: Any, name: str, value: float) -> None:
-        put_in_class(type(thing), name, value)
-
-
-# What the classes had before; tests put it back.
-IN_CLASSES: dict[tuple[type, str], Any] = {}
-
-
-def put_in_class(kind: type, name: str, value: float) -> None:
-    owner = next(each for each in kind.__mro__ if name in vars(each))
-    IN_CLASSES.setdefault((owner, name), vars(owner)[name])
-    setattr(owner, name, value)
-
-
-def put_back() -> None:
-    """Give all classes their own values again."""
-    while IN_CLASSES:
-        (owner, name), value = IN_CLASSES.popitem()
-        setattr(owner, name, value)
-
-
 class BySeeding(Changing):
     """Calls a method of the environment that seeds a generator, in every second step."""
 

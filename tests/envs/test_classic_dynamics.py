@@ -1,6 +1,5 @@
 """Blocks of rows against Gymnasium's own step, to the last bit, and where there are none."""
 
-import pickle
 from typing import Any
 
 import gymnasium
@@ -23,7 +22,6 @@ from classic_rows import (
     singly,
 )
 from gymnasium.envs.classic_control import CartPoleEnv
-from gymnasium.wrappers import StickyAction, TransformReward
 from usual import first_of
 
 from plangym_like.envs.classic.dynamics import elementary_functions_agree
@@ -43,7 +41,7 @@ def test_blocks_equal_gymnasium_driven_by_hand(
     env = make(name, **kwargs)
     edited(env.simulator.base, edits)
     hand: Any = edited(gymnasium.make(name, **kwargs).unwrapped, edits)
-    count = 600 if name == "Acrobot-v1" else 1500
+    count = 150 if name == "Acrobot-v1" else 300
     conditions = random_conditions(env, rng, count)
     actions = random_actions(env, rng, count)
     layout, simulator = env.layout, env.simulator
@@ -82,7 +80,7 @@ def test_blocks_equal_gymnasium_driven_by_hand(
 
 @pytest.mark.parametrize("name", IDS)
 @pytest.mark.parametrize("frameskip", first_of([3, None]))
-@pytest.mark.parametrize("limited", [False, True])
+@pytest.mark.parametrize("limited", first_of([True, False]))
 def test_blocks_equal_the_loop(name: str, frameskip: int | None, limited: bool) -> None:
     rng = np.random.default_rng(7)
     env = make(name, frameskip=frameskip, remove_time_limit=not limited)
@@ -90,20 +88,17 @@ def test_blocks_equal_the_loop(name: str, frameskip: int | None, limited: bool) 
     states = random_rows(env, rng, count)
     actions = random_actions(env, rng, count)
     dts = rng.integers(1, 9, count)
-    for dt in (1, 5, dts, np.ones(count, np.int64)):
+    for dt in (1, dts):
         assert_same(env, actions, states, dt)
-        assert_same(env, actions, states, dt, wanted=False)
         assert_same(env, actions, states[0], dt, rng.integers(0, 2**40, count))
-        assert_same(env, actions, states[0], dt, wanted=False)
-        assert_same(env, actions[0], states, dt)
-    assert_same(env, actions, states[::-1])
-    plans = random_actions(env, rng, count, 12)
-    for dt in (1, 2, dts):
+        assert_same(env, actions[0], states, dt, wanted=False)
+    plans = random_actions(env, rng, count, 6)
+    for dt in (1, dts):
         assert_same(env, plans, states, dt, horizon=True)
         assert_same(env, plans, states[0], dt, rng.integers(0, 99, count), horizon=True)
 
 
-@pytest.mark.parametrize("name", IDS)
+@pytest.mark.parametrize("name", first_of(IDS))
 def test_a_part_of_a_batch_is_stepped_and_no_more(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -268,14 +263,7 @@ def assert_same_as_single(env: ClassicControlEnv, actions: Any, row: Any) -> Non
     assert batched == outcome(env, singly, actions, row, 2)
 
 
-def test_wrappers_that_keep_state_are_stepped_through() -> None:
-    sticky = StickyAction, {"repeat_action_probability": 0.5}
-    env = make(wrappers=[(TransformReward, {"func": lambda reward: reward + 4}), sticky])
-    assert falls_back(env)
-    assert env.step_batch([0, 1], env.get_state()).rewards.tolist() == [5.0, 5.0]
-
-
-@pytest.mark.parametrize("obs_type", ["rgb", "grayscale"])
+@pytest.mark.parametrize("obs_type", first_of(["rgb", "grayscale"]))
 def test_images_are_observed_row_by_row(obs_type: str) -> None:
     pytest.importorskip("pygame")
     env = make(obs_type=obs_type)
@@ -287,52 +275,16 @@ def test_images_are_observed_row_by_row(obs_type: str) -> None:
     assert plain.rewards.tolist() == result.rewards.tolist()
 
 
-class Windy(CartPoleEnv):
-    def __init__(self) -> None:
-        super().__init__()
-        self.wind = 0.0
-
-    def step(self, action: Any) -> Any:
-        self.wind += 0.1
-        self.state[1] += self.wind
-        return super().step(action)
-
-
 class Slippery(CartPoleEnv):
     def step(self, action: Any) -> Any:
         self.state = self.state * 0.5
         return super().step(action)
 
 
-class Loaded(CartPoleEnv):
-    """Draws the mass of its pole anew in each episode."""
-
-    def reset(self, **kwargs: Any) -> Any:
-        result = super().reset(**kwargs)
-        self.masspole = float(self.np_random.uniform(0.05, 0.5))
-        self.polemass_length = self.masspole * self.length
-        return result
-
-
-def test_a_subclass_with_a_constant_that_changes_is_refused() -> None:
-    with pytest.raises(SnapshotError, match=r"Loaded\.masspole changed from"):
-        ClassicControlEnv(Loaded)
-
-
-def test_subclasses_step_themselves_and_say_what_they_lack() -> None:
-    slippery = make(Slippery)
-    assert slippery.exactness == "exact" and falls_back(slippery)
-    state = slippery.make_state(x=[1.0, 0.0, 0.0, 0.0])
-    result = slippery.step_batch([0, 1], state)
-    assert slippery.view_state(result.states)["x"][:, 0].tolist() == [0.5, 0.5]
-    windy = make(Windy)
-    assert windy.exactness == "approximate" and "wind" in windy.exactness_note
-    assert make().exactness == "exact"
-
-
-def test_what_is_no_classic_control_is_refused() -> None:
+@pytest.mark.parametrize("source", [Slippery, "FrozenLake-v1"])
+def test_other_environments_are_refused(source: Any) -> None:
     with pytest.raises(SnapshotError, match="not one of the classic control environments"):
-        ClassicControlEnv("FrozenLake-v1")
+        ClassicControlEnv(source)
 
 
 def test_a_state_that_is_no_state_is_refused() -> None:
@@ -340,13 +292,3 @@ def test_a_state_that_is_no_state_is_refused() -> None:
     env.simulator.base.state = np.zeros(3)
     with pytest.raises(SnapshotError, match="4 numbers"):
         env.get_state()
-
-
-def test_an_env_that_was_pickled_steps_alike() -> None:
-    env = pickle.loads(pickle.dumps(ClassicControlEnv("Pendulum-v1", g=9.81, delay_setup=True)))
-    other = make("Pendulum-v1", g=9.81)
-    states = random_rows(other, np.random.default_rng(16), 30)
-    actions = random_actions(other, np.random.default_rng(17), 30)
-    first, second = env.step_batch(actions, states), other.step_batch(actions, states)
-    assert first.states.tobytes() == second.states.tobytes()
-    assert first.obs.tobytes() == second.obs.tobytes()

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 from comparing import assert_same
-from gymnasium.envs.classic_control import acrobot
 from gymnasium.spaces import Box, Discrete
 
 import plangym_like
@@ -32,8 +31,7 @@ def cart_poles(**kwargs: Any) -> tuple[Any, Any]:
     return quick, slow
 
 
-@pytest.mark.parametrize("changes", CHANGES)
-@pytest.mark.parametrize("limit", [None, 15])
+@pytest.mark.parametrize(("changes", "limit"), [(each, 15) for each in CHANGES] + [({}, None)])
 def test_the_quick_step_of_one_row_is_the_environments(changes: Any, limit: int | None) -> None:
     quick, slow = cart_poles(max_episode_steps=limit)
     for env in (quick, slow):
@@ -42,7 +40,7 @@ def test_the_quick_step_of_one_row_is_the_environments(changes: Any, limit: int 
     rng = np.random.default_rng(3)
     state = quick.reset(seed=3).state
     assert quick.simulator.step_row(state, np.int64(1), 1) is not None
-    for _ in range(60):
+    for _ in range(20):
         action = rng.integers(2)
         one, other = quick.step(action, state), slow.step(action, state)
         assert_same(tuple(one), tuple(other))
@@ -81,22 +79,6 @@ def test_a_quick_step_that_differs_is_found(monkeypatch: pytest.MonkeyPatch) -> 
     quick, slow = cart_poles()
     state = quick.reset(seed=6).state
     assert_same(tuple(quick.step(0, state)), tuple(slow.step(0, state)))
-
-
-def test_a_function_of_its_module_that_was_replaced_between_two_makes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    plangym_like.make("Acrobot-v1")
-
-    def euler(derivs: Any, y0: Any, t: Any) -> Any:
-        return (np.asarray(y0) + (t[1] - t[0]) * np.asarray(derivs(y0)))[:4]
-
-    monkeypatch.setattr(acrobot, "rk4", euler)
-    with plangym_like.make("Acrobot-v1", audit="off") as env:
-        state = env.reset(seed=0).state
-        rows = env.step_batch([0, 1, 2], state)
-        for action in range(3):
-            assert_same(rows.obs[action], env.step(action, state).obs)
 
 
 def test_a_kernel_is_tested_once_before_the_first_batch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,16 +120,6 @@ def test_trial_actions_reach_beyond_bounds_and_no_farther() -> None:
     assert (inside >= -2).all() and (inside <= 4).all()
     assert set(trial_actions(Discrete(3, start=5), "l")) == {5, 6, 7}
     assert trial_actions(Box(-np.inf, np.inf, (2,)), "f").shape[1:] == (2,)
-
-
-@pytest.mark.parametrize(
-    "name, expected", [("CartPole-v1", True), ("Blackjack-v1", False), ("Acrobot-v1", True)]
-)
-def test_simulators_say_whether_they_step_batches(name: str, expected: bool) -> None:
-    env = plangym_like.make(name)
-    state = env.reset(seed=2).state
-    assert env.simulator.steps_batches is expected
-    assert_same(env.get_state(), state)
 
 
 def test_frames_that_do_not_fit_into_an_array() -> None:

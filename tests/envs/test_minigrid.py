@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 from continuation import assert_equals_gymnasium, assert_goes_on, restore, saved
-from usual import first_of
+from usual import first_of, third_of
 
 import plangym_like
 from plangym_like import check_env, registry
@@ -79,9 +79,9 @@ def test_every_id_goes_on_from_a_restored_state(name: str) -> None:
     sim = MiniGridSimulator(name)
     assert sim.exactness == "exact"
     # With an open door in the outer wall, steps after the end raise an AssertionError of MiniGrid.
-    for seed, ends in ((0, True), (1, True), (2, "GoToDoor" in name)):
-        assert_goes_on(sim, seed=seed, steps=60, ends=ends)
-    assert_equals_gymnasium(sim, lambda: _made(name), seed=5, steps=150)
+    for seed, ends in ((0, True), (2, "GoToDoor" in name)):
+        assert_goes_on(sim, seed=seed, steps=30, ends=ends)
+    assert_equals_gymnasium(sim, lambda: _made(name), seed=5, steps=50)
 
 
 @pytest.mark.parametrize("name", _some(IDS, FEW))
@@ -102,7 +102,9 @@ def test_another_simulator_restores_the_same_objects(name: str) -> None:
         assert repr(other.base.agent_pos) == repr(sim.base.agent_pos)
 
 
-@pytest.mark.parametrize("wrapper", WRAPPERS, ids=_name)
+@pytest.mark.parametrize(
+    "wrapper", third_of([pytest.param(each, id=_name(each)) for each in WRAPPERS])
+)
 def test_wrappers_of_minigrid_are_exact(wrapper: Any) -> None:
     name = "MiniGrid-LavaGapS5-v0"
     # Two of them count the states that they have seen.
@@ -111,9 +113,9 @@ def test_wrappers_of_minigrid_are_exact(wrapper: Any) -> None:
         assert_goes_on(env.simulator, seed=1, steps=30)
 
 
-@pytest.mark.parametrize("name", first_of(["BabyAI-GoToObj-v0", "MiniGrid-DoorKey-8x8-v0"]))
+@pytest.mark.parametrize("name", first_of(["MiniGrid-DoorKey-8x8-v0", "BabyAI-GoToObj-v0"]))
 def test_make_finds_the_family(name: str) -> None:
-    report = check_env(name, states=6, steps=8, workers=(2,))
+    report = check_env(name, states=4, steps=4, workers=(2,))
     assert report.ok, str(report)
     assert (report.snapshot, report.exactness) == ("native", "exact")
 
@@ -192,7 +194,7 @@ def test_damaged_rows_are_refused() -> None:
     row = saved(sim)[32:]
     begin = 8 * sim.codec.layout.itemsize // 8
     rng = np.random.default_rng(0)
-    for _ in range(300):
+    for _ in range(100):
         forged = row.copy()
         forged[begin + int(rng.integers(900))] ^= int(rng.integers(1, 256))
         with contextlib.suppress(StateFormatError):

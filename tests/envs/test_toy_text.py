@@ -15,7 +15,6 @@ from continuation import (
     restore,
     saved,
 )
-from gymnasium import wrappers
 from gymnasium.envs.toy_text.frozen_lake import generate_random_map
 from gymnasium.envs.toy_text.taxi import TaxiEnv
 from suite import CLIFF, TAXI, is_at_least, needs
@@ -62,7 +61,7 @@ def cases(games: Iterable[str]) -> list[Any]:
 def test_a_restored_game_goes_on_as_if_nothing_had_happened(game: str) -> None:
     name, arguments = GAMES[game]
     sim = ToyTextSimulator(name, **arguments)
-    for seed in range(6):
+    for seed in range(2):
         assert_goes_on(sim, seed=seed, ends=seed % 2 == 0)
 
 
@@ -74,67 +73,7 @@ def test_a_game_is_played_as_gymnasium_plays_it(game: str) -> None:
         return gym.make(name, max_episode_steps=20, **arguments)
 
     sim = ToyTextSimulator(name, remove_time_limit=False, max_episode_steps=20, **arguments)
-    for seed in range(3):
-        assert_equals_gymnasium(sim, make, seed=seed)
-
-
-@pytest.mark.parametrize("game", cases(GAMES))
-def test_every_attribute_that_changes_is_in_the_row(game: str) -> None:
-    name, arguments = GAMES[game]
-    sim = ToyTextSimulator(name, **arguments)
-    sim.reset(seed=0)
-
-    def attributes() -> dict[str, Any]:
-        found = {}
-        for key, value in vars(sim.base).items():
-            if key not in ("_np_random", "_np_random_seed", "action_space", "observation_space"):
-                found[key] = repr(value.tolist() if isinstance(value, np.ndarray) else value)
-        found["random"] = repr(sim.base._np_random.bit_generator.state)
-        return found
-
-    for action in [0, 1, 1, 0]:
-        sim.step(action, 1)
-    row, before = saved(sim), attributes()
-    sim.reset(seed=9)
-    for _ in range(30):
-        sim.step(sim.action_space.sample(), 1)
-    restore(sim, row)
-    after = attributes()
-    different = {key for key in before if before[key].replace("np.int64", "") != after.get(key)}
-    # Cards and numbers come back as Python's own.
-    assert all(eval(before[key], {"np": np}) == eval(after[key], {"np": np}) for key in different)
-
-
-@pytest.mark.parametrize("game", cases(GAMES))
-def test_rows_and_the_batch_agree_with_single_steps(game: str) -> None:
-    name, arguments = GAMES[game]
-    env = ToyTextEnv(name, **arguments)
-    env.action_space.seed(1)
-    state, _, _ = env.reset(seed=1)
-    states, actions = [], []
-    for _ in range(40):
-        action = env.sample_action()
-        states.append(state)
-        actions.append(action)
-        state, _, _, terminated, truncated, _ = env.step(action, state)
-        if terminated or truncated:
-            state = env.reset().state
-    batch = env.step_batch(actions, states)
-    backward = env.step_batch(actions[::-1], states[::-1])
-    assert (batch.states == backward.states[::-1]).all()
-    for index in range(40):
-        one = env.step(actions[index], states[index])
-        row = (
-            tuple(part[index] for part in batch.obs)
-            if game.startswith("cards")
-            else batch.obs[index]
-        )
-        assert np.array_equal(one.obs, row)
-        assert (one.reward, one.terminated) == (batch.rewards[index], batch.terminateds[index])
-        assert (one.state == batch.states[index]).all()
-        assert set(one.info) == set(batch.infos[index])
-        for key, value in one.info.items():
-            assert np.array_equal(value, batch.infos[index][key])
+    assert_equals_gymnasium(sim, make, seed=1)
 
 
 def test_the_info_is_columns_of_one_type() -> None:
@@ -148,17 +87,6 @@ def test_the_info_is_columns_of_one_type() -> None:
     assert single.dtype == np.int8
 
 
-def test_a_wrapper_may_change_the_info() -> None:
-    class Quiet(gym.Wrapper):
-        def step(self, action: Any) -> Any:
-            return (*self.env.step(action)[:4], {"quiet": True})
-
-    env = ToyTextEnv("FrozenLake-v1", wrappers=[Quiet])
-    infos = env.step_batch([0, 1], env.reset(seed=0).state).infos
-    assert infos["quiet"].tolist() == [True, True]
-    assert "prob" not in infos.keys()  # noqa: SIM118
-
-
 def test_observations_are_arrays() -> None:
     lake = ToyTextEnv("FrozenLake-v1")
     obs = lake.step_batch([0, 1, 2], lake.reset(seed=0).state).obs
@@ -166,17 +94,6 @@ def test_observations_are_arrays() -> None:
     cards = ToyTextEnv("Blackjack-v1")
     parts = cards.step_batch([0, 1], cards.reset(seed=0).state).obs
     assert [(part.dtype, part.shape) for part in parts] == [(np.dtype(np.int64), (2,))] * 3
-
-
-def test_a_game_with_wrappers_goes_on() -> None:
-    made = [
-        (wrappers.TimeLimit, {"max_episode_steps": 9}),
-        (wrappers.StickyAction, {"repeat_action_probability": 0.5}),
-        (wrappers.DelayObservation, {"delay": 2}),
-    ]
-    sim = ToyTextSimulator(TAXI, wrappers=made)
-    for seed in range(4):
-        assert_goes_on(sim, seed=seed)
 
 
 def test_another_board_gives_rows_another_meaning() -> None:
@@ -204,7 +121,7 @@ def test_damaged_fields_are_refused_or_another_state(game: str) -> None:
     row = saved(sim)
     random = np.random.default_rng(0)
     outcomes = set()
-    for _ in range(300):
+    for _ in range(100):
         damaged = row.copy()
         damaged[random.integers(32, len(row) - 40, 2)] = random.integers(256, size=2)
         try:
@@ -257,17 +174,12 @@ def test_a_state_can_be_made_of_its_parts() -> None:
     assert cards.step(0, state).obs == (20, 10, 0)
     cliff = ToyTextEnv(CLIFF)
     assert cliff.step(1, cliff.make_state(s=0)).obs == 1
-
-
-@pytest.mark.parametrize("name", ["FrozenLake-v1", CLIFF])
-def test_a_state_can_be_made_of_what_is_seen_of_another(name: str) -> None:
-    env = ToyTextEnv(name)
-    root = env.reset(seed=0).state
-    other = env.step(1, root).state
-    made = env.make_state(root, **env.view_state(other))
-    assert env.view_state(made) == env.view_state(other)
-    # A part takes precedence over the number of the place.
-    assert env.view_state(env.make_state(root, s=5, row=2))["row"] == 2
+    # What is seen of another state makes that state; a part takes precedence over its place.
+    root = cliff.reset(seed=0).state
+    other = cliff.step(1, root).state
+    made = cliff.make_state(root, **cliff.view_state(other))
+    assert cliff.view_state(made) == cliff.view_state(other)
+    assert cliff.view_state(cliff.make_state(root, s=5, row=2))["row"] == 2
 
 
 @pytest.mark.parametrize(
@@ -310,21 +222,6 @@ def test_a_hand_without_end_keeps_its_sum() -> None:
     assert env.step(0, state).reward == plain.step(0)[1]
 
 
-def test_the_image_is_of_the_current_state() -> None:
-    moves = {"FrozenLake-v1": 2, CLIFF: 0, TAXI: 0, "Blackjack-v1": 1}
-    for name, action in moves.items():
-        arguments = {"is_slippery": False} if name == "FrozenLake-v1" else {}
-        env = ToyTextEnv(name, render_mode="rgb_array", autoreset=False, **arguments)
-        state, _, _ = env.reset(seed=1)
-        image = env.get_image()
-        env.step(action)
-        env.step_batch([action] * 3, state)
-        assert (env.get_image() != image).any(), name
-        env.set_state(state)
-        assert (env.get_image() == image).all(), name
-        env.close()
-
-
 def test_only_the_games_themselves_are_taken() -> None:
     class Longer(TaxiEnv):
         pass
@@ -347,21 +244,6 @@ def test_seeds_make_chance_nodes(game: str) -> None:
     assert (one.states == other.states[::-1]).all()
     assert len(np.unique(one.states, axis=0)) > 1
     assert copy.copy(type(env)) is ToyTextEnv
-
-
-@pytest.mark.parametrize("game", cases(["lake", "taxi in the rain"]))
-def test_workers_play_the_same_game(game: str) -> None:
-    name, arguments = GAMES[game]
-    results = []
-    env = plangym_like.make(name, **arguments)
-    state = env.reset(seed=0).state
-    actions = np.arange(100) % env.action_space.n
-    for options in ({}, {"n_workers": 2, "isolate": True}):
-        with plangym_like.make(name, **arguments, **options) as lanes:
-            first = lanes.step_batch(actions, state, seeds=np.arange(100))
-            then = lanes.step_batch(actions, first.states)
-            results.append((then.states.tobytes(), then.rewards.tolist(), then.obs.tolist()))
-    assert results[0] == results[1]
 
 
 @pytest.mark.parametrize("game", ["lake", "cliff", "taxi"])
@@ -427,7 +309,7 @@ def test_blocks_equal_the_loop(game: str, limited: bool, frameskip: int) -> None
     limit = {"max_episode_steps": 4} if limited else {}
     env = ToyTextEnv(name, frameskip=frameskip, remove_time_limit=not limited, **limit, **arguments)
     assert env.simulator.steps_batches
-    random, count = np.random.default_rng(4), 200
+    random, count = np.random.default_rng(4), 40
     states, dts = random_rows(env, count), random.integers(1, 5, count)
     actions = random.integers(env.action_space.n, size=(count, 6))
     seeds = random.integers(0, 2**63, count, dtype=np.uint64)
@@ -438,7 +320,7 @@ def test_blocks_equal_the_loop(game: str, limited: bool, frameskip: int) -> None
         )
         assert [key for key in one if one[key] != other[key]] == []
 
-    for dt in (1, 3, dts):
+    for dt in (1, dts):
         assert_same(actions[:, 0], states, dt, None)
         assert_same(actions[:, 1], states[7], dt, seeds)
         assert_same(actions, states, dt, None, horizon=True)
@@ -448,7 +330,7 @@ def test_blocks_equal_the_loop(game: str, limited: bool, frameskip: int) -> None
 @needs("gymnasium", "1.3")
 def test_taxis_slide_in_blocks_too() -> None:
     env = ToyTextEnv(TAXI, **RAIN)
-    states, actions = random_rows(env, 300), np.arange(300) % 6
+    states, actions = random_rows(env, 60), np.arange(60) % 6
     batch = env.step_batch(actions, states)
     ours = results(env, singly, actions, states, 1, None)
     assert batch.states.tobytes() == ours["states"] and batch.obs.tobytes() == ours["obs"]
@@ -466,10 +348,6 @@ def test_a_row_alone_is_stepped_with_the_types_of_gymnasium() -> None:
             assert (obs, reward, terminated, truncated) == expected[:4]
             assert (type(obs), type(terminated)) == (int, bool)
             assert content({key: info[key] for key in expected[4]}) == content(expected[4])
-
-
-def test_games_without_a_table_are_stepped_one_by_one() -> None:
-    assert not ToyTextSimulator("Blackjack-v1").steps_batches
 
 
 def test_another_table_or_step_of_the_environment_counts() -> None:
@@ -498,6 +376,7 @@ def test_a_damaged_row_is_named_in_a_batch() -> None:
         assert "row 2" in "".join(caught.value.__notes__)
 
 
-def test_a_table_that_disagrees_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_other_kernels_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not ToyTextSimulator("Blackjack-v1").steps_batches
     monkeypatch.setattr(toy_text, "next_doubles", lambda words: np.zeros(words.shape[1]))
     assert not ToyTextSimulator("FrozenLake-v1").steps_batches

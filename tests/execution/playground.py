@@ -18,7 +18,7 @@ from gymnasium import spaces
 from plangym_like.batch.arrays import Outcome
 from plangym_like.batch.simulator import Simulator
 from plangym_like.envs.family_env import FamilyEnv
-from plangym_like.execution.schedule import CostModel
+from plangym_like.execution.process_executor import CostModel
 from plangym_like.states.rows import Row
 
 

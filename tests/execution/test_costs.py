@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from plangym_like.execution.schedule import MESSAGE_SECONDS, CostModel
+from plangym_like.execution.process_executor import MESSAGE_SECONDS, CostModel
 
 ROW = 1e-4
 

@@ -16,7 +16,6 @@ from usual import first_of
 
 from plangym_like.constructors import ParallelEnv
 from plangym_like.errors import InputError, StateError
-from plangym_like.execution.schedule import MESSAGE_SECONDS
 from plangym_like.results import BatchFuture
 
 ACTIONS = np.arange(100)
@@ -157,24 +156,6 @@ def test_a_worker_continues_with_the_next_batch_when_a_result_is_read(
         assert_same(second.result(60), serial.step_batch([500], state))
 
 
-def test_a_small_batch_that_is_only_asked_whether_it_is_done(serial: CounterEnv) -> None:
-    """Its rows are not worth a message each, but this process does not step them either."""
-    state = serial.get_state()
-    with ParallelEnv(CounterEnv, "toy", n_workers=3, audit="off") as env:
-        for _ in range(20):  # so that the time per row is known
-            env.step_batch(ACTIONS, state)
-        least = max(2, int(MESSAGE_SECONDS / env.executor.costs.seconds_per_row(1)))
-        for part in (1.2, 1.5, 1.8, 2.5):
-            actions = np.arange(int(least * part))
-            first = env.step_batch(np.zeros(4000, int), state, blocking=False)
-            second = env.step_batch(actions, state, blocking=False)
-            until = time.monotonic() + 20
-            while not (first.done() and second.done()):
-                assert time.monotonic() < until
-                time.sleep(1e-3)
-            assert_same(second.result(), serial.step_batch(actions, state))
-
-
 def test_deaths_among_pending_batches(serial: CounterEnv, meeting: Meeting, tmp_path: Path) -> None:
     (once := tmp_path / "once").mkdir()
     trap = Trap(lambda action: os.kill(os.getpid(), 9), [17, 18], once)
@@ -219,20 +200,6 @@ def test_without_workers_it_is_done_already(serial: CounterEnv) -> None:
             assert_same(future(), serial.step_batch(ACTIONS, state))
             assert future() is future.result(0)
     assert "finished" in repr(future)
-
-
-def test_errors_without_workers_come_with_the_result(serial: CounterEnv) -> None:
-    def trap(action: int) -> None:
-        if action == 57:
-            refuse(action)
-
-    with CounterEnv("toy", trap=trap) as env:
-        future = env.step_batch(ACTIONS, serial.get_state(), blocking=False)
-        for _ in range(2):
-            with pytest.raises(ArithmeticError, match="57"):
-                future.result()
-        with pytest.raises(InputError):
-            env.step_batch([4096], serial.get_state(), blocking=False)
 
 
 @pytest.mark.parametrize("isolate", [True, False])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import gymnasium
@@ -13,7 +12,7 @@ import pytest
 from comparing import assert_same, content, sampler
 from gymnasium.envs.classic_control import PendulumEnv
 from gymnasium.envs.registration import EnvSpec
-from playground import CounterEnv, Letter, Pair, Parcel, refuse, sending
+from playground import CounterEnv, Letter, Pair, Parcel, sending
 from small_envs import Nested
 from usual import first_of
 
@@ -170,27 +169,6 @@ def test_single_steps_in_one_thread_and_batches_in_another(
     assert not wrong
 
 
-def test_a_failure_in_one_thread_is_not_told_in_another(serial: CounterEnv) -> None:
-    def refuse_some(action: int) -> None:
-        if action == 99:
-            refuse(action)
-
-    with ParallelEnv(CounterEnv, "toy", n_workers=2, isolate=True, trap=refuse_some) as env:
-        expected = content(serial.step_batch(ACTIONS[:99], serial.get_state()))
-
-        def work(count: int) -> set[Any]:
-            outcomes = set()
-            for _ in range(15):
-                try:
-                    outcomes.add(content(env.step_batch(ACTIONS[:count], serial.get_state())))
-                except ArithmeticError:
-                    outcomes.add("refused")
-            return outcomes
-
-        with ThreadPoolExecutor(2) as pool:
-            assert list(pool.map(work, [99, 100])) == [{expected}, {"refused"}]
-
-
 def test_workers_know_the_ids_that_a_callable_makes(monkeypatch: pytest.MonkeyPatch) -> None:
     class Ours(PendulumEnv):
         pass
@@ -201,20 +179,3 @@ def test_workers_know_the_ids_that_a_callable_makes(monkeypatch: pytest.MonkeyPa
         lambda: gymnasium.make("Ours-v0"), n_workers=1, isolate=True, snapshot="pickle"
     ) as env:
         assert env.step_batch([[0.0]] * 2).rewards.shape == (2,)
-
-
-def test_the_example_of_plangyms_own_parallel_env() -> None:
-    pytest.importorskip("ale_py", reason="Atari is not installed")
-    options = {"clone_seeds": True, "autoreset": True, "blocking": False}
-    with ParallelEnv(env_class=pl.AtariEnv, name="MsPacman-v0", **options) as env:
-        state, obs, info = env.reset()
-        states = [state.copy() for _ in range(10)]
-        actions = [env.sample_action() for _ in range(10)]
-        data = env.step_batch(states=states, actions=actions)
-        new_states, observs, rewards, ends, truncated, infos = data
-        assert env.n_workers == 8
-        assert len(new_states) == len(observs) == len(rewards) == len(ends) == 10
-        assert len(truncated) == len(infos) == 10
-        assert observs.shape == (10, *obs.shape) and "lives" in info and "lives" in infos[0]
-        with pl.AtariEnv("MsPacman-v0") as serial:
-            assert_same(tuple(serial.step_batch(states=states, actions=actions)), tuple(data))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
 import signal
 import subprocess
@@ -21,7 +20,6 @@ from hosted import descriptors, run_script, script_environ, wait_until_gone, wor
 from playground import CounterEnv, refuse, sending
 from usual import first_of
 
-import plangym_like as pl
 from plangym_like.constructors import ParallelEnv
 from plangym_like.errors import ClosedError
 
@@ -125,105 +123,7 @@ def test_hundreds_of_batches_leave_nothing(way: str) -> None:
         assert_comes_to_rest(env, run, 500, MEGABYTE, blocks=blocks)
 
 
-@pytest.mark.parametrize(
-    ("obs_type", "times", "count"),
-    [
-        pytest.param("ram", 60, 32, marks=pytest.mark.full),
-        pytest.param("ram", 1000, 64, marks=pytest.mark.full),
-        pytest.param("rgb", 1000, 64, marks=pytest.mark.full),
-    ],
-)
-def test_a_thousand_batches_of_a_real_game(obs_type: str, times: int, count: int) -> None:
-    pytest.importorskip("ale_py")
-    kwargs = {"obs_type": obs_type, "frameskip": 1, "isolate": True}
-    with pl.make("ALE/MsPacman-v5", n_workers=2, **kwargs) as env:
-        states: Any = env.reset(seed=0).state
-        rng = np.random.default_rng(0)
-
-        def run(times: int) -> None:
-            nonlocal states
-            for _ in range(times):
-                states = env.step_batch(rng.integers(0, 9, count), states).states
-
-        run(20)
-        assert_comes_to_rest(env, run, times, 2 * MEGABYTE)
-
-
-@pytest.mark.full
-def test_sizes_that_change_leave_nothing_either() -> None:
-    with ParallelEnv(CounterEnv, "toy", n_workers=2, isolate=True) as env:
-        state = env.reset(seed=0).state
-        rng = np.random.default_rng(0)
-
-        def run(times: int) -> None:
-            for _ in range(times):
-                env.step_batch(rng.integers(0, 4096, int(rng.integers(1, 4000))), state)
-
-        run(100)
-        # How many blocks are kept varies with their sizes, but it is bounded.
-        assert_comes_to_rest(env, run, 200, 2 * MEGABYTE, blocks=20)
-        after = footprint(env)
-    assert after["blocks"] < 20
-    assert max(after["workers' blocks"]) < 20
-
-
 # Rows that are kept
-
-KEEPER = """
-import resource
-import sys
-import numpy as np
-import plangym_like as pl
-
-resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
-name, times = sys.argv[1], int(sys.argv[2])
-kwargs = {"obs_type": "ram", "frameskip": 1} if name.startswith("ALE") else {}
-rng = np.random.default_rng(0)
-with pl.make(name, n_workers=2, isolate=True, **kwargs) as env, pl.make(name, **kwargs) as one:
-    state = env.reset(seed=0).state
-    kept, wanted = [], []
-    for index in range(times):
-        actions = rng.integers(0, env.action_space.n, 4)
-        result = env.step_batch(actions, state)
-        row = int(rng.integers(4))
-        kept.append((result.states[row], result.obs[row], result.rewards[row:]))
-        if index % 50 == 0:
-            wanted.append((index, row, actions))
-        state = result.states[0] if index % 40 else one.reset(seed=index).state
-        if index % 50 == 0:
-            before = one.step_batch(actions, kept[-1][0])
-            wanted[-1] += (before.rewards, kept[-1][0].tobytes(), kept[-1][1].tobytes())
-    for index, row, actions, rewards, state, obs in wanted:
-        assert kept[index][0].tobytes() == state
-        assert kept[index][1].tobytes() == obs
-        assert (one.step_batch(actions, kept[index][0]).rewards == rewards).all()
-print(len(kept))
-"""
-
-
-@pytest.mark.parametrize(
-    ("name", "times"),
-    [
-        ("CartPole-v1", 1000),
-        pytest.param("ALE/MsPacman-v5", 200, marks=pytest.mark.full),
-        pytest.param("ALE/MsPacman-v5", 5000, marks=pytest.mark.full),
-    ],
-)
-def test_a_caller_may_keep_rows_of_many_batches(name: str, times: int, tmp_path: Path) -> None:
-    if name.startswith("ALE"):
-        pytest.importorskip("ale_py")
-    path = tmp_path / "keeper.py"
-    path.write_text(KEEPER)
-    result = subprocess.run(
-        [sys.executable, "-W", "error", str(path), name, str(times)],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        env=script_environ(),
-        check=False,
-    )
-    assert (result.returncode, result.stdout.split()[-1:]) == (0, [str(times)]), result.stderr
-
 
 def test_one_kept_row_pins_no_shared_memory_beyond_a_few_blocks() -> None:
     with ParallelEnv(CounterEnv, "toy", n_workers=2, isolate=True) as env:
@@ -238,22 +138,6 @@ def test_one_kept_row_pins_no_shared_memory_beyond_a_few_blocks() -> None:
 
 
 # Processes
-
-
-@pytest.mark.full
-def test_cycles_of_making_and_closing() -> None:
-    with ParallelEnv(CounterEnv, "toy", n_workers=2, isolate=True):
-        pass
-    gc.collect()
-    before = descriptors(), len(workers()), threading.active_count(), mapped_blocks()
-    for index in range(50):
-        env = ParallelEnv(CounterEnv, "toy", n_workers=2, isolate=bool(index % 2))
-        if index % 3:
-            env.step_batch(np.arange(8), env.reset().state)
-        env.close()
-    del env
-    gc.collect()
-    assert (descriptors(), len(workers()), threading.active_count(), mapped_blocks()) == before
 
 
 def test_an_env_that_is_dropped_takes_its_processes_along() -> None:
@@ -301,22 +185,6 @@ def test_errors_keep_nothing_alive() -> None:
     finally:
         gc.enable()
     assert (descriptors(), mapped_blocks()) == before
-
-
-def test_kept_errors_pin_no_results() -> None:
-    with ParallelEnv(CounterEnv, "toy", n_workers=2, isolate=True, trap=refuse) as env:
-        state, errors = env.reset(seed=1).state, []
-        for _ in range(30):
-            with pytest.raises(ArithmeticError) as caught:
-                env.step_batch(np.arange(50), state)
-            errors.append(caught.value)
-            rows = env.batch_env.pool
-            while rows._leftover:  # the other worker may still be stepping a row
-                rows.wait(0.01, None)
-                rows.release_unused()
-            for pool in env.batch_env._pools.values():
-                pool.give(pool.take(1))  # this looks which arrays have been dropped
-                assert not pool._lent
 
 
 def test_a_constructor_that_fails_here_leaves_no_process() -> None:
@@ -437,80 +305,6 @@ def test_no_worker_outlives_a_killed_program(program: subprocess.Popen[str]) -> 
 # Memory of a worker, and time to start
 
 
-# A separate program, since workers of this one start with what earlier tests preloaded.
-GAME = """
-import json
-import numpy as np
-import psutil
-import plangym_like as pl
-
-with pl.make("ALE/MsPacman-v5", n_workers=2, isolate=True) as env:
-    state = env.reset(seed=0).state
-    for _ in range(3):
-        env.step_batch(np.arange(128) % 9, state)
-    for process in env.batch_env:
-        loaded = process.apply(lambda env: list(__import__("sys").modules))(100)
-        print(json.dumps([psutil.Process(process.pid).memory_full_info().uss, loaded]))
-"""
-
-
-def test_a_worker_needs_little_memory_of_its_own() -> None:
-    pytest.importorskip("ale_py")
-    result = run_script(GAME)
-    assert result.returncode == 0, result.stderr
-    lines = result.stdout.splitlines()
-    assert len(lines) == 2
-    for line in lines:
-        own_nbytes, loaded = json.loads(line)
-        assert own_nbytes < 90 * MEGABYTE
-        assert "ale_py" in loaded
-        assert not {"torch", "ray", "pygame", "matplotlib", "cv2", "pytest"} & set(loaded)
-
-
-STOPWATCH = """
-import time
-start = time.perf_counter()
-import numpy as np
-import plangym_like as pl
-
-def first_batch():
-    begun = time.perf_counter()
-    env = pl.make({name!r}, n_workers=2, isolate={isolate})
-    state = env.reset(seed=0).state
-    env.step_batch(np.zeros(16, int), state)
-    return env, time.perf_counter() - begun
-
-one, _ = first_batch()
-cold = time.perf_counter() - start
-other, warm = first_batch()
-
-# How much longer everything takes because others use the machine as well.
-wall, own = time.perf_counter(), time.process_time()
-while time.process_time() - own < 0.1:
-    pass
-print(cold, warm, (time.perf_counter() - wall) / 0.1)
-"""
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("isolate", [False, True])
-@pytest.mark.parametrize("name", first_of(["ALE/MsPacman-v5", "CartPole-v1"]))
-def test_the_first_batch_comes_soon(name: str, isolate: bool) -> None:
-    if name.startswith("ALE"):
-        pytest.importorskip("ale_py")
-    measured = []
-    for _ in range(5):
-        result = run_script(STOPWATCH.format(name=name, isolate=isolate))
-        assert result.returncode == 0, result.stderr
-        cold, warm, slowdown = (float(word) for word in result.stdout.split())
-        measured.append([cold / max(1.0, slowdown), warm / max(1.0, slowdown)])
-        cold, warm = np.min(measured, axis=0)
-        if cold < 1.5 and warm < 0.5:
-            break
-    assert cold < 1.5
-    assert warm < 0.5
-
-
 # Scripts without a guard
 
 SESSION = """
@@ -558,4 +352,6 @@ def test_a_session_needs_no_guard(way: str, tmp_path: Path) -> None:
     result = run_script(SESSION, path=tmp_path / "session.py" if way == "file" else None)
     assert result.returncode == 0, result.stderr
     assert result.stdout == "session\n" + "True True\n" * 3
-    assert result.stderr == ""
+    # Whether `make` suggests a faster way to save the state depends on the machine's speed.
+    told = [line for line in result.stderr.splitlines() if "state_attributes" not in line]
+    assert told == []

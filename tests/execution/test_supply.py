@@ -110,19 +110,6 @@ def test_where_workers_do_not_begin_before_all_is_verified(
     assert_same(env.step_batch([3] * ROWS, states), serial.step_batch([3] * ROWS, states))
 
 
-@pytest.mark.parametrize("rows", first_of([[3, 239], [239], [3]]))
-def test_a_damaged_row_of_the_first_batch_is_reported(
-    serial: Any, states: Any, rows: list[int]
-) -> None:
-    """Its last row is stepped before the others are verified, to know what rows take."""
-    damaged = states.copy()
-    damaged[rows, 1000] ^= 4
-    with plangym_like.make("ALE/MsPacman-v5", obs_type="ram", n_workers=2) as env:
-        with pytest.raises(StateFormatError, match=f"row {rows[0]} "):
-            env.step_batch([2] * ROWS, damaged)
-        assert_same(env.step_batch([3] * ROWS, states), serial.step_batch([3] * ROWS, states))
-
-
 def test_workers_that_die_meanwhile(env: Any, serial: Any, states: Any) -> None:
     expected = serial.step_batch([4] * ROWS, states)
     damaged = states.copy()

@@ -7,20 +7,17 @@ import signal
 import threading
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from hosted import HostedObject, run_script
 from playground import CounterSimulator, sending
 
 from plangym_like.batch.arrays import Outcome
 from plangym_like.constructors import ParallelEnv
 from plangym_like.envs.family_env import FamilyEnv
-from plangym_like.processes.external_process import ExternalProcess
 
 
 class EchoSimulator(CounterSimulator):
@@ -146,82 +143,3 @@ def test_threads_that_step_one_env() -> None:
             thread.join(100)
         assert not wrong
         assert env.stats.rows == 4 * 10 * (20 + 220 + 420)
-
-
-@pytest.mark.parametrize("calls", [60, pytest.param(500, marks=pytest.mark.full)])
-def test_a_single_process_mixes_nothing_up_either(calls: int) -> None:
-    with ExternalProcess(HostedObject) as process:
-        late = 0
-        for number in range(calls):
-            future = process.call("echo", (number, b"x" * (number % 7 * 40_000)))
-            way = number % 4
-            if way == 0:
-                with pytest.raises(ValueError, match=f"^{number}$"):
-                    process.fail(ValueError(f"{number}"))
-            elif way == 1:
-                try:
-                    assert future(0.0)[0] == number
-                except TimeoutError:
-                    late += 1
-            elif way == 2:
-                del future
-            assert process.echo(-number) == -number
-        assert late > 0
-
-
-ON_SIGINT = """
-import os, signal, sys, threading, time
-import numpy as np
-sys.path.insert(0, {folder!r})
-from test_confusion import EchoEnv
-from playground import sending
-from plangym_like.constructors import ParallelEnv
-
-env = ParallelEnv(EchoEnv, "echo", n_workers=2, isolate=True)
-state = env.reset(seed=0).state
-sending(env)
-begun, over, noticed = threading.Event(), threading.Event(), threading.Event()
-late = 0
-# Python itself ignores a Ctrl-C that arrives while it calls a finalizer, and reports that here.
-sys.unraisablehook = lambda report: noticed.set()
-
-def press():
-    global late
-    begun.wait()
-    for number in range({times}):
-        time.sleep(0.003)
-        noticed.clear()
-        os.kill(os.getpid(), signal.SIGINT)
-        # Every other press comes while the last one may still be dealt with.
-        if number % 2:
-            late += not noticed.wait(60)
-    over.set()
-
-thread = threading.Thread(target=press)
-caught = wrong = number = 0
-thread.start()
-while True:
-    try:
-        begun.set()
-        while not over.is_set():
-            number += 1
-            actions = number * 1000 + np.arange(400)
-            wrong += not (env.step_batch(actions, state).obs == actions).all()
-        break
-    except KeyboardInterrupt:
-        caught += 1
-        noticed.set()
-thread.join()
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-actions = np.arange(400)
-wrong += not (env.step_batch(actions, state).obs == actions).all()
-env.close()
-print(caught >= {times} // 2, late, wrong, env._closed)
-"""
-
-
-@pytest.mark.parametrize("times", [40, pytest.param(500, marks=pytest.mark.full)])
-def test_ctrl_c_pressed_again_and_again(times: int) -> None:
-    folder = str(Path(__file__).parent)
-    result = run_script(ON_SIGINT.format(folder=folder, times=times))
-    assert (result.stdout, result.returncode) == ("True 0 0 True\n", 0), result.stderr

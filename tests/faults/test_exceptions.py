@@ -15,7 +15,6 @@ from hosted import Stubborn, TwoArguments, run_script
 from playground import CounterEnv, sending
 from usual import first_of
 
-from plangym_like import make
 from plangym_like.constructors import ParallelEnv
 from plangym_like.errors import RemoteError, RemoteTraceback, RowExitError
 from plangym_like.processes.external_process import ExternalProcess
@@ -258,15 +257,6 @@ def test_in_a_row(pair: tuple[ParallelEnv, list[str]], what: str) -> None:
     assert env.step_batch(np.arange(60), state).obs.shape == (60, 4, 2)
     assert [process.pid for process in env.batch_env] == pids
     assert env.stats.deaths == 0
-
-
-@pytest.mark.parametrize("snapshot", ["pickle", "replay"])
-@pytest.mark.parametrize("what", ["plain"])
-def test_an_action_that_raises_is_left_out_of_the_trial(what: str, snapshot: str) -> None:
-    with make(lambda: Thrower(what, "step"), snapshot=snapshot) as env:
-        state = env.reset(seed=0).state
-        masked = env.step_batch([0, 1], state, on_error="mask")
-        assert masked.infos.failed.all()
 
 
 OF_THE_SCRIPT = """

@@ -56,17 +56,6 @@ def test_the_row_that_hangs_is_named_in_time(
         assert sorted(late)[(times - 1) // 2] < 0.5
 
 
-@pytest.mark.full
-def test_rows_that_hang_at_the_same_time_are_told_together(serial: CounterEnv) -> None:
-    actions = np.arange(COUNT)
-    actions[[0, 30]] = 4096
-    with ParallelEnv(dangerous(STUCK), "toy", n_workers=2, step_timeout=0.3) as env:
-        sending(env)
-        with pytest.raises(StepTimeoutError, match="rows 0, 30 took") as caught:
-            env.step_batch(actions, serial.get_state())
-        assert caught.value.indices == (0, 30)
-
-
 @pytest.mark.parametrize("kind", first_of(range(len(STUCK))), ids=["in C", "sleep", "loop"])
 def test_close_while_all_workers_hang(serial: CounterEnv, tmp_path: Path, kind: int) -> None:
     def seconds_to_close() -> float:

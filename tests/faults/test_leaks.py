@@ -134,19 +134,3 @@ def test_nothing_is_left(
     nothing_more: Callable[..., None], function: Callable[[int], None], times: int
 ) -> None:
     nothing_more(function, times)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("times", [12, 18])
-def test_nothing_is_left_of_games(nothing_more: Callable[..., None], times: int) -> None:
-    pytest.importorskip("ale_py")
-    import plangym_like
-
-    def play(number: int) -> None:
-        with plangym_like.make("ALE/MsPacman-v5", n_workers=2, isolate=True) as env:
-            if number % 3 == 0:
-                state = env.reset(seed=0).state
-                env.step_batch(np.arange(9), state)
-
-    # The allocator's memory grows with the first two dozen games, and no further.
-    nothing_more(play, times, first=6 if times == 12 else 24)

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import dis
-import os
-import shutil
 import subprocess
 import sys
-import types
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,87 +23,6 @@ import numpy as np
 import plangym_like
 kwargs = {"obs_type": "rgb", "frameskip": 1}
 """
-
-SMALL_SHM = (
-    GAME
-    + """
-import os
-assert os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize <= 1 << 20
-with (
-    plangym_like.make("ALE/MsPacman-v5", n_workers=2, isolate=True, **kwargs) as env,
-    plangym_like.make("ALE/MsPacman-v5", **kwargs) as serial,
-):
-    state = env.reset(seed=0).state
-    for count in (1, 9, 90, 9):
-        actions = np.arange(count) % 9
-        result = env.step_batch(actions, state)
-        assert result.obs.tobytes() == serial.step_batch(actions, state).obs.tobytes()
-    print("works", result.obs.nbytes)
-"""
-)
-
-NO_ROOM = (
-    GAME
-    + """
-import os, tempfile
-
-def memory_file(name, flags):
-    file, path = tempfile.mkstemp(dir="/dev/shm")  # of 1 MB
-    os.unlink(path)
-    return file
-
-os.memfd_create = memory_file
-with (
-    plangym_like.make("ALE/MsPacman-v5", n_workers=2, isolate=True, audit="off", **kwargs) as env,
-    plangym_like.make("ALE/MsPacman-v5", **kwargs) as serial,
-):
-    state = env.reset(seed=0).state
-    for count in (2, 90, 3, 60, 4):
-        actions = np.arange(count) % 9
-        try:
-            result = env.step_batch(actions, state)
-        except MemoryError as error:
-            assert count > 9 and "bytes of shared memory" in str(error), error
-            print("refused", end=" ")
-        else:
-            assert result.obs.tobytes() == serial.step_batch(actions, state).obs.tobytes()
-            del result
-            print("works", end=" ")
-"""
-)
-
-
-def run_with_tiny_shm(script: str) -> subprocess.CompletedProcess[str]:
-    """Run a script in a mount namespace of its own, whose /dev/shm holds 1 MB."""
-    if shutil.which("unshare") is None:
-        pytest.skip("needs unshare")
-    own = ["unshare", "-m"] if os.getuid() == 0 else ["unshare", "-Urm"]
-    mount = "mount -t tmpfs -o size=1m tmpfs /dev/shm"
-    if subprocess.run([*own, "sh", "-c", mount], capture_output=True, check=False).returncode:
-        pytest.skip("may not mount here")
-    return subprocess.run(
-        [*own, "sh", "-c", f'{mount} && exec "$0" -c "$1"', sys.executable, script],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        env=script_environ(),
-        check=False,
-    )
-
-
-def test_a_tiny_dev_shm_does_not_matter() -> None:
-    pytest.importorskip("ale_py")
-    result = run_with_tiny_shm(SMALL_SHM)
-    assert (result.returncode, result.stdout) == (0, "works 907200\n"), result.stderr
-
-
-@pytest.mark.full
-def test_where_there_is_no_room_for_memory_files() -> None:
-    pytest.importorskip("ale_py")
-    result = run_with_tiny_shm(NO_ROOM)
-    expected = "works refused works refused works "
-    assert (result.returncode, result.stdout) == (0, expected), result.stderr
-
 
 LIMITED = """
 import os, resource, sys
@@ -274,26 +188,3 @@ def test_a_batch_of_300_megabytes_in_a_cgroup_of_250(
                 env.step_batch(actions, state, blocking=False).result(100)
             with pytest.raises(MemoryError, match="cgroup"):
                 env.rollout_batch(actions.reshape(30, 10), state, return_observations=True)
-
-
-def deep_cleanups(code: types.CodeType) -> Iterator[str]:
-    """Yield functions with a cleanup that CPython 3.11 to 3.13 cannot reach without memory."""
-    if any(entry.lasti and entry.end > 512 for entry in dis._parse_exception_table(code)):
-        yield code.co_qualname
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from deep_cleanups(constant)
-
-
-@pytest.mark.skipif(sys.version_info >= (3, 14), reason="it needs no memory for that any more")
-@pytest.mark.parametrize(
-    "name",
-    ["processes/worker", "execution/row_server", "batch/row_stepper", "env", "batch/simulator"],
-)
-def test_a_worker_that_runs_out_of_memory_can_say_so(name: str) -> None:
-    path = Path(plangym_like.__file__).parent / f"{name}.py"
-    code = compile(path.read_text(encoding="utf-8"), path, "exec")
-    # They run before the first row, or only in the caller.
-    elsewhere = {"_settle_in", "PlanEnv._make", "PlanEnv.clone"}
-    elsewhere |= {"CurrentState.reset", "CurrentState.step"}
-    assert set(deep_cleanups(code)) <= elsewhere

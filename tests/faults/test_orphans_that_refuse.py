@@ -108,20 +108,6 @@ def test_no_worker_that_refuses_outlives_its_parent(method: str, start: str, clo
     _kill_and_await([sys.executable, "-c", script], ["stop", "ignore", *eval(f"[{closing}]")])
 
 
-@pytest.mark.full
-def test_a_stopped_fork_server_and_its_workers_do_not_outlive_the_parent() -> None:
-    script = PARENT.format(method="forkserver", start="start()", closing=CLOSING)
-
-    def stop_fork_server(parent: int) -> int:
-        (fork_server,) = psutil.Process(parent).children()
-        fork_server.suspend()
-        _await(lambda: fork_server.status() == psutil.STATUS_STOPPED)
-        return fork_server.pid
-
-    harms = ["stop", "ignore", "close_all", "do_all"]
-    _kill_and_await([sys.executable, "-c", script], harms, stop_fork_server)
-
-
 def _kill_and_await(
     command: list[str], harms: list[str], also: Callable[[int], int] | None = None
 ) -> None:

@@ -16,10 +16,8 @@ from playground import CounterEnv, Letter, sending
 from usual import first_of
 
 import plangym_like
-from plangym_like.constructors import BatchEnv, ParallelEnv
+from plangym_like.constructors import ParallelEnv
 from plangym_like.env import PlanEnv
-from plangym_like.errors import WorkerStartError, WorkerTimeoutError
-from plangym_like.processes.external_process import ExternalProcess
 
 ACTIONS = np.arange(60)
 
@@ -86,45 +84,3 @@ def test_the_constructor_of_a_restarted_worker_hangs(serial: CounterEnv, tmp_pat
         assert_same(env.step_batch(ACTIONS, state), expected)
         assert make.fuses.left() == 0
         assert env.stats.restarts == 2
-
-
-@pytest.mark.full
-def test_constructors_that_hang_each_time(serial: CounterEnv, tmp_path: Path) -> None:
-    make, state = HangingAtStart(tmp_path / "fuses"), serial.get_state()
-    limit = 1.0 + round(10 * seconds_to_start())
-    with ParallelEnv(make, "toy", n_workers=1, isolate=True, start_timeout=limit) as env:
-        sending(env)
-        for _ in range(50):
-            make.fuses.lay()
-        env.batch_env[0].kill()
-        with pytest.raises(WorkerStartError, match=f"start_timeout={limit:g} seconds") as caught:
-            env.step_batch(ACTIONS, state)
-        assert isinstance(caught.value.__cause__, WorkerTimeoutError)
-
-
-@pytest.mark.full
-def test_a_constructor_that_takes_long_is_no_failure(serial: CounterEnv) -> None:
-    owner = os.getpid()
-
-    def make(name: str, **kwargs: Any) -> CounterEnv:
-        if os.getpid() != owner:
-            time.sleep(1.5)
-        return CounterEnv(name, **kwargs)
-
-    with ParallelEnv(make, "toy", n_workers=2, step_timeout=0.2) as env:
-        assert env.batch_env.pool.start_timeout == 60
-        ours = env.step_batch(ACTIONS, serial.get_state())
-        assert_same(ours, serial.step_batch(ACTIONS, serial.get_state()))
-        assert env.stats.restarts == 0
-
-
-@pytest.mark.full
-def test_a_batch_env_whose_worker_is_stopped_asks_another() -> None:
-    workers = [ExternalProcess(lambda: CounterEnv("toy")) for _ in range(2)]
-    limit = 2.0 + round(10 * seconds_to_start())
-    with BatchEnv(workers, step_timeout=1.0, start_timeout=limit) as env:
-        os.kill(env[0].pid, signal.SIGSTOP)
-        with pytest.raises(WorkerTimeoutError, match=f"not answer within start_timeout={limit:g}"):
-            env.reset()
-        states, _, _ = env.reset()
-        assert len(states) == 2

@@ -2,71 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import pytest
 from hosted import run_script
-
-BUSY_THREADS = """
-import io, logging, sys, threading
-import numpy as np
-import plangym_like
-
-logging.basicConfig(stream=io.StringIO(), level=logging.DEBUG)
-over = threading.Event()
-
-def work(number):
-    while not over.is_set():
-        kept = [bytearray(1000 + number) for _ in range(200)]
-        logging.getLogger("work").info("thread %d keeps %d", number, len(kept))
-        np.random.default_rng(number).random((50, 50)) @ np.ones((50, 50))
-
-threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-for thread in threads:
-    thread.start()
-try:
-    with plangym_like.make("CartPole-v1") as serial:
-        state = serial.reset(seed=0).state
-        expected = serial.step_batch(np.arange(400) % 2, state).states.tobytes()
-    for method in {methods}:
-        for _ in range({times}):
-            with plangym_like.make(
-                "CartPole-v1", n_workers=3, isolate=True, start_method=method
-            ) as env:
-                assert env.step_batch(np.arange(400) % 2, state).states.tobytes() == expected
-finally:
-    over.set()
-print("fine")
-"""
-
-IN_A_DAEMON = """
-import multiprocessing, sys
-import numpy as np
-import plangym_like
-
-def use(method="forkserver"):
-    with (
-        plangym_like.make("CartPole-v1", n_workers=2, isolate=True, start_method=method) as env,
-        plangym_like.make("CartPole-v1") as serial,
-    ):
-        state = env.reset(seed=0).state
-        ours = env.step_batch([0, 1, 1], state).states
-        assert ours.tobytes() == serial.step_batch([0, 1, 1], state).states.tobytes()
-        return len(ours)
-
-def tell(queue):
-    queue.put((multiprocessing.current_process().daemon, use()))
-
-if __name__ == "__main__":
-    for method in ("fork", "spawn"):
-        context = multiprocessing.get_context(method)
-        queue = context.Queue()
-        process = context.Process(target=tell, args=(queue,), daemon=True)
-        process.start()
-        print(queue.get(timeout=600))
-        process.join(100)
-        assert process.exitcode == 0
-"""
 
 IN_A_POOL = """
 import multiprocessing
@@ -128,41 +65,6 @@ env.close()
 print("fine")
 """
 
-WITH_TORCH = """
-import numpy as np
-{imports}
-import plangym_like
-
-with (
-    plangym_like.make("CartPole-v1", n_workers=3, isolate=True, start_method={method!r}) as env,
-    plangym_like.make("CartPole-v1") as serial,
-):
-    state = env.reset(seed=0).state
-    for _ in range(10):
-        {work}
-        actions = np.arange(300) % 2
-        ours = env.step_batch(actions, state).states
-        assert ours.tobytes() == serial.step_batch(actions, state).states.tobytes()
-print("fine")
-"""
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(
-    ("methods", "times"),
-    [(["forkserver"], 2), pytest.param(["forkserver", "spawn"], 5, marks=pytest.mark.full)],
-)
-def test_made_while_eight_threads_allocate_and_log(methods: list[str], times: int) -> None:
-    result = run_script(BUSY_THREADS.format(methods=methods, times=times), timeout=600)
-    assert (result.stdout, result.stderr) == ("fine\n", "")
-
-
-@pytest.mark.full
-def test_in_a_daemonic_process(tmp_path: object) -> None:
-    result = run_script(IN_A_DAEMON, path=tmp_path / "daemon.py")  # type: ignore[operator]
-    assert (result.stdout, result.returncode) == ("(True, 3)\n(True, 3)\n", 0), result.stderr
-
-
 @pytest.mark.parametrize(
     "methods",
     [["fork"], pytest.param(["fork", "forkserver", "spawn"], marks=pytest.mark.full)],
@@ -184,14 +86,3 @@ JAX = (
     "import jax",
     "jax.numpy.ones((300, 300)).dot(jax.numpy.ones((300, 300))).block_until_ready()",
 )
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("module", ["torch", pytest.param("jax", marks=pytest.mark.full)])
-@pytest.mark.parametrize("method", ["forkserver", pytest.param("spawn", marks=pytest.mark.full)])
-def test_beside_libraries_with_threads_of_their_own(module: str, method: str) -> None:
-    if importlib.util.find_spec(module) is None:
-        pytest.skip(f"{module} is not installed")
-    imports, work = {"torch": TORCH, "jax": JAX}[module]
-    result = run_script(WITH_TORCH.format(imports=imports, work=work, method=method), timeout=600)
-    assert (result.stdout, result.returncode) == ("fine\n", 0), result.stderr

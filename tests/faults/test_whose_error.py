@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -16,7 +15,6 @@ from hosted import run_script
 from playground import CounterEnv, CounterSimulator, sending
 from usual import first_of
 
-import plangym_like
 from plangym_like.batch.arrays import Outcome
 from plangym_like.constructors import ParallelEnv
 from plangym_like.env import PlanEnv
@@ -31,7 +29,6 @@ from plangym_like.errors import (
     WorkerError,
     WorkerStartError,
 )
-from plangym_like.processes.external_process import ExternalProcess
 
 COUNT = 60
 BACKENDS: dict[str, dict[str, Any]] = {
@@ -109,72 +106,6 @@ def test_a_constructors_own_worker_error_is_not_a_death() -> None:
         assert env.stats.deaths == 0
 
 
-class Crowded(gymnasium.Env[Any, Any]):
-    """One that steps in a process of its own, which ends at some actions."""
-
-    observation_space = action_space = spaces.Discrete(100)
-
-    def __init__(self) -> None:
-        self.helper: Any = None
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.at = 0
-        return 0, {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        with ExternalProcess(lambda: os) as helper:
-            if action == 7:
-                helper.call("_exit", 5)()
-            pid = helper.call("getpid")()
-        self.at = (self.at + int(action)) % 100
-        return self.at, float(pid > 0), False, False, {}
-
-    def save_state(self) -> bytes:
-        return bytes([self.at])
-
-    def load_state(self, data: bytes) -> None:
-        self.at = data[0]
-
-
-@pytest.mark.full
-def test_an_environment_whose_own_process_dies() -> None:
-    with plangym_like.make(Crowded, n_workers=2, isolate=True) as env:
-        state = env.reset(seed=1).state
-        with pytest.raises(WorkerDiedError, match=r"status 5"):
-            env.step_batch([1, 2, 7, 3], state)
-        masked = env.step_batch([1, 2, 7, 3], state, on_error="mask")
-        assert masked.infos.failed.tolist() == [False, False, True, False]
-        assert masked.obs.tolist()[:2] == [1, 2]
-        assert env.stats.deaths == env.stats.restarts == 0
-
-
-class NarrowEnv(CounterEnv):
-    """A counter whose states are tried in a worker before they are used here."""
-
-    class simulator_class(CounterSimulator):
-        """The same counter."""
-
-        checksum = True
-
-
-def test_a_rows_own_worker_error_does_not_refuse_a_state() -> None:
-    owner = os.getpid()
-
-    def trap(action: int) -> None:
-        if os.getpid() != owner:
-            raise WorkerDiedError("my own worker died", 1, -9)
-
-    with ParallelEnv(NarrowEnv, "toy", trap=trap, n_workers=1, isolate=True) as env:
-        state = env.reset(seed=3).state
-        env.set_state(state)
-        assert np.array_equal(env.get_state(), state)
-        assert env.step(1, state).obs.shape == (4, 2)
-        with pytest.raises(WorkerDiedError, match="my own worker died"):
-            env.step_batch([1], state)
-        assert env.stats.deaths == env.stats.restarts == 0
-
-
 # What would end the program
 
 
@@ -235,91 +166,6 @@ def test_a_constructor_that_exits_in_workers(isolate: bool) -> None:
         assert isinstance(caught.value.__cause__, RemoteTraceback)
 
 
-OF_THE_PROGRAM = """
-import os, signal, sys, threading
-import numpy as np
-from playground import CounterEnv
-
-def handle(number, frame):
-    {handle}
-
-if {number} != signal.SIGINT or {own}:
-    signal.signal({number}, handle)
-
-def trap(action):
-    if action == 5:
-        os.kill(os.getpid(), {number})
-        for _ in range(1000000):
-            pass
-
-env = CounterEnv("toy", trap=trap)
-state = env.reset(seed=1).state
-try:
-    env.step_batch(np.arange(10), state, on_error="mask")
-except {error} as error:
-    print("came through")
-"""
-
-
-@pytest.mark.parametrize(
-    ("number", "handle", "own", "error"),
-    [
-        ("signal.SIGTERM", "sys.exit(3)", True, "SystemExit"),
-        pytest.param(
-            "signal.SIGTERM", "raise SystemExit(3)", True, "SystemExit", marks=pytest.mark.full
-        ),
-        pytest.param("signal.SIGINT", "pass", False, "KeyboardInterrupt", marks=pytest.mark.full),
-        ("signal.SIGINT", "raise KeyboardInterrupt", True, "KeyboardInterrupt"),
-        pytest.param(
-            "signal.SIGUSR1", "raise GeneratorExit", True, "GeneratorExit", marks=pytest.mark.full
-        ),
-    ],
-)
-def test_what_a_signal_handler_raises_in_a_row_is_no_rows(
-    number: str, handle: str, own: bool, error: str
-) -> None:
-    script = OF_THE_PROGRAM.format(number=number, handle=handle, own=own, error=error)
-    result = run_script(script)
-    assert (result.stdout, result.stderr) == ("came through\n", "")
-
-
-IN_AN_AUDIT = """
-import os, signal
-import numpy as np
-from playground import CounterEnv
-
-def handle(number, frame):
-    raise KeyboardInterrupt("late")
-
-signal.signal(signal.SIGALRM, handle)
-steps = []
-
-def trap(action):
-    steps.append(action)
-    if len(steps) == {number}:
-        os.kill(os.getpid(), signal.SIGALRM)
-        for _ in range(1000000):
-            pass
-
-env = CounterEnv("toy", trap=trap, audit_every=1)
-state = env.reset(seed=1).state
-steps.clear()
-try:
-    for _ in range(6):
-        env.step_batch(np.arange(10), state)
-except KeyboardInterrupt as error:
-    print(error)
-"""
-
-
-@pytest.mark.parametrize(
-    "number", first_of([15, 5, 90])
-)  # in a repeated row, in a row, in a followed row
-def test_what_a_signal_handler_raises_in_an_audit_is_raised(number: int) -> None:
-    result = run_script(IN_AN_AUDIT.format(number=number))
-    assert (result.stdout, result.stderr) == ("late\n", "")
-
-
 IN_A_MASKED_ROW = """
 import os, signal
 from playground import CounterEnv
@@ -347,91 +193,6 @@ except KeyboardInterrupt as error:
 @pytest.mark.parametrize("count", first_of([3, 1]))
 def test_what_a_signal_handler_raises_in_a_masked_row_is_raised(count: int) -> None:
     result = run_script(IN_A_MASKED_ROW.format(count=count))
-    assert (result.stdout, result.stderr) == ("late\n", "")
-
-
-IN_A_RESET = """
-import os, signal
-import gymnasium
-import plangym_like
-
-class Interrupted(gymnasium.Env):
-    action_space = observation_space = gymnasium.spaces.Discrete(9)
-    armed = False
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        return 0, {}
-
-    def step(self, action):
-        return 0, 0.0, False, False, {}
-
-    def save_state(self):
-        if Interrupted.armed:
-            os.kill(os.getpid(), signal.SIGALRM)
-            for _ in range(1000000):
-                pass
-        return 0
-
-    def load_state(self, state):
-        pass
-
-def handle(number, frame):
-    Interrupted.armed = False
-    raise KeyboardInterrupt("late")
-
-signal.signal(signal.SIGALRM, handle)
-env = plangym_like.make(Interrupted)
-env.reset(seed=1)
-Interrupted.armed = True
-try:
-    env.reset(seed=2)
-except KeyboardInterrupt as error:
-    print(error)
-"""
-
-
-def test_what_a_signal_handler_raises_while_a_reset_saves_the_state_is_raised() -> None:
-    result = run_script(IN_A_RESET)
-    assert (result.stdout, result.stderr) == ("late\n", "")
-
-
-IN_MAKE = """
-import os, signal
-import gymnasium
-import plangym_like
-
-class Held:
-    def __reduce__(self):
-        os.kill(os.getpid(), signal.SIGALRM)
-        for _ in range(1000000):
-            pass
-        return Held, ()
-
-class Interrupted(gymnasium.Env):
-    action_space = observation_space = gymnasium.spaces.Discrete(9)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.held = Held()
-        return 0, {}
-
-    def step(self, action):
-        return 0, 0.0, False, False, {}
-
-def handle(number, frame):
-    raise KeyboardInterrupt("late")
-
-signal.signal(signal.SIGALRM, handle)
-try:
-    plangym_like.make(Interrupted, snapshot="pickle")
-except KeyboardInterrupt as error:
-    print(error)
-"""
-
-
-def test_what_a_signal_handler_raises_while_make_pickles_the_state_is_raised() -> None:
-    result = run_script(IN_MAKE)
     assert (result.stdout, result.stderr) == ("late\n", "")
 
 
@@ -529,55 +290,3 @@ class Crooked(FamilyEnv):
     """Plans over a `CrookedSimulator`."""
 
     simulator_class = CrookedSimulator
-
-
-class Riddle:
-    """An action that cannot be unpickled in another process if it is `hard`."""
-
-    def __init__(self, hard: bool, owner: int) -> None:
-        self.hard, self.owner = hard, owner
-
-    def __reduce__(self) -> Any:
-        return _read_riddle, (self.hard, self.owner)
-
-
-def _read_riddle(hard: bool, owner: int) -> Riddle:
-    if hard and os.getpid() != owner:
-        raise LookupError("this cannot be read here")
-    return Riddle(hard, owner)
-
-
-class Riddles(gymnasium.Space[Any]):
-    """The space of riddles."""
-
-    def contains(self, x: Any) -> bool:
-        return isinstance(x, Riddle)
-
-    def sample(self, mask: Any = None, probability: Any = None) -> Any:
-        return Riddle(False, os.getpid())
-
-
-class Quiz(gymnasium.Env[Any, Any]):
-    """Counts the riddles that it is asked."""
-
-    def __init__(self) -> None:
-        self.action_space, self.observation_space = Riddles(), spaces.Discrete(100)
-        self.count = 0
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.count = 0
-        return 0, {}
-
-    def step(self, action: Any) -> Any:
-        self.count += 1
-        return self.count, 1.0, False, False, {}
-
-
-def test_actions_that_cannot_be_read_do_not_spoil_later_batches() -> None:
-    hard, easy = ([Riddle(kind, os.getpid()) for _ in range(4)] for kind in (True, False))
-    with plangym_like.make(Quiz, n_workers=1, isolate=True, audit="off") as env:
-        state = env.reset(seed=0).state
-        with pytest.raises(LookupError, match="cannot be read"):
-            env.step_batch(hard, state)
-        assert env.step_batch(easy, state).obs.tolist() == [1] * 4

@@ -11,7 +11,6 @@ from gymnasium import spaces
 from suite import CLIFF, TAXI
 
 import plangym_like
-from plangym_like.errors import InputError
 from plangym_like.planners import BeamSearch
 
 
@@ -57,10 +56,6 @@ def test_the_shortest_ways(name: str, options: dict[str, Any], length: int, scor
         plan = BeamSearch(env, key="obs").plan(budget=50_000, seed=0)
         assert (len(plan), plan.score, plan.ended) == (length, score, True)
         assert plan.spent.transitions < 1000, "the search ends when all places are known"
-
-
-def _upright(obs: Any, infos: Any, states: Any) -> Any:
-    return -np.abs(obs).sum(axis=1)
 
 
 def test_the_pole_is_held_to_the_end() -> None:
@@ -136,73 +131,6 @@ def test_a_state_that_was_left_out_of_the_beam_may_enter_it_later() -> None:
         plan = BeamSearch(env, width=1, key="obs").plan(budget=6, seed=0)
         assert plan.score == 11.0
         assert plan.actions[:2].tolist() == [0, 0]
-
-
-def test_the_heuristic_breaks_ties() -> None:
-    with plangym_like.make(CLIFF) as env:
-        env.reset(seed=0)
-        up = BeamSearch(env, 1, depth=3, heuristic=lambda obs, infos, states: -obs, key="obs")
-        plan = up.plan(budget=12, seed=0)
-        assert plan.actions.tolist() == [0, 0, 0], "the smallest number is the highest row"
-
-
-@pytest.mark.full
-def test_the_same_seed_gives_the_same_plan_for_any_number_of_workers() -> None:
-    plans = []
-    for n_workers in (None, 2):
-        with plangym_like.make("ALE/MsPacman-v5", obs_type="ram", n_workers=n_workers) as env:
-            env.reset(seed=1)
-            plans.append(BeamSearch(env, width=4, dt=8).plan(budget=600, seed=3))
-    assert np.array_equal(plans[0].actions, plans[1].actions)
-    assert plans[0].score == plans[1].score > 0
-
-
-def test_the_budget_is_never_exceeded() -> None:
-    with plangym_like.make("CartPole-v1") as env:
-        env.reset(seed=0)
-        for budget in (2, 100, 1001):
-            spent = BeamSearch(env).plan(budget=budget, seed=0).spent
-            assert 0 < spent.transitions <= budget
-        with pytest.raises(InputError, match="a budget of 1 transitions is too small"):
-            BeamSearch(env).plan(budget=1)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"width": 0}, "width must be a whole number"),
-        ({"depth": 0}, "depth must be a whole number"),
-        ({"dt": 0}, "dt must be a whole number"),
-        ({"branches": 0}, "branches must be a whole number"),
-        ({"heuristic": 3}, "heuristic must be a function"),
-        ({"key": 3}, 'key must be "state", "obs" or a function'),
-    ],
-)
-def test_options_that_are_refused(options: dict[str, Any], words: str) -> None:
-    with plangym_like.make("CartPole-v1") as env, pytest.raises(InputError, match=words):
-        BeamSearch(env, **options)
-
-
-def test_functions_that_do_not_fit_the_batch_are_refused() -> None:
-    with plangym_like.make("CartPole-v1") as env:
-        env.reset(seed=0)
-        with pytest.raises(InputError, match=r"heuristic must return an array \(2,\), got \(\)"):
-            BeamSearch(env, heuristic=lambda obs, infos, states: 0).plan(budget=10)
-        with pytest.raises(InputError, match="key returned 1 keys for 2 states"):
-            BeamSearch(env, key=lambda obs, infos, states: [0]).plan(budget=10)
-
-
-@pytest.mark.full
-def test_a_width_that_doubles_very_often() -> None:
-    with plangym_like.make("Pendulum-v1") as env:
-        env.reset(seed=0)
-        notes: list[str] = []
-        planner = BeamSearch(env, depth=1, branches=1)
-        plan = planner.plan(
-            budget=15_000, seed=0, progress=lambda progress: notes.append(progress.note)
-        )
-        assert plan.spent.transitions == 15_000
-        assert notes[1] == "width 64, depth 1" and len(notes[-1]) < 50
 
 
 def test_what_is_too_little_for_a_beam_is_spent_on_its_best_states() -> None:

@@ -14,7 +14,7 @@ from suite import TAXI
 import plangym_like
 from plangym_like.errors import InputError
 from plangym_like.planners import AStar, BestFirst, play
-from plangym_like.planners.search_options import digests, make_key
+from plangym_like.planners.observations import digests, make_key
 
 BOTH = pytest.mark.parametrize("planner", [AStar, BestFirst])
 
@@ -63,17 +63,6 @@ def test_the_optimum_of_frozen_lake(planner: Any, key: str, map_name: str, steps
         assert plan.info["cost"] == plan.info["bound"] == steps
         assert plan.spent.transitions == plan.info["generated"]
         assert plan.curve["score"].tolist() == [1.0, 1.0]
-
-
-@pytest.mark.parametrize("seed", [0, 1, 2, 3])
-def test_the_optimum_of_taxi(seed: int) -> None:
-    with plangym_like.make(TAXI) as env:
-        state, obs, _ = env.reset(seed=seed)
-        plan = AStar(env, key="obs").plan(state, budget=10_000)
-        assert plan.info["optimal"]
-        assert len(plan) == _fewest_steps_of_table(env, int(obs))
-        assert plan.score == 21 - len(plan) == plan.replay(env)
-        assert plan.info["expanded"] <= 500
 
 
 def test_a_heuristic_saves_expansions_and_keeps_the_optimum() -> None:
@@ -175,47 +164,6 @@ def test_a_search_without_a_solution_leads_towards_the_goal() -> None:
             AStar(env).plan(state, budget=3)
 
 
-def test_a_minigrid_door_is_opened_in_the_fewest_steps() -> None:
-    minigrid = pytest.importorskip("minigrid", reason="minigrid is not installed")
-    wrappers = [minigrid.wrappers.FullyObsWrapper, minigrid.wrappers.ImgObsWrapper]
-    door, is_open = 4, 0  # minigrid.core.constants: OBJECT_TO_IDX, STATE_TO_IDX
-
-    def opened(step: Any) -> Any:
-        return ((step.obs[..., 0] == door) & (step.obs[..., 2] == is_open)).any(axis=(1, 2))
-
-    with plangym_like.make("MiniGrid-DoorKey-5x5-v0", wrappers=wrappers) as env:
-        for seed in (0, 1, 2):
-            state, _, _ = env.reset(seed=seed)
-            plan = AStar(env, key="obs", goal=opened).plan(state, budget=20_000)
-            assert plan.info["optimal"]
-            assert len(plan) == _fewest_steps_to_door(env.gym_env.unwrapped)
-            assert plan.replay(env) == plan.score
-
-
-def _fewest_steps_to_door(env: Any) -> int:
-    """Return the fewest steps in which MiniGrid's door is opened, by its own objects."""
-    things = {
-        (x, y): env.grid.get(x, y).type
-        for x in range(env.width)
-        for y in range(env.height)
-        if env.grid.get(x, y) is not None
-    }
-
-    def successors(place: Any) -> Iterable[Any]:
-        x, y, direction, has_key, _ = place
-        yield x, y, (direction - 1) % 4, has_key, False
-        yield x, y, (direction + 1) % 4, has_key, False
-        ahead = [(x + 1, y), (x, y + 1), (x - 1, y), (x, y - 1)][direction]
-        thing = things.get(ahead)
-        if thing in (None, "goal") or (thing == "key" and has_key):
-            yield *ahead, direction, has_key, False
-        yield x, y, direction, has_key or thing == "key", False
-        yield x, y, direction, has_key, has_key and thing == "door"
-
-    start = (*map(int, env.agent_pos), int(env.agent_dir), False, False)
-    return _fewest_steps(start, successors, lambda place: bool(place[-1]))
-
-
 def test_in_closed_loop_an_optimal_plan_is_searched_for_once() -> None:
     with plangym_like.make(TAXI) as env:
         state, _, _ = env.reset(seed=0)
@@ -230,37 +178,6 @@ def test_in_closed_loop_an_optimal_plan_is_searched_for_once() -> None:
         planner.advance()
         other = env.reset(seed=1).state
         assert planner.plan(other, budget=10_000).info["optimal"]
-
-
-def test_the_plan_is_the_same_for_any_number_of_workers() -> None:
-    plans = []
-    for n_workers in (None, 1, 2):
-        with plangym_like.make(TAXI, n_workers=n_workers) as env:
-            env.reset(seed=2)
-            plans.append(AStar(env, key="obs").plan(budget=3000))
-    assert np.array_equal(plans[0].actions, plans[1].actions)
-    assert np.array_equal(plans[0].actions, plans[2].actions)
-    assert plans[0].info == plans[1].info == plans[2].info
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"key": "rows"}, 'key must be "state", "obs" or a function'),
-        ({"cost": 3}, 'cost must be "steps", "reward" or a function'),
-        ({"goal": 15}, "goal must be a function"),
-        ({"heuristic": 0}, "heuristic must be a function"),
-        ({"batch": 0}, "batch must be a whole number"),
-        ({"dt": 0}, "dt must be a whole number"),
-    ],
-)
-@BOTH
-def test_options_that_are_refused(planner: Any, options: dict[str, Any], words: str) -> None:
-    with (
-        plangym_like.make("FrozenLake-v1") as env,
-        pytest.raises(InputError, match=words),
-    ):
-        planner(env, **options)
 
 
 @pytest.mark.parametrize(
@@ -283,14 +200,6 @@ def test_functions_whose_results_are_refused(options: dict[str, Any], words: str
             AStar(env, **{"key": "obs", **options}).plan(state, budget=10_000)
 
 
-def test_continuous_actions_are_refused() -> None:
-    with (
-        plangym_like.make("Pendulum-v1") as env,
-        pytest.raises(InputError, match="AStar tries actions one by one"),
-    ):
-        AStar(env)
-
-
 def test_keys_of_nested_observations() -> None:
     key: Any = make_key("obs")
     image = np.arange(6).reshape(3, 2)
@@ -301,13 +210,6 @@ def test_keys_of_nested_observations() -> None:
         one, two, three = digests(key(obs, None, np.zeros((3, 8), np.uint8)), 3)
         assert one == three != two
         assert len({one, two, three}) == 2
-
-
-@pytest.mark.parametrize("keys", [3, None, [[1]] * 4, [([],)] * 4])
-def test_keys_that_are_refused(keys: Any) -> None:
-    with plangym_like.make("FrozenLake-v1") as env, pytest.raises(InputError, match="key must ret"):
-        env.reset(seed=0)
-        BestFirst(env, key=lambda obs, infos, states: keys).plan(budget=100)
 
 
 class _Corner(gymnasium.Env):

@@ -11,10 +11,9 @@ from usual import first_of
 
 import plangym_like
 from plangym_like.errors import InputError
-from plangym_like.planners import FractalMonteCarlo, Progress, Search
-from plangym_like.planners.features import as_vectors, check_vectors, ranges
+from plangym_like.planners import FractalMonteCarlo, Progress
 from plangym_like.planners.fractal_monte_carlo import relativize
-from plangym_like.planners.nodes import ROOT, Lineage
+from plangym_like.planners.observations import ranges
 
 # Box2D's module has types without a module's name.
 pytestmark = pytest.mark.filterwarnings("ignore:builtin type .* has no __module__")
@@ -30,30 +29,6 @@ def test_the_pole_is_held_to_the_end() -> None:
         assert plan.replay(env) == plan.score
 
 
-def test_frozen_lake_is_crossed() -> None:
-    with plangym_like.make("FrozenLake-v1", is_slippery=False) as env:
-        env.reset(seed=0)
-        plan = FractalMonteCarlo(env, hold=1).plan(budget=10_000, seed=0)
-        assert plan.score == 1
-        assert plan.ended
-        assert plan.replay(env) == 1
-
-
-@pytest.mark.parametrize("name", ["LunarLander-v3", "HalfCheetah-v5", "Pendulum-v1"])
-def test_the_best_score_never_falls(name: str) -> None:
-    with plangym_like.make(name, remove_time_limit=False) as env:
-        env.reset(seed=0)
-        seen: list[Progress] = []
-        planner = FractalMonteCarlo(env, walkers=4, hold=40)
-        plan = planner.plan(budget=120, seed=0, progress=seen.append)
-        scores = [progress.score for progress in seen if not np.isnan(progress.score)]
-        assert len(scores) > 2
-        assert scores == sorted(scores)
-        # Each report holds the score of the batches before it.
-        assert plan.score >= scores[-1] - 1e-9
-        assert plan.replay(env) == plan.score
-
-
 def test_without_a_score_above_0_only_episodes_that_ended_count() -> None:
     with plangym_like.make("Pendulum-v1", remove_time_limit=False) as env:
         env.reset(seed=0)
@@ -65,27 +40,6 @@ def test_without_a_score_above_0_only_episodes_that_ended_count() -> None:
         assert whole.ended
         assert whole.info["frames"] == 200
         assert whole.curve["score"][-1] == pytest.approx(whole.score)
-
-
-@pytest.mark.full
-def test_the_same_seed_gives_the_same_plan_for_any_number_of_workers() -> None:
-    plans = []
-    for n_workers in (None, 2):
-        with plangym_like.make("ALE/MsPacman-v5", obs_type="ram", n_workers=n_workers) as env:
-            env.reset(seed=1)
-            plans.append(FractalMonteCarlo(env, walkers=8).plan(budget=400, seed=3))
-    assert np.array_equal(plans[0].actions, plans[1].actions)
-    assert np.array_equal(plans[0].dt, plans[1].dt)
-    assert np.array_equal(plans[0].curve["score"], plans[1].curve["score"])
-
-
-@pytest.mark.parametrize("budget", [1, 5, 100])
-def test_the_budget_is_never_exceeded(budget: int) -> None:
-    with plangym_like.make("CartPole-v1") as env:
-        env.reset(seed=0)
-        plan = FractalMonteCarlo(env).plan(budget=budget, seed=0)
-        assert 0 < plan.spent.transitions <= budget
-        assert len(plan) > 0
 
 
 class _Lives(gymnasium.Env[Any, Any]):
@@ -145,40 +99,6 @@ class _AnyActions(gymnasium.Env[Any, Any]):
         return self._obs(), reward, self._steps >= 10, False, {}
 
 
-@pytest.mark.parametrize(
-    "space",
-    [
-        gymnasium.spaces.Discrete(3),
-        gymnasium.spaces.MultiDiscrete([2, 3]),
-        gymnasium.spaces.MultiBinary(2),
-        gymnasium.spaces.Box(-1, 1, (2, 2)),
-    ],
-    ids=str,
-)
-def test_every_action_space_that_can_be_sampled(space: Any) -> None:
-    with plangym_like.make(lambda: _AnyActions(space)) as env:
-        env.reset(seed=0)
-        plan = FractalMonteCarlo(env, hold=2).plan(budget=1500, seed=0)
-        assert all(action in space for action in plan.actions)
-        assert plan.replay(env) == plan.score
-        assert plan.score > 6 * float(np.mean(np.asarray(space.sample()) * 0 + 0.5))
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"walkers": 0}, "walkers must be a whole number"),
-        ({"hold": 0}, "hold must be a whole number"),
-        ({"alpha": -1}, "alpha must be a finite number of at least 0"),
-        ({"alpha": "high"}, "alpha must be a finite number of at least 0"),
-        ({"beta": float("nan")}, "beta must be a finite number of at least 0"),
-    ],
-)
-def test_options_that_are_refused(options: dict[str, Any], words: str) -> None:
-    with plangym_like.make("CartPole-v1") as env, pytest.raises(InputError, match=words):
-        FractalMonteCarlo(env, **options)
-
-
 @pytest.mark.parametrize("weights", [{"alpha": 1e4}, {"beta": 1e4}, {"alpha": 200, "walkers": 99}])
 def test_virtual_rewards_of_any_size_are_compared(weights: dict[str, Any]) -> None:
     with plangym_like.make("CartPole-v1") as env:
@@ -190,7 +110,7 @@ def test_virtual_rewards_of_any_size_are_compared(weights: dict[str, Any]) -> No
 def test_spaces_that_are_refused() -> None:
     text = gymnasium.spaces.Tuple((gymnasium.spaces.Discrete(2), gymnasium.spaces.Text(3)))
     with pytest.raises(InputError, match="FractalMonteCarlo measures distances"):
-        check_vectors(text, "FractalMonteCarlo")
+        ranges(text, "FractalMonteCarlo")
     with plangym_like.make(lambda: _AnyActions(text)) as env:
         env.reset(seed=0)
         with pytest.raises(InputError, match="FractalMonteCarlo needs a Discrete"):
@@ -216,8 +136,8 @@ def test_ranges_of_nested_observations() -> None:
     space = spaces.Tuple(
         (box, spaces.Dict(b=spaces.MultiDiscrete([2, 3]), c=spaces.MultiBinary(2)))
     )
-    assert np.array_equal(ranges(space), [2, 5, 1, 2, 1, 1])
-    assert ranges(spaces.Tuple((box, spaces.Box(0, np.inf, (1,))))) is None
+    assert np.array_equal(ranges(space, ""), [2, 5, 1, 2, 1, 1])
+    assert ranges(spaces.Tuple((box, spaces.Box(0, np.inf, (1,)))), "") is None
 
 
 class _Narrow(gymnasium.Env[Any, Any]):
@@ -259,40 +179,3 @@ def test_the_swarm_grows_where_all_walkers_died() -> None:
         assert set(sizes) <= {4, 8, 16, 32}
         assert sizes[0] == 4
         assert max(sizes) >= 16
-
-
-def test_nested_observations_become_vectors() -> None:
-    obs = (np.array([1, 2]), {"a": np.array([[3, 4], [5, 6]], np.uint8)})
-    assert np.array_equal(as_vectors(obs), [[1, 3, 4], [2, 5, 6]])
-
-
-def test_paths_of_a_large_lineage() -> None:
-    with plangym_like.make("CartPole-v1") as env:
-        lineage = Lineage(env)
-    rng, nodes = np.random.default_rng(0), np.full(50, ROOT)
-    paths: list[list[tuple[int, int, float]]] = [[] for _ in range(50)]
-    for _ in range(100):
-        parents = rng.integers(50, size=50)
-        actions, dt = rng.integers(2, size=50), rng.integers(1, 9, 50)
-        rewards = rng.random(50)
-        nodes = lineage.record(nodes[parents], actions, dt, rewards)
-        moves = zip(parents, actions.tolist(), dt.tolist(), rewards.tolist(), strict=True)
-        paths = [[*paths[parent], tuple(move)] for parent, *move in moves]
-    assert lineage.size == 5001
-    for node, path in zip(nodes, paths, strict=True):
-        columns = lineage.moves(int(node))
-        assert list(zip(*(column.tolist() for column in columns), strict=True)) == path
-
-
-def test_the_best_node_is_only_replaced_by_better_ones() -> None:
-    with plangym_like.make("CartPole-v1") as env:
-        search = Search(env, 10, None)
-    nothing, over = np.zeros(2, bool), np.array([False, True])
-    assert search.keep_episode(np.array([0, 1]), np.array([-1.0, 0.0]), nothing) is None
-    assert search.best == (-np.inf, False, None)
-    assert search.keep_episode(np.array([2, 3]), np.array([-1.0, -5.0]), over) == 1
-    assert search.best == (-5.0, True, 3)
-    assert search.keep_episode(np.array([4, 5]), np.array([2.0, -9.0]), over) == 0
-    assert search.best == (2.0, False, 4)
-    assert search.keep_episode(np.array([6, 7]), np.array([2.0, 1.0]), over) is None
-    assert search.best.found == 4

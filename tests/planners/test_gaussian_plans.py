@@ -1,20 +1,29 @@
-"""CEM, iCEM and MPPI alike: a pendulum swung up, a known optimum, budgets, and what is refused."""
+"""CEM, iCEM, MPPI and predictive sampling: known optima, budgets, noise, splines, objectives."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
+from usual import first_of
 
 import plangym_like
 from plangym_like.errors import InputError
-from plangym_like.planners import CEM, ICEM, MPPI, Plan, Planner, play
-from plangym_like.planners.gaussian_plans import filtered, power_spectrum, shifted
+from plangym_like.planners import CEM, ICEM, MPPI, PredictiveSampling, play
+from plangym_like.planners.continuous_plans import (
+    KINDS,
+    Objective,
+    Spline,
+    filtered,
+    power_spectrum,
+)
 
-ALL = pytest.mark.parametrize("planner_class", [CEM, ICEM, MPPI])
+PLANNERS = (CEM, ICEM, MPPI, PredictiveSampling)
+ALL = pytest.mark.parametrize("planner", PLANNERS)
 GOAL = np.array([0.3, -0.7, 1.4])
 
 
@@ -35,109 +44,6 @@ class Quadratic(gymnasium.Env[Any, Any]):
         return np.zeros(1, np.float32), reward, True, False, {}
 
 
-class Unbounded(Quadratic):
-    """Its actions have no bounds."""
-
-    action_space = gymnasium.spaces.Box(-np.inf, np.inf, (3,))
-
-
-@pytest.fixture
-def pendulum() -> Iterator[Any]:
-    with plangym_like.make("Pendulum-v1") as env:
-        env.reset(seed=0)
-        yield env
-
-
-def _hanging(env: Any) -> Any:
-    return env.make_state(x=[np.pi, 0.0])
-
-
-@pytest.mark.parametrize(
-    ("planner_class", "options", "near"),
-    [
-        (CEM, {"std": 1.0}, 0.002),
-        (ICEM, {"std": 1.0, "elites": 20}, 0.002),
-        (MPPI, {"std": 0.2}, 0.05),
-    ],
-)
-def test_the_optimum_of_a_quadratic_is_found(
-    planner_class: type[Planner], options: dict[str, Any], near: float
-) -> None:
-    with plangym_like.make(Quadratic) as env:
-        env.reset(seed=0)
-        planner: Any = planner_class(env, horizon=1, batch=100, **options)  # type: ignore[call-arg]
-        plan = planner.plan(budget=2000, seed=0)
-        assert plan.actions == pytest.approx(GOAL[None], abs=near)
-        assert plan.info["mean"] == pytest.approx(GOAL[None], abs=near)
-        assert plan.score == pytest.approx(0, abs=3 * near**2)
-        assert plan.ended
-        assert len(plan) == 1
-
-
-@pytest.mark.parametrize("planner_class", [CEM, ICEM])
-def test_a_search_ends_when_its_distribution_is_a_point(planner_class: type[Planner]) -> None:
-    with plangym_like.make(Quadratic) as env:
-        env.reset(seed=0)
-        planner: Any = planner_class(env, horizon=1, batch=60, elites=20, std=1.0)  # type: ignore[call-arg]
-        plan = planner.plan(budget=1_000_000, seed=0)
-        assert plan.spent.transitions < 10_000
-        assert plan.actions == pytest.approx(GOAL[None], abs=0.002)
-
-
-# Dynamic programming on a grid of 361 angles and 321 velocities gives -301.9 from this start.
-@pytest.mark.parametrize(
-    ("planner_class", "options", "at_least"),
-    [
-        pytest.param(CEM, {"horizon": 30, "batch": 64}, -400, marks=pytest.mark.full),
-        pytest.param(
-            ICEM, {"horizon": 25, "batch": 64, "std": 1.0, "dt": 2}, -320, marks=pytest.mark.full
-        ),
-        (MPPI, {"horizon": 30, "batch": 64}, -400),
-    ],
-)
-def test_a_hanging_pendulum_is_swung_up(
-    pendulum: Any, planner_class: type[Planner], options: dict[str, Any], at_least: float
-) -> None:
-    planner: Any = planner_class(pendulum, **options)
-    steps, budget = 200 // planner.dt, 5 * 64 * planner.horizon
-    episode = play(planner, steps, _hanging(pendulum), budget=budget, seed=0)
-    assert -301 > episode.score > at_least
-    assert episode.rewards[-20:].min() > -0.2
-    assert episode.replay(pendulum) == episode.score
-
-
-@ALL
-def test_plans_of_any_number_of_workers_are_the_same(planner_class: type[Planner]) -> None:
-    plans: list[Plan] = []
-    for n_workers in (None, 1, 2):
-        with plangym_like.make("HalfCheetah-v5", n_workers=n_workers) as env:
-            state = env.reset(seed=1).state
-            planner: Any = planner_class(env, horizon=6, batch=30)  # type: ignore[call-arg]
-            plans.append(play(planner, 3, state, budget=500, seed=3))
-            assert plans[-1].replay(env) == plans[-1].score
-    for other in plans[1:]:
-        assert np.array_equal(plans[0].actions, other.actions)
-        assert np.array_equal(plans[0].rewards, other.rewards)
-        assert plans[0].spent.transitions == other.spent.transitions
-
-
-@ALL
-def test_budgets_are_kept_and_scores_do_not_fall(
-    pendulum: Any, planner_class: type[Planner]
-) -> None:
-    planner: Any = planner_class(pendulum, horizon=10, dt=2)  # type: ignore[call-arg]
-    for budget in (20, 50, 1000, 20_000):
-        plan = planner.plan(budget=budget, seed=0)
-        assert 0 < plan.spent.transitions <= budget
-        assert plan.spent.frames == 2 * plan.spent.transitions
-        assert plan.replay(pendulum) == plan.score == plan.curve["score"][-1]
-        assert np.all(np.diff(plan.curve["score"]) >= 0)
-    with pytest.raises(InputError, match="a budget of 19 transitions is too small"):
-        planner.plan(budget=19)
-    plan = planner.plan(seconds=0.05, seed=0)
-    assert plan.replay(pendulum) == plan.score
-
-
 class Falling(gymnasium.Env[Any, Any]):
     """An episode ends after 3 to 5 steps; the reward is the negative square of the action."""
 
@@ -154,117 +60,302 @@ class Falling(gymnasium.Env[Any, Any]):
         return np.zeros(1, np.float32), -(float(action[0]) ** 2), self.height <= 0, False, {}
 
 
+@pytest.fixture(scope="module")
+def pendulum() -> Iterator[Any]:
+    with plangym_like.make("Pendulum-v1") as env:
+        env.reset(seed=0)
+        yield env
+
+
+@pytest.mark.parametrize(
+    ("planner", "options", "near"),
+    [
+        (CEM, {"std": 1.0}, 0.002),
+        (ICEM, {"std": 1.0, "elites": 20}, 0.002),
+        (MPPI, {"std": 0.2}, 0.05),
+        (PredictiveSampling, {"std": 0.1}, 0.1),
+    ],
+)
+def test_the_optimum_of_a_quadratic_is_found(
+    planner: Any, options: dict[str, Any], near: float
+) -> None:
+    with plangym_like.make(Quadratic) as env:
+        env.reset(seed=0)
+        plan = planner(env, horizon=1, batch=100, **options).plan(budget=2000, seed=0)
+        assert plan.actions == pytest.approx(GOAL[None], abs=near)
+        assert plan.info["mean"] == pytest.approx(GOAL[None], abs=near)
+        assert plan.ended and len(plan) == 1
+        if planner in (CEM, ICEM):  # the search ends when its distribution is a point
+            long = planner(env, horizon=1, batch=60, **options).plan(budget=1_000_000, seed=0)
+            assert long.spent.transitions < 10_000
+
+
+# Dynamic programming on a grid of 361 angles and 321 velocities gives -301.9 from this start.
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("planner", "options", "at_least"),
+    [
+        (CEM, {"horizon": 30, "batch": 64}, -400),
+        (ICEM, {"horizon": 25, "batch": 64, "std": 1.0, "dt": 2}, -320),
+        (MPPI, {"horizon": 30, "batch": 64}, -400),
+    ],
+)
+def test_a_hanging_pendulum_is_swung_up(
+    pendulum: Any, planner: Any, options: dict[str, Any], at_least: float
+) -> None:
+    made, hanging = planner(pendulum, **options), pendulum.make_state(x=[np.pi, 0.0])
+    budget = 5 * 64 * made.horizon
+    episode = play(made, 200 // made.dt, hanging, budget=budget, seed=0)
+    assert -301 > episode.score > at_least
+    assert episode.rewards[-20:].min() > -0.2
+    assert episode.replay(pendulum) == episode.score
+
+
+def test_predictive_sampling_swings_up_a_pendulum(pendulum: Any) -> None:
+    state = pendulum.reset(seed=3).state
+    planner = PredictiveSampling(pendulum, horizon=25, batch=40, knots=6)
+    episode = play(planner, 80, state, budget=1_100, seed=0)
+    assert episode.rewards[-10:].mean() > -0.1
+
+
 @ALL
-@pytest.mark.parametrize(("horizon", "budget"), [(100, 2_000), (100, 9_000), (10, 2_000)])
+@pytest.mark.parametrize(
+    ("horizon", "budget"), first_of([(100, 2_000), (100, 9_000), (10, 2_000)])
+)
 def test_what_short_episodes_leave_of_the_budget_is_spent(
-    planner_class: type[Planner], horizon: int, budget: int
+    planner: Any, horizon: int, budget: int
 ) -> None:
     with plangym_like.make(Falling) as env:
         env.reset(seed=0)
-        planner: Any = planner_class(env, horizon=horizon, std=1.0)  # type: ignore[call-arg]
-        plan = planner.plan(budget=budget, seed=0)
+        made = planner(env, horizon=horizon, std=1.0)
+        plan = made.plan(budget=budget, seed=0)
         # Two plans of full length must fit, and one more batch of the usual length.
-        left = 2 * horizon + 5 * planner.batch
-        assert budget - left < plan.spent.transitions <= budget
+        assert budget - 2 * horizon - 5 * made.batch < plan.spent.transitions <= budget
         assert plan.score > -0.1 and plan.replay(env) == plan.score
 
 
 @ALL
-def test_a_last_batch_is_made_to_fit(pendulum: Any, planner_class: type[Planner]) -> None:
-    planner: Any = planner_class(pendulum, horizon=10, batch=50)  # type: ignore[call-arg]
-    spent = planner.plan(budget=10 * (50 * 7 + 1 + 40), seed=0).spent
+def test_a_last_batch_is_made_to_fit(pendulum: Any, planner: Any) -> None:
+    made = planner(pendulum, horizon=10, batch=50)
+    spent = made.plan(budget=10 * (50 * 7 + 1 + 40), seed=0).spent
     # iCEM makes batches smaller: 50, 40, 32, 25, and so on until all are 20.
-    assert spent.transitions > 10 * (50 * 7 + 1 + 40 - (10 if planner_class is ICEM else 1))
+    assert spent.transitions > 10 * (50 * 7 + 1 + 40 - (10 if planner is ICEM else 1))
 
 
 @ALL
 def test_a_search_begins_where_the_last_one_ended_only_after_advance(
-    pendulum: Any, planner_class: type[Planner]
+    pendulum: Any, planner: Any
 ) -> None:
-    state = _hanging(pendulum)
-    planner: Any = planner_class(pendulum, horizon=10, batch=32)  # type: ignore[call-arg]
-    first = planner.plan(state, budget=2000, seed=0)
-    again = planner.plan(state, budget=2000, seed=0)
-    assert np.array_equal(first.info["mean"], again.info["mean"])
+    state, made = pendulum.make_state(x=[np.pi, 0.0]), planner(pendulum, horizon=10, batch=32)
+    means = []
+    for advances in (False, False, True, False):
+        if advances:
+            made.advance()
+        means.append(made.plan(state, budget=1000, seed=0).info["mean"])
+    assert np.array_equal(means[0], means[1]) and np.array_equal(means[0], means[3])
+    assert not np.array_equal(means[0], means[2])
+
+
+def test_kept_elites_fit_into_a_smaller_budget(pendulum: Any) -> None:
+    planner, state = ICEM(pendulum, horizon=10, kept=1.0), pendulum.get_state()
+    planner.plan(state, budget=5_000, seed=0)
     planner.advance()
-    warm = planner.plan(state, budget=2000, seed=0)
-    assert not np.array_equal(warm.info["mean"], again.info["mean"])
-    last = planner.plan(state, budget=2000, seed=0)
-    assert np.array_equal(first.info["mean"], last.info["mean"])
+    assert planner.plan(state, budget=20, seed=0).spent.transitions == 20
 
 
-@ALL
-def test_an_episode_is_the_same_whatever_was_played_before(
-    pendulum: Any, planner_class: type[Planner]
-) -> None:
-    planner: Any = planner_class(pendulum, horizon=10, batch=32)  # type: ignore[call-arg]
-    episodes = [play(planner, 5, budget=1000, seed=0) for _ in range(2)]
-    assert np.array_equal(episodes[0].actions, episodes[1].actions)
-
-
-@ALL
-def test_environments_that_are_refused(planner_class: type[Planner]) -> None:
-    name = planner_class.__name__
-    finite, unbounded = plangym_like.make("CartPole-v1"), plangym_like.make(Unbounded)
-    with finite, pytest.raises(InputError, match=f"{name} needs continuous actions.*use UCT"):
-        planner_class(finite)
-    with unbounded, pytest.raises(InputError, match=f"{name} needs an action space with finite"):
-        planner_class(unbounded)
-
-
-@pytest.mark.parametrize(
-    ("planner_class", "options", "words"),
-    [
-        (CEM, {"horizon": 0}, "horizon must be a whole number of at least 1"),
-        (CEM, {"std": 0}, "std must be a finite number of at least 1e-06, got 0"),
-        (CEM, {"alpha": 1.5}, "alpha must be a finite number from 0 to 1, got 1.5"),
-        (CEM, {"elites": 200}, "elites must be less than batch = 200, got 200"),
-        (ICEM, {"elites": 51}, "elites must be at most batch / 2 = 50, got 51"),
-        (ICEM, {"decay": 0.9}, "decay must be a finite number of at least 1"),
-        (ICEM, {"beta": -1}, "beta must be a finite number from 0 to 10"),
-        (MPPI, {"beta": 1000}, "beta must be a finite number from 0 to 10"),
-        (ICEM, {"kept": "all"}, "kept must be a finite number from 0 to 1, got 'all'"),
-        (MPPI, {"temperature": float("nan")}, "temperature must be a finite number"),
-        (MPPI, {"temperature": float("inf")}, "temperature must be a finite number"),
-    ],
-)
-def test_options_that_are_refused(
-    pendulum: Any, planner_class: type[Planner], options: dict[str, Any], words: str
-) -> None:
-    with pytest.raises(InputError, match=words):
-        planner_class(pendulum, **options)
+# Noise
 
 
 @pytest.mark.parametrize("beta", [0.0, 1.0, 2.0])
 def test_the_spectrum_of_coloured_noise_has_the_slope_beta(beta: float) -> None:
     horizon = 128
-    white = np.random.default_rng(0).standard_normal((2000, horizon))
+    white = np.random.default_rng(0).standard_normal((1000, horizon))
     noise = filtered(white, np.sqrt(power_spectrum(beta, horizon)))
-    assert noise.var(axis=0).mean() == pytest.approx(1, abs=0.03)
     power = (np.abs(np.fft.rfft(noise, axis=1)) ** 2).mean(axis=0)[1:]
     slope = np.polyfit(np.log(np.fft.rfftfreq(horizon)[1:]), np.log(power), 1)[0]
     assert slope == pytest.approx(-beta, abs=0.05)
+    for length in (1, 2, 5, 30):
+        impulse = np.zeros((1, length, 1))
+        impulse[0, 0] = 1.0
+        # The response to an impulse is the weight of each white sample in the noise.
+        response = filtered(impulse, np.sqrt(power_spectrum(beta, length)))
+        assert (response**2).sum() == pytest.approx(1)
 
 
-@pytest.mark.parametrize("horizon", [1, 2, 5, 30])
-def test_coloured_noise_of_any_horizon_has_variance_one(horizon: int) -> None:
-    power = power_spectrum(1.5, horizon)
-    impulse = np.zeros((1, horizon, 1))
-    impulse[0, 0] = 1.0
-    # The response to an impulse is the weight of each white sample in the noise.
-    response = filtered(impulse, np.sqrt(power))
-    assert (response**2).sum() == pytest.approx(1)
+# MPPI's weights and control cost, by hand
 
 
-def test_shifted_plans() -> None:
-    plans = np.arange(12.0).reshape(2, 3, 2)
-    assert shifted(plans)[0].tolist() == [[2, 3], [4, 5], [4, 5]]
-    assert shifted(plans[:, :1])[0].tolist() == [[0, 1]]
+def test_weights_with_a_control_cost(pendulum: Any) -> None:
+    # Half the range of a torque is 2, so Σ = (0.25 * 2)**2 = 0.25 for each of both actions.
+    options: dict[str, Any] = {"std": 0.25, "temperature": 2.0, "beta": 0.0, "relative": False}
+    mean = np.array([[1.0], [-0.5]])
+    noise = np.array([[[0.0], [0.0]], [[0.1], [0.2]], [[-0.3], [0.4]]])
+    # u^T Σ^-1 ε = 4 * (1 * ε_0 - 0.5 * ε_1) = 0, 0, -2; the costs are half of it times λ = 2.
+    for alpha, costs in ((0.5, [-1.0, -2.0, -3.0]), (1.0, [-1.0, -2.0, -1.0])):
+        planner = MPPI(pendulum, horizon=2, alpha=alpha, **options)
+        weights = planner.weights(np.array([1.0, 2.0, 1.0]), mean, noise)
+        by_hand = [math.exp(-(cost - min(costs)) / 2.0) for cost in costs]
+        assert weights == pytest.approx(np.array(by_hand) / sum(by_hand))
 
 
-def test_kept_elites_fit_into_a_smaller_budget(pendulum: Any) -> None:
-    planner = ICEM(pendulum, horizon=10, kept=1.0)
-    state = pendulum.get_state()
-    planner.plan(state, budget=5_000, seed=0)
-    planner.advance()
-    assert planner.plan(state, budget=20, seed=0).spent.transitions == 20
+def test_the_control_cost_of_coloured_noise_is_that_of_its_covariance(pendulum: Any) -> None:
+    horizon = 5
+    planner = MPPI(
+        pendulum, horizon=horizon, std=0.5, temperature=1.0, alpha=0.0, beta=1.0, relative=False
+    )
+    filters = filtered(np.eye(horizon), np.sqrt(planner._power))
+    covariance = filters.T @ filters  # of ε in time; the std of a torque is 1
+    rng = np.random.default_rng(0)
+    mean, noise = rng.normal(size=(horizon, 1)), rng.normal(size=(4, horizon, 1))
+    costs = noise[..., 0] @ np.linalg.inv(covariance) @ mean[:, 0]
+    by_hand = np.exp(costs.min() - costs)
+    weights = planner.weights(np.zeros(4), mean, noise)
+    assert weights == pytest.approx(by_hand / by_hand.sum())
+
+
+def test_a_relative_temperature_does_not_depend_on_the_scale_of_rewards(pendulum: Any) -> None:
+    planner = MPPI(pendulum, horizon=2)
+    mean, noise = np.ones((2, 1)), np.zeros((3, 2, 1))
+    returns = np.array([1.0, 3.0, 4.0])
+    weights = planner.weights(returns, mean, noise)
+    assert weights == pytest.approx(planner.weights(1000 * returns, mean, noise))
+    assert planner.weights(np.ones(3), mean, noise) == pytest.approx([1 / 3] * 3)
+
+
+# Splines
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_spline_passes_through_its_knots(kind: str) -> None:
+    knots = np.random.default_rng(0).normal(size=(3, 4, 2))
+    actions = Spline(kind, 4, 10).actions(knots)
+    if kind == "zero":
+        expected = knots[:, [0, 0, 1, 1, 2, 2, 3, 3]]
+        np.testing.assert_array_equal(actions[:, [0, 2, 3, 4, 5, 7, 8, 9]], expected)
+    else:
+        np.testing.assert_allclose(actions[:, ::3], knots)
+
+
+def test_cubic_splines_reproduce_parabolas_between_inner_knots() -> None:
+    def parabola(times: Any) -> Any:
+        return 2 * times**2 - times + 1
+
+    knots = parabola(np.arange(0.0, 13.0, 3.0))[None, :, None]
+    actions = Spline("cubic", 5, 13).actions(knots)[0, :, 0]
+    np.testing.assert_allclose(actions[3:10], parabola(np.arange(3.0, 10.0)))
+    line = Spline("cubic", 5, 13).actions(np.arange(5.0)[None, :, None])[0, :, 0]
+    np.testing.assert_allclose(line, np.arange(13) / 3)
+
+
+@pytest.mark.parametrize("kind", ["linear", "cubic"])
+def test_a_shifted_line_is_the_line_one_action_later(kind: str) -> None:
+    spline = Spline(kind, 4, 10)
+    later = spline.actions(spline.shifted(np.arange(4.0)[None]))[0]
+    exact = 7 if kind == "linear" else 4  # the end is held, which bends a cubic spline before it
+    np.testing.assert_allclose(later[:exact], (np.arange(exact) + 1) / 3)
+    assert later[-1] == pytest.approx(3.0)
+    held = Spline("zero", 3, 9).shifted(np.array([[0.0, 3.0, 6.0]]))
+    np.testing.assert_allclose(held, [[1.0, 4.0, 6.0]])
+
+
+@ALL
+def test_plans_of_each_planner_are_splines(pendulum: Any, planner: Any) -> None:
+    state = pendulum.reset(seed=0).state
+
+    def planned(**options: Any) -> Any:
+        return planner(pendulum, horizon=15, batch=30, **options).plan(state, budget=2_000, seed=0)
+
+    for kind in KINDS:
+        plan = planned(knots=4, spline=kind)
+        assert plan.replay(pendulum) == plan.score
+        assert plan.actions.shape == (15, 1) and (abs(plan.actions) <= 2).all()
+        if kind != "cubic":  # actions of cubic splines are clipped
+            spline = Spline(kind, 4, 15)
+            fitted = np.linalg.lstsq(spline._actions, plan.actions, rcond=None)[0]
+            np.testing.assert_allclose(spline.actions(fitted[None])[0], plan.actions, atol=1e-5)
+    # With a knot for each action, plans are those without a spline.
+    np.testing.assert_allclose(planned().actions, planned(knots=15).actions, atol=1e-6)
+
+
+# What is maximised
+
+
+def _rightward(observations: Any, actions: Any) -> Any:
+    return actions[..., 0] + 0 * observations[..., 0]
+
+
+def _upright(observations: Any) -> Any:
+    return 100.0 * observations[..., 0]
+
+
+@ALL
+def test_a_reward_takes_the_place_of_the_environment_s(pendulum: Any, planner: Any) -> None:
+    state = pendulum.reset(seed=0).state
+    plan = planner(pendulum, horizon=8, reward=_rightward).plan(state, budget=10_000, seed=0)
+    assert plan.actions.mean() > 1.6
+    assert plan.replay(pendulum) == plan.score
+    usual = planner(pendulum, horizon=8).plan(state, budget=10_000, seed=0)
+    assert usual.actions.mean() < 0 and usual.score > plan.score
+
+
+def test_the_value_of_the_last_state_makes_a_short_plan_far_sighted(pendulum: Any) -> None:
+    state = pendulum.reset(seed=0).state
+    heights, far = [], {"terminal_value": _upright}
+    for options in ({}, far, {**far, "discount": 0.1}):
+        plan = CEM(pendulum, horizon=6, batch=60, **options).plan(state, budget=10_000, seed=0)
+        end = pendulum.rollout_batch(plan.actions[None], state, return_observations=True)
+        heights.append(end.observations[0, -1, 0])
+    assert heights[1] > heights[0] + 0.005
+    assert heights[2] < heights[1]
+
+
+def test_the_value_of_a_plan_is_that_of_the_formula() -> None:
+    with plangym_like.make("CartPole-v1") as env:
+        state = env.reset(seed=0).state
+        plans = np.random.default_rng(0).integers(2, size=(20, 30))
+        rollout = env.rollout_batch(plans, state, return_observations=True)
+        assert 0 < rollout.terminateds[:, -1].sum() < 20
+
+        def reward(observations: Any, actions: Any) -> Any:
+            return observations[..., 2] + actions
+
+        def terminal_value(observations: Any) -> Any:  # NaN where it does not count
+            return np.where(abs(observations[:, 2]) > 0.2095, np.nan, 7.0 + observations[:, 0])
+
+        found = Objective(0.9, reward, terminal_value).values(plans, rollout)
+        for row in range(20):
+            at, total = state, 0.0
+            for time in range(30):
+                step = env.step(plans[row, time], state=at)
+                at = step.state
+                total += 0.9**time * (step.obs[2] + plans[row, time])
+                if step.terminated:
+                    break
+            else:
+                total += 0.9**30 * (7.0 + step.obs[0])
+            assert found[row] == pytest.approx(total, rel=1e-6)
+
+
+def test_a_time_limit_leaves_the_value_of_the_last_observation() -> None:
+    with plangym_like.make("Pendulum-v1", max_episode_steps=5) as env:
+        rollout = env.rollout_batch(
+            np.zeros((2, 9, 1)), env.reset(seed=0).state, return_observations=True
+        )
+    goal = Objective(0.5, terminal_value=lambda obs: 32.0 + obs[:, 0])
+    rewards = rollout.rewards[0, :5] @ 0.5 ** np.arange(5)
+    last = rollout.observations[0, 4, 0]
+    found = goal.values(np.zeros((2, 9, 1)), rollout)
+    np.testing.assert_allclose(found, rewards + 0.5**5 * (32.0 + last), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"reward": lambda obs, actions: obs[:, 0, 0]}, "reward must return numbers of shape"),
+        ({"terminal_value": lambda obs: obs}, "terminal_value must return numbers of shape"),
+        ({"terminal_value": lambda obs: np.nan * obs[:, 0]}, "infinite or NaN"),
+    ],
+)
+def test_functions_that_are_wrong(pendulum: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        MPPI(pendulum, horizon=5, **options).plan(budget=1_000, seed=0)

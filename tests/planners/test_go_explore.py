@@ -19,7 +19,6 @@ from plangym_like.planners import (
     ScreenCells,
     position_cells,
 )
-from plangym_like.planners.cells import shrink, thumbnails
 from plangym_like.planners.go_explore import CellArchive
 from plangym_like.planners.plan import Spent
 from plangym_like.results import BatchInfo
@@ -56,23 +55,6 @@ def test_the_archive_holds_the_shortest_way_to_every_cell(cliff: Any) -> None:
         assert 0 < visit.found.transitions <= plan.spent.transitions
 
 
-def test_the_same_seed_gives_the_same_plan_for_any_number_of_workers() -> None:
-    plans = []
-    for n_workers in (None, 2):
-        with plangym_like.make("MountainCar-v0", n_workers=n_workers) as env:
-            state = env.reset(seed=1).state
-            plans.append(GoExplore(env).plan(state, budget=12_000, seed=3))
-    assert np.array_equal(plans[0].actions, plans[1].actions)
-    assert plans[0].score == plans[1].score
-    assert list(plans[0].info["cells"]) == list(plans[1].info["cells"])
-
-
-def test_the_budget_is_never_exceeded(cliff: Any) -> None:
-    for budget in (1, 70, 1000):
-        spent = GoExplore(cliff, _numbers).plan(budget=budget, seed=0).spent
-        assert 0 < spent.transitions <= budget
-
-
 def test_a_plan_without_a_score_leads_to_the_newest_cell() -> None:
     with plangym_like.make("MountainCar-v0") as env:
         env.reset(seed=0)
@@ -106,16 +88,6 @@ def test_cells_that_were_entered_often_are_drawn_less() -> None:
         assert abs(count / 60_000 - share) < 5 * np.sqrt(share * (1 - share) / 60_000)
 
 
-def test_a_row_whose_cell_is_none_is_not_kept(cliff: Any) -> None:
-    def upper(obs: Any, infos: BatchInfo) -> list[Any]:
-        return [cell if cell < 24 or cell == 36 else None for cell in obs.tolist()]
-
-    state = cliff.reset(seed=0).state
-    plan = GoExplore(cliff, upper, repeat=0.0).plan(state, budget=3000, seed=0)
-    # Row 2 of the map must be crossed to leave the start.
-    assert set(plan.info["cells"]) == {36}
-
-
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
@@ -142,22 +114,6 @@ def test_cells_that_do_not_fit_the_batch_are_refused(cliff: Any) -> None:
         GoExplore(cliff, lambda obs, infos: 0).plan(budget=1000)  # type: ignore[arg-type,return-value]
 
 
-def test_cells_may_have_any_name(cliff: Any) -> None:
-    def named(obs: Any, infos: BatchInfo) -> list[Any]:
-        return ["start" if cell == 36 else cell for cell in obs.tolist()]
-
-    state = cliff.reset(seed=0).state
-    plan = GoExplore(cliff, named, steps=10).plan(state, budget=1000, seed=0)
-    assert "start" in plan.info["cells"]
-
-
-def test_a_game_without_rooms_has_no_position_cells() -> None:
-    with plangym_like.make("ALE/MsPacman-v5", obs_type="ram") as env:
-        env.reset(seed=0)
-        with pytest.raises(InputError, match=r"needs room, x and y in infos, and room, x, y"):
-            GoExplore(env, position_cells, batch=2).plan(budget=10)
-
-
 def test_positions_in_montezumas_revenge() -> None:
     for obs_type in ("ram", "grayscale"):
         with plangym_like.make("ALE/MontezumaRevenge-v5", obs_type=obs_type) as env:
@@ -173,27 +129,6 @@ def test_positions_in_montezumas_revenge() -> None:
             assert len(plan) > 0
 
 
-@pytest.mark.full
-def test_the_first_room_is_left() -> None:
-    with plangym_like.make("ALE/MontezumaRevenge-v5", obs_type="ram", n_workers=2) as env:
-        state = env.reset(seed=0).state
-        plan = GoExplore(env, position_cells).plan(state, budget=1_000_000, seed=0)
-        assert len({room for room, *_ in plan.info["cells"]}) >= 5
-        assert plan.replay(env) == plan.score >= 100
-
-
-def test_screens_are_shrunk_to_means() -> None:
-    screen = np.arange(24.0).reshape(1, 4, 6)
-    assert np.allclose(shrink(screen, 2, 3), [[[3.5, 5.5, 7.5], [15.5, 17.5, 19.5]]])
-    assert np.allclose(shrink(screen, 4, 6), screen)
-    assert np.allclose(shrink(screen, 1, 1), screen.mean())
-    rng = np.random.default_rng(0)
-    screens = rng.integers(0, 256, (5, 210, 160), dtype=np.uint8)
-    means = shrink(screens, 8, 11)
-    assert means.shape == (5, 8, 11)
-    assert np.allclose(means.mean(axis=(1, 2)), screens.mean(axis=(1, 2)), rtol=1e-4)
-
-
 def test_screens_of_a_colour_and_grey_ones_are_cells() -> None:
     no_infos = BatchInfo(2, {})
     grey = np.zeros((2, 20, 22), np.uint8)
@@ -203,19 +138,6 @@ def test_screens_of_a_colour_and_grey_ones_are_cells() -> None:
     assert ScreenCells(2, 2, 4)(np.repeat(grey[..., None], 3, axis=3), no_infos) == cells
     with pytest.raises(InputError, match=r"needs screens of uint8, got observations \(4,\)"):
         ScreenCells()(np.zeros((2, 4)), no_infos)
-
-
-def test_thumbnails_are_means_of_blocks() -> None:
-    rng = np.random.default_rng(0)
-    for shape in ((210, 160, 3), (84, 84), (50, 49, 1), (7, 5, 3)):
-        screens = rng.integers(0, 256, (2, *shape), dtype=np.uint8)
-        small = thumbnails(screens, 48)
-        rows, columns = -(-shape[0] // 48), -(-shape[1] // 48)
-        assert small.shape == (2, -(-shape[0] // rows), -(-shape[1] // columns))
-        for row, column in ((0, 0), (small.shape[1] - 1, small.shape[2] - 1)):
-            block = screens[:, row * rows : (row + 1) * rows, column * columns :][:, :, :columns]
-            means = block.reshape(2, -1).mean(axis=1)
-            assert np.allclose(small[:, row, column], means, atol=1)
 
 
 def test_a_dynamic_representation_comes_close_to_its_aim() -> None:

@@ -12,9 +12,9 @@ from comparing import assert_same
 
 import plangym_like
 from plangym_like.errors import InputError
-from plangym_like.planners import IW, Plan, RolloutIW, play, tile_colors
-from plangym_like.planners.features import default_features
+from plangym_like.planners import IW, RolloutIW, tile_colors
 from plangym_like.planners.iw import Novelty
+from plangym_like.planners.observations import default_features
 
 BOTH = pytest.mark.parametrize("planner", [IW, RolloutIW])
 SIZE = 7
@@ -145,27 +145,6 @@ def test_rollouts_arrive_at_the_depths_of_the_breadth_first_search(
 
 
 @BOTH
-def test_budgets_seeds_and_workers(planner: Any) -> None:
-    plans = []
-    for n_workers in (None, 1, 2):
-        with plangym_like.make("CartPole-v1", n_workers=n_workers) as env:
-            env.reset(seed=0)
-
-            def features(obs: Any, infos: Any) -> Any:
-                return np.clip(obs * 1000 + 5000, 0, 9999).astype(int)
-
-            found = planner(env, features=features).plan(budget=301, seed=4)
-            assert 300 <= found.spent.transitions <= 301
-            assert not found.info["exhausted"]
-            assert found.replay(env) == found.score
-            assert (np.diff(found.curve["score"]) >= 0).all()
-            plans.append(found)
-    assert np.array_equal(plans[0].actions, plans[1].actions)
-    assert np.array_equal(plans[0].actions, plans[2].actions)
-    assert plans[0].info == plans[1].info == plans[2].info
-
-
-@BOTH
 def test_the_subtree_of_the_action_that_was_played_is_kept(planner: Any) -> None:
     with plangym_like.make(Maze) as env:
         state, _, _ = env.reset(seed=0)
@@ -181,24 +160,6 @@ def test_the_subtree_of_the_action_that_was_played_is_kept(planner: Any) -> None
         one.advance()
         assert one.plan(state, budget=60, seed=0).info["kept"] == 1, "another state"
         assert one.plan(state, budget=60, seed=0).info["kept"] == 1, "without advance"
-
-
-@BOTH
-def test_an_episode_in_closed_loop(planner: Any) -> None:
-    with plangym_like.make("FrozenLake-v1", is_slippery=False, map_name="8x8") as env:
-        state, _, _ = env.reset(seed=0)
-        episode = play(planner(env), 50, state, budget=300, seed=0)
-        assert episode.ended and episode.score == 1 == episode.replay(env)
-        assert len(episode) == 14
-        forgetful = planner(env)
-        forgetful.advance = lambda action=None: None
-        fresh = play(forgetful, 50, state, budget=300, seed=0)
-        assert episode.spent.transitions < fresh.spent.transitions, "subtrees are kept"
-        assert _same(episode, play(planner(env), 50, state, budget=300, seed=0))
-
-
-def _same(one: Plan, other: Plan) -> bool:
-    return np.array_equal(one.actions, other.actions) and one.spent.frames == other.spent.frames
 
 
 class Cliff(gymnasium.Env[Any, Any]):
@@ -258,52 +219,6 @@ def test_default_features() -> None:
     assert_same(tile_colors(many), tile_colors(np.moveaxis(many, -1, 1)))
 
 
-@BOTH
-@pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1"])
-def test_environments_that_are_refused(planner: Any, name: str) -> None:
-    words = {
-        "CartPole-v1": f"{planner.__name__} has no default features for observations of Box",
-        "Pendulum-v1": f"{planner.__name__} tries actions one by one",
-    }
-    with plangym_like.make(name) as env, pytest.raises(InputError, match=words[name]):
-        planner(env)
-
-
-@pytest.mark.parametrize(
-    ("space", "words"),
-    [
-        (gymnasium.spaces.Dict(), "no default features"),
-        (gymnasium.spaces.Text(4), "no default features"),
-        (gymnasium.spaces.Box(0, 1 << 20, (2,), np.int64), "no default features"),
-    ],
-)
-def test_observations_without_default_features(space: Any, words: str) -> None:
-    class Env:
-        observation_space = space
-
-    env: Any = Env()
-    with pytest.raises(InputError, match=words):
-        default_features(env, "IW")
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"features": 3}, "features must be a function"),
-        ({"discount": -0.1}, "discount must be a finite number from 0 to 1"),
-        ({"discount": float("nan")}, "discount must be a finite number"),
-        ({"death_penalty": -1}, "death_penalty must be a finite number"),
-        ({"death_penalty": float("inf")}, "death_penalty must be a finite number"),
-        ({"batch": 0}, "batch must be a whole number"),
-        ({"dt": 1.5}, "dt must be a whole number"),
-    ],
-)
-@BOTH
-def test_options_that_are_refused(planner: Any, options: dict[str, Any], words: str) -> None:
-    with plangym_like.make("FrozenLake-v1") as env, pytest.raises(InputError, match=words):
-        planner(env, **options)
-
-
 @pytest.mark.parametrize(
     ("features", "words"),
     [
@@ -342,16 +257,3 @@ def test_a_game(obs_type: str) -> None:
             assert plan.info["nodes"] == plan.spent.transitions + 1
             assert plan.score > 0
             assert plan.replay(env) == plan.score
-
-
-@pytest.mark.full
-@BOTH
-def test_ms_pacman_is_played_ten_times_better_than_at_random(planner: Any) -> None:
-    with plangym_like.make("ALE/MsPacman-v5", obs_type="ram", n_workers=2) as env:
-        state, _, _ = env.reset(seed=0)
-        actions = np.random.default_rng(0).integers(9, size=(30, 3000))
-        games = env.rollout_batch(actions, state)
-        assert games.terminateds[:, -1].all()
-        at_random = games.rewards.sum(axis=1).mean()
-        episode = play(planner(env, dt=4), 150, state, budget=300, seed=0)
-        assert episode.score >= 10 * at_random

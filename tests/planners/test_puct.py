@@ -81,20 +81,6 @@ def test_evaluations_that_are_refused(bandit: Any, priors: Any, values: Any, wor
         PUCT(bandit, lambda obs: (priors, values), batch=1).plan(budget=10, seed=0)
 
 
-def test_one_evaluation_for_many_states_is_refused(bandit: Any) -> None:
-    def evaluate(obs: Any) -> Any:  # as a network does that forgets its batch
-        return np.full((1, 3), 1 / 3), np.zeros(1)
-
-    with pytest.raises(InputError, match=r"got shapes \(1, 3\) and \(1,\) for 3 observations"):
-        PUCT(bandit, evaluate, batch=8).plan(budget=40, seed=0)
-
-
-@pytest.mark.parametrize("options", [{"evaluate": 3}, {"evaluate": len, "observe": 3}])
-def test_what_is_no_function_is_refused(bandit: Any, options: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match="must be a function, got"):
-        PUCT(bandit, **options)
-
-
 def test_rollouts_take_the_place_of_a_value() -> None:
     with plangym_like.make("CartPole-v1") as env:
         state = env.reset(seed=0).state
@@ -117,11 +103,6 @@ def test_values_and_rollouts_are_averaged() -> None:
         half = PUCT(env, evaluate, rollout=1).plan(state, budget=8, seed=0)
         whole = PUCT(env, evaluate).plan(state, budget=4, seed=0)
         assert (half.info["value"], whole.info["value"]) == (1.5, 3.0)
-
-
-def test_without_values_and_rollouts_nothing_is_known() -> None:
-    with plangym_like.make("CartPole-v1") as env, pytest.raises(InputError, match="or rollout"):
-        PUCT(env)
 
 
 def test_a_time_ends_a_search_that_finds_nothing_new(bandit: Any) -> None:

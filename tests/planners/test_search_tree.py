@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plangym_like.planners.puct import puct
 from plangym_like.planners.search_tree import SearchTree
 from plangym_like.planners.uct import tree_bounds, ucb1
 
@@ -96,15 +95,6 @@ def test_ucb1_is_the_formula() -> None:
             assert pending[row, action] == pytest.approx(lost)
 
 
-def test_puct_is_the_formula() -> None:
-    means, priors = np.array([[0.2, 0.8, 0.9]]), np.array([[0.7, 0.3, 0.0]])
-    scores = puct(means, priors, np.array([[4, 1, 0]]), 5, 1.25, 19652)
-    rate = math.log((1 + 5 + 19652) / 19652) + 1.25
-    assert scores[0, 0] == pytest.approx(0.2 + rate * 0.7 * math.sqrt(5) / 5)
-    assert scores[0, 1] == pytest.approx(0.8 + rate * 0.3 * math.sqrt(5) / 2)
-    assert scores[0, 2] == -np.inf
-
-
 def test_returns_are_those_of_the_paths() -> None:
     tree, rng = SearchTree(2, NO_STATE), np.random.default_rng(0)
     expected: dict[Any, list[float]] = {}
@@ -165,24 +155,6 @@ def test_outcomes_are_visited_as_often_as_they_are_drawn() -> None:
         if widening == 1.0:
             assert np.allclose(samples / fewest, chances, atol=0.04)
             assert tree["total"][0, 0] / 2000 == pytest.approx(chances @ [0, 1, 2], abs=0.05)
-
-
-def test_sampling_goes_on_when_all_outcomes_are_known() -> None:
-    rng, chances = np.random.default_rng(0), np.array([0.8, 0.2])
-    for outcomes in (2, 5):  # as many as there are, and more
-        tree = SearchTree(1, NO_STATE, outcomes=outcomes)
-
-        def draw(parents: Any, actions: Any, tree: SearchTree = tree) -> Any:
-            keys, ended = rng.choice(2, len(parents), p=chances), np.ones(len(parents), bool)
-            gains = 1.0 * keys[:, None]
-            return tree.add_outcomes(parents, actions, keys, gains=gains, ended=ended)
-
-        for _ in range(250):
-            paths = tree.descend(np.zeros(8, int), partial(tree_bounds, tree, rng, 1.0, 1.0), draw)
-            tree.back_up(paths, paths.parents, np.zeros((8, 1)), 1.0)
-        samples = tree["samples"][np.argsort(tree["key"][1:]) + 1]
-        assert samples.sum() == 2000
-        assert np.allclose(samples / 2000, chances, atol=0.04)
 
 
 def test_outcomes_beyond_the_limit_keep_the_proportions_of_the_others() -> None:

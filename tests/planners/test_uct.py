@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import plangym_like
-from plangym_like.planners import UCT, play
+from plangym_like.planners import UCT
 
 
 def _optimum(env: Any, discount: float) -> np.ndarray:
@@ -43,25 +43,6 @@ def test_values_on_slippery_ice_are_close_to_the_optimum() -> None:
         assert plan.replay(env) == plan.score == 1.0
 
 
-def test_without_chance_nodes_the_luck_is_known() -> None:
-    with plangym_like.make("FrozenLake-v1") as env:
-        env.reset(seed=0)
-        plan = UCT(env, discount=0.5, rollout=5).plan(env.make_state(s=14), budget=2_000, seed=0)
-        assert plan.score == 1.0
-        assert plan.seeds is None
-        assert plan.replay(env) == 1.0
-
-
-def test_an_end_that_is_known_counts_without_more_visits() -> None:
-    with plangym_like.make("FrozenLake-v1", is_slippery=False) as env:
-        state = env.make_state(env.reset(seed=0).state, s=10)
-        plan = UCT(env, discount=0.9, rollout=3).plan(state, budget=2_000, seed=0)
-        assert plan.next_action == 1, "down, and right into the goal"
-        assert plan.info["values"][1] == pytest.approx(0.9, abs=0.05)
-        assert plan.info["value"] == pytest.approx(0.9, abs=0.1)
-        assert play(UCT(env, discount=0.9), 8, budget=3_000, seed=0).score == 1.0
-
-
 def test_few_outcomes_of_many_are_told_apart() -> None:
     with plangym_like.make("Blackjack-v1") as env:
         state = env.reset(seed=1).state
@@ -92,14 +73,3 @@ def test_after_another_outcome_the_best_plan_is_forgotten() -> None:
                 assert after.replay(lake) == after.score
                 others += seed_of_this != plan.seeds[0]
         assert others
-
-
-@pytest.mark.full
-def test_ms_pacman_far_above_chance() -> None:
-    with plangym_like.make("ALE/MsPacman-v5", n_workers=2, obs_type="ram") as env:
-        state = env.reset(seed=0).state
-        planner = UCT(env, batch=16, rollout=10, dt=4)
-        scores = [play(planner, 80, state, budget=704, seed=seed).score for seed in (0, 1)]
-        plans = np.random.default_rng(0).integers(9, size=(32, 80))
-        chance = env.rollout_batch(plans, state, dt=4).rewards.sum(axis=1).mean()
-        assert np.mean(scores) >= 10 * chance

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ import gymnasium
 import pytest
 from hosted import HostedObject, Noted, workers
 
-from plangym_like.errors import ClosedError, InputError, RemoteTraceback, WorkerStartError
+from plangym_like.errors import ClosedError, InputError, RemoteTraceback
 from plangym_like.processes.external_process import ExternalProcess
 
 START_METHODS = ("forkserver", "spawn", "fork")
@@ -58,18 +57,6 @@ def test_constructors_may_be_closures(process: ExternalProcess) -> None:
 def test_large_messages_both_ways(process: ExternalProcess) -> None:
     blob = os.urandom(3 << 20)
     assert process.echo(blob) == blob
-
-
-def test_many_large_requests_at_once_do_not_block_each_other(hosted: ExternalProcess) -> None:
-    blobs = [bytes([index]) * 700_000 for index in range(12)]
-    futures = [hosted.call("echo", blob) for blob in blobs]
-    assert [future(20) for future in futures] == blobs
-
-
-def test_construction_does_not_wait_for_a_large_constructor_to_be_read() -> None:
-    blob = bytes(5 << 20)
-    with ExternalProcess(lambda: HostedObject(str(len(blob))), start_method="spawn") as process:
-        assert process.label == str(5 << 20)
 
 
 def test_own_exceptions_come_back_and_the_worker_lives(process: ExternalProcess) -> None:
@@ -163,31 +150,6 @@ def test_descriptors_travel_and_belong_to_the_function(process: ExternalProcess)
     assert process.apply(_count_descriptors)(10) == before
 
 
-def test_descriptors_of_a_request_that_cannot_be_read_are_closed(
-    hosted: ExternalProcess,
-) -> None:
-    before = hosted.apply(_count_descriptors)(10)
-    read, write = os.pipe()
-    with pytest.raises(RuntimeError, match="not here"):
-        hosted.apply(_read, FailsToLoad(), fds=[read])(10)
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        hosted.apply(_read, 1, fds=[9999])
-    os.close(read)
-    os.close(write)
-    assert hosted.apply(_count_descriptors)(10) == before
-
-
-def test_as_many_descriptors_as_fit_a_message(hosted: ExternalProcess) -> None:
-    opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(250)]
-    try:
-        assert len(hosted.apply(_read, 1, fds=opened)(10)) == 250
-        with pytest.raises(ValueError, match="250 descriptors at most, got 251"):
-            hosted.apply(_read, 1, fds=[*opened, opened[0]])
-    finally:
-        for descriptor in opened:
-            os.close(descriptor)
-
-
 def test_a_gymnasium_environment_keeps_its_own_calls() -> None:
     alone = gymnasium.make("CartPole-v1")
     with ExternalProcess(lambda: gymnasium.make("CartPole-v1")) as process:
@@ -202,28 +164,6 @@ def test_a_gymnasium_environment_keeps_its_own_calls() -> None:
         with pytest.raises(TypeError, match="blocking"):
             process.reset(blocking=False)
         assert process.call("step", 1)(100)[1] == 1.0
-
-
-class Turnstile:
-    """Has methods with the names of plangym's calls, and with other arguments."""
-
-    def step(self, *people: str, state: str = "open", dt: float = 0.5) -> Any:
-        return people, state, dt
-
-    def reset(self, hard: bool, *, blocking: str = "road") -> Any:
-        return hard, blocking
-
-    def set_state(self) -> str:
-        return "set"
-
-
-def test_any_object_keeps_its_own_arguments() -> None:
-    with ExternalProcess(Turnstile) as process:
-        assert process.step("Ann", "Bob", dt=1) == (("Ann", "Bob"), "open", 1)
-        assert process.reset(True, blocking="gate") == (True, "gate")
-        assert process.set_state() == "set"
-        with pytest.raises(AttributeError, match="step_batch"):
-            process.step_batch([1])
 
 
 @pytest.mark.parametrize("method", START_METHODS)
@@ -277,15 +217,6 @@ def test_close_closes_the_hosted_object(tmp_path: Path) -> None:
     assert process.exitcode == 0
 
 
-def test_another_one_has_the_same_class() -> None:
-    class Mine(ExternalProcess):
-        pass
-
-    with Mine(HostedObject) as process, process.make_another() as other:
-        assert type(other) is Mine
-        assert other.echo(1) == 1
-
-
 def test_it_cannot_be_pickled(hosted: ExternalProcess) -> None:
     with pytest.raises(TypeError, match="constructor"):
         pickle.dumps(hosted)
@@ -296,15 +227,6 @@ def test_wrong_arguments() -> None:
         ExternalProcess(HostedObject())  # type: ignore[arg-type]
     with pytest.raises(InputError, match="'forkserver', 'spawn', 'fork'"):
         ExternalProcess(HostedObject, start_method="thread")
-
-
-def test_a_limit_that_is_reached_is_a_start_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_pair(*_: Any) -> Any:
-        raise OSError(24, "Too many open files")
-
-    monkeypatch.setattr(socket, "socketpair", no_pair)
-    with pytest.raises(WorkerStartError, match="Too many open files"):
-        ExternalProcess(HostedObject)
 
 
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])
@@ -366,30 +288,3 @@ def test_processes_that_the_hosted_object_starts_inherit_no_descriptor_of_ours()
 
     with ExternalProcess(HostedObject) as process:
         assert process.apply(look)(20).strip() == "[0, 1, 2]"
-
-
-def test_a_grandchild_of_a_worker_keeps_its_files() -> None:
-    def use_grandchild(hosted: Any) -> bytes:
-        read, write = os.pipe()
-        child = os.fork()
-        if child == 0:
-            try:
-                # These get the numbers of the worker's descriptors, which are closed here.
-                files = [os.open(os.devnull, os.O_RDONLY) for _ in range(10)]
-                grandchild = os.fork()
-                if grandchild == 0:
-                    for file in files:
-                        os.fstat(file)
-                    os.write(write, b"all are open")
-                    os._exit(0)
-                os.waitpid(grandchild, 0)
-            finally:
-                os._exit(0)
-        os.waitpid(child, 0)
-        os.close(write)
-        with open(read, "rb") as file:
-            return file.read()
-
-    with ExternalProcess(HostedObject) as process:
-        assert process.apply(use_grandchild)(60) == b"all are open"
-        assert process.echo(1) == 1

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hosted import HostedObject, run_script
+from hosted import HostedObject
 
 from plangym_like.errors import (
     PlangymError,
@@ -41,27 +40,6 @@ def raised_in(process: ExternalProcess, make_error: Any) -> BaseException:
     return error
 
 
-def test_arguments_that_do_not_pickle_come_as_text(process: ExternalProcess) -> None:
-    error = raised_in(process, lambda: ValueError("held by", threading.Lock()))
-    assert type(error) is ValueError
-    assert error.args[0] == "held by"
-    assert "lock object" in error.args[1]
-
-
-def test_a_class_that_does_not_pickle_is_named(process: ExternalProcess) -> None:
-    def make() -> Exception:
-        lock = threading.Lock()
-
-        class Unportable(Exception):
-            held = lock
-
-        return Unportable("in vain")
-
-    error = raised_in(process, make)
-    assert type(error) is RemoteError
-    assert "Unportable: in vain" in str(error)
-
-
 def test_groups_notes_and_causes(process: ExternalProcess) -> None:
     def make() -> Exception:
         try:
@@ -80,12 +58,6 @@ def test_groups_notes_and_causes(process: ExternalProcess) -> None:
     assert [type(member) for member in nested.exceptions] == [KeyError]
     assert error.__notes__ == ["by the way"]
     assert all(part in str(error.__cause__) for part in ("inner", "deep", "by the way"))
-
-
-def test_a_group_with_a_member_that_does_not_pickle_is_named(process: ExternalProcess) -> None:
-    error = raised_in(process, lambda: ExceptionGroup("several", [KeyError(threading.Lock())]))
-    assert type(error) is RemoteError
-    assert "several (1 sub-exception)" in str(error)
 
 
 @pytest.mark.parametrize(
@@ -129,31 +101,3 @@ def test_a_traceback_shows_the_remote_one_above(process: ExternalProcess) -> Non
     remote, local = text.index("RemoteTraceback"), text.index("direct cause")
     assert remote < local
     assert text.index("in fail") < local
-
-
-OWN_CLASSES = """
-from plangym_like.processes.external_process import ExternalProcess
-
-class Mine(Exception):
-    pass
-
-class Env:
-    def fail(self):
-        raise Mine("of the script", self)
-    def itself(self):
-        return self
-
-for method in ("forkserver", "spawn", "fork"):
-    process = ExternalProcess(Env, start_method=method)
-    try:
-        process.fail()
-    except Mine as error:
-        print(error.args[0], type(error.args[1]) is Env)
-    print(type(process.itself()) is Env, process.apply(lambda env: isinstance(env, Env))())
-"""
-
-
-def test_classes_of_the_users_script_come_back_as_the_very_same() -> None:
-    result = run_script(OWN_CLASSES)
-    assert result.stderr == ""
-    assert result.stdout.splitlines() == ["of the script True", "True True"] * 3

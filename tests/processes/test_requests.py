@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import gc
 import os
-import resource
 import signal
 import socket
 import threading
 from collections import deque
 from collections.abc import Iterator
-from itertools import count, islice
-from typing import Any
 
 import pytest
 from hosted import HostedObject, run_script, wait_until_gone
@@ -22,10 +18,8 @@ from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.wire import (
     RESULT,
     Channel,
-    Deliver,
     Message,
     outgoing,
-    receive_with_descriptors,
 )
 
 
@@ -106,22 +100,6 @@ def test_futures_of_one_worker_may_be_waited_on_by_many_threads(
     assert results == {n: [n * 1000 + k for k in range(100)] for n in range(8)}
 
 
-def test_a_short_wait_is_not_held_up_by_a_long_one(process: ExternalProcess) -> None:
-    futures = [process.call("echo", "first"), process.call("sleep", 0.4)]
-    order: list[str] = []
-
-    def wait(index: int) -> None:
-        futures[index](20)
-        order.append(("first", "second")[index])
-
-    threads = [threading.Thread(target=wait, args=(index,)) for index in (1, 0)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(100)
-    assert order == ["first", "second"]
-
-
 def test_closing_while_another_thread_waits() -> None:
     process = ExternalProcess(HostedObject)
     process.wait_ready(100)
@@ -139,46 +117,6 @@ def test_closing_while_another_thread_waits() -> None:
     process.close(timeout=0.2)
     thread.join(100)
     assert [type(error) for error in caught] == [ClosedError]
-
-
-HANDLER_THAT_CALLS = """
-import signal, sys
-from plangym_like.processes.external_process import ExternalProcess
-from hosted import HostedObject
-
-process = ExternalProcess(HostedObject)
-process.wait_ready()
-num_handled = num_refused = 0
-wrong = []
-
-def handle(number, frame):
-    global num_handled, num_refused
-    num_handled += 1
-    try:
-        if process.call("echo", ("handler", num_handled))(20) != ("handler", num_handled):
-            wrong.append(num_handled)
-    except RuntimeError as error:
-        assert "signal handler" in str(error)
-        num_refused += 1
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0008)
-
-signal.signal(signal.SIGALRM, handle)
-signal.setitimer(signal.ITIMER_REAL, 0.001)
-index = 0
-while num_handled < 400:
-    index += 1
-    sent = (index, b"x" * (300_000 if index % 5 == 0 else 10))
-    if process.call("echo", sent)(20) != sent:
-        wrong.append(-index)
-signal.signal(signal.SIGALRM, signal.SIG_IGN)
-print(num_handled >= 400, num_refused < num_handled // 2, wrong)
-"""
-
-
-def test_a_signal_handler_may_use_the_worker_that_it_interrupts_between_exchanges() -> None:
-    result = run_script(HANDLER_THAT_CALLS)
-    assert (result.stdout, result.stderr) == ("True True []\n", "")
 
 
 INTERRUPTED = """
@@ -284,30 +222,6 @@ def test_an_interrupted_wait_leaves_the_request_pending(process: ExternalProcess
     assert process.echo(3) == 3
 
 
-def test_a_handler_that_closes_the_worker_within_an_exchange(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    process = ExternalProcess(HostedObject)
-    process.wait_ready(100)
-    pending = process.call("sleep", 600)
-    receive, closed = Channel.receive, []
-
-    def interrupted(channel: Channel, deliver: Deliver) -> bool:
-        if not closed:
-            closed.append(True)
-            with pytest.raises(RuntimeError, match="signal handler"):
-                process.call("echo", 1)
-            process.close()
-        return receive(channel, deliver)
-
-    monkeypatch.setattr(Channel, "receive", interrupted)
-    pending.done()
-    assert closed
-    with pytest.raises(ClosedError, match="has been closed"):
-        pending(100)
-    assert wait_until_gone(process.pid, 100)
-
-
 def test_data_that_arrives_in_pieces() -> None:
     here, there = socket.socketpair()
     with here, there:
@@ -325,42 +239,6 @@ def test_data_that_arrives_in_pieces() -> None:
         assert not channel.receive(delivered.append) and channel.ended
 
 
-class LateLock:
-    """A lock that the threads `late` take only when `go` is set."""
-
-    def __init__(self, lock: Any) -> None:
-        self.lock = lock
-        self.late: list[threading.Thread] = []
-        self.waits, self.go = threading.Event(), threading.Event()
-
-    def __enter__(self) -> None:
-        if threading.current_thread() in self.late:
-            self.waits.set()
-            assert self.go.wait(100)
-        self.lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self.lock.release()
-
-
-def test_a_request_that_has_waited_for_a_restart_gets_its_own_reply() -> None:
-    with ExternalProcess(HostedObject) as process:
-        replies = []
-        lock = LateLock(process._lock)
-        process._lock = lock
-        thread = threading.Thread(target=lambda: replies.append(process.call("echo", "late")(100)))
-        lock.late.append(thread)
-        thread.start()
-        assert lock.waits.wait(100)
-        process.restart()
-        # This request has the number that the other thread's had before the restart.
-        first = process.call("echo", "first")
-        lock.go.set()
-        thread.join(100)
-        assert replies == ["late"]
-        assert first(100) == "first"
-
-
 def test_the_descriptors_of_each_message_arrive_with_it() -> None:
     here, there = socket.socketpair()
     with here, there:
@@ -376,47 +254,3 @@ def test_the_descriptors_of_each_message_arrive_with_it() -> None:
             files += message.descriptors or ()
         for descriptor in files:
             os.close(descriptor)
-
-
-def test_received_descriptors_are_never_inheritable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even before something has been done to them."""
-    monkeypatch.setattr(os, "set_inheritable", lambda descriptor, inheritable: None)
-    here, there = socket.socketpair()
-    with here, there:
-        socket.send_fds(there, [b"x"], [here.fileno()])
-        data, (descriptor,), is_missing = receive_with_descriptors(here, 10)
-    assert (data, is_missing) == (b"x", False)
-    assert not os.get_inheritable(descriptor)
-    os.close(descriptor)
-
-
-def _limit_open_files(hosted: object, number: int | None) -> int:
-    """Allow so many open files more than this process has, or as many as possible for ``None``."""
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    used = {int(name) for name in os.listdir("/proc/self/fd")}
-    used = {descriptor for descriptor in used if os.path.exists(f"/proc/self/fd/{descriptor}")}
-    if number is not None:
-        # New files get the lowest free numbers, and these must be below the limit.
-        free = (descriptor for descriptor in count() if descriptor not in used)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (next(islice(free, number, None)), most))
-    return len(used)
-
-
-def _count(hosted: object, *, fds: list[int]) -> int:
-    for descriptor in fds:
-        os.close(descriptor)
-    return len(fds)
-
-
-def test_a_worker_that_cannot_receive_all_descriptors_says_so(process: ExternalProcess) -> None:
-    used = process.apply(_limit_open_files, None)(100)
-    for left in (0, 2):
-        process.apply(_limit_open_files, left)(100)
-        failing = process.apply(_count, fds=[0] * 3)
-        process.apply(_limit_open_files, None)(100)
-        with pytest.raises(OSError, match="a worker has too many open files") as caught:
-            failing(100)
-        assert caught.value.errno == errno.EMFILE
-        assert process.apply(_count, fds=[0] * 2)(100) == 2
-        assert process.apply(_limit_open_files, None)(100) == used

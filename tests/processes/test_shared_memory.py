@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import errno
-import gc
 import mmap
 import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,8 @@ import numpy as np
 import pytest
 from hosted import descriptors
 
-from plangym_like.processes.shared_memory import BlockPool, SharedBlock, alive, as_bytes, attach
+from plangym_like.execution.shared_batch import BlockPool
+from plangym_like.processes.shared_memory import SharedBlock, alive, as_bytes, attach
 
 PAGE = mmap.PAGESIZE
 
@@ -35,15 +34,6 @@ def test_two_sides_see_the_same_bytes() -> None:
     block.close()
 
 
-def test_blocks_have_no_name_in_any_file_system() -> None:
-    before = set(os.listdir("/dev/shm"))
-    block = SharedBlock(1)
-    assert os.readlink(f"/proc/self/fd/{block.fd}").endswith("(deleted)")
-    assert set(os.listdir("/dev/shm")) <= before
-    assert not os.get_inheritable(block.fd)
-    block.close()
-
-
 @pytest.mark.parametrize(
     ("asked", "got"), [(0, PAGE), (1, PAGE), (PAGE, PAGE), (PAGE + 1, 2 * PAGE)]
 )
@@ -53,13 +43,6 @@ def test_sizes_are_whole_pages(asked: int, got: int) -> None:
     # The pages are there: nothing is left to fail when they are touched.
     assert os.fstat(block.fd).st_blocks * 512 >= got
     block.close()
-
-
-def test_every_block_has_a_number_of_its_own() -> None:
-    blocks = [SharedBlock(1) for _ in range(3)]
-    assert len({block.number for block in blocks}) == 3
-    for block in blocks:
-        block.close()
 
 
 def test_a_lack_of_memory_is_an_error_at_once_and_leaves_nothing(
@@ -100,13 +83,6 @@ def test_the_bytes_outlive_the_descriptor() -> None:
     assert (descriptors(), mapped()) == (before, maps)
 
 
-def test_a_dropped_block_closes_its_descriptor() -> None:
-    before, maps = descriptors(), mapped()
-    for _ in range(20):
-        SharedBlock(PAGE)
-    assert (descriptors(), mapped()) == (before, maps)
-
-
 def test_attaching_takes_over_the_descriptor() -> None:
     block = SharedBlock(PAGE)
     before = descriptors()
@@ -119,13 +95,6 @@ def test_attaching_takes_over_the_descriptor() -> None:
     with pytest.raises(OSError):
         attach(copy)
     block.close()
-
-
-def test_what_cannot_be_attached_is_closed_too() -> None:
-    before = descriptors()
-    with pytest.raises(ValueError, match="empty"):
-        attach(os.memfd_create("empty"))
-    assert descriptors() == before
 
 
 def lend(pool: BlockPool, nbytes: int) -> tuple[int, Any]:
@@ -156,13 +125,6 @@ def test_a_lent_block_comes_back_when_nothing_refers_to_it() -> None:
     pool.close()
 
 
-def test_a_steady_loop_uses_one_block() -> None:
-    pool = BlockPool()
-    numbers = {lend(pool, 5000)[0] for _ in range(50)}
-    assert len(numbers) == 1
-    pool.close()
-
-
 def test_a_result_that_is_held_is_never_written_over() -> None:
     pool = BlockPool()
     held = []
@@ -172,17 +134,6 @@ def test_a_result_that_is_held_is_never_written_over() -> None:
         held.append(array[3:5])
         del array
     assert [list(view) for view in held] == [[index, index] for index in range(4)]
-    pool.close()
-
-
-def test_results_in_cycles_come_back_after_a_collection() -> None:
-    pool = BlockPool(most_lent=1)
-    cycle: list[Any] = [lend(pool, 64)[1]]
-    cycle.append(cycle)
-    assert not may_lend(pool)
-    del cycle
-    gc.collect()
-    assert may_lend(pool)
     pool.close()
 
 
@@ -251,20 +202,3 @@ def test_blocks_that_were_lent_when_the_process_forked_are_not_reused() -> None:
     assert pool.take(64).number not in (lent_before, lent_after)
     assert lent_before not in alive
     pool.close()
-
-
-def test_ctrl_c_while_a_block_is_made_leaves_no_descriptor(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    real = os.memfd_create
-
-    def interrupted(name: str, flags: int) -> int:
-        descriptor = real(name, flags)
-        signal.raise_signal(signal.SIGINT)
-        return descriptor
-
-    before = descriptors()
-    monkeypatch.setattr(os, "memfd_create", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        SharedBlock(PAGE)
-    assert descriptors() == before

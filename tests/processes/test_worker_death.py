@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-import select
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -92,21 +90,6 @@ def _close_everything(hosted: object) -> None:
     os.closerange(3, 1000)
 
 
-def test_drain_marks_the_dead_and_raises_nothing() -> None:
-    with ExternalProcess(HostedObject) as process:
-        process.wait_ready(100)
-        future = process.call("sleep", 60)
-        assert not future.done()
-        os.kill(process.pid, signal.SIGTERM)
-        assert select.select(list(process.awaited()), [], [], 60)[0]
-        assert wait_until_gone(process.pid, 60)
-        process.drain()
-        assert future.done()
-        assert not process.awaited()
-        with pytest.raises(WorkerDiedError, match="SIGTERM"):
-            future()
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_restart_of_a_dead_worker(method: str) -> None:
     with ExternalProcess(HostedObject, start_method=method) as process:
@@ -133,22 +116,6 @@ def test_restart_of_a_hung_worker_fails_what_it_owed(caplog: pytest.LogCaptureFi
             assert caught.value.pid == old
         assert process.echo(2) == 2
     assert not caplog.records
-
-
-def test_restart_after_a_constructor_failed(tmp_path: object) -> None:
-    path = f"{tmp_path}/flag"
-
-    def construct() -> HostedObject:
-        if not os.path.exists(path):
-            raise FileNotFoundError("not yet")
-        return HostedObject()
-
-    with ExternalProcess(construct) as process:
-        with pytest.raises(FileNotFoundError, match="not yet"):
-            process.wait_ready(100)
-        open(path, "w").close()
-        process.restart()
-        assert process.label == "hosted"
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -226,25 +193,3 @@ def test_no_worker_survives_its_owner_not_even_holding_the_gil_in_c(method: str)
         assert wait_until_gone(blocked, 100)
         # Nothing else holds the output open, neither worker nor fork server.
         assert owner.stdout.read() == ""
-
-
-def test_an_exception_while_the_end_is_noticed_loses_no_exit_status(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    real = os.waitid
-
-    def wait_and_raise(*arguments: int) -> object:
-        found = real(*arguments)
-        if found is not None:
-            monkeypatch.setattr(os, "waitid", real)
-            raise TimeoutError("of a signal handler")
-        return found
-
-    with ExternalProcess(HostedObject, start_method="fork") as process:
-        process.wait_ready(100)
-        monkeypatch.setattr(os, "waitid", wait_and_raise)
-        process._child.connection.shutdown(socket.SHUT_WR)  # the worker exits
-        with pytest.raises(TimeoutError, match="of a signal handler"):
-            process._child.wait(100)
-        assert process._child.wait(100)
-        assert process.exitcode == 0

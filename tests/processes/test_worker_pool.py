@@ -15,7 +15,6 @@ from hosted import HostedObject, wait_until_gone
 from plangym_like.errors import WorkerDiedError, WorkerStartError, WorkerTimeoutError
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.pool import RetryPolicy, WorkerHandle, WorkerPool
-from plangym_like.processes.wire import Channel
 
 Pool = WorkerPool[WorkerHandle]
 
@@ -91,22 +90,6 @@ def test_what_is_prepared_is_ready_before_the_first_task(make: Callable[..., Poo
             wait_for(pool, lambda: all_free(pool))
 
 
-def test_waiting_ends_early(make: Callable[..., Pool]) -> None:
-    pool = make(1, spin_seconds=600.0)
-    wait_for(pool, lambda: all_free(pool))
-    looks: list[int] = []
-    begun = time.monotonic()
-    pool.wait(600.0, lambda: looks.append(1) or len(looks) > 5)  # type: ignore[func-returns-value]
-    assert len(looks) == 6
-    pool.workers[0].start_task(pid_of)
-    pool.wait(600.0)
-    assert pool.workers[0].take_task().done()
-    os.kill(pool.workers[0].process.pid, signal.SIGKILL)
-    pool.wait(600.0)
-    assert time.monotonic() - begun < 300
-    assert not pool.workers[0].process.is_alive()
-
-
 def test_idle_workers_that_die_are_replaced(make: Callable[..., Pool]) -> None:
     counts = Counts()
     pool = make(counts=counts)
@@ -118,6 +101,21 @@ def test_idle_workers_that_die_are_replaced(make: Callable[..., Pool]) -> None:
     assert pool.workers[0].process.pid != first and not pool.workers[0].ready
     wait_for(pool, lambda: all_free(pool))
     assert (counts.deaths, counts.restarts) == (1, 1)
+
+
+def test_a_death_that_was_never_noted_is_found(make: Callable[..., Pool]) -> None:
+    pool = make(1)
+    wait_for(pool, lambda: all_free(pool))
+    worker = pool.workers[0]
+    # An interrupt comes after the end of the process is known, and before the pool is told.
+    worker.process.on_change = lambda: None
+    dead = worker.process.pid
+    os.kill(dead, signal.SIGKILL)
+    while worker.process.awaited():
+        worker.process.drain()
+    worker.join(pool._changed)
+    pool._changed.clear()
+    wait_for(pool, lambda: worker.process.pid != dead)
 
 
 def test_a_death_in_a_task_is_the_owners_to_judge(make: Callable[..., Pool]) -> None:
@@ -138,14 +136,12 @@ def test_a_death_in_a_task_is_the_owners_to_judge(make: Callable[..., Pool]) -> 
     assert not worker.died
 
 
-@pytest.mark.parametrize("killed", [False, True])
-def test_workers_that_never_become_ready(make: Callable[..., Pool], killed: bool) -> None:
-    starts = 20 if killed else 3
-    pool = make(1, lambda: os.kill(os.getpid(), 9) if killed else os._exit(4))
+def test_workers_that_never_become_ready(make: Callable[..., Pool]) -> None:
+    pool = make(1, lambda: os._exit(4))
     pids: set[int] = set()
-    with pytest.raises(WorkerStartError, match=f"died {starts} times in a row before"):
+    with pytest.raises(WorkerStartError, match="died 5 times in a row before"):
         wait_for(pool, lambda: bool(pids.add(pool.workers[0].process.pid)))  # type: ignore[func-returns-value]
-    assert len(pids) >= starts
+    assert len(pids) >= 5
 
 
 def test_a_constructor_that_raises_is_tried_again_only_when_asked(
@@ -191,13 +187,6 @@ def test_a_task_whose_sending_was_interrupted(
     assert worker.process.pid != pid
 
 
-def test_closing_free_workers(make: Callable[..., Pool]) -> None:
-    pool = make(3)
-    wait_for(pool, lambda: all_free(pool))
-    pool.close(60.0)
-    assert [worker.process.exitcode for worker in pool.workers] == [0, 0, 0]
-
-
 def test_closing_a_busy_worker(make: Callable[..., Pool]) -> None:
     pool = make(3)
     wait_for(pool, lambda: all_free(pool))
@@ -221,23 +210,3 @@ def test_deaths_without_progress_are_an_error_in_the_end() -> None:
         for number in range(64):
             policy.note_death_without_progress(WorkerDiedError(f"death {number}", 1, -9))
     assert str(caught.value.__cause__) == "death 63"
-
-
-def test_a_task_for_a_worker_that_an_interrupt_has_ended(
-    make: Callable[..., Pool], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pool = make(1)
-    wait_for(pool, lambda: all_free(pool))
-    (worker,) = pool.workers
-
-    def interrupted(*_: Any) -> bool:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Channel, "receive", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            worker.process.drain()
-    worker.start_task(pid_of)
-    wait_for(pool, lambda: worker.died)
-    pool.replace_dead(worker)
-    wait_for(pool, lambda: worker.free)

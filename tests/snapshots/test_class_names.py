@@ -1,6 +1,5 @@
 """Classes of a function are found in workers, which know them by another ``__qualname__``."""
 
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -11,9 +10,7 @@ from gymnasium.envs.classic_control import CartPoleEnv
 from usual import first_of
 
 import plangym_like
-from plangym_like.errors import SnapshotError
-from plangym_like.snapshots.chain_pickle import can_be_imported
-from plangym_like.snapshots.outside_values import CodeSearch
+from plangym_like.snapshots.object_pickle import can_be_imported
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*already returned terminated")
 
@@ -130,7 +127,7 @@ def test_classes_of_a_function_work_in_workers(name: str) -> None:
         assert isolated.stats.rows_audited
 
 
-def test_two_classes_of_one_name_are_never_mixed_up() -> None:
+def test_two_classes_of_one_name_are_told_apart() -> None:
     class Item:
         worth = 1
 
@@ -151,10 +148,13 @@ def test_two_classes_of_one_name_are_never_mixed_up() -> None:
             self.items = [(Box.Item if action else Item)()]
             return self.items[0].worth, 0.0, False, False, {}
 
-    with pytest.raises(SnapshotError, match=r"several classes are called .*\.Item"):
-        plangym_like.make(Shop, snapshot="pickle")
-    with plangym_like.make(Shop) as env:
-        assert env.snapshot == "replay"
+    with plangym_like.make(Shop, n_workers=1, isolate=True) as env:
+        assert (env.snapshot, env.exactness) == ("pickle", "exact")
+        states = env.reset(seed=0).state
+        for _ in range(2):
+            batch = env.step_batch([0, 1], states)
+            states = batch.states
+            assert batch.obs.tolist() == [1, 2]
 
 
 def test_what_can_be_imported() -> None:
@@ -163,17 +163,3 @@ def test_what_can_be_imported() -> None:
 
     assert can_be_imported(Outer.Inner) and can_be_imported(dict)
     assert not can_be_imported(Local)
-
-
-def test_a_dataclass_with_slots_has_one_class() -> None:
-    @dataclass(frozen=True, slots=True)
-    class Place:
-        x: int = 0
-
-        def __repr__(self) -> str:
-            return super().__repr__()
-
-    class User(gym.Env):
-        kind = Place
-
-    assert [one for one in CodeSearch(User()).kinds if one.__name__ == "Place"] == [Place]

@@ -5,14 +5,11 @@ from __future__ import annotations
 import enum
 import pickle
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 
-from plangym_like.envs.pickled import PickledSimulator
-from plangym_like.errors import SnapshotError
 from plangym_like.snapshots.object_pickle import ObjectPickle
 
 
@@ -61,19 +58,12 @@ class Single:
 class NoNames:
     """Nothing is pickled as a reference."""
 
-    kinds: ClassVar[set[type]] = set()
-
     def place_of(self, thing: Any) -> str | None:
         return None
 
     def thing_at(self, place: str) -> Any:
         raise KeyError(place)
 
-    def is_named(self, kind: type) -> bool:
-        return False
-
-    def class_named(self, module: str, name: str) -> type:
-        raise KeyError(name)
 
 
 def copied(value: Any) -> Any:
@@ -189,21 +179,3 @@ def test_other_generators_go_on(kind: Any) -> None:
 def test_a_pickle_is_smaller_than_that_of_the_module_pickle() -> None:
     things = [Thing(kind="wall", colour="grey", at=None) for _ in range(50)]
     assert len(ObjectPickle(NoNames()).dumps(things)) < len(pickle.dumps(things))
-
-
-class Marked(gymnasium.Env[Any, Any]):
-    observation_space = gymnasium.spaces.Discrete(2)
-    action_space = gymnasium.spaces.Discrete(2)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.mark = object()
-        return 0, {}
-
-    def step(self, action: Any) -> Any:
-        return 0, 0.0, False, False, {}
-
-
-def test_an_object_that_is_only_itself_is_refused() -> None:
-    with pytest.raises(SnapshotError, match=r"Marked\.mark, .*only compared by identity"):
-        PickledSimulator(Marked)

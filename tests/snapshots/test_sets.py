@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import enum
 import os
-import re
 import subprocess
 import sys
-import weakref
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +15,9 @@ import pytest
 from usual import first_of
 
 import plangym_like
-from plangym_like.errors import (
-    DifferentWorkerError,
-    ImpureEnvironmentError,
-    SnapshotError,
-    StateMismatchError,
-)
+from plangym_like.errors import ImpureEnvironmentError, SnapshotError
 from plangym_like.snapshots.chain_pickle import ChainPickle
-from plangym_like.snapshots.chains import has_addresses, order_is_kept, scatter_sets, sets_in
+from plangym_like.snapshots.chains import has_addresses, scatter_sets, sets_in
 
 
 class Field(gymnasium.Env):
@@ -53,18 +46,6 @@ class Flock(Field):
         return list(self.animals)[int(self.np_random.integers(40))].weight
 
 
-class LateFlock(Flock):
-    """Uses the order late, so that no short trial can see it."""
-
-    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
-        self.steps = 0
-        return super().reset(seed=seed)
-
-    def pick(self, action: int) -> int:
-        self.steps += 1
-        return super().pick(action) if self.steps > 100 else action
-
-
 class Cells(Field):
     """Takes cells out of a set of numbers, whose order depends on what it held before."""
 
@@ -79,18 +60,6 @@ class Cells(Field):
         if len(free) > 3:
             self.free.remove(cell)
         return cell
-
-
-class Words(Field):
-    """Draws from a set of words, whose order is another in every process."""
-
-    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.words = {str(number) for number in range(40)}
-        return np.zeros(1), {}
-
-    def pick(self, action: int) -> int:
-        return int(list(self.words)[int(self.np_random.integers(40))])
 
 
 class Frozen(Field):
@@ -122,14 +91,13 @@ class Visits(Field):
         return int(new)
 
 
-@pytest.mark.parametrize("kind", [Flock, LateFlock])
-def test_what_hashes_by_its_address_is_never_exact_whatever_a_trial_shows(kind: Any) -> None:
-    for _ in range(5):
-        with plangym_like.make(kind) as env:
+def test_what_hashes_by_its_address_is_never_exact_whatever_a_trial_shows() -> None:
+    for _ in range(3):
+        with plangym_like.make(Flock) as env:
             assert (env.snapshot, env.exactness) == ("pickle", "approximate")
-            assert f"{kind.__name__}.animals holds a set" in env.exactness_note
+            assert "Flock.animals is a set of objects that hash by" in env.exactness_note
         with pytest.raises(SnapshotError, match="animals is a set of objects that hash by"):
-            plangym_like.make(kind, snapshot="replay")
+            plangym_like.make(Flock, snapshot="replay")
 
 
 def test_a_set_that_shrinks_goes_on_as_gymnasium_plays_it() -> None:
@@ -140,29 +108,12 @@ def test_a_set_that_shrinks_goes_on_as_gymnasium_plays_it() -> None:
     truth = [plain.step(action)[1] for action in actions]
     with plangym_like.make(Cells) as env:
         assert (env.snapshot, env.exactness) == ("replay", "exact")
-        assert "Cells.free holds a set" in env.snapshot_note
+        assert "by pickle: " in env.snapshot_note
         state, *_ = env.reset(seed=5)
         for action, reward in zip(actions, truth, strict=True):
             env.reset(seed=6)
             state, _, found, *_ = env.step_batch([action], state, return_state=True)
             assert found.tolist() == [reward]
-
-
-def test_words_are_never_taken_for_the_same_in_another_process() -> None:
-    with plangym_like.make(Words) as env:
-        assert env.snapshot == "replay" and "Words.words holds a set" in env.snapshot_note
-    with plangym_like.make(Words, n_workers=1, isolate=True) as env:
-        state, *_ = env.reset(seed=5)
-        # Which of the two depends on how many steps the short episode takes.
-        errors = DifferentWorkerError, StateMismatchError
-        with pytest.raises(errors, match="a set of strings"):
-            env.step_batch([0], state)
-    with plangym_like.make(Words, n_workers=1, isolate=True, audit="off") as env:
-        state, *_ = env.reset(seed=5)
-        with pytest.raises(StateMismatchError, match="iterates a set of strings"):
-            env.step_batch([0], state)
-    with pytest.raises(SnapshotError, match="Words.words holds a set"):
-        plangym_like.make(Words, snapshot="pickle")
 
 
 def test_a_frozenset_of_numbers_is_exact() -> None:
@@ -184,23 +135,16 @@ def test_a_set_that_is_only_asked_for_its_items_is_pickled() -> None:
 class FirstSeen(gymnasium.Wrapper):
     """Adds 8 and then 0, which collide in a table of eight places, and pays the first item."""
 
-    at: Any = (30, 31)
-    kind: Any = set
-
     def reset(self, **kwargs: Any) -> Any:
-        self.steps, self.seen = 0, self.kind()
+        self.steps, self.seen = 0, set()
         return self.env.reset(**kwargs)
 
     def step(self, action: Any) -> Any:
         obs, _, terminated, truncated, info = self.env.step(action)
         self.steps += 1
-        if self.steps in self.at:
-            self.seen = self.kind([*self.seen, 8 if self.steps == self.at[0] else 0])
+        if self.steps in (30, 31):
+            self.seen = {*self.seen, 8 if self.steps == 30 else 0}
         return obs, float(next(iter(self.seen or [-1]))), terminated, truncated, info
-
-
-class FirstFrozen(FirstSeen):
-    at, kind = (2, 3), frozenset
 
 
 class LateSet(FirstSeen):
@@ -208,21 +152,6 @@ class LateSet(FirstSeen):
         result = super().reset(**kwargs)
         self.seen = []
         return result
-
-
-def test_a_set_in_a_wrapper_is_replayed_in_its_order() -> None:
-    theirs = FirstSeen(Frozen())
-    theirs.reset(seed=0)
-    rewards = [theirs.step(0)[1] for _ in range(35)]
-    assert rewards[-1] == 8.0
-    with plangym_like.make(Frozen, wrappers=[FirstSeen], snapshot="replay") as env:
-        assert (env.snapshot, env.exactness) == ("replay", "exact")
-        state, found = env.reset(seed=0).state, []
-        for _ in range(35):
-            env.reset(seed=1)
-            state, _, reward, *_ = env.step_batch([0], state, return_state=True)
-            found.append(float(reward[0]))
-    assert found == rewards
 
 
 @pytest.mark.parametrize("wrapper", [FirstSeen, LateSet])
@@ -235,17 +164,6 @@ def test_an_audit_notices_that_the_order_of_a_set_matters_late(name: Any, wrappe
         with pytest.raises(ImpureEnvironmentError, match="reward"):
             for _ in range(40):
                 state, *_ = env.step(env.sample_action(), state=state)
-
-
-def test_a_frozenset_of_numbers_in_a_wrapper_keeps_its_order() -> None:
-    with plangym_like.make("Pendulum-v1", wrappers=[FirstFrozen]) as env:
-        assert env.exactness == "exact"
-        state, *_ = env.reset(seed=0)
-        rewards = []
-        for _ in range(6):
-            state, _, reward, *_ = env.step_batch([[0.0]], state, return_state=True)
-            rewards.append(float(reward[0]))
-        assert rewards == [-1.0, 8.0, 8.0, 8.0, 8.0, 8.0]
 
 
 class Marked(Field):
@@ -276,10 +194,6 @@ class ListsMarks(Marked):
         return int(list(self.marked)[action])
 
 
-class MarkedWords(Marked):
-    first = staticmethod(lambda: frozenset(["one", "two"]))
-
-
 def test_a_set_in_a_state_that_save_state_returned() -> None:
     with plangym_like.make(Marked, snapshot="native", audit_every=1) as env:
         assert env.exactness == "exact"
@@ -288,21 +202,10 @@ def test_a_set_in_a_state_that_save_state_returned() -> None:
             state, *_ = env.step(step % 3, state=state)
     with pytest.raises(SnapshotError, match="does not repeat itself"):
         plangym_like.make(ListsMarks, snapshot="native")
-    with plangym_like.make(MarkedWords, snapshot="native") as env:
-        assert env.exactness == "approximate"
-        assert re.search(r"save_state\(\).* holds a frozenset", env.exactness_note)
 
 
 class Herd(set):
     """A class of sets."""
-
-
-def test_which_orders_are_kept() -> None:
-    kept = [frozenset(), frozenset(["one"]), frozenset([3, 1]), frozenset([(1, 2.0), (3, 4)])]
-    lost = [set(), {1}, frozenset(["a", "b"]), Herd(), frozenset([(1, "a"), (2, "b")])]
-    # 8 and 0 collide in a table of eight places: which came first is in the order.
-    lost += [frozenset([None, 1]), weakref.WeakSet()]
-    assert all(map(order_is_kept, kept)) and not any(map(order_is_kept, lost))
 
 
 class Colour(enum.Enum):
@@ -323,7 +226,7 @@ def test_scattered_sets_hold_the_same_items_in_another_order(size: int) -> None:
 
 def test_where_objects_hash_by_their_address() -> None:
     animals = [Animal(1), Animal(2)]
-    found = [{*animals}, {"deep": [{"er": frozenset(animals)}]}, weakref.WeakSet(animals)]
+    found: list[Any] = [{*animals}, {"deep": [{"er": frozenset(animals)}]}]
     found += [{(1, animals[0]), (2, animals[1])}, Herd(animals)]
     for value in found:
         assert any(has_addresses(each) for _, each in sets_in({"a": value}, "root"))

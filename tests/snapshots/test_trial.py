@@ -159,8 +159,6 @@ def test_a_sample_of_the_environments_own_space_is_found_though_it_changes_nothi
     reason = "draw from the generator of UnusedSample.action_space"
     with pytest.raises(SnapshotError, match=reason):
         PickledSimulator(UnusedSample)
-    with pytest.raises(SnapshotError, match=reason):
-        SaveLoadSimulator(type("UnusedSample", (UnusedSample, Stated), {}))
 
 
 def test_a_reset_that_seeds_the_global_generator_is_right() -> None:

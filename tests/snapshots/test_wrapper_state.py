@@ -20,7 +20,7 @@ from remembering_wrappers import CHAIN_NAMES, CHAINS, Blender, Counting, Moody
 import plangym_like
 from plangym_like.envs.wrapping import without_time_limit
 from plangym_like.errors import StateCapacityError, StateFormatError
-from plangym_like.snapshots.wrapper_state import WrapperState
+from plangym_like.snapshots.chain_state import WrapperState
 from plangym_like.states.random_state import seeded_generator
 
 # Ended episodes are played on, which has to be as deterministic as any other step.

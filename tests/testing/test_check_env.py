@@ -3,18 +3,17 @@
 import json
 import re
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
-from broken_envs import BROKEN, Broken, ForgetfulWrapper, Late, Walk, forgetful
+from broken_envs import BROKEN, Broken, ForgetfulWrapper, Late, Walk
 from gymnasium.wrappers import TimeLimit
 
 import plangym_like
-from plangym_like import PickledEnv, check_env
+from plangym_like import check_env
 from plangym_like.errors import InputError
-from plangym_like.snapshots.differences import difference
 from plangym_like.testing.report import DESCRIPTIONS
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*already returned terminated")
@@ -33,32 +32,10 @@ def test_what_is_broken_is_found_and_named(kind: str) -> None:
     json.dumps(report.as_dict())
 
 
-def test_the_step_is_the_one_where_it_shows() -> None:
-    """The wrapper pays less after 145 steps without a reset."""
-    report = check_env(PickledEnv(forgetful, delay_setup=True), workers=(), states=40, steps=30)
-    assert report.failed[0].step is not None
-    one = check_env(PickledEnv(BROKEN["wall-clock time"].make, delay_setup=True), workers=())
-    assert one.failed[0].step == 31
-
-
 def test_more_steps_find_what_comes_late() -> None:
     assert check_env(Late, workers=()).ok
     report = check_env(Late, workers=(), steps=40)
     assert [found.check for found in report.failed] == ["repeat"]
-
-
-def test_short_episodes_are_followed_by_more_of_them() -> None:
-    class Short(Walk):
-        length = 5
-        made: ClassVar[list[Any]] = []
-
-        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-            self.made.append(seed)
-            return super().reset(seed=seed, options=options)
-
-    assert check_env(PickledEnv(Short, delay_setup=True), workers=(), states=2, steps=10).ok
-    # 160 steps, 8 of them in an episode and beyond its end
-    assert {*range(20)} <= {*Short.made}
 
 
 def test_nothing_is_wrong_with_the_walk() -> None:
@@ -117,30 +94,6 @@ class Choosy(Walk):
 def test_to_refuse_an_action_is_an_outcome() -> None:
     report = check_env(Choosy, workers=())
     assert report.ok, str(report)
-
-
-@pytest.mark.parametrize(
-    "one, other, place",
-    [
-        (0.0, -0.0, "x"),
-        (1, True, "x"),
-        ({"a": [1, 2]}, {"a": [1, 3]}, "x['a'][1]"),
-        ({"a": 1}, {}, "x['a']"),
-        ((1,), (1, 2), "len(x)"),
-        (np.zeros((2, 2)), np.array([[0, 0], [0, 5.0]]), "x[1, 1]"),
-        (np.zeros(2), np.zeros(2, np.float32), "x"),
-        (np.float32(1), np.float64(1), "x"),
-        ({"a": np.array([None, 1], object)}, {"a": np.array([None, 2], object)}, "x['a'][1]"),
-    ],
-)
-def test_differences_have_a_place(one: Any, other: Any, place: str) -> None:
-    found = difference(one, other, "x")
-    assert found is not None and found[0] == place
-
-
-@pytest.mark.parametrize("value", [float("nan"), np.array([np.nan]), {"a": (1, [2.0])}, Walk])
-def test_what_is_the_same_is_the_same(value: Any) -> None:
-    assert difference(value, value) is None
 
 
 class Misfit(Walk):

@@ -472,7 +472,7 @@ class ObjectMaker:
     """Makes the objects of a worker, with the settings of the process that started the worker.
 
     The settings are the registered ids, which decide what environments a factory makes, and torch's
-    default dtype (one of `KnownIds`) and precision, which decide how an actor computes. Before the
+    default dtype and precision, which decide how an actor computes. Before the
     first object is made, a short episode of a new environment is compared with one of the caller,
     which a copy of the caller's process has played. So the caller makes no environment itself.
 
@@ -485,7 +485,8 @@ class ObjectMaker:
 
     def __init__(self, hosting: Hosting, *, compares: bool = True) -> None:
         self._make_object, self._sample = hosting.make_object, hosting.sample
-        self._ids, self._precision = known_ids(), torch.get_float32_matmul_precision()
+        self._ids, self._dtype = known_ids(), torch.get_default_dtype()
+        self._precision = torch.get_float32_matmul_precision()
         self._expected: ShortEpisode | None = None
         if compares and hosting.sample is not None:
             self._expected = _episode_of_copy(hosting.sample)
@@ -495,6 +496,7 @@ class ObjectMaker:
         """Return the object of a group; runs in the worker."""
         if not self._is_prepared:
             know(self._ids)
+            torch.set_default_dtype(self._dtype)
             torch.set_float32_matmul_precision(self._precision)
             if self._sample is not None and self._expected is not None:
                 compare_sample(self._sample, self._expected)

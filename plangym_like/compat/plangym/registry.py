@@ -9,21 +9,21 @@ from plangym_like.compat.plangym.plan_env import PlanEnv
 from plangym_like.registry import family_of
 
 if TYPE_CHECKING:
-    from plangym_like.compat.plangym.vectorization.env import VectorizedEnv
+    from plangym_like.compat.plangym.vectorization import VectorizedEnv
 
 # The class of `plangym_like` that an id belongs to -> the module and the class here.
 _CLASSES = {
-    "AtariEnv": ("videogames.atari", "AtariEnv"),
-    "Box2DEnv": ("control.box_2d", "Box2DEnv"),
-    "ClassicControlEnv": ("control.classic_control", "ClassicControl"),
-    "DmControlEnv": ("control.dm_control", "DMControlEnv"),
-    "MujocoEnv": ("control.mujoco", "MujocoEnv"),
-    "RetroEnv": ("videogames.retro", "RetroEnv"),
+    "AtariEnv": ("videogames", "AtariEnv"),
+    "Box2DEnv": ("control", "Box2DEnv"),
+    "ClassicControlEnv": ("control", "ClassicControl"),
+    "DmControlEnv": ("control", "DMControlEnv"),
+    "MujocoEnv": ("control", "MujocoEnv"),
+    "RetroEnv": ("videogames", "RetroEnv"),
 }
 # Ids that exist only in plangym
 _OWN = {
-    "FastLunarLander-v0": ("control.lunar_lander", "LunarLander"),
-    "PlanMontezuma-v0": ("videogames.montezuma", "MontezumaEnv"),
+    "FastLunarLander-v0": ("control", "LunarLander"),
+    "PlanMontezuma-v0": ("videogames", "MontezumaEnv"),
 }
 
 
@@ -45,7 +45,7 @@ def get_planenv_class(
         place = _CLASSES["DmControlEnv"]
     else:
         family: Any = family_of(name)  # type: ignore[arg-type]
-        place = _CLASSES.get(family.__name__, ("plangym_env", "PlangymEnv"))
+        place = _CLASSES.get(family.__name__, ("core", "PlangymEnv"))
     module = importlib.import_module(f"{__package__}.{place[0]}")
     found: type[PlanEnv] = getattr(module, place[1])
     return found
@@ -73,14 +73,10 @@ def get_environment_class(
     ['ParallelEnv', 'ClassicControl']
     """
     env_class = get_planenv_class(name, domain_name, state, **kwargs)
-    if ray:
-        from plangym_like.compat.plangym.vectorization.ray import RayEnv
+    if ray or n_workers is not None:
+        from plangym_like.compat.plangym import vectorization
 
-        return RayEnv, env_class
-    if n_workers is not None:
-        from plangym_like.compat.plangym.vectorization.parallel import ParallelEnv
-
-        return ParallelEnv, env_class
+        return (vectorization.RayEnv if ray else vectorization.ParallelEnv), env_class
     return None, env_class
 
 
@@ -123,12 +119,8 @@ def make(
     vectorized, env_class = get_environment_class(
         name, n_workers, ray, domain_name, state, **kwargs
     )
-    if name is not None:
-        kwargs["name"] = name
-    if state is not None:
-        kwargs["state"] = state
-    if domain_name is not None:
-        kwargs["domain_name"] = domain_name
+    given = {"name": name, "state": state, "domain_name": domain_name}
+    kwargs.update({key: value for key, value in given.items() if value is not None})
     if vectorized is None:
         return env_class(**kwargs)
     return vectorized(env_class, n_workers=8 if n_workers is None else n_workers, **kwargs)

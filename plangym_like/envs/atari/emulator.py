@@ -1,23 +1,16 @@
 """ale-py's environment, changed so that everything that affects later steps can be saved.
 
-`EmulatorStates` saves and restores what ALE 0.12.1 neither saves nor restores in any game:
-
-- *An unfinished frame.* A frame ends when the game synchronises the screen or has drawn too many
-  lines. If neither happens within 25,000 instructions, or if an instruction is illegal, the frame
-  stays unfinished, and the next frame continues it. ALE keeps a flag for this, but does not save
-  the flag in states.
-- *Banks.* With cartridges of type E0, ALE does not select the program banks of a restored state.
-  Every frame of a game ends with the same banks, but a forged row may have other banks.
-- *Damage.* When ALE rejects a state, the state may already have overwritten the game's program.
+`EmulatorStates` saves and restores what ALE 0.12.1 neither saves nor restores in any game: whether
+the last frame is unfinished. A frame ends when the game synchronises the screen or has drawn too
+many lines. If neither happens within 25,000 instructions, the frame stays unfinished, and the next
+frame continues it. ALE keeps a flag for this, but does not save the flag in states.
 
 What single games need besides is in `plangym_like.envs.atari.quirks`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -37,16 +30,9 @@ _PROCESSOR, _STATUS_AFTER_NAME = re.compile(rb"M6502(Low|High)"), 4 * 13
 _SYSTEM = re.compile(rb"System.{4}", re.DOTALL)
 # The position of the length of the devices' states, which include the generator.
 _DEVICES = slice(24, 28)
-# A count and four banks follow the name.
-_BANKED = re.compile(rb"CartridgeE0.{20}", re.DOTALL)
 _TRIES = 1000
-# The emulator provides a byte for each pixel. Pixels are compared eight at a time, as one word, and
-# looked up in pairs. `_UNKNOWN` marks pairs whose colours have not been learned yet; a pair that
-# really has these colours is drawn by ALE.
-_UNKNOWN = np.frombuffer(b"\x01\x02\x03\x05\x07\x0b", "V6")
-# If more than one word in 11 has changed, ALE's own conversion is as fast. It is then used for this
-# frame and the next 16.
-_FEW, _BLIND_FRAMES = 11, 16
+# What ALE raises if it cannot parse a state.
+_REJECTED = (SystemError, ValueError, RuntimeError)
 
 
 class PlannableAle(AleEnv):
@@ -90,7 +76,7 @@ class PlannableAle(AleEnv):
         if quirk is not None:
             beginning = quirk.completed(beginning)
         self._beginning = beginning, self.ale.getScreenRGB()
-        self.states = EmulatorStates(self.ale, beginning, self.load_game)
+        self.states = EmulatorStates(self.ale, beginning)
         # Returns the number of lives, even if no frame has run since a state was restored.
         self.lives = self.ale.lives if quirk is None else quirk.lives
         self._restores_first = quirk is not None and quirk.restores_first
@@ -260,8 +246,6 @@ class EmulatorStates:
         The emulator, with a game loaded.
     beginning : bytes
         The serialised state after a reset, from which frames are run.
-    load : callable
-        Loads the game again.
 
     Attributes
     ----------
@@ -269,26 +253,20 @@ class EmulatorStates:
         The minimum size of a serialised state in bytes.
     """
 
-    def __init__(self, ale: ALEInterface, beginning: bytes, load: Callable[[], object]) -> None:
-        self._ale, self._beginning, self._load = ale, beginning, load
-        processor, banks = _PROCESSOR.search(beginning), _BANKED.search(beginning)
-        assert processor is not None
+    def __init__(self, ale: ALEInterface, beginning: bytes) -> None:
+        self._ale, self._beginning = ale, beginning
+        processor, system = _PROCESSOR.search(beginning), _SYSTEM.search(beginning)
+        assert processor is not None and system is not None
         # The generator's text may have any length, so places after it are counted from the end.
         end = len(beginning)
         self._status = processor.end() + _STATUS_AFTER_NAME - end
-        start, stop = (end, end) if banks is None else banks.span()
-        self._banks = slice(start - end, stop - end)
-        self.shortest = -min(self._status, self._banks.start)
-        self._usual_banks = beginning[self._banks]
+        self.shortest = -self._status
         # A halted processor runs nothing, so its frame stays unfinished.
         halted = bytearray(beginning)
         halted[self._status] = _FATAL
         self._halted = bytes(halted)
         # The number of the last frame, and 1 if that frame was finished, else 0. `None` if unknown.
         self._known: tuple[int, int] | None = None
-        self._damaged = False
-        system = _SYSTEM.search(beginning)
-        assert system is not None
         # The generator's text and its length. The 4-byte length of the processor's name follows.
         self._generator = slice(system.end(), processor.start() - 4 - end)
         # The emulator's generator when its state was last saved.
@@ -301,12 +279,10 @@ class EmulatorStates:
         saved: bytes = ale.cloneState().serialize()
         self._held = saved[self._generator]
         self._known = ale.getFrameNumber(), saved[self._status] & _STOPPED
-        if saved[self._banks] != self._usual_banks:
-            self._damaged = True
         return saved
 
     def restore(self, saved: bytes) -> None:
-        """Restore the serialised state `saved`, and the flag and banks that ALE does not restore.
+        """Restore the serialised state `saved`, and the flag that ALE does not restore.
 
         Raises
         ------
@@ -314,7 +290,7 @@ class EmulatorStates:
             The emulator rejects the state.
         """
         finished = saved[self._status] & _STOPPED
-        if self._damaged or self._known != (self._ale.getFrameNumber(), finished):
+        if self._known != (self._ale.getFrameNumber(), finished):
             self.prepare(finished)
         if self._omits_generator and saved[self._generator] == self._held:
             saved = self._without_generator(saved)
@@ -328,8 +304,7 @@ class EmulatorStates:
         self._known = None
         try:
             self._ale.restoreState(ALEState(saved))
-        except (SystemError, ValueError, RuntimeError) as error:
-            self._damaged = True
+        except _REJECTED as error:
             raise StateFormatError(
                 "a state row is damaged, or was not made by this library: its checksum matches, "
                 f"but the emulator rejects it ({error})"
@@ -342,7 +317,7 @@ class EmulatorStates:
     def are_as_at_the_beginning(self) -> bool:
         """Return whether the initial state can be restored without preparation."""
         self.save()
-        ready = not self._damaged and self._is(self._beginning[self._status] & _STOPPED)
+        ready = self._is(self._beginning[self._status] & _STOPPED)
         self._known = None
         return ready
 
@@ -353,12 +328,6 @@ class EmulatorStates:
         """
         ale = self._ale
         if self._known is None or self._known[0] != ale.getFrameNumber():
-            self.save()
-        if self._damaged:
-            self._known = None
-            self._load()
-            ale.reset_game()
-            self._damaged = False
             self.save()
         if self._is(finished):
             return
@@ -384,17 +353,11 @@ class EmulatorStates:
         """
         place = self._generator
         nbytes = int.from_bytes(saved[_DEVICES], "little") - len(saved[place]) + 4
-        # In a forged row, the length may be too small, so that it becomes negative here. ALE
-        # rejects negative lengths.
-        length = (nbytes % 2**32).to_bytes(4, "little")
-        before = saved[: _DEVICES.start] + length + saved[_DEVICES.stop : place.start]
-        return before + bytes(4) + saved[place.stop :]
+        before = saved[: _DEVICES.start] + nbytes.to_bytes(4, "little")
+        return before + saved[_DEVICES.stop : place.start] + bytes(4) + saved[place.stop :]
 
     def _can_omit_generator(self, saved: bytes) -> bool:
-        """Return whether this build of ALE restores `saved` without the text as it does with it.
-
-        Afterwards, the emulator is in the state `saved`.
-        """
+        """Return whether this build of ALE restores `saved` without the text as it does with it."""
 
         def restored(state: bytes) -> bytes:
             self._ale.act(0)
@@ -402,83 +365,8 @@ class EmulatorStates:
             again: bytes = self._ale.cloneState().serialize()
             return again
 
-        whole, without = restored(saved), b""
-        with contextlib.suppress(SystemError, ValueError, RuntimeError):
-            without = restored(self._without_generator(saved))
-        self._ale.restoreState(ALEState(saved))
-        return without == whole
-
-
-class Screen:
-    """The colour image of one emulator's screen.
-
-    Parameters
-    ----------
-    ale : ALEInterface
-        The emulator, with a game loaded.
-
-    Attributes
-    ----------
-    image : array ``(height, width, 3) uint8``
-        The image that was drawn last; only this class writes to it.
-    """
-
-    def __init__(self, ale: ALEInterface) -> None:
-        self._ale = ale
-        shape = ale.getScreenDims()
-        self.image = np.zeros((*shape, 3), np.uint8)
-        self._frame, self._drawn = np.zeros((2, *shape), np.uint8)
-        self._frame_words, self._drawn_words = _words(self._frame), _words(self._drawn)
-        self._image_words = self.image.reshape(-1).view("V24")
-        self._changed = np.empty(len(self._frame_words), bool)
-        self._most = len(self._frame_words) // _FEW
-        self._looks = np.repeat(_UNKNOWN, 1 << 16)
-        self._palette = np.zeros((256, 3), np.uint8)
-        self._known = np.empty(0, np.uint8)
-        self._blind = 1
-
-    def draw(self) -> NDArray[np.uint8]:
-        """Update `image` to show the emulator's screen, and return it."""
-        if self._blind:
-            self._draw_all(self._blind - 1)
-            return self.image
-        self._ale.getScreen(self._frame)
-        words = self._frame_words
-        (places,) = np.not_equal(words, self._drawn_words, out=self._changed).nonzero()
-        if len(places) > self._most:
-            self._draw_all(_BLIND_FRAMES)
-        elif len(places):
-            looks = self._looks.take(words[places].view(np.uint16))
-            if _UNKNOWN.tobytes() in looks.tobytes():
-                self._draw_all(0)
-                self._learn()
-            else:
-                self._image_words[places] = looks.view("V24")
-                self._frame, self._drawn = self._drawn, self._frame
-                self._frame_words, self._drawn_words = self._drawn_words, words
-        return self.image
-
-    def _draw_all(self, blind: int) -> None:
-        """Let ALE convert all pixels of this frame, and later those of the next `blind` frames.
-
-        If `blind` is 0, keep the screen's bytes, so that the next screen can be compared with them.
-        """
-        # If Ctrl-C interrupts the next lines, the next frame is converted as a whole.
-        self._blind = 1
-        self._ale.getScreenRGB(self.image)
-        if not blind:
-            self._ale.getScreen(self._drawn)
-        self._blind = blind
-
-    def _learn(self) -> None:
-        """Learn which colours the screen's bytes stand for; update the table of colour pairs."""
-        shown, places = np.unique(self._drawn, return_index=True)
-        self._palette[shown] = self.image.reshape(-1, 3)[places]
-        known = self._known = np.union1d(self._known, shown)
-        pairs = np.stack(np.meshgrid(known, known), axis=-1)
-        looks = self._palette[pairs].reshape(len(known), -1).view("V6")
-        self._looks[pairs.reshape(len(known), -1).view(np.uint16)] = looks
-
-
-def _words(frame: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    return frame.reshape(-1).view(np.uint64)
+        try:
+            return restored(self._without_generator(saved)) == restored(saved)
+        except _REJECTED:
+            self._ale.restoreState(ALEState(saved))
+            return False

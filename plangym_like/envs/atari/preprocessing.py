@@ -1,12 +1,9 @@
-"""Faster steps of `AtariPreprocessing` and `FrameStackObservation`, with the same results.
+"""Faster steps of `AtariPreprocessing`, with the same results.
 
 In each step, `AtariPreprocessing` calls the game's ``step`` once for each frame. It ignores the
 observations, and reads the last two screens directly from the emulator. Drawing screens that are
 never read takes a quarter of a step's time (``benchmarks/vector.py mspacman_84``). Of the remaining
 time outside the emulator, shrinking the screen takes half; see `ScreenResizer`.
-
-`FrameStackObservation` stacks the frames of any space. For arrays, its generic code takes three
-times as long as necessary.
 """
 
 from __future__ import annotations
@@ -19,13 +16,7 @@ import math
 from typing import Any, cast
 
 import numpy as np
-from gymnasium.wrappers import (
-    AtariPreprocessing,
-    FrameStackObservation,
-    OrderEnforcing,
-    PassiveEnvChecker,
-    TimeLimit,
-)
+from gymnasium.wrappers import AtariPreprocessing, OrderEnforcing, PassiveEnvChecker, TimeLimit
 from numpy.typing import NDArray
 
 from plangym_like.snapshots.chains import chain, innermost
@@ -33,7 +24,7 @@ from plangym_like.snapshots.chains import chain, innermost
 logger = logging.getLogger("plangym_like")
 Screen = NDArray[np.uint8]
 # The result of `source_digest` with Gymnasium 1.1 to 1.4. Other code is used as it is.
-_KNOWN = "19caf0517971d791"
+_KNOWN = "0cc52dd5666849f5"
 # With fewer blocks, resizing the whole screen is as fast.
 _FEWEST_BLOCKS = 8
 # Before screens of a new size are resized in blocks, groups of this many blocks are resized as a
@@ -65,7 +56,7 @@ def omit_unread_screens(env: Any) -> AtariPreprocessing | None:
 
 
 def speed_up_preprocessing(env: Any) -> None:
-    """Make an `AtariPreprocessing` in `env` faster, and a `FrameStackObservation` around it.
+    """Make an `AtariPreprocessing` in `env` faster.
 
     Steps of the game then return blank observations, because `AtariPreprocessing` does not read
     them. Its results, and the state of all wrappers after each step, stay the same.
@@ -84,22 +75,14 @@ def speed_up_preprocessing(env: Any) -> None:
         return
     resizer = ScreenResizer(found.obs_buffer[0].shape, found.screen_size)
     vars(found)["_get_obs"] = functools.partial(_observation, found, resizer)
-    stack = next((link for link in chain(env) if getattr(link, "env", None) is found), None)
-    if type(stack) is FrameStackObservation:
-        vars(stack)["step"] = functools.partial(_step_stack, stack)
 
 
 @functools.cache
 def source_digest() -> str:
     """Return a digest of the source code that this module relies on; "" if it is not available."""
-    methods: tuple[Any, ...] = (
-        AtariPreprocessing.reset,
-        AtariPreprocessing.step,
-        AtariPreprocessing._get_obs,
-        FrameStackObservation.step,
-    )
+    kind: Any = AtariPreprocessing
     try:
-        text = "".join(inspect.getsource(method) for method in methods)
+        text = "".join(map(inspect.getsource, (kind.reset, kind.step, kind._get_obs)))
     except OSError:
         return ""
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
@@ -121,15 +104,6 @@ def _observation(env: AtariPreprocessing, resizer: ScreenResizer) -> Any:
     if env.grayscale_obs and env.grayscale_newaxis:
         obs = np.expand_dims(obs, axis=-1)
     return obs
-
-
-def _step_stack(stack: Any, action: Any) -> Any:
-    """Step like `FrameStackObservation.step`, if observations are single arrays."""
-    frame, reward, terminated, truncated, info = stack.env.step(action)
-    stack.obs_queue.append(frame)
-    for place, each in enumerate(stack.obs_queue):
-        stack.stacked_obs[place] = each
-    return stack.stacked_obs.copy(), reward, terminated, truncated, info
 
 
 class ScreenResizer:

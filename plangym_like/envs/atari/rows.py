@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 
 from plangym_like.batch.arrays import Outcome, Rows
 from plangym_like.batch.simulator import Simulator
-from plangym_like.envs.atari.emulator import PlannableAle, Screen
+from plangym_like.envs.atari.emulator import PlannableAle
 from plangym_like.envs.codec import Codec
 from plangym_like.envs.kernel import Kernel
 from plangym_like.errors import InputError, StateCapacityError, StateFormatError
-from plangym_like.snapshots.base_settings import AttributeSettings, ClassSettings, Settings
+from plangym_like.snapshots.base_settings import AttributeSettings, Settings
 from plangym_like.states.rows import HEADER_NBYTES, Row, padded
 
 _HEAD = struct.Struct("<qq")
@@ -86,21 +86,17 @@ class AtariCodec(Codec):
             "repeat_action_probability": base.stickiness,
             "episodic_life": base.episodic_life,
         }
-        images: Any = self._images
-        if images and self.saves_generator:
-            images = "before the generator"
         return {
             "game": base._game,
             "rom": hashlib.md5(rom.read_bytes(), usedforsecurity=False).hexdigest(),
             "ale-py": ale_py.__version__,
             "settings": {**settings, **own},
             "frameskip": self._frameskip,
-            "pictures": images,
+            "pictures": self._images,
         }
 
     def settings(self) -> Sequence[Settings]:
-        base = self._base
-        return AttributeSettings(base, _CHANGING), ClassSettings(type(base))
+        return (AttributeSettings(self._base, _CHANGING),)
 
     # The emulator's state
 
@@ -118,10 +114,8 @@ class AtariCodec(Codec):
         length = len(saved)
         if length > self._ale_nbytes:
             raise StateCapacityError(
-                f"the emulator's state has grown to {length} bytes since the environment was made, "
-                f"but {self._ale_nbytes} are reserved in each row: the emulator was probably "
-                "changed from outside (another game was loaded, for example). Make a new "
-                "environment"
+                f"the emulator's state has grown to {length} bytes, but {self._ale_nbytes} are "
+                "reserved in each row: was another game loaded? Make a new environment"
             )
         _HEAD.pack_into(memory, start, length, self._base.previous)
         start += _HEAD.size
@@ -259,13 +253,10 @@ class AtariKernel(Kernel):
 
         The emulator writes byte by byte, which is fast only in memory that is already in the cache.
         """
-        base = self._base
-        if base._obs_type == "rgb":
-            screen = Screen(base.ale)
-            return screen.draw, screen.image
+        base, ale = self._base, self._base.ale
         seen = np.empty(base.observation_space.shape or (), np.uint8)
-        observe = base.ale.getRAM if base._obs_type == "ram" else base.ale.getScreenGrayscale
-        return partial(observe, seen), seen
+        kinds = {"rgb": ale.getScreenRGB, "grayscale": ale.getScreenGrayscale, "ram": ale.getRAM}
+        return partial(kinds[base._obs_type], seen), seen
 
     def step_one(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome]:
         """Step one row; afterwards, the game is in the next state."""

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.envs.kernel import ColumnStates, NotVectorisableError
+from plangym_like.envs.kernel import NotVectorisableError, States
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
@@ -22,7 +22,7 @@ Flags = NDArray[np.bool_]
 
 
 @dataclass(slots=True)
-class Columns(ColumnStates):
+class Columns(States):
     """The states of N rows.
 
     ``x`` ``(size, N)`` is the physical state, and ``hidden`` ``(N,)`` is `Dynamics.hidden`.

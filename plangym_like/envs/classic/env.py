@@ -24,10 +24,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium.wrappers import TimeLimit
 from numpy.typing import NDArray
 
-from plangym_like.batch.arrays import Outcome, Rows, given_states
+from plangym_like.batch.arrays import Outcome
 from plangym_like.batch.simulator import EnvStep
 from plangym_like.envs.classic.dynamics import Columns, Dynamics, elementary_functions_agree
 from plangym_like.envs.classic.equations import DYNAMICS
@@ -40,10 +39,8 @@ from plangym_like.envs.kernel import (
     Kernel,
     NotVectorisableError,
     Outcomes,
-    put_generators,
 )
 from plangym_like.errors import InputError, SnapshotError, StateFormatError
-from plangym_like.snapshots.base_settings import Settings
 from plangym_like.snapshots.configuration import qualified_name
 from plangym_like.states.rows import HEADER_NBYTES, Row
 
@@ -52,22 +49,22 @@ _STEPPED_AGAIN = r".*You are calling 'step\(\)' even though"
 
 
 class ClassicControlCodec(AttributeCodec):
-    """Saves the state of one of the five classic control environments, or of a subclass.
+    """Saves the state of one of the five classic control environments.
 
     Raises
     ------
     SnapshotError
-        The environment is not a classic control environment.
+        The environment is not one of them: a subclass may have more state.
     """
 
     def __init__(self, base: Any) -> None:
-        known = next(filter(DYNAMICS.get, type(base).__mro__), None)
-        if known is None:
+        if type(base) not in DYNAMICS:
             raise SnapshotError(
                 f"{type(base).__name__} is not one of the classic control environments: "
-                f"{', '.join(sorted(cls.__name__ for cls in DYNAMICS))}"
+                f"{', '.join(sorted(cls.__name__ for cls in DYNAMICS))}; use "
+                "plangym_like.AnyEnv for it"
             )
-        self.known, self.dynamics = known, DYNAMICS[known]
+        self.dynamics = DYNAMICS[type(base)]
         self._size, hidden = len(self.dynamics.order), self.dynamics.no_hidden.dtype
         super().__init__(
             base,
@@ -77,21 +74,7 @@ class ClassicControlCodec(AttributeCodec):
                 Attribute("single", f"i{hidden.itemsize}"),
             ),
         )
-        if type(base) is known:
-            self.columns = {}
-        else:
-            self._note_inexactness()
-
-    def _note_inexactness(self) -> None:
-        plain: Any = self.known()
-        plain.reset(seed=0)
-        own = vars(self._base).keys() - vars(plain).keys() - {"spec"}
-        if own:
-            self.exactness = "approximate"
-            self.exactness_note = (
-                f"state rows do not hold the attributes that {type(self._base).__name__} adds to "
-                f"{self.known.__name__}: {', '.join(sorted(own))}"
-            )
+        self.columns = {}
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
         signature = self.dynamics.signature(self._base)
@@ -116,7 +99,7 @@ class ClassicControlCodec(AttributeCodec):
         unknown = sorted(physics.keys() - {"x"})
         if unknown:
             raise InputError(
-                f"states of {self.known.__name__} are built from x and, with a time limit, "
+                f"states of {type(self._base).__name__} are built from x and, with a time limit, "
                 f"elapsed_steps, not from {', '.join(unknown)}"
             )
         if "x" in physics:
@@ -129,7 +112,7 @@ class ClassicControlCodec(AttributeCodec):
         state = np.asarray(base.state)
         if state.shape != (self._size,) or state.dtype.char not in "dfliq":
             raise SnapshotError(
-                f"the state of {self.known.__name__} is {self._size} numbers in single or double "
+                f"the state of {type(base).__name__} is {self._size} numbers in single or double "
                 f"precision, but it was set to {base.state!r}"
             )
         hidden = getattr(base, dynamics.hidden) if dynamics.hidden else None
@@ -146,48 +129,22 @@ class ClassicControlCodec(AttributeCodec):
     def held(self) -> Sequence[str]:
         return "state", "steps_beyond_terminated", "last_u", "isopen"
 
-    def settings(self) -> Sequence[Settings]:
-        return super().settings() if self.exactness == "exact" else ()
-
-    def sample_states(self, payload: Row) -> list[Row]:
-        """Return copies of `payload` with random ``x``, some of them in single precision."""
-        rng = np.random.Generator(np.random.PCG64(4))
-        found = []
-        for index in range(TRIALS):
-            x = rng.uniform(-1, 1, self._size) * self.dynamics.sample_range
-            single = self.dynamics.takes_single and index % 2
-            x = x.astype(np.float32) if single else x
-            row = payload.copy()
-            self.fields(row[None])[0] = x, self.dynamics.no_hidden, single
-            found.append(row)
-        return found
-
 
 class ClassicBlocks(ArrayKernel[Columns]):
     """Steps blocks of rows of one environment, with its current constants.
 
     Parameters
     ----------
-    dynamics : Dynamics
-    frameskip : int
-    elapsed_at : int
-        The offset of the time limit's step count in a payload.
-    time_limit : gymnasium.wrappers.TimeLimit, optional
-        The time limit, if there is one.
+    sim : ClassicControlSimulator
     """
 
     # The columns of this many rows fit into a core's own cache.
     most = 8192
 
-    def __init__(
-        self,
-        dynamics: Dynamics,
-        frameskip: int,
-        elapsed_at: int,
-        time_limit: TimeLimit[Any, Any] | None,
-    ) -> None:
-        super().__init__(frameskip)
-        self._dynamics, self._time_limit = dynamics, time_limit
+    def __init__(self, sim: Any) -> None:
+        super().__init__(sim)
+        self._dynamics: Dynamics = sim.codec.dynamics(sim.base)
+        dynamics = self._dynamics
         begin, size = HEADER_NBYTES // 8, len(dynamics.order)
         hidden = dynamics.no_hidden.dtype
         # The layout of `ClassicControlCodec`.
@@ -199,16 +156,23 @@ class ClassicBlocks(ArrayKernel[Columns]):
         width, place = hidden.itemsize, 8 * (begin + size)
         self._hidden_at = place // width
         self._flags = np.dtype(f"i{width}")
-        self._generator_at = place + 2 * width
-        self._elapsed_at = (HEADER_NBYTES + elapsed_at) // 8
         self._x, self._states = np.empty((size, 0)), np.empty((0, size))
         # Whether `_states` holds the same numbers as the columns.
         self._is_turned = False
 
     def sample_states(self, sim: Any) -> list[Row]:
+        """Return rows with random ``x``, some of them in single precision."""
+        dynamics, codec = self._dynamics, sim.codec
         payload: Row = np.zeros(sim.payload_nbytes, np.uint8)
         sim.read(payload)
-        found: list[Row] = sim.codec.sample_states(payload)
+        rng, found = np.random.Generator(np.random.PCG64(4)), []
+        for index in range(TRIALS):
+            x = rng.uniform(-1, 1, len(dynamics.order)) * dynamics.sample_range
+            single = dynamics.takes_single and index % 2
+            row = payload.copy()
+            values = x.astype(np.float32) if single else x, dynamics.no_hidden, single
+            codec.fields(row[None])[0] = values
+            found.append(row)
         return found
 
     def step_one(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
@@ -229,53 +193,37 @@ class ClassicBlocks(ArrayKernel[Columns]):
             truncated = elapsed + 1 >= self._time_limit._max_episode_steps
         return fresh, (np.array(reached, np.float32), reward, terminated, truncated, {}, 1)
 
-    def load(self, rows: Rows, block: slice) -> Columns:
-        dynamics, count = self._dynamics, block.stop - block.start
-        source, size = given_states(rows.inputs, block), len(dynamics.order)
+    def load(self, given: Row, count: int) -> Columns:
+        dynamics, size = self._dynamics, len(self._dynamics.order)
         if self._x.shape[1] != count:
             # A single statement, so that a Ctrl-C cannot leave only some of them assigned.
             self._x, self._states = np.empty((size, count)), np.empty((count, size))
-        dynamics.load(source.view(np.float64)[:, self._places], self._x)
-        flags = source.view(self._flags)[:, self._hidden_at + 1]
-        hidden = source.view(dynamics.no_hidden.dtype)[:, self._hidden_at]
-        single = elapsed = None
+        dynamics.load(given.view(np.float64)[:, self._places], self._x)
+        flags = given.view(self._flags)[:, self._hidden_at + 1]
+        hidden = given.view(dynamics.no_hidden.dtype)[:, self._hidden_at]
+        single = None
         if dynamics.takes_single:
             single = _copies((flags & 1) != 0, count)
         elif np.count_nonzero(flags):
             raise NotVectorisableError
-        if self._time_limit is not None:
-            elapsed = _copies(source.view(np.int64)[:, self._elapsed_at], count)
-        return Columns(self._x, _copies(hidden, count), single, elapsed)
+        return Columns(self._x, _copies(hidden, count), single)
 
     def frame(self, states: Columns, actions: NDArray[Any], out: Outcomes) -> None:
         self._is_turned = False
         self._dynamics.advance(states, actions, out.rewards, out.terminated)
         if states.single is not None:
             states.single.fill(self._dynamics.leaves_single)
-        if self._time_limit is None or states.elapsed is None:
-            out.truncated.fill(False)
-        else:
-            states.elapsed += 1
-            limit = self._time_limit._max_episode_steps
-            np.greater_equal(states.elapsed, limit, out=out.truncated)
 
     def observe(self, states: Columns, out: NDArray[Any]) -> None:
         self._turn(states)
         self._dynamics.observe(states.x, self._states, out)
 
-    def store(self, states: Columns, rows: Rows, block: slice) -> None:
-        assert rows.next_states is not None
-        fresh = rows.next_states[block]
-        fresh[:] = given_states(rows.inputs, block)
-        if rows.inputs.seeds is not None:
-            put_generators(fresh, self._generator_at, rows.inputs.seeds[block])
+    def store(self, states: Columns, fresh: Row) -> None:
         self._turn(states)
         fresh[:, self._bytes].view(self._whole)[:, 0] = self._states.view(self._whole)[:, 0]
         fresh.view(states.hidden.dtype)[:, self._hidden_at] = states.hidden
         if states.single is not None:
             fresh.view(self._flags)[:, self._hidden_at + 1] = states.single
-        if states.elapsed is not None:
-            fresh.view(np.int64)[:, self._elapsed_at] = states.elapsed
 
     def _turn(self, states: Columns) -> None:
         if not self._is_turned:
@@ -284,7 +232,7 @@ class ClassicBlocks(ArrayKernel[Columns]):
 
 
 class ClassicControlSimulator(GymnasiumSimulator):
-    """A simulator of one of the five classic control environments, or of a subclass.
+    """A simulator of one of the five classic control environments.
 
     `make_state` takes the physical state ``x`` ``(size,) float64`` and, if there is a time limit,
     ``elapsed_steps``.
@@ -304,11 +252,9 @@ class ClassicControlSimulator(GymnasiumSimulator):
         """Return the kernel, or ``None`` if there is none for this configuration."""
         if self.plain_infos:
             return None
-        assert isinstance(self.frameskip, int)
-        dynamics = self.codec.dynamics
-        if not dynamics.suits(self.base) or not elementary_functions_agree():
+        if not self.codec.dynamics.suits(self.base) or not elementary_functions_agree():
             return None
-        return ClassicBlocks(dynamics(self.base), self.frameskip, self.wrappers_at, self.time_limit)
+        return ClassicBlocks(self)
 
     def configuration(self) -> tuple[Any, ...]:
         """Return the constants of the dynamics."""
@@ -347,7 +293,7 @@ class ClassicControlSimulator(GymnasiumSimulator):
         reason = self.codec.dynamics.unsupported_reason(self.base, action)
         if reason:
             raise StateFormatError(
-                f"{self.codec.known.__name__} cannot be stepped from the state "
+                f"{type(self.base).__name__} cannot be stepped from the state "
                 f"{self.base.state}: {reason}; the row is damaged, or made of numbers that are "
                 "far out of bounds"
             )

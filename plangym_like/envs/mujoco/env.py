@@ -43,7 +43,7 @@ from plangym_like.envs.mujoco.physics import PhysicsCodec, copy_data, derived, d
 from plangym_like.envs.mujoco.robots import robot_for
 from plangym_like.envs.rendering import draw_without_a_display
 from plangym_like.errors import SnapshotError
-from plangym_like.snapshots.base_settings import AttributeSettings, ClassSettings, Settings
+from plangym_like.snapshots.base_settings import AttributeSettings, Settings
 from plangym_like.snapshots.configuration import qualified_name
 from plangym_like.snapshots.known_wrappers import foreign_wrappers
 from plangym_like.states.random_state import GENERATOR_NBYTES, save_generator, seeded_generator
@@ -294,7 +294,6 @@ def robot_settings(base: Any, without: Collection[str] = ()) -> tuple[Settings, 
     but = (*targets, "init_qpos") if "cylinder_pos" in targets else targets
     return (
         AttributeSettings(base, but),
-        ClassSettings(type(base)),
         *model_settings(base.model, without),
     )
 

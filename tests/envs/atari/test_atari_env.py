@@ -16,12 +16,7 @@ from usual import first_of
 import plangym_like
 from plangym_like.envs.atari.emulator import PlannableAle
 from plangym_like.envs.atari.quirks import PLACES
-from plangym_like.errors import (
-    InputError,
-    StateCapacityError,
-    StateFormatError,
-    StateLostError,
-)
+from plangym_like.errors import InputError, StateFormatError, StateLostError
 from plangym_like.states.rows import HEADER_NBYTES
 
 gymnasium.register_envs(ale_py)
@@ -35,10 +30,6 @@ AWKWARD = [
 ]
 # While it thinks, it leaves parts of its images to what was drawn before.
 SETTLED = {"ALE/TicTacToe3D-v5"}
-
-
-def test_all_games_that_are_registered():
-    assert len(GAMES) == 104
 
 
 def test_an_id_with_the_module_that_registers_it() -> None:
@@ -92,11 +83,11 @@ def assert_episodes_equal_gymnasiums(name: str, steps: int, **kwargs: Any) -> No
             ("Breakout-v4", {"frameskip": (2, 5)}),
             ("BreakoutNoFrameskip-v4", {}),
         ],
-        8,
+        7,
     ),
 )
 def test_seeded_episodes_equal_gymnasiums(name, kwargs):
-    assert_episodes_equal_gymnasiums(name, 40, **kwargs)
+    assert_episodes_equal_gymnasiums(name, 20, **kwargs)
 
 
 def assert_every_state_continues(name: str, steps: int) -> None:
@@ -133,10 +124,10 @@ def assert_every_state_continues(name: str, steps: int) -> None:
                 np.testing.assert_array_equal(batch.states[row], outcome.state)
 
 
-# One usual game, two that need settling, and two whose states ALE saves in part.
-@pytest.mark.parametrize("game", ["MsPacman", "Qbert", "YarsRevenge", "Pitfall2", "Hangman"])
+# A usual game, one that needs settling, and two whose states ALE saves in part.
+@pytest.mark.parametrize("game", first_of(["MsPacman", "YarsRevenge", "Pitfall2", "Hangman"], 3))
 def test_every_state_continues(game):
-    assert_every_state_continues(f"ALE/{game}-v5", 12)
+    assert_every_state_continues(f"ALE/{game}-v5", 8)
 
 
 @pytest.mark.full
@@ -148,13 +139,13 @@ def test_every_state_of_every_game_continues(name):
 def test_only_images_of_partly_drawn_games_differ_from_gymnasiums():
     """Frame by frame; rewards, ends and memory are the same in all of them."""
     differing = {}
-    for game in ("Qbert", "TicTacToe3D", "MsPacman"):
+    for game in ("Qbert", "MsPacman"):
         other = gymnasium.make(f"ALE/{game}-v5", frameskip=1, repeat_action_probability=0.0)
         other.reset(seed=7)
         with plangym_like.make(f"ALE/{game}-v5", frameskip=1, autoreset=False) as env:
             env.reset(seed=7)
             frames = 0
-            for index in range(120):
+            for index in range(50):
                 action = index // 7 % int(env.action_space.n)
                 step, expected = env.step(action), other.step(action)
                 assert step[1:4] == expected[1:4]
@@ -165,7 +156,6 @@ def test_only_images_of_partly_drawn_games_differ_from_gymnasiums():
     assert differing["MsPacman"] == 0
     # The frame after a reset
     assert differing["Qbert"] <= 1
-    assert differing["TicTacToe3D"] < 60
 
 
 @pytest.mark.full
@@ -230,7 +220,7 @@ def test_the_image_is_that_of_the_restored_state():
             np.testing.assert_array_equal(env.get_image(), step.obs)
 
 
-@pytest.mark.parametrize("game", first_of(["TicTacToe3D", "YarsRevenge", "Qbert", "Breakout"], 2))
+@pytest.mark.parametrize("game", first_of(["TicTacToe3D", "YarsRevenge", "Qbert", "Breakout"]))
 @pytest.mark.parametrize("frameskip", first_of([1, 3]))
 def test_what_is_stepped_next_depends_on_no_other_row(game, frameskip):
     """Frame buffers are no part of the emulator's states; some games show what stood in them."""
@@ -238,17 +228,17 @@ def test_what_is_stepped_next_depends_on_no_other_row(game, frameskip):
         f"ALE/{game}-v5", frameskip=frameskip, obs_type="grayscale", autoreset=False
     ) as env:
         rng = np.random.default_rng(0)
-        states = reached(env, 60, seed=3, every=6, repeat=0.5)
-        actions = rng.integers(env.action_space.n, size=60)
+        states = reached(env, 40, seed=3, every=6, repeat=0.5)
+        actions = rng.integers(env.action_space.n, size=40)
         expected = env.step_batch(actions, states)
-        for _ in range(3):
-            order = rng.permutation(60)
+        for _ in range(2):
+            order = rng.permutation(40)
             result = env.step_batch(actions[order], states[order])
             for place, index in enumerate(order):
                 assert_same(row(result, place), row(expected, index), f"row {index}")
 
 
-def test_looks_that_raise_do_not_change_the_current_state(monkeypatch):
+def test_looks_that_raise_do_not_change_the_current_state():
     with plangym_like.make("ALE/MsPacman-v5", autoreset=False) as env:
         other = env.step(1, env.reset(seed=0).state, dt=40).state
         forged = other.copy()
@@ -259,34 +249,14 @@ def test_looks_that_raise_do_not_change_the_current_state(monkeypatch):
         with pytest.raises(StateFormatError, match="announces an emulator state of 5 bytes"):
             env.view_state(np.stack([other, forged]))
         np.testing.assert_array_equal(env.get_state(), current)
-        env.set_state(other)
-        with monkeypatch.context() as patch:
-            patch.setattr(env.simulator.base, "ale", _Interrupted(env.simulator.base.ale))
-            with pytest.raises(KeyboardInterrupt):
-                env.get_image()
-        np.testing.assert_array_equal(env.get_state(), other)
-
-
-class _Interrupted:
-    """An emulator that Ctrl-C interrupts right after a frame."""
-
-    def __init__(self, ale: Any) -> None:
-        self._ale = ale
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._ale, name)
-
-    def act(self, *args: Any) -> None:
-        self._ale.act(*args)
-        raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("game", first_of(["YarsRevenge", "TicTacToe3D", "Breakout"]))
 def test_a_look_at_a_restored_state_changes_nothing(game):
     with plangym_like.make(f"ALE/{game}-v5", frameskip=1, autoreset=False) as env:
-        states = reached(env, 40, seed=3, every=9, repeat=0.5)
+        states = reached(env, 20, seed=3, every=9, repeat=0.5)
         expected = [env.step(1, state) for state in states]
-        for index in np.random.default_rng(0).permutation(40):
+        for index in np.random.default_rng(0).permutation(20):
             env.set_state(states[index])
             env.get_image()
             env.view_state(states[:2])
@@ -299,20 +269,20 @@ def test_a_look_at_a_restored_state_changes_nothing(game):
         {"obs_type": "rgb"},
         {"obs_type": "grayscale", "episodic_life": True},
         {"obs_type": "ram", "render_mode": "rgb_array", "return_image": True},
-        {"obs_type": "ram", "frameskip": 1, "max_num_frames_per_episode": 98},
+        {"obs_type": "ram", "frameskip": 1, "max_num_frames_per_episode": 86},
     ],
     ids=str,
 )
 def test_quick_and_thorough_batches_agree(kwargs):
     """Batches with seeds go the long way, row by row through the wrapper chain's own step."""
     with plangym_like.make("ALE/Breakout-v5", autoreset=False, **kwargs) as env:
-        states = reached(env, 30, seed=2, every=5, repeat=0.5)
-        actions = np.random.default_rng(0).integers(env.action_space.n, size=30)
-        dt = np.arange(30) % 4 + 1
+        states = reached(env, 12, seed=2, every=12, repeat=0.5)
+        actions = np.random.default_rng(0).integers(env.action_space.n, size=12)
+        dt = np.arange(12) % 4 + 1
         quick = env.step_batch(actions, states, dt=dt)
-        thorough = env.step_batch(actions, states, dt=dt, seeds=np.arange(30))
+        thorough = env.step_batch(actions, states, dt=dt, seeds=np.arange(12))
         assert_same(tuple(quick), tuple(thorough))
-        for index in range(0, 30, 7):
+        for index in range(0, 12, 5):
             single = env.step(actions[index], states[index], dt=int(dt[index]))
             got = row(quick, index)
             assert_same((*got[:2], *(x.item() for x in got[2:5])), tuple(single)[:5])
@@ -320,7 +290,7 @@ def test_quick_and_thorough_batches_agree(kwargs):
         if "max_num_frames_per_episode" in kwargs:
             assert quick.truncateds.any() and not quick.truncateds.all()
         if "episodic_life" in kwargs:
-            later = env.rollout_batch(actions[None, :].repeat(30, axis=0), states)
+            later = env.rollout_batch(actions[None, :].repeat(12, axis=0), states)
             assert later.terminateds[:, -1].any()
 
 
@@ -401,32 +371,26 @@ def test_stickiness_repeats_as_often_as_it_says():
         state = env.reset(seed=0).state
         for action in [1, *[2] * 20]:
             state = env.step(action, state).state
-        batch = env.step_batch(3, state, seeds=np.arange(3000))
+        batch = env.step_batch(3, state, seeds=np.arange(600))
         assert set(env.view_state(batch.states)["previous_action"].tolist()) == {3, 4}
         repeated = (env.view_state(batch.states)["previous_action"] == 3).mean()
-        assert abs(repeated - 0.3) < 0.03
+        assert abs(repeated - 0.3) < 0.06
         # Nothing is drawn from one row for another: a row alone does the same.
-        for seed in (0, 17, 2999):
+        for seed in (0, 17, 599):
             alone = env.step_batch(3, state, seeds=[seed])
             assert_same(row(alone, 0), row(batch, seed))
 
 
-def test_the_registered_stickiness_is_not_the_default():
-    with plangym_like.make("ALE/Breakout-v5", obs_type="ram") as env:
-        batch = env.step_batch(3, env.reset(seed=0).state, dt=9, seeds=np.arange(30))
-        assert (batch.obs == batch.obs[0]).all()
-
-
-@pytest.mark.parametrize("probability", [-0.1, 1.1, float("nan")])
-def test_stickiness_is_a_probability(probability):
-    with pytest.raises(ValueError, match="repeat_action_probability"):
-        plangym_like.make("ALE/Breakout-v5", repeat_action_probability=probability)
-
-
-@pytest.mark.parametrize("frameskip", [(3, 3), (0, 2), (4, 2), (1, 2, 3), (1.0, 2.0), 2.5, "4"])
-def test_frameskips_that_are_none(frameskip):
-    with pytest.raises(ValueError, match="frameskip"):
-        plangym_like.make("ALE/Breakout-v5", frameskip=frameskip)
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("repeat_action_probability", value) for value in (-0.1, 1.1, float("nan"))),
+        *(("frameskip", value) for value in ((3, 3), (0, 2), (4, 2), (1, 2, 3), (1.0, 2.0), 2.5)),
+    ],
+)
+def test_options_that_make_no_sense(name, value):
+    with pytest.raises(InputError, match=name):
+        plangym_like.make("ALE/Breakout-v5", **{name: value})
 
 
 def test_a_drawn_frameskip_lies_in_its_range():
@@ -457,14 +421,14 @@ def wrapped(name: str, **kwargs: Any) -> Any:
 def test_a_preprocessed_and_stacked_episode_continues(name):
     with wrapped(name, autoreset=False) as env, wrapped(name, n_workers=2) as other:
         assert env.observation_space.shape == (4, 84, 84)
-        states = reached(env, 40, seed=1)
-        actions = np.random.default_rng(0).integers(env.action_space.n, size=40)
+        states = reached(env, 16, seed=1)
+        actions = np.random.default_rng(0).integers(env.action_space.n, size=16)
         walked = []
         state = env.reset(seed=4).state
         for action in actions:
             walked.append((state, env.step(action, return_state=True)))
             state = walked[-1][1].state
-        for index in np.random.default_rng(1).permutation(40):
+        for index in np.random.default_rng(1).permutation(16):
             before, expected = walked[index]
             assert_same(env.step(actions[index], before), expected, f"step {index}")
         expected = env.step_batch(actions, states)
@@ -478,7 +442,7 @@ def test_a_preprocessed_and_stacked_episode_is_gymnasiums():
     with wrapped("ALE/Breakout-v5") as env:
         assert_same(env.reset(seed=3).obs, reference.reset(seed=3)[0])
         reference.action_space.seed(0)
-        for _ in range(120):
+        for _ in range(50):
             action = reference.action_space.sample()
             obs, reward, terminated, truncated, info = reference.step(action)
             step = env.step(action)
@@ -513,8 +477,8 @@ def test_fields_of_a_state():
         assert fields["previous_action"].tolist() == [1, 3, 4]
 
 
-# The first is a usual game; in the next two, ALE saves less than it needs.
-POKED = ["MsPacman", "Qbert", "Hangman", "Breakout", "MontezumaRevenge", "Atlantis2", "Solaris"]
+# In the first two, ALE saves less than it needs.
+POKED = ["Qbert", "Hangman", "MsPacman", "Breakout", "MontezumaRevenge", "Atlantis2", "Solaris"]
 POKED += [game for game in ("Seaquest", *AWKWARD) if game not in POKED]
 
 
@@ -554,7 +518,7 @@ def test_states_made_of_memory_are_those_that_ale_reaches_with_set_ram(
             assert_same(again, step)
 
 
-@pytest.mark.parametrize("game", first_of(POKED, 2))
+@pytest.mark.parametrize("game", first_of(POKED))
 def test_a_game_goes_on_from_made_memory_as_in_gymnasium(game: str) -> None:
     rng = np.random.default_rng(8)
     options: dict[str, Any] = {"obs_type": "ram", "repeat_action_probability": 0.0}
@@ -582,54 +546,11 @@ def test_a_game_goes_on_from_made_memory_as_in_gymnasium(game: str) -> None:
     other.close()
 
 
-@pytest.mark.parametrize(
-    "given", [[0] * 127, [256] + [0] * 127, [-1] * 128, [0.5] * 128, "ram", None]
-)
-def test_memory_has_128_bytes(given: Any) -> None:
+def test_memory_has_128_bytes() -> None:
     with plangym_like.make("ALE/Pong-v5", obs_type="ram") as env:
         env.reset(seed=0)
-        with pytest.raises(InputError, match="ram must be 128 whole numbers from 0 to 255"):
-            env.make_state(ram=given)
-
-
-def test_a_game_has_no_other_fields_to_give() -> None:
-    with plangym_like.make("ALE/MontezumaRevenge-v5", obs_type="ram") as env:
-        env.reset(seed=0)
+        for given in ([0] * 127, [256] + [0] * 127, [-1] * 128, [0.5] * 128, None):
+            with pytest.raises(InputError, match="ram must be 128 whole numbers from 0 to 255"):
+                env.make_state(ram=given)
         with pytest.raises(InputError, match=r"make_state takes ram here, not room"):
             env.make_state(room=2)
-
-
-def test_a_state_that_has_outgrown_its_row_is_an_error(monkeypatch):
-    with plangym_like.make("ALE/Breakout-v5", obs_type="ram") as env:
-        state = env.reset(seed=0).state
-        room = env.state_nbytes - 32 - 16
-        text = b"x" * (room + 1)
-
-        class Grown:
-            def serialize(self) -> bytes:
-                return text
-
-        base = env.simulator.base
-        grown = _Interface(base.ale, Grown())
-        monkeypatch.setattr(base, "ale", grown)
-        monkeypatch.setattr(base.states, "_ale", grown)
-        for use in (
-            lambda: env.step_batch([0, 0], state),
-            lambda: env.step_batch([0, 0], state, seeds=[1, 2]),
-            lambda: env.step(0, return_state=True),
-        ):
-            with pytest.raises(StateCapacityError, match="reserved in each row"):
-                use()
-
-
-class _Interface:
-    """An emulator whose states have become longer."""
-
-    def __init__(self, ale: Any, state: Any) -> None:
-        self._ale, self._state = ale, state
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._ale, name)
-
-    def cloneState(self) -> Any:
-        return self._state

@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
-import gc
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-
-import plangym_like
 
 
 class Played(NamedTuple):
@@ -91,58 +83,3 @@ def assert_same_steps(env: Any, played: Played, order: np.ndarray) -> None:
         step = env.step(int(played.actions[number]), played.rows[number])
         assert content(step) == played.contents[number]
         assert step.state.tobytes() == played.next_rows[number].tobytes()
-
-
-class _Allocated(ctypes.Structure):
-    """What the C library says about its memory, as in ``malloc.h``."""
-
-    _fields_ = [
-        (name, ctypes.c_size_t)
-        for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks")
-    ] + [(name, ctypes.c_size_t) for name in ("uordblks", "fordblks", "keepcost")]
-
-
-COUNTS_MEMORY = hasattr(ctypes.CDLL(None), "mallinfo2")
-
-
-def memory_of_kept(name: str, options: dict[str, Any], count: int = 300) -> tuple[int, int]:
-    """Return how many bytes about `count` kept positions need, and how many are counted.
-
-    This is measured in a process in which Python's objects are allocated by the C library, too.
-    """
-    code = f"import played_games; print(*played_games._measure({name!r}, {options!r}, {count}))"
-    folder = str(Path(__file__).parent)
-    path = os.pathsep.join([folder, str(Path(plangym_like.__file__).parents[1])])
-    ran = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": path, "PYTHONMALLOC": "malloc"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    needed, counted = map(int, ran.stdout.split())
-    return needed, counted
-
-
-def _measure(name: str, options: dict[str, Any], count: int) -> tuple[int, int]:
-    library = ctypes.CDLL(None)
-    library.mallinfo2.restype = _Allocated
-
-    def allocated() -> int:
-        gc.collect()
-        found = library.mallinfo2()
-        return int(found.uordblks + found.hblkhd)
-
-    random = np.random.default_rng(0)
-    with plangym_like.make(name, autoreset=False, state_capacity=1 << 14, **options) as env:
-        positions, over, step = env.simulator.base.positions, True, None
-        for seed in range(count):
-            if over:
-                step = env.reset(seed=seed)
-            while len(positions._kept) < count:
-                step = env.step(int(random.choice(np.flatnonzero(step.info["action_mask"]))))
-                if over := step.terminated:
-                    break
-        counted, full = positions._nbytes, allocated()
-        env.simulator.clear_caches()
-        return full - allocated(), counted

@@ -8,15 +8,8 @@ import numpy as np
 import pytest
 from gymnasium import RewardWrapper
 from gymnasium.wrappers import RecordEpisodeStatistics
-from played_games import (
-    COUNTS_MEMORY,
-    assert_same_batch,
-    assert_same_steps,
-    content,
-    memory_of_kept,
-    play,
-)
-from usual import first_of
+from played_games import assert_same_batch, assert_same_steps, content, play
+from usual import first_of, third_of
 
 import plangym_like
 from plangym_like import check_env
@@ -34,7 +27,7 @@ pyspiel = pytest.importorskip("pyspiel", reason="open-spiel is not installed")
 
 from plangym_like.envs.openspiel import PREFIX, all_ids  # noqa: E402
 
-POSITIONS = 200
+POSITIONS = 120
 # Games of all kinds: long ones, with chance, with one player and with more than two.
 GAMES: dict[str, dict[str, Any]] = {
     "2048": {},
@@ -108,9 +101,7 @@ def make(name: str, **options: Any) -> Any:
     return plangym_like.make(PREFIX + name, **{**GAMES.get(name, {}), **options})
 
 
-@pytest.mark.parametrize(
-    "name", [*GAMES, *(pytest.param(name, marks=pytest.mark.full) for name in REST)]
-)
+@pytest.mark.parametrize("name", [*third_of(GAMES), *first_of(REST, 0)])
 def test_every_position_is_restored_exactly(name: str) -> None:
     with make(name, autoreset=False) as env, make(name) as other:
         assert (env.snapshot, env.exactness) == ("native", "exact")
@@ -122,29 +113,18 @@ def test_every_position_is_restored_exactly(name: str) -> None:
         assert_same_batch(env, played, order)
 
 
-@pytest.mark.parametrize("name", ["backgammon", "connect_four", "othello"])
+@pytest.mark.parametrize("name", ["backgammon", "connect_four"])
 def test_positions_that_are_no_longer_kept_are_played_again(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(games, "_KEPT_NBYTES", 80_000)
+    monkeypatch.setattr(games, "_MOST_KEPT", 20)
     with make(name, autoreset=False) as env:
-        played = play(env, Straight(name, GAMES.get(name, {})), POSITIONS)
-        assert_same_batch(env, played, np.random.default_rng(1).permutation(POSITIONS))
-        kept = env.simulator.base.positions
-        assert 1 < len(kept._kept) < 50
-        assert kept._nbytes == sum(map(kept._nbytes_of, kept._kept.values())) <= 80_000
+        played = play(env, Straight(name, GAMES.get(name, {})), 100)
+        assert_same_batch(env, played, np.random.default_rng(1).permutation(100))
+        assert len(env.simulator.base.positions._kept) == 20
 
 
-@pytest.mark.skipif(not COUNTS_MEMORY, reason="the C library does not count its memory")
-@pytest.mark.parametrize(
-    "name", first_of(["go", "mnk(m=30,n=30,k=5)", "backgammon", *GAMES, *REST], 3)
-)
-def test_kept_positions_need_no_more_memory_than_is_counted(name: str) -> None:
-    needed, counted = memory_of_kept(PREFIX + name, GAMES.get(name, {}))
-    assert 0.9 * needed < counted < 8 * needed
-
-
-@pytest.mark.parametrize("name", first_of(["backgammon", "connect_four", "chess", *GAMES], 3))
+@pytest.mark.parametrize("name", first_of(["backgammon", "connect_four", "chess", *GAMES]))
 def test_workers_give_the_same_bytes(name: str) -> None:
     with make(name, autoreset=False) as env, make(name, n_workers=2) as parallel:
         played = play(env, Straight(name, GAMES.get(name, {})), POSITIONS)
@@ -175,16 +155,12 @@ def test_a_score_of_2048_is_counted_once() -> None:
         assert least <= score <= least + obs.sum()
 
 
-@pytest.mark.parametrize("name", first_of(["tic_tac_toe", "backgammon", "2048", "chess"], 1))
-def test_check_env_plays_legal_moves(name: str) -> None:
-    report = check_env(PREFIX + name, workers=(2,))
-    assert report.ok, report
-    assert "workers" in report.passed
-
-
-@pytest.mark.parametrize("name", ["tic_tac_toe", "nim"])
-def test_check_env_plays_legal_moves_inside_of_wrappers(name: str) -> None:
-    report = check_env(PREFIX + name, workers=(2,), wrappers=[RecordEpisodeStatistics])
+@pytest.mark.parametrize(
+    ("name", "wrappers"),
+    first_of([("nim", [RecordEpisodeStatistics]), ("2048", []), ("chess", [])]),
+)
+def test_check_env_plays_legal_moves(name: str, wrappers: list[Any]) -> None:
+    report = check_env(PREFIX + name, workers=(2,), wrappers=wrappers)
     assert report.ok, report
     assert {"rollout", "workers"} <= set(report.passed)
 
@@ -212,15 +188,11 @@ def test_illegal_moves_are_refused_before_anything_happens() -> None:
         with pytest.raises(ActionError):
             env.step(4, taken)
         env.step_batch([0], state)  # sets the current state aside
-        with pytest.raises(ActionError):
-            env.step(4, taken)
-        assert (env.get_state() == taken).all()
         with pytest.raises(ActionError) as caught:
             env.step_batch([4, 3, 4, 1], [state, taken, taken, state])
         assert "row 2 of a batch of 4" in "".join(caught.value.__notes__)
         assert (env.get_state() == taken).all()
-        for move in (0, 1, 2, 3, 6, 5):
-            taken = env.step(move, taken).state
+        taken = env.make_state(history=[4, 0, 1, 2, 3, 6, 5])
         assert env.view_state(taken)["action_mask"].sum() == 0
         with pytest.raises(ActionError, match="this game of .* is over"):
             env.step(7, taken)
@@ -250,7 +222,7 @@ def test_seeds_of_rows_draw_chance_anew() -> None:
             assert (one.states[0] == batch.states[index]).all()
 
 
-@pytest.mark.parametrize("name", ["cliff_walking", "2048", "tic_tac_toe"])
+@pytest.mark.parametrize("name", ["2048", "tic_tac_toe"])
 def test_a_move_is_never_repeated(name: str) -> None:
     with pytest.raises(InputError, match="dt and frameskip must be 1 in a game"):
         make(name, frameskip=2)
@@ -282,7 +254,6 @@ def test_states_are_viewed_and_built_from_moves() -> None:
         assert (env.make_state(history=padded[0]) == rows[0]).all()
         assert (env.make_state(history=[3, 3, 0, -1, -1]) == state).all()
         for moves, message in (
-            ([[0], [1, 2]], "a list of whole numbers"),
             ([3, -1, 3], "number 1 of the history, -1, is not a legal move"),
             ([3] * 6, "number 5 of the history, 3, is not a legal move"),
             ([0.5], "a list of whole numbers"),
@@ -327,39 +298,37 @@ def test_damaged_rows_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"),
+    ("name", "options", "reason"),
     [
-        ("kuhn_poker", "imperfect information"),
-        ("leduc_poker", "imperfect information"),
-        ("goofspiel", "move at the same time"),
-        ("turn_based_simultaneous_game(game=goofspiel())", "imperfect information"),
-        ("mfg_crowd_modelling", "mean field"),
-        ("stones_and_gems", "a generator that all of its states share"),
-        ("morpion_solitaire", "no observation tensor"),
-        ("conect_four", "did you mean 'connect_four'"),
-        ("connect_four(rowz=3)", "Unknown parameter 'rowz'"),
+        ("kuhn_poker", {}, "imperfect information"),
+        ("goofspiel", {}, "move at the same time"),
+        ("mfg_crowd_modelling", {}, "mean field"),
+        ("stones_and_gems", {}, "a generator that all of its states share"),
+        ("morpion_solitaire", {}, "no observation tensor"),
+        ("conect_four", {}, "did you mean 'connect_four'"),
+        ("connect_four(rowz=3)", {}, "Unknown parameter 'rowz'"),
+        ("connect_four", {"rows": "a"}, "Wrong type for parameter rows"),
+        ("connect_four", {"render_mode": "rgb_array"}, "only 'ansi'"),
+        ("connect_four", {"obs_type": "rgb"}, "obs_type must be one of"),
+        ("hex", {"board_size": 0}, "board_size of OpenSpiel's hex must be .* at least 1, got 0"),
+        ("misere(game=connect_four(rows=0))", {}, "rows of OpenSpiel's connect_four .* got 0"),
+        ("go", {"board_size": 30}, "supports board size up to 19"),
+        ("connect_four", {"rows": 10**6, "columns": 10**6}, "has no board"),
+        ("hex", {"board_size": 2**40}, "cannot load hex"),
     ],
 )
-def test_other_games_are_refused_with_the_reason(name: str, reason: str) -> None:
+def test_other_games_are_refused_with_the_reason(
+    name: str, options: dict[str, Any], reason: str
+) -> None:
     with pytest.raises(InputError, match=reason):
-        plangym_like.make(PREFIX + name)
-
-
-def test_options_that_make_no_sense_are_refused() -> None:
-    for options, message in (
-        ({"rows": "a"}, "Wrong type for parameter rows"),
-        ({"render_mode": "rgb_array"}, "only 'ansi'"),
-        ({"frameskip": 2}, "frameskip must be 1"),
-        ({"obs_type": "rgb"}, "obs_type must be one of"),
-    ):
-        with pytest.raises(InputError, match=message):
-            plangym_like.make("openspiel/connect_four", **options)
+        plangym_like.make(PREFIX + name, **options)
 
 
 def test_a_board_is_shown_as_text() -> None:
     with make("tic_tac_toe", render_mode="ansi") as env:
         env.step(4, env.reset(seed=0).state)
         assert env.gym_env.render() == "...\n.x.\n..."
+        assert env.gym_env.unwrapped.metadata["render_modes"] == ["ansi"]
 
 
 def test_rows_of_other_parameters_are_refused() -> None:
@@ -372,12 +341,9 @@ def test_rows_of_other_parameters_are_refused() -> None:
 @pytest.mark.parametrize(
     ("name", "other", "options"),
     [
-        ("hex(board_size=5)", "hex", {"board_size": np.int64(5)}),
-        ("go(board_size=5)", "go(board_size=5,komi=7.5)", {"komi": np.float64(7.5)}),
-        ("go(board_size=5,komi=7.0)", "go(board_size=5)", {"komi": 7}),
+        ("hex(board_size=5)", "hex", {"board_size": 5}),
         ("connect_four", "connect_four(rows=6)", {"columns": 7}),
         ("twixt", "twixt", {"ansi_color_output": False}),
-        ("misere(game=hex(board_size=5))", "misere(game=hex(board_size=5))", {}),
     ],
 )
 def test_rows_of_the_same_game_by_another_name_are_accepted(
@@ -390,38 +356,12 @@ def test_rows_of_the_same_game_by_another_name_are_accepted(
             assert content(again.step(move, state)) == content(env.step(move, state))
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("hex", {"board_size": 0}, "board_size of OpenSpiel's hex must be .* at least 1, got 0"),
-        ("hex", {"board_size": 2**40}, r"less than 2\*\*31"),
-        ("go", {"board_size": 30}, "supports board size up to 19"),
-        ("connect_four", {"rows": 0}, "rows of OpenSpiel's connect_four .* got 0"),
-        ("misere(game=connect_four(rows=0))", {}, "rows of OpenSpiel's connect_four .* got 0"),
-        ("connect_four", {"rows": 10**6, "columns": 10**6}, "has no board"),
-        ("hex(board_size=5)x", {}, "must end with a bracket"),
-        ("hex", {"board_size": [5]}, "cannot load hex"),
-        ("misere", {"game": "tic_tac_toe()"}, "Expected type: kGame"),
-    ],
-)
-def test_parameters_that_make_no_board_are_refused(
-    name: str, options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(InputError, match=message):
-        plangym_like.make(PREFIX + name, **options)
-
-
-def test_the_environment_names_the_modes_of_its_game() -> None:
-    with make("tic_tac_toe") as env:
-        assert env.gym_env.unwrapped.metadata["render_modes"] == ["ansi"]
-
-
 class Negative(RewardWrapper):
     def reward(self, reward: Any) -> Any:
         return -reward
 
 
-@pytest.mark.parametrize("name", ["backgammon", "connect_four"])
+@pytest.mark.parametrize("name", first_of(["backgammon", "connect_four"]))
 def test_rows_of_wrapped_games_are_restored(name: str) -> None:
     wrappers = [RecordEpisodeStatistics, Negative]
     with make(name, autoreset=False, wrappers=wrappers) as env, make(name) as plain:
@@ -466,27 +406,14 @@ def test_a_draw_by_repetition_is_restored() -> None:
         assert not env.step(history[3], env.make_state(history=history[:3])).terminated
 
 
-@pytest.mark.parametrize(("name", "moves"), [("go", [81, 81]), ("othello", None)])
-def test_passes_are_moves(name: str, moves: list[int] | None) -> None:
-    with make(name, autoreset=False) as env:
-        straight = Straight(name, GAMES.get(name, {}))
-        if moves is None:
-            played, passes = play(env, straight, 600), 64
-            assert (played.actions == passes).any()
-            only = played.rows[played.actions == passes]
-            env.simulator.clear_caches()
-            assert env.view_state(only)["action_mask"].sum(1).tolist() == [1] * len(only)
-            assert_same_batch(env, played, np.random.default_rng(1).permutation(600))
-            return
-        _, _, info = env.reset(seed=0)
-        straight.begin(0)
-        for move in moves:
-            assert info["action_mask"][move] == 1
-            step, expected = env.step(move), straight.move(move)
-            info = step.info
-            assert info["rewards"].tolist() == expected[3].tolist()
-            assert step.terminated == expected[4]
-        assert step.terminated
+def test_passes_are_moves() -> None:
+    with make("othello", autoreset=False) as env:
+        played, passes = play(env, Straight("othello", {}), 600), 64
+        only = played.rows[played.actions == passes]
+        env.simulator.clear_caches()
+        assert len(only)
+        assert env.view_state(only)["action_mask"].sum(1).tolist() == [1] * len(only)
+        assert_same_batch(env, played, np.random.default_rng(1).permutation(600))
 
 
 def test_vectorised_games_begin_again_after_their_end() -> None:
@@ -495,7 +422,7 @@ def test_vectorised_games_begin_again_after_their_end() -> None:
     obs, infos = vec.reset(seed=0)
     first = obs.copy()
     over = np.zeros(3, bool)
-    for _ in range(40):
+    for _ in range(30):
         masks = infos["action_mask"]
         moves = [
             0 if done else random.choice(np.flatnonzero(masks[i])) for i, done in enumerate(over)

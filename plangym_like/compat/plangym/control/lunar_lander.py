@@ -10,8 +10,7 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.box2d import lunar_lander
 
-from plangym_like.compat.plangym.plangym_env import PlangymEnv
-from plangym_like.envs.box2d import Box2DEnv
+from plangym_like.compat.plangym.core import PlangymEnv, is_ours
 from plangym_like.envs.wrapping import WrapperLike
 
 
@@ -85,7 +84,7 @@ class LunarLander(PlangymEnv):
     (True, (8,))
     """
 
-    core_class = Box2DEnv
+    core_class = "box2d:Box2DEnv"
 
     def __init__(
         self,
@@ -128,9 +127,9 @@ class LunarLander(PlangymEnv):
         """Make a lander and return it."""
         return FastGymLunarLander(self.deterministic, self.continuous, None)
 
-    def _core_source(self, source: Any) -> Any:
-        if not isinstance(source, str):
-            return source
+    def _source(self) -> Any:
+        if not is_ours(type(self), "init_gym_env"):
+            return self.init_gym_env
         return partial(FastGymLunarLander, self.deterministic, self.continuous)
 
     def _core_kwargs(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from plangym_like.compat.plangym.videogames.atari import AtariEnv, ale_to_ram
+from plangym_like.compat.plangym.videogames import AtariEnv, ale_to_ram
 
 GAME = "ALE/MontezumaRevenge-v5"
 # The rooms on the map of a level, row by row; -1 where there is no room.

@@ -1,8 +1,15 @@
-"""Numbers from observations: features for width-based planners, and vectors for distances."""
+"""Batches of observations: their features, vectors and keys, and their rows.
+
+- `default_features`, `tile_colors`: features for width-based planners
+- `as_vectors`, `ranges`: vectors for distances
+- `make_key`, `digests`: which states count as the same
+- `stacked`, `joined`, `rows_of`: batches that are put together and taken apart
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -12,12 +19,17 @@ from numpy.typing import NDArray
 
 from plangym_like.env import PlanEnv
 from plangym_like.errors import InputError
+from plangym_like.planners.nodes import Ints
 from plangym_like.results import BatchInfo
+from plangym_like.states.rows import States
 
 # Returns features ``(N, F)`` of N observations and infos. In an array of integers, each pair of a
 # column and its value is an atom, unless the value is negative. In an array of bools, the atoms are
 # the columns that are true.
 Features = Callable[[Any, BatchInfo], NDArray[Any]]
+# A function of N observations, infos and states that returns their keys: an array ``(N, ...)`` or N
+# hashable objects.
+Key = Callable[[Any, BatchInfo, States], Any]
 
 # Observations of uint8 with more numbers than this are screens.
 _MOST_VARIABLES = 1024
@@ -137,47 +149,151 @@ def as_vectors(obs: Any) -> NDArray[np.float64]:
     return np.asarray(obs, np.float64).reshape(len(obs), -1)
 
 
-def check_vectors(space: spaces.Space[Any], planner: str) -> None:
-    """Raise `InputError` unless observations consist of a fixed count of numbers.
-
-    The message names `planner`.
-
-    >>> check_vectors(spaces.Text(5), "FractalMonteCarlo")
-    Traceback (most recent call last):
-    ...
-    plangym_like.errors.InputError: FractalMonteCarlo measures distances between observations...
-    """
-    if isinstance(space, spaces.Dict | spaces.Tuple):
-        for part in space.values() if isinstance(space, spaces.Dict) else space:
-            check_vectors(part, planner)
-    elif not isinstance(
-        space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
-    ):
-        raise InputError(
-            f"{planner} measures distances between observations, which must be a fixed count of "
-            f"numbers, got {space}"
-        )
-
-
-def ranges(space: spaces.Space[Any]) -> NDArray[np.float64] | None:
+def ranges(space: spaces.Space[Any], planner: str) -> NDArray[np.float64] | None:
     """Return the range (highest minus lowest value) of each number in `as_vectors`, ``(F,)``.
 
     Return None if one of the numbers is unbounded.
 
-    >>> ranges(spaces.Dict(at=spaces.Discrete(5), speed=spaces.Box(-2, 2, (2,))))
+    Raises
+    ------
+    InputError
+        Observations are not a fixed count of numbers; the message names `planner`.
+
+    Examples
+    --------
+    >>> ranges(spaces.Dict(at=spaces.Discrete(5), speed=spaces.Box(-2, 2, (2,))), "")
     array([4., 4., 4.])
     """
     if isinstance(space, spaces.Dict | spaces.Tuple):
-        parts = [
-            ranges(one) for one in (space.values() if isinstance(space, spaces.Dict) else space)
-        ]
+        each = space.values() if isinstance(space, spaces.Dict) else space
+        parts = [ranges(one, planner) for one in each]
         found = [part for part in parts if part is not None]
         return np.concatenate(found) if len(found) == len(parts) else None
-    if isinstance(space, spaces.Box):
+    if isinstance(space, Box):
         low, high = space.low.astype(np.float64).ravel(), space.high.astype(np.float64).ravel()
         return high - low if np.isfinite(high - low).all() else None
-    if isinstance(space, spaces.MultiDiscrete):
+    if isinstance(space, Discrete):
+        return np.array([float(space.n - 1)])
+    if isinstance(space, MultiDiscrete):
         return space.nvec.astype(np.float64).ravel() - 1
-    if isinstance(space, spaces.MultiBinary):
+    if isinstance(space, MultiBinary):
         return np.ones(int(np.prod(space.shape)))
-    return np.array([float(space.n - 1)]) if isinstance(space, spaces.Discrete) else None
+    raise InputError(
+        f"{planner} measures distances between observations, which must be a fixed count of "
+        f"numbers, got {space}"
+    )
+
+
+def make_key(key: Any) -> Key:
+    """Return the option ``key=`` ("state", "obs" or a function) as a function.
+
+    Raises
+    ------
+    InputError
+        `key` is none of these.
+    """
+    if key == "state":
+        return lambda obs, infos, states: states
+    if key == "obs":
+        return lambda obs, infos, states: _parts(obs, len(states))
+    if not callable(key):
+        raise InputError(
+            f'key must be "state", "obs" or a function of (obs, infos, states), got {key!r}'
+        )
+    function: Key = key
+    return function
+
+
+def digests(keys: Any, count: int) -> list[Any]:
+    """Return N hashable keys; a row of an array becomes a digest of 16 bytes.
+
+    Raises
+    ------
+    InputError
+        The number of keys is not N, or they are not hashable.
+
+    Examples
+    --------
+    >>> one, two, three = digests(np.array([[1, 2], [3, 4], [1, 2]]), 3)
+    >>> one == three, one == two
+    (True, False)
+    """
+    try:
+        number = len(keys)
+    except TypeError as error:
+        raise InputError(
+            f"key must return an array (N, ...) or N hashable objects, got {keys!r}"
+        ) from error
+    if number != count:
+        raise InputError(f"key returned {number} keys for {count} states")
+    if isinstance(keys, np.ndarray) and keys.dtype != object:
+        rows = np.ascontiguousarray(keys)
+        return [blake2b(row.tobytes(), digest_size=16).digest() for row in rows]
+    for key in keys:
+        try:
+            hash(key)
+        except TypeError as error:
+            raise InputError(f"key must return hashable objects, got {key!r}") from error
+    return list(keys)
+
+
+def _parts(obs: Any, count: int) -> Any:
+    """Return N observations as one array, or as N hashable objects."""
+    if isinstance(obs, np.ndarray):
+        return obs
+    if isinstance(obs, list):
+        return [_frozen(one) for one in obs]
+    parts = obs.values() if isinstance(obs, dict) else obs
+    return list(zip(*(digests(_parts(part, count), count) for part in parts), strict=True))
+
+
+def _frozen(value: Any) -> Any:
+    """Return a hashable object that is equal for equal values."""
+    if isinstance(value, dict):
+        return tuple((name, _frozen(part)) for name, part in value.items())
+    if isinstance(value, list | tuple):
+        return tuple(_frozen(part) for part in value)
+    return value.tobytes() if isinstance(value, np.ndarray) else value
+
+
+def stacked(observations: list[Any]) -> Any:
+    """Return observations as a batch, as `PlanEnv.step_batch` returns them.
+
+    >>> stacked([{"at": 3}, {"at": 4}])
+    {'at': array([3, 4])}
+    """
+    first = observations[0]
+    if isinstance(first, dict):
+        return {key: stacked([one[key] for one in observations]) for key in first}
+    if isinstance(first, tuple):
+        return tuple(stacked(list(parts)) for parts in zip(*observations, strict=True))
+    if isinstance(first, np.ndarray | np.generic | int | float):
+        return np.stack([np.asarray(one) for one in observations])
+    return list(observations)
+
+
+def joined(batches: list[Any]) -> Any:
+    """Return batches of observations as one batch."""
+    first = batches[0]
+    if isinstance(first, dict):
+        return {key: joined([one[key] for one in batches]) for key in first}
+    if isinstance(first, tuple):
+        return tuple(joined(list(parts)) for parts in zip(*batches, strict=True))
+    if isinstance(first, list):
+        return [one for batch in batches for one in batch]
+    return np.concatenate(batches)
+
+
+def rows_of(observations: Any, rows: Ints) -> Any:
+    """Return `rows` of a batch of observations (an array, a list, or a tree of arrays and lists).
+
+    >>> rows_of({"at": np.array([3, 4, 5]), "told": ["a", "b", "c"]}, np.array([0, 2]))
+    {'at': array([3, 5]), 'told': ['a', 'c']}
+    """
+    if isinstance(observations, Mapping):
+        return {key: rows_of(part, rows) for key, part in observations.items()}
+    if isinstance(observations, tuple):
+        return tuple(rows_of(part, rows) for part in observations)
+    if isinstance(observations, list):
+        return [observations[row] for row in rows]
+    return observations[rows]

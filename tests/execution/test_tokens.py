@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from plangym_like.execution.schedule import Tokens, cut
+from plangym_like.execution.shared_batch import Tokens, cut
 
 ONE, OTHER = (7, 1), (7, 2)
 

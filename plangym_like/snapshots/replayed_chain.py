@@ -1,0 +1,427 @@
+"""`ReplayedChain`: the outermost wrapper of a replayed chain of wrappers, and its copies.
+
+`ReplayedChain` forwards calls to the copy of the chain that is in the current state, and logs them.
+So a copy changes only by what its log holds.
+
+A replayed episode begins in a new chain. In Gymnasium, a chain is reset, and keeps what ``reset``
+does not replace: the statistics of normalisers, counters of episodes, random generators of
+wrappers, and settings of the environment that a wrapper has changed. So each log begins with these
+values (`CarriedState`), and they are written into the new chain before it is reset.
+
+The environment inside the wrappers begins each episode as new, unless wrappers from outside
+Gymnasium may have changed it. Then a number, a text, ``None`` or a tuple of them in one of its
+attributes is taken over, if the environment alone does not set this attribute in a reset and a
+dozen steps.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.registration import EnvSpec
+
+from plangym_like.errors import SnapshotError, StateFormatError
+from plangym_like.snapshots import plain_data
+from plangym_like.snapshots.action_log import Change, Start
+from plangym_like.snapshots.base_settings import atoms_of, is_same, own_names
+from plangym_like.snapshots.chain_state import StateOwner, WrapperValues
+from plangym_like.snapshots.chains import ATOMS, close_copy, innermost, links, put
+from plangym_like.snapshots.configuration import kind_of
+from plangym_like.snapshots.known_wrappers import Forwarding, foreign_wrappers, is_known
+from plangym_like.snapshots.replay import CachedCopy, ReplayCache
+from plangym_like.states import random_state
+from plangym_like.states.rows import padded
+
+# The attributes of the proxy itself; all others belong to the current copy.
+_OWN = frozenset(
+    [
+        *("env", "cache", "seeds_only", "_first", "_current", "_released"),
+        *("_action_space", "_observation_space", "_metadata", "_cached_spec", "_saved_kwargs"),
+    ]
+)
+# The attributes of Gymnasium's wrappers that each reset replaces.
+_RESET = frozenset(
+    [
+        *("_elapsed_steps", "autoreset", "episode_returns", "episode_lengths", "observation_queue"),
+        *("obs_queue", "timesteps", "last_action", "is_sticky_actions", "num_repeats"),
+        "repeats_taken",
+    ]
+)
+
+_Env = gymnasium.Env[Any, Any]
+
+
+class ReplayedChain(Forwarding):
+    """Forwards calls to the copy of a wrapper chain that is in the current state.
+
+    Parameters
+    ----------
+    env : gymnasium.Env
+        The first copy of the chain. It must not have been reset.
+
+    Attributes
+    ----------
+    cache : ReplayCache
+        The cache of all copies.
+    seeds_only : bool
+        Whether an episode can be repeated only from a seed, because the environment or a wrapper
+        has random generators that no row holds; an unseeded reset then draws a seed.
+    """
+
+    def __init__(self, env: _Env) -> None:
+        super().__init__(env)
+        self.cache: ReplayCache
+        self.seeds_only = False
+        self._first = self._current = CachedCopy(env, alive=False)
+        # A copy that was taken out of the cache while it was current.
+        self._released: _Env | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or "env" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self.env, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _OWN or isinstance(getattr(type(self), name, None), property):
+            super().__setattr__(name, value)
+        else:
+            self._set(0, name, value)
+
+    def set_wrapper_attr(self, name: str, value: Any, *, force: bool = True) -> bool:
+        """Set an attribute of the first link of the chain that has it, as Gymnasium does.
+
+        The change is logged, and lasts over resets.
+
+        Raises
+        ------
+        SnapshotError
+            The value is not plain data.
+        """
+        self._ensure_copy()
+        owners = [at for at, link in enumerate(links(self.env)) if hasattr(link, name)]
+        if owners or force:
+            self._set(owners[0] if owners else 0, name, value)
+        return bool(owners or force)
+
+    def _set(self, at: int, name: str, value: Any) -> None:
+        try:
+            if self._current.log:
+                self.cache.log_change(self._current, Change(at, name, value))
+            else:  # before the first reset, which takes the changed attributes over
+                plain_data.encode(value)
+        except SnapshotError as error:
+            raise SnapshotError(
+                f"{name} cannot be set to {kind_of(value)}, which the action log of a replayed "
+                "environment cannot hold; set it in reset of a wrapper, or pass it to make"
+            ) from error
+        self._current.changed.add((at, name))
+        setattr(links(self.env)[at], name, value)
+
+    @property
+    def spec(self) -> EnvSpec | None:  # type: ignore[override]
+        """The spec of the chain, without the entry that `gymnasium.Wrapper` adds for a wrapper."""
+        return self.env.spec
+
+    @property
+    def log(self) -> bytes:
+        """The action log that led to the current state; it may be written into a row."""
+        self._current.is_saved = True
+        return self._current.log
+
+    @property
+    def trace_digest(self) -> bytes:
+        """The digest of all observations, rewards and flags on the way to the current state."""
+        return self._current.trace_digest
+
+    def keep(self) -> None:
+        """Note that the current state is saved, and may be restored soon."""
+        self.cache.keep(self._current)
+
+    def try_images(self, count: int) -> bool:
+        """Return whether `count` steps have the same results again after an image was put back.
+
+        If they do not, or if there is no current state, there will be no images.
+        """
+        if not self._current.alive:
+            return True
+        space = copy.deepcopy(self.env.action_space)
+        space.seed(2)
+        return self.cache.try_images(self._current, (space.sample() for _ in range(count)))
+
+    def restore(self, log: bytes, trace_digest: bytes) -> None:
+        """Restore the state that `log` leads to; the replay must give `trace_digest` again."""
+        if self._current.alive and self._current.reached == (log, trace_digest):
+            return
+        before = self._current.reached
+        try:
+            self._show(self.cache.restore(log, trace_digest))
+        except BaseException:
+            # The restore may have stepped the copy that was current.
+            self._current = CachedCopy(self.env, before, alive=False)
+            raise
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode; without a seed, keep the random generator of the last episode."""
+        generator = spawner = None
+        if seed is None:
+            self._ensure_copy()
+            own: Any = vars(innermost(self.env)).get("_np_random")
+            if not isinstance(own, np.random.Generator):
+                own = np.random.default_rng()
+            generator = random_state.save_generator(own)
+            spawner = random_state.spawner_of(own)
+            if self.seeds_only:
+                drawn = random_state.load_generator(generator, None)
+                assert drawn is not None
+                seed, generator, spawner = int(drawn.integers(2**31)), None, None
+        current = self._current
+        carried = self.cache.carried.read(self.env, current.changed)
+        is_needed = current.is_saved or not current.alive
+        start = Start(seed, generator, options, spawner, carried)
+        cached, obs, info = self.cache.begin(start, None if is_needed else current)
+        self._show(cached)
+        return obs, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step the current copy."""
+        # Each attribute of a class with `__getattr__` takes long to read.
+        own = self.__dict__
+        if not own["_current"].alive:
+            self._ensure_copy()
+        return own["cache"].step(own["_current"], action)  # type: ignore[no-any-return]
+
+    def reseed(self, seed: int) -> None:
+        """Replace the random generators of the current copy with generators made from `seed`."""
+        self.cache.reseed(self._current, seed)
+
+    def clear(self) -> None:
+        """Drop the current state and its log, so that the next reset does not restore them."""
+        self._release_current()
+        self._show(CachedCopy(self.env, alive=False, changed=self._current.changed))
+
+    def show_first(self) -> None:
+        """Return to the first copy, which has never been reset.
+
+        It gets the attributes that `set_wrapper_attr` has set in the current copy.
+        """
+        here, there = links(self.env), links(self._first.env)
+        for at, name in self._current.changed:
+            setattr(there[at], name, getattr(here[at], name))
+        self._first.changed |= self._current.changed
+        self._release_current()
+        self._show(self._first)
+
+    def forget(self) -> None:
+        """Remove all copies from the cache, so that the next restore replays its whole log.
+
+        The current copy is not closed yet.
+        """
+        current = self._current
+        self._release_current()
+        self.cache.clear()
+        self._current = CachedCopy(
+            current.env, current.reached, alive=False, changed=current.changed
+        )
+
+    def close(self) -> None:
+        """Close all copies."""
+        self.cache.close()
+        self._close_released()
+        self._first.env.close()
+
+    def _ensure_copy(self) -> None:
+        """If the current copy has left the cache, restore another copy to the current state."""
+        if not self._current.alive and self._current.log:
+            self._show(self.cache.restore(self._current.log, self._current.trace_digest))
+
+    def _release_current(self) -> None:
+        """Take the current copy out of the cache; it is closed when another one is shown."""
+        if self._current.alive:
+            self._released = self._current.env
+        self.cache.release(self._current)
+
+    def _close_released(self) -> None:
+        released, self._released = self._released, None
+        if released is not None:
+            close_copy(released)
+
+    def _show(self, cached: CachedCopy) -> None:
+        if cached is not self._current:
+            self._current = cached
+            self.env = cached.env
+        if self._released is not None and self._released is not self.env:
+            self._close_released()
+
+
+# From one episode to the next
+
+
+class _Owners(WrapperValues):
+    """The objects in the wrappers of one chain that own state, by their names.
+
+    What the environment inside the wrappers holds in its own attributes belongs to it.
+    """
+
+    def __init__(self, env: _Env) -> None:
+        held = vars(innermost(env)).values()
+        self._held = {id(value) for value in held if not isinstance(value, (*ATOMS, tuple))}
+        super().__init__(env)
+        self.named: dict[str, StateOwner] = {}
+        for owner in self.owners:
+            name = owner.place
+            while name in self.named:
+                name += "'"
+            self.named[name] = owner
+
+    def _walk_link(self, owner: StateOwner, link: Any) -> None:
+        self._links |= self._held
+        super()._walk_link(owner, link)
+
+    def states(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield the name and the attributes of each owner; leave out what each reset replaces."""
+        for place, owner in self.named.items():
+            known = is_known(owner.locate())
+            found = {
+                name: value
+                for name, value in owner.items(owner.read())
+                if not (known and name in _RESET) and id(value) not in self._held
+            }
+            if found:
+                yield place, found
+
+
+class CarriedState:
+    """Reads what a chain takes over into the next episode, and writes it into a new chain.
+
+    Parameters
+    ----------
+    first : gymnasium.Env
+        A chain that has never been reset.
+    used : gymnasium.Env, optional
+        Another such chain. The constructor resets and steps it, to find out what resets replace.
+        Without it, only `is_empty` may be read.
+
+    Attributes
+    ----------
+    nbytes : int
+        Bytes to reserve in each row, if the state has this size or up to twice its size.
+    is_empty : bool
+        Whether no wrapper has state that a reset keeps, and none can change the environment.
+
+    Raises
+    ------
+    SnapshotError
+        A wrapper makes an object in its first reset and keeps it in later ones, or holds state that
+        cannot be kept in a row; the message names the attribute.
+    """
+
+    def __init__(self, first: _Env, used: _Env | None = None) -> None:
+        new = _Owners(first)
+        self._places = dict(new._references)
+        foreign = bool(foreign_wrappers(first))
+        self.is_empty = not foreign and not any(new.states())
+        self.nbytes = 0
+        # Numbers and text of a new environment; the names of attributes that it sets itself, or
+        # ``None`` if no wrapper may change it.
+        self._settings: dict[str, Any] = {}
+        self._own: frozenset[str] | None = None
+        if used is None:
+            return
+        if foreign:
+            self._settings = atoms_of(innermost(first))
+            self._own = own_names(innermost(used), self._settings)
+        used.reset(seed=1)
+        owners = _Owners(used)
+        for place, thing in owners._references.items():
+            self._places.setdefault(place, thing)
+        self.nbytes = padded(owners._needed(len(self.read(used, ()) or b"")))
+        made = {place: each.locate() for place, each in owners.named.items()}
+        used.reset(seed=1)
+        for place, owner in _Owners(used).named.items():
+            if place not in new.named and owner.locate() is made.get(place):
+                raise SnapshotError(
+                    f"{place} cannot be saved: the wrapper makes it in its first reset and keeps "
+                    "it in later ones; make it in the constructor, or in each reset"
+                )
+
+    def read(self, env: _Env, changed: Collection[tuple[int, str]]) -> bytes | None:
+        """Return what the chain `env` takes over, as bytes; ``None`` if nothing.
+
+        Parameters
+        ----------
+        env : gymnasium.Env
+        changed : collection of (int, str)
+            The attributes that `ReplayedChain.set_wrapper_attr` has set (see `Change`).
+
+        Raises
+        ------
+        SnapshotError
+            An attribute cannot be saved.
+        """
+        if self.is_empty and not changed:
+            return None
+        owners, found = _Owners(env), links(env)
+        settings = {}
+        if self._own is not None:
+            settings = {
+                name: value
+                for name, value in atoms_of(found[-1]).items()
+                if name not in self._own and not is_same(value, self._settings.get(name))
+            }
+        outside = [(at, name, getattr(found[at], name)) for at, name in sorted(changed)]
+        parts = dict(owners.states())
+        if not parts and not settings and not outside:
+            return None
+        try:
+            return plain_data.encode((parts, settings, outside), self._known(owners))
+        except Exception as error:
+            values = [owner.read() for owner in owners.owners]
+            raise owners._refused(values, error) from error
+
+    def write(self, env: _Env, data: bytes) -> set[tuple[int, str]]:
+        """Write `data`, which `read` returned, into `env`, a chain that has not been reset.
+
+        Return the attributes in it that `ReplayedChain.set_wrapper_attr` has set.
+
+        Raises
+        ------
+        StateFormatError
+            The bytes are damaged, or belong to another chain.
+        """
+        owners, found = _Owners(env), links(env)
+        try:
+            parts, settings, outside = plain_data.decode(data, self._known(owners))
+            for place, kept in parts.items():
+                # An object that is missing here is made by the reset.
+                if place in owners.named:
+                    _write(owners.named[place].locate(), kept)
+            vars(found[-1]).update(settings)
+            for at, name, value in outside:
+                setattr(found[at], name, value)
+            return {(at, name) for at, name, _ in outside}
+        except (TypeError, ValueError, AttributeError, LookupError) as error:
+            raise StateFormatError(
+                f"a state row does not belong to this chain of wrappers: {error}"
+            ) from error
+
+    def _known(self, owners: _Owners) -> list[Any]:
+        """Return the objects that are encoded as references, the same ones for all chains."""
+        base: Any = innermost(owners._env)
+        own = vars(base).get("_np_random")
+        references = [owners._references.get(name, here) for name, here in self._places.items()]
+        return [base if own is None else own, *references]
+
+
+def _write(thing: Any, kept: dict[str, Any]) -> None:
+    for name, value in kept.items():
+        target, _, attribute = name.partition(".")
+        if attribute:
+            setattr(getattr(thing, target), attribute, value)
+        else:
+            put(thing, name, value)
