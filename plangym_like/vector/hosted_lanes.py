@@ -441,9 +441,14 @@ class HostedLanes:
 
 
 def host_lanes(
-    ids: KnownIds, sources: Sources, start: int, stop: int, vectorise: bool
+    ids: KnownIds, trials: list[Any], sources: Sources, start: int, stop: int, vectorise: bool
 ) -> HostedLanes:
-    """Make `HostedLanes` in another process; their environments may need the `ids` of the caller."""
+    """Make `HostedLanes` in another process.
+
+    `ids` are those that the caller has registered, and `trials` the entries of its `KnownTrials`.
+    """
     know(ids)
-    with trials_shared(KnownTrials(suggests=False)):
+    known = KnownTrials()
+    known.entries += trials
+    with trials_shared(known):
         return HostedLanes(sources, start, stop, vectorise)

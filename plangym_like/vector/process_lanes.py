@@ -18,6 +18,8 @@ from plangym_like.errors import ClosedError, InputError
 from plangym_like.execution.known_ids import known_ids
 from plangym_like.processes.child import check_can_start
 from plangym_like.processes.external_process import ExternalProcess
+from plangym_like.processes.remote_errors import is_portable
+from plangym_like.snapshots.trial import known_trials
 from plangym_like.states.rows import Row, StateFormat
 from plangym_like.support.arguments import check_seconds
 from plangym_like.vector.hosted_lanes import HostedLanes, Reply, Sources, host_lanes, lane_layout
@@ -126,6 +128,7 @@ class ProcessLanes(Lanes):
         parts = min(n_workers, num_lanes)
         bounds = [num_lanes * part // parts for part in range(parts + 1)]
         self._rows = slice(0, bounds[1])
+        trials = [entry for entry in known_trials().entries if is_portable(entry)]
         linger = _LINGER_SECONDS if parts <= len(os.sched_getaffinity(0)) else 0.0
         workers: list[LanesWorker] = []
         begun = time.monotonic()
@@ -133,7 +136,7 @@ class ProcessLanes(Lanes):
             for part, (start, stop) in enumerate(pairwise(bounds[1:])):
                 theirs = _sources_of(sources, start, stop)
                 process = ExternalProcess(
-                    partial(host_lanes, known_ids(), theirs, start, stop, vectorise),
+                    partial(host_lanes, known_ids(), trials, theirs, start, stop, vectorise),
                     start_method=start_method,
                     preload=_PRELOAD,
                     name=f"lanes {start} to {stop - 1}",
