@@ -40,7 +40,7 @@ from plangym_like.envs.codec import Codec
 from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.errors import InputError, StateCapacityError, StateFormatError
-from plangym_like.snapshots.base_settings import AttributeSettings, ClassSettings, Settings
+from plangym_like.snapshots.base_settings import AttributeSettings, Settings
 from plangym_like.snapshots.configuration import describe
 from plangym_like.states.rows import Row, padded
 from plangym_like.support.fork_safety import new_lock
@@ -435,7 +435,7 @@ class RetroCodec(Codec):
         }
 
     def settings(self) -> Sequence[Settings]:
-        return AttributeSettings(self._base, _CHANGING), ClassSettings(type(self._base))
+        return (AttributeSettings(self._base, _CHANGING),)
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
         """Return the game's variables (score, lives, ...) and its screen."""

@@ -24,7 +24,7 @@ from plangym_like.envs.atari.emulator import PlannableAle
 from plangym_like.envs.codec import Codec
 from plangym_like.envs.kernel import Kernel
 from plangym_like.errors import InputError, StateCapacityError, StateFormatError
-from plangym_like.snapshots.base_settings import AttributeSettings, ClassSettings, Settings
+from plangym_like.snapshots.base_settings import AttributeSettings, Settings
 from plangym_like.states.rows import HEADER_NBYTES, Row, padded
 
 _HEAD = struct.Struct("<qq")
@@ -96,8 +96,7 @@ class AtariCodec(Codec):
         }
 
     def settings(self) -> Sequence[Settings]:
-        base = self._base
-        return AttributeSettings(base, _CHANGING), ClassSettings(type(base))
+        return (AttributeSettings(self._base, _CHANGING),)
 
     # The emulator's state
 
@@ -256,7 +255,11 @@ class AtariKernel(Kernel):
         """
         base, ale = self._base, self._base.ale
         seen = np.empty(base.observation_space.shape or (), np.uint8)
-        kinds = {"rgb": ale.getScreenRGB, "grayscale": ale.getScreenGrayscale, "ram": ale.getRAM}
+        kinds: dict[str, Any] = {
+            "rgb": ale.getScreenRGB,
+            "grayscale": ale.getScreenGrayscale,
+            "ram": ale.getRAM,
+        }
         return partial(kinds[base._obs_type], seen), seen
 
     def step_one(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome]:
