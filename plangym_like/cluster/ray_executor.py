@@ -194,7 +194,9 @@ class RayRun(BatchRun):
         """Return the ranges of the actor's next chunk: one for each of its processes."""
         found: list[Range] = []
         left = self._most_rows
-        while len(found) < handle.site.workers and left > 0 and self.num_tokens:
+        # Processes that have nothing to do take the last tokens.
+        others = self._processes if handle.chunks else 0
+        while len(found) < handle.site.workers and left > 0 and self.num_tokens > others:
             token = self._pool.tokens.take_of(self._batch.key)
             if token is None:
                 break

@@ -300,6 +300,12 @@ class SharedBatch:
             self._pool.give(self._blocks[region])
         self._regions = {}
 
+    def discard(self) -> None:
+        """Drop the blocks, because workers may still write to them."""
+        self._private.clear()
+        for block in self._blocks.values():
+            self._pool.drop(block)
+
 
 @dataclass(eq=False)
 class BlockPool:
@@ -364,6 +370,11 @@ class BlockPool:
         while len(self._idle) > self.most_idle:
             self._idle.pop(0).close()
 
+    def drop(self, block: SharedBlock) -> None:
+        """Drop a block that was taken and perhaps lent."""
+        self._lent = {key: lent for key, lent in self._lent.items() if lent[1] is not block}
+        block.close()
+
     def drop_idle(self) -> None:
         """Drop all unused blocks."""
         while self._idle:
@@ -392,7 +403,7 @@ class Tokens:
     def __init__(self, read_fd: int = -1, write_fd: int = -1) -> None:
         if read_fd < 0:
             read_fd, write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self.read_fd, self.write_fd, self._pid = read_fd, write_fd, os.getpid()
+        self.read_fd, self.write_fd = read_fd, write_fd
         self._finalizers = (
             weakref.finalize(self, os.close, read_fd),
             weakref.finalize(self, os.close, write_fd),
@@ -400,15 +411,10 @@ class Tokens:
         for each in self._finalizers:
             each.atexit = False
 
-    @property
-    def _usable(self) -> bool:
-        """Whether the pipe is open, and not that of a process that this one was forked from."""
-        return self.read_fd >= 0 and os.getpid() == self._pid
-
     def put(self, batch: Key, ranges: Iterable[Range]) -> list[Range]:
         """Add tokens; return those for which there is no room."""
         left = list(ranges)
-        while left and self._usable and len(self) < _FULL:
+        while left and len(self) < _FULL:
             packed = bytearray()
             for each in left[:_MOST]:
                 packed += _TOKEN.pack(*batch, *each)
@@ -421,7 +427,7 @@ class Tokens:
 
     def put_back(self, batch: Key, rows: Range) -> None:
         """Put back a token that this process has taken."""
-        while self._usable:
+        while self.write_fd >= 0:  # otherwise another thread has closed it
             with contextlib.suppress(BlockingIOError):
                 os.write(self.write_fd, _TOKEN.pack(*batch, *rows))
                 return
@@ -429,8 +435,6 @@ class Tokens:
 
     def take(self) -> tuple[Key, Range] | None:
         """Remove the next token, and return its batch and its rows; ``None`` if none is left."""
-        if not self._usable:
-            return None
         try:
             block, number, start, stop = _TOKEN.unpack(os.read(self.read_fd, _TOKEN.size))
         except OSError:  # empty, or closed by another thread
@@ -456,7 +460,7 @@ class Tokens:
         return found
 
     def __len__(self) -> int:
-        if not self._usable:
+        if self.read_fd < 0:
             return 0
         import fcntl
         import termios

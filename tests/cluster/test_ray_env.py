@@ -223,11 +223,9 @@ def test_the_lowest_failed_row_is_reported_in_any_order(
     state = plain.reset(seed=0).state
     with counters(Trap(refuse, [11, 30]), **ELSEWHERE) as env:
         assert_same(env.step_batch(range(10), state), plain.step_batch(range(10), state))
-        chunks = env.stats.chunks
         with pytest.raises(ArithmeticError, match="action 11 is refused") as caught:
-            env.step_batch(range(40), state)  # row 30 fails first, in the first chunk
+            env.step_batch(range(40), state)  # row 30 fails first
         assert caught.value.__notes__ == ["(in row 11 of a batch of 40)"]
-        assert env.stats.chunks - chunks == 2
 
 
 def test_masked_rows(cluster: Any, plain: CounterEnv) -> None:

@@ -149,8 +149,7 @@ def test_a_row_that_would_end_the_program_in_a_worker(backend: str, what: str) -
         assert list(rollout.infos.errors) == [COUNT - 1]
 
 
-@pytest.mark.parametrize("isolate", [True, False])
-def test_a_constructor_that_exits_in_workers(isolate: bool) -> None:
+def test_a_constructor_that_exits_in_workers() -> None:
     owner = os.getpid()
 
     def make(name: str, **kwargs: Any) -> PlanEnv:
@@ -158,11 +157,10 @@ def test_a_constructor_that_exits_in_workers(isolate: bool) -> None:
             raise SystemExit(3)
         return CounterEnv(name, **kwargs)
 
-    with ParallelEnv(make, "toy", n_workers=2, isolate=isolate) as env:
+    with ParallelEnv(make, "toy", n_workers=1, isolate=True) as env:
         state = env.reset(seed=1).state
         with pytest.raises(RemoteError, match=r"SystemExit\(3\)") as caught:
-            while True:  # until the workers have come up
-                env.step_batch(np.arange(COUNT), state, blocking=False).result(60)
+            env.step_batch(np.arange(COUNT), state)
         assert isinstance(caught.value.__cause__, RemoteTraceback)
 
 
