@@ -535,11 +535,10 @@ class BatchRun:
         self.result = batch.result(dict(sorted(self._faults.errors.items())))
 
     def _fail(self, error: BaseException) -> bool:
-        """End the batch with an error; workers finish the ranges that they have taken."""
+        """End the batch with an error; keep its memory until no worker steps its rows any more."""
         if not self.done:
             self.error = error
             self._pool.abandon(self._batch)
-            self._batch.discard()
             self._waiting, self._elsewhere = [], []
             self._leave_pipe()
         return True

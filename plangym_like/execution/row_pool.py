@@ -173,6 +173,10 @@ class RowWorker(WorkerHandle):
         """Whether the worker may just have taken a token that its slot does not show yet."""
         return bool(self.slot[BUSY] and self.slot[START] >= self.slot[STOP])
 
+    def may_write(self, batch: int) -> bool:
+        """Return whether the worker may still write results of rows of `batch`."""
+        return self.batch == batch or self.has_task_of(batch) or self.may_have_taken
+
     def has_task_of(self, batch: int) -> bool:
         """Return whether the worker has a task of `batch`, begun or not."""
         return self.task is not None and self.task_of == batch
@@ -344,6 +348,7 @@ class RowPool(WorkerPool[RowWorker]):
         # Blocks that all workers that are ready have received.
         self._common: set[int] = set()
         self.outcomes: list[Outcome] = []
+        self._leftover: list[SharedBatch] = []
 
     def deal(self, batch: SharedBatch) -> None:
         """Let the tokens of `batch` be the next ones; all workers that are ready get its blocks."""
@@ -414,15 +419,29 @@ class RowPool(WorkerPool[RowWorker]):
         return mine
 
     def abandon(self, batch: SharedBatch) -> None:
-        """Replace workers that do not soon finish the ranges that they have taken of `batch`."""
+        """Keep the memory of a batch that has ended until no worker writes to it.
+
+        The workers take no further rows of it, but finish the ranges that they have taken.
+        """
+        self._leftover.append(batch)
         for worker in self.workers:
             if worker.batch == batch.number and worker.abandoned is None:
                 worker.abandoned = batch.number, time.monotonic()
                 self._changed.add(worker.index)
 
+    def release_unused(self) -> None:
+        """Release memory of abandoned batches that no worker writes to any more."""
+        for left in tuple(self._leftover):
+            if not any(worker.may_write(left.number) for worker in self.workers):
+                self._leftover.remove(left)
+                self.outcomes_of(left.number)
+                left.release()
+
     def close(self, seconds: float) -> None:
         """Ask all workers to exit, and kill them if they are still running after `seconds`."""
         super().close(seconds)
+        while self._leftover:
+            self._leftover.pop().release()
         self._slots.close()
         self.tokens.close()
         if self._finalizer is not None:

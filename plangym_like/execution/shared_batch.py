@@ -300,12 +300,6 @@ class SharedBatch:
             self._pool.give(self._blocks[region])
         self._regions = {}
 
-    def discard(self) -> None:
-        """Drop the blocks, because workers may still write to them."""
-        self._private.clear()
-        for block in self._blocks.values():
-            self._pool.drop(block)
-
 
 @dataclass(eq=False)
 class BlockPool:
@@ -369,11 +363,6 @@ class BlockPool:
         self._idle.append(block)
         while len(self._idle) > self.most_idle:
             self._idle.pop(0).close()
-
-    def drop(self, block: SharedBlock) -> None:
-        """Drop a block that was taken and perhaps lent."""
-        self._lent = {key: lent for key, lent in self._lent.items() if lent[1] is not block}
-        block.close()
 
     def drop_idle(self) -> None:
         """Drop all unused blocks."""
