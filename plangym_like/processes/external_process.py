@@ -392,6 +392,7 @@ class ExternalProcess:
         except BaseException:
             self.on_change()
             self._channel.ended = True
+            self._channel.outbox.clear()
             self._reason = self._reason or self._death(
                 "an exception, such as Ctrl-C, interrupted a message, so it was killed"
             )

@@ -16,7 +16,6 @@ from plangym_like.constructors import BatchEnv
 from plangym_like.env import PlanEnv
 from plangym_like.envs.family_env import FamilyEnv
 from plangym_like.errors import (
-    StateFormatError,
     StateMismatchError,
 )
 from plangym_like.processes.external_process import ExternalProcess
@@ -74,22 +73,6 @@ def test_the_positional_call(batch_env: BatchEnv, serial: CounterEnv) -> None:
     step = batch_env.step_batch(ACTIONS, state, 2, False)
     assert isinstance(step, pl.BatchStep)
     assert_same(step, serial.step_batch(ACTIONS, state, 2, False))
-
-
-def test_set_states_are_what_batches_branch_from(batch_env: BatchEnv, serial: CounterEnv) -> None:
-    first, second = serial.step_batch([1, 2], serial.get_state()).states
-    for state in (first, second):
-        batch_env.set_state(state)
-        ours = batch_env.step_batch(ACTIONS)
-        assert isinstance(ours, pl.BatchStep)
-        assert_same(ours, serial.step_batch(ACTIONS, state, return_state=False))
-    given = first.copy()
-    batch_env.set_state(given)
-    given[:] = 0
-    ours = batch_env.step_batch(ACTIONS, None, 1, True)
-    assert_same(ours, serial.step_batch(ACTIONS, first))
-    with pytest.raises(StateFormatError):
-        batch_env.set_state(given)
 
 
 def test_reset(batch_env: BatchEnv, serial: CounterEnv) -> None:

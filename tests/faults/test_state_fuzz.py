@@ -158,31 +158,3 @@ def test_a_pickle_with_a_repaired_checksum_is_not_trusted(tmp_path: Path) -> Non
                 with pytest.raises(UntrustedStateError, match="allow_pickle"):
                     use(loaded)
     assert not canary.exists()
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("count", [60, pytest.param(500, marks=pytest.mark.full)])
-def test_game_states_with_a_repaired_checksum_end_workers_at_most(count: int) -> None:
-    pytest.importorskip("ale_py")
-    rng = np.random.default_rng(count)
-    kwargs = {"obs_type": "ram", "frameskip": 1, "step_timeout": 1.0}
-    with plangym_like.make("ALE/Breakout-v5", n_workers=2, isolate=True, **kwargs) as env:
-        state = env.reset(seed=0).state
-        actions = rng.integers(0, 4, (50, 20))
-        rows = env.rollout_batch(actions, np.stack([state] * 50)).states
-        clean = env.step_batch(actions[:, 0], rows)
-        forged = rows[rng.integers(len(rows), size=count)]
-        for row in forged:
-            used = int(row[HEADER_NBYTES : HEADER_NBYTES + 8].view(np.uint64)[0])
-            body = row[HEADER_NBYTES + 16 :][:used]
-            if rng.random() < 0.1:
-                body[-int(rng.integers(8, 200)) :][:4] = rng.integers(0, 256, 4)
-            else:
-                body[rng.integers(0, used, 3)] = rng.integers(0, 256, 3)
-        env.layout.format.seal(forged)
-        result = env.step_batch(np.zeros(count, int), forged, on_error="mask")
-        lost = len(result.infos.errors)
-        assert lost > 0  # else this tests nothing
-        env.set_state(rows[0])
-        again = env.step_batch(actions[:, 0], rows)
-        assert again.states.tobytes() == clean.states.tobytes()

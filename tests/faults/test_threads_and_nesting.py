@@ -47,10 +47,3 @@ print("fine")
 def test_after_a_fork_of_the_users_program(times: int) -> None:
     result = run_script(AFTER_FORK.format(times=times))
     assert (result.stdout, result.returncode) == ("fine\n", 0), result.stderr
-
-
-TORCH = ("import torch\ntorch.set_num_threads(4)", "torch.ones(300, 300) @ torch.ones(300, 300)")
-JAX = (
-    "import jax",
-    "jax.numpy.ones((300, 300)).dot(jax.numpy.ones((300, 300))).block_until_ready()",
-)

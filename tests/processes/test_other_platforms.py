@@ -58,15 +58,13 @@ def use(name, **options):
 """
 
 CORE = """
-for name in ("CartPole-v1", "Pendulum-v1", "FrozenLake-v1"):
-    use(name)
+use("CartPole-v1")
 use(Walk, snapshot="pickle")
 use(Walk, snapshot="replay")
 with plangym_like.make("CartPole-v1") as env:
     state, obs, info = env.reset(seed=0)
-    for planner in (planners.RandomShooting(env, horizon=12), planners.UCT(env)):
-        plan = planner.plan(state, budget=2000, seed=0)
-        print(type(planner).__name__, plan.score, plan.replay(env))
+    plan = planners.UCT(env).plan(state, budget=500, seed=0)
+    print(plan.score, plan.replay(env))
     batch = env.step_batch([0, 1, 0], state)
     for _ in range(2):  # the second file replaces the first
         env.save_states("rows.npy", batch.states)
@@ -75,22 +73,14 @@ with plangym_like.make("CartPole-v1") as env:
     nodes = archive.add(batch.states, parents=archive.add(state[None]), actions=[0, 1, 0])
     show("archive", nodes, archive.get(nodes))
     print("check", plangym_like.check_env(env, steps=50).ok)
-for name in ("CartPole-v1", "FrozenLake-v1", Walk):
-    with plangym_like.make_vec(name, 3) as envs:
-        obs, infos = envs.reset(seed=0)
-        for _ in range(20):
-            obs, rewards, *rest = envs.step(np.array([0, 1, 1]))
-        show("make_vec", obs, rewards)
-for line in (
-    "plan CartPole-v1 --budget 1e3 --out plan --json",
-    "info CartPole-v1",
-    "list planners",
-    "check FrozenLake-v1 --states 4 --steps 3",
-    "bench CartPole-v1 --seconds 0.01 --batches 4",
-):
-    with contextlib.redirect_stdout(io.StringIO()):
-        code = main(line.split())
-    print(line, code)
+with plangym_like.make_vec("CartPole-v1", 3) as envs:
+    obs, infos = envs.reset(seed=0)
+    for _ in range(20):
+        obs, rewards, *rest = envs.step(np.array([0, 1, 1]))
+    show("make_vec", obs, rewards)
+with contextlib.redirect_stdout(io.StringIO()):
+    code = main("plan CartPole-v1 --budget 1e3 --out plan --json".split())
+print("plan", code)
 """
 
 ERRORS = """
