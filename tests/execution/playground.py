@@ -215,6 +215,36 @@ class PressCtrlC(Meeting):
             permits.read(1)
 
 
+class Diary(gymnasium.Env[Any, Any]):
+    """An environment whose observations and actions are nests of all kinds."""
+
+    observation_space = spaces.Dict(
+        page=spaces.Box(-1, 1, (2, 3), np.float32),
+        date=spaces.Tuple((spaces.Discrete(31), spaces.MultiDiscrete([12, 100]))),
+        flags=spaces.MultiBinary(3),
+    )
+    action_space = spaces.Dict(turn=spaces.Discrete(5), ink=spaces.Box(0, 1, (2,), np.float64))
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.day, self.ink = 0, np.zeros(2)
+        return self._observe(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.day += int(action["turn"])
+        self.ink = (self.ink + action["ink"]) % 1
+        luck = float(self.np_random.random())
+        info = {"luck": luck} if self.day % 2 else {}
+        return self._observe(), luck + self.day, self.day > 40, luck > 0.9, info
+
+    def _observe(self) -> Any:
+        page = np.full((2, 3), self.ink.sum() / 2, np.float32)
+        date = (np.int64(self.day % 31), np.array([self.day % 12, self.day % 100]))
+        return {"page": page, "date": date, "flags": np.array([self.day & 1, 1, 0], np.int8)}
+
+
 class Pair(Diary):
     """One whose observations are a tuple of arrays."""
 

@@ -1,4 +1,4 @@
-"""Workers import modules anew: what the program has changed in a module is missing there."""
+"""Short episodes of two processes are compared; floats may differ a little."""
 
 from __future__ import annotations
 
