@@ -12,6 +12,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from typing import Any, Self
@@ -520,6 +521,7 @@ def _release(child: ChildProcess, pending: dict[int, Any]) -> None:
         child.close()
 
 
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class Request:
     """A request that was sent to a worker; see `plangym_like.results.Pending`.
 
@@ -534,15 +536,10 @@ class Request:
         seconds. The request keeps a reference to `wait` until it has been answered.
     """
 
-    __slots__ = ("__weakref__", "_reply", "_wait", "_worker", "number")
-
-    def __init__(
-        self, number: int, worker: str, wait: Callable[[Request, float | None], None]
-    ) -> None:
-        self.number = number
-        self._worker = worker
-        self._wait: Callable[[Request, float | None], None] | None = wait
-        self._reply: Reply | None = None
+    number: int
+    _worker: str
+    _wait: Callable[[Request, float | None], None] | None
+    _reply: Reply | None = field(default=None, init=False)
 
     def answer(self, reply: Reply) -> None:
         """Set the reply, unless there is one already."""
