@@ -197,11 +197,15 @@ class RayRun(BatchRun):
         """
         found: list[Range] = []
         left, workers = self._most_rows, handle.site.workers
-        wanted = max(workers, self.num_tokens * workers // (2 * self._processes))
+        tokens = self.num_tokens + len(self._waiting)
         # Processes that have nothing to do take the last tokens.
-        others = self._processes if handle.chunks else 0
-        while len(found) < wanted and left > 0 and self.num_tokens > others:
-            token = self._pool.tokens.take_of(self._batch.key)
+        if handle.chunks and tokens <= self._processes:
+            return []
+        wanted = max(workers, tokens * workers // (2 * self._processes))
+        while len(found) < wanted and left > 0:
+            if self._waiting and not self.num_tokens:
+                self._put(())
+            token = self._pool.tokens.take_of(self._batch.key) if self.num_tokens else None
             if token is None:
                 break
             found.append(token)

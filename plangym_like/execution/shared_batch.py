@@ -371,9 +371,12 @@ class BlockPool:
 
     def close(self) -> None:
         """Drop every block; arrays over lent ones stay valid."""
-        self._idle += [block for _, block in self._lent.values()]
+        for _, block in self._lent.values():
+            block.close()
+        for block in self._idle:
+            block.close()
         self._lent.clear()
-        self.drop_idle()
+        self._idle.clear()
 
 
 class Tokens:
