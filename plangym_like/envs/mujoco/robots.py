@@ -388,7 +388,7 @@ class HumanoidStandup(Robot):
     """HumanoidStandup-v5."""
 
     contact_forces = True
-    recorded, observe = Humanoid.recorded, Humanoid.observe  # type: ignore[assignment]
+    recorded, observe = Humanoid.recorded, Humanoid.observe
 
     def weights(self) -> tuple[float, float, tuple[float, float]]:
         """Return the weights of controls and impacts, and the range of the cost of impacts."""
