@@ -1,4 +1,4 @@
-"""Make, convert, move and pack trees of tensors; see `plangym_like.vector.tree`.
+"""Make, convert and move trees of tensors; see `plangym_like.vector.tree`.
 
 >>> from plangym_like.vector.tree import layout_of, take
 >>> layout = tensor_layout(layout_of({"image": np.zeros((2, 2), np.uint8), "speed": 0.5}))
@@ -15,14 +15,14 @@ buffers take.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from plangym_like.errors import InputError
-from plangym_like.vector.tree import Leaf, named_parts, tree_leaves, tree_map, tree_unflatten
+from plangym_like.vector.tree import Leaf, named_parts, tree_map
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -105,37 +105,6 @@ def copy_to(target: Any, source: Any) -> None:
 def to_device(tree: Any, device: Any, *, non_blocking: bool = False) -> Any:
     """Return the tree with its tensors on `device`."""
     return tree_map(lambda tensor: tensor.to(device, non_blocking=non_blocking), tree)
-
-
-class PackedTree(NamedTuple):
-    """The `layout` of a tree of tensors, and each tensor's bytes, which are pickled without a copy.
-
-    >>> tree = {"weight": torch.ones(2, 3, dtype=torch.bfloat16), "steps": torch.tensor(3)}
-    >>> copy = unpack(pack(tree))
-    >>> copy["weight"].dtype, copy["weight"].shape, int(copy["steps"])
-    (torch.bfloat16, torch.Size([2, 3]), 3)
-    """
-
-    layout: Any
-    contents: list[NDArray[np.uint8]]
-
-
-def pack(tree: Any) -> PackedTree:
-    """Pack a tree of tensors; those that are contiguous and on the CPU are not copied."""
-    contents = [
-        tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
-        for tensor in tree_leaves(tree)
-    ]
-    return PackedTree(layout_of_tensors(tree), contents)
-
-
-def unpack(packed: PackedTree) -> Any:
-    """Return the tree that was packed; read-only bytes, as Ray delivers them, are copied."""
-    contents = (
-        content if content.flags.writeable else content.copy() for content in packed.contents
-    )
-    leaves = zip(contents, tree_leaves(packed.layout), strict=True)
-    return tree_unflatten(packed.layout, (tensor_over(content, leaf) for content, leaf in leaves))
 
 
 # Single numbers, which have a last axis of length 1 in torchrl.

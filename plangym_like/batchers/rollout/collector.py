@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from plangym_like.batchers.rollout.fragment import (
 )
 from plangym_like.batchers.stepping import EpisodeLanes
 from plangym_like.batchers.trees import (
+    as_arrays,
     as_tensors,
     clone_tree,
     copy_to,
@@ -367,8 +368,8 @@ def _brief(value: Any) -> str:
     return text if len(text) < 200 else f"{text[:200]}..."
 
 
-# Names in the memory that all groups share.
-ACTOR, BUFFERS = "actor", "buffers"
+# The name of the actor's weights, for `GroupContext.load`.
+ACTOR = "actor"
 
 
 @dataclass(frozen=True)
@@ -384,11 +385,26 @@ class RolloutPlan:
     close: bool
 
 
-class RolloutWorker:
-    """Fills buffers with fragments, on request.
+class Collected(NamedTuple):
+    """A group's part of a fragment.
 
-    A request contains only the index of a buffer. Steps and weights are in shared memory.
+    Attributes
+    ----------
+    memory : tree of array
+        The memory of a `FragmentBuffer`.
+    infos : dict
+        See `InfoColumns`.
+    version : int
+        The version of the actor's weights.
     """
+
+    memory: Any
+    infos: Columns
+    version: int
+
+
+class RolloutWorker:
+    """Collects the fragments of one group, on request."""
 
     def __init__(self, plan: RolloutPlan, context: GroupContext) -> None:
         seed, states, count = plan.seeds[context.group], plan.states, plan.n_per_actor
@@ -397,7 +413,7 @@ class RolloutWorker:
             self._lanes = lanes_from(plan.factory, count)
         self._plan = plan
         self._context = context
-        self._buffers: dict[int, FragmentBuffer] = {}
+        self._buffer: FragmentBuffer | None = None
         # A copy, since one process may host several groups and the owner's actor.
         self._actor = copy.deepcopy(plan.actor)
         self._version = -1
@@ -414,26 +430,18 @@ class RolloutWorker:
             own_process=context.own_process,
         )
 
-    def describe(self) -> Any:
-        """Return the layout of a buffer."""
-        return self._collector.describe()
-
-    def collect(self, index: int) -> Columns:
-        """Collect the next fragment with the newest weights, and write it into buffer `index`.
-
-        Return the numbers in the environments' infos.
-        """
+    def collect(self) -> Collected:
+        """Collect the next fragment with the newest weights."""
         if (newer := self._context.load(ACTOR, self._version)) is not None:
             self._version, weights = newer
             load_weights(self._actor, weights)
-        memory = self._context.buffer(BUFFERS, index)
-        # Several indices may mean the same memory.
-        buffer = self._buffers.get(id(memory))
-        if buffer is None:
-            buffer = self._buffers[id(memory)] = FragmentBuffer(memory)
-        infos = self._collector.collect(buffer, self._version)
-        self._context.send(BUFFERS, index, without_empty_rows)
-        return infos
+        if self._buffer is None:
+            self._buffer = FragmentBuffer(empty(self._collector.describe(), ()))
+        infos = self._collector.collect(self._buffer, self._version)
+        memory = without_empty_rows(self._buffer.memory)
+        # In a worker process, the memory is copied when the result is sent.
+        memory = memory if self._context.own_process else clone_tree(memory)
+        return Collected(as_arrays(memory), infos, self._version)
 
     def close(self) -> None:
         """Close the environments, unless the user gave ``close=False``."""

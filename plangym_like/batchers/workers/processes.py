@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
+import pickle
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from plangym_like.batchers.trees import layout_of_tensors, tensor_over
 from plangym_like.batchers.weights import VersionedTree
 from plangym_like.batchers.workers.backend import (
     Backend,
     Call,
+    GroupContext,
     HostedObjects,
     Hosting,
     ObjectMaker,
@@ -23,16 +28,96 @@ from plangym_like.processes import start_methods
 from plangym_like.processes.child import check_can_start
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.pool import WorkerHandle, WorkerPool
+from plangym_like.processes.shared_memory import SharedBlock, as_bytes, attach
+from plangym_like.processes.wire import dumps
 from plangym_like.results import Stats
 from plangym_like.vector.memory import SharedArrays
-from plangym_like.vector.tree import Leaf, take, with_axes
+from plangym_like.vector.tree import Leaf
 
 # Imported once in the fork server from which workers are forked.
-_PRELOAD = ("torch", "plangym_like.batchers.workers.backend")
+_PRELOAD = ("torch", "plangym_like.batchers.workers.processes")
+# Arrays of smaller results are sent in messages.
+_MOST_SENT_NBYTES = 1 << 16
+_ALIGNMENT = 64
+
+
+class Shipment(NamedTuple):
+    """A result on its way from a worker to the owner.
+
+    Attributes
+    ----------
+    content : bytes
+        The result, pickled without its arrays.
+    arrays : list of bytearray, or list of int
+        The bytes of the arrays; or their numbers of bytes, if they are in the lent memory.
+    """
+
+    content: bytes
+    arrays: Any
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether the arrays are in the lent memory."""
+        return bool(self.arrays) and isinstance(self.arrays[0], int)
+
+    def nbytes(self) -> int:
+        """Return how much memory the arrays need."""
+        sizes = self.arrays if self.is_in_memory else map(len, self.arrays)
+        return sum(map(_padded, sizes))
+
+    def open(self, memory: NDArray[np.uint8] | None) -> Any:
+        """Return the result; its arrays share the lent `memory`, if they are in it."""
+        arrays = self.arrays
+        if self.is_in_memory:
+            assert memory is not None
+            starts = np.cumsum([0, *map(_padded, arrays)]).tolist()
+            arrays = [memory[at : at + size] for at, size in zip(starts, arrays, strict=False)]
+        return pickle.loads(self.content, buffers=arrays)
+
+
+def _padded(nbytes: int) -> int:
+    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+
+
+def ship(result: Any, memory: NDArray[np.uint8] | None) -> Shipment:
+    """Put the arrays of `result` into `memory` if they are large and fit; return the shipment."""
+    buffers: list[pickle.PickleBuffer] = []
+    try:
+        content = pickle.dumps(result, 5, buffer_callback=buffers.append)
+    except Exception:  # classes that the owner cannot import, which `dumps` pickles by value
+        return Shipment(dumps(result), [])
+    arrays = [np.frombuffer(each.raw(), np.uint8) for each in buffers]
+    nbytes = sum(_padded(array.size) for array in arrays)
+    if memory is None or not _MOST_SENT_NBYTES < nbytes <= memory.size:
+        return Shipment(content, [bytearray(array) for array in arrays])
+    at = 0
+    for array in arrays:
+        memory[at : at + array.size] = array
+        at += _padded(array.size)
+    return Shipment(content, [array.size for array in arrays])
+
+
+class ProcessHost(HostedObjects):
+    """Objects in a worker process, and the memory that its owner lends it for results."""
+
+    def __init__(
+        self, make_object: Callable[[GroupContext], Any], groups: Sequence[int]
+    ) -> None:
+        self._blocks: dict[int, NDArray[np.uint8]] = {}
+        super().__init__(make_object, groups)
+
+    def attach_block(self, number: int, *, fds: Sequence[int]) -> None:
+        """Map a block of memory that the owner will lend by its `number`."""
+        self._blocks[number] = attach(fds[0])
+
+    def call_and_ship(self, block: int | None, group: int, method: str, args: Any) -> Shipment:
+        """Call `method` of the object of `group`; put a large result into the lent `block`."""
+        result = self.call(group, method, *args)
+        return ship(result, None if block is None else self._blocks[block])
 
 
 class ProcessBackend(Backend):
-    """Worker processes. Weights and buffers are in shared memory; other data is pickled.
+    """Worker processes. Weights and large results are in shared memory; other data is pickled.
 
     Workers are not replaced when they die, because the state of their objects is lost.
     """
@@ -46,15 +131,20 @@ class ProcessBackend(Backend):
         self._published: dict[str, tuple[SharedArrays, VersionedTree]] = {}
         self._workers: list[WorkerHandle] = []
         self._pool = WorkerPool(self._workers, counts=Stats())
+        # The memory for results: the size that the largest one needs, the blocks that are free for
+        # each worker, and for each call the worker and the block lent to it.
+        self._nbytes = 0
+        self._free: list[list[SharedBlock]] = [[] for _ in range(self.num_workers)]
+        self._lent: dict[Call, tuple[int, SharedBlock | None]] = {}
         try:
             preload = (*_PRELOAD, *hosting.preload)
             if start_method == "forkserver":
                 start_methods.warm_up(preload)
-            make_object = ObjectMaker(hosting, compares=start_method != "fork")
+            make_object = ObjectMaker(hosting.make_object)
             for number in range(self.num_workers):
                 groups = hosting.groups_of(number, self.num_workers)
                 process = ExternalProcess(
-                    partial(HostedObjects, make_object, groups),
+                    partial(ProcessHost, make_object, groups),
                     start_method=start_method,
                     preload=preload,
                     name=f"{hosting.name}-{number}",
@@ -100,13 +190,39 @@ class ProcessBackend(Backend):
             self._published[name] = shared, target
         target.write(tree, version, self.hosting.workers.timeout)
 
-    def make_buffers(self, name: str, layout: Any, count: int) -> Any:
-        arrays = self._share("buffers", name, with_axes(layout, (count,))).arrays
-        return [take(arrays, index) for index in range(count)]
-
     def call(self, group: int, method: str, args: tuple[Any, ...]) -> Call:
-        process = self._workers[group % self.num_workers].process
-        return process.call("call", group, method, *args)
+        worker = group % self.num_workers
+        process, free = self._workers[worker].process, self._free[worker]
+        block = None
+        if self._nbytes > _MOST_SENT_NBYTES:
+            while free and block is None:
+                block = free.pop()
+                block = block if block.nbytes >= self._nbytes else None
+            if block is None:
+                # Sizes are powers of two, so that few blocks are replaced as results get larger.
+                block = SharedBlock(1 << (self._nbytes - 1).bit_length())
+                process.apply(ProcessHost.attach_block, block.number, fds=[block.fd])
+        number = None if block is None else block.number
+        call = process.apply(ProcessHost.call_and_ship, number, group, method, args)
+        self._lent[call] = worker, block
+        return call
+
+    def result(self, call: Call) -> Any:
+        try:
+            shipment: Shipment = call.result()
+        except BaseException:
+            self.release(call)
+            raise
+        self._nbytes = max(self._nbytes, shipment.nbytes())
+        _, block = self._lent[call]
+        if not shipment.is_in_memory:
+            self.release(call)
+        return shipment.open(None if block is None else as_bytes(block.memory))
+
+    def release(self, call: Call) -> None:
+        worker, block = self._lent.pop(call, (0, None))
+        if block is not None:
+            self._free[worker].append(block)
 
     def wait(self, seconds: float, group: int | None) -> None:
         self._pool.wait(max(0.0, seconds))
@@ -123,3 +239,7 @@ class ProcessBackend(Backend):
         self._workers.clear()
         for memory in self._memories:
             memory.close()
+        lent = [block for _, block in self._lent.values() if block is not None]
+        for block in sum(self._free, lent):
+            block.close()
+        self._lent.clear()

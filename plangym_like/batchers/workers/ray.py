@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from plangym_like.batchers.trees import PackedTree, empty, pack, unpack
+import torch
+
+from plangym_like.batchers.trees import as_arrays, as_tensors, empty
 from plangym_like.batchers.weights import VersionedTree
 from plangym_like.batchers.workers.backend import (
     Backend,
@@ -28,6 +31,7 @@ from plangym_like.errors import WorkerDiedError
 from plangym_like.processes.remote_errors import pack_exception, unpack_exception
 from plangym_like.processes.wire import dumps, dumps_by_value, loads
 from plangym_like.states.rows import adopt_session_key, session_key
+from plangym_like.vector.tree import tree_map
 
 # How long to wait for actors to close their objects. After that, Ray takes time to end the actors.
 _CLOSE_SECONDS = 1.0
@@ -44,22 +48,24 @@ class Heartbeat(NamedTuple):
 
 
 class Update(NamedTuple):
-    """What an actor lacks: a published tree with its version, or the layout of buffers."""
+    """A published tree of arrays that an actor lacks, with its version."""
 
     name: str
     version: int
-    content: PackedTree | None = None
-    buffer_layout: Any = None
+    content: Any
 
 
 @dataclass(slots=True)
 class JobResult:
-    """The pickled value or error of a job, and the buffers that the job has filled."""
+    """The pickled value or error of a job."""
 
     heartbeat: Heartbeat
     value: bytes = b""
     error: bytes | None = None
-    buffers: list[tuple[str, int, PackedTree]] = field(default_factory=list)
+
+
+def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().cpu()
 
 
 class GroupActor:
@@ -81,11 +87,10 @@ class GroupActor:
     def __init__(self, recipe: bytes, groups: Sequence[int], num_groups: int) -> None:
         self._recipe, self._groups = recipe, groups
         self._node: str = ray_session.import_ray().util.get_node_ip_address()
-        self._memory = WorkerMemory(self._send)
+        self._memory = WorkerMemory()
         self._memory.control = empty(control_layout(num_groups), ())
         self._hosted: HostedObjects | None = None
         self._failure: bytes | None = None
-        self._filled: list[tuple[str, int, PackedTree]] = []
 
     def make(self) -> JobResult:
         """Make the hosted objects; if that fails, every later job fails with the same error."""
@@ -104,21 +109,13 @@ class GroupActor:
         if hosted is None:
             return JobResult(self.heartbeat(), error=self._failure)
         try:
-            for name, version, content, buffer_layout in updates:
-                if content is not None:
-                    tree = unpack(content)
-                    self._memory.published[name] = VersionedTree.of(tree, version)
-                else:
-                    # One buffer is enough, because each job fills one.
-                    self._memory.buffers[name] = [empty(buffer_layout, ())]
-            value = dumps(hosted.call(group, method, *loads(args)))
-            filled, self._filled = self._filled, []
-            return JobResult(self.heartbeat(), value, buffers=filled)
+            for name, version, content in updates:
+                # Copied, because Ray's arrays are read-only.
+                tree = as_tensors(tree_map(copy.copy, content))
+                self._memory.published[name] = VersionedTree.of(tree, version)
+            return JobResult(self.heartbeat(), dumps(hosted.call(group, method, *loads(args))))
         except BaseException as error:
             return JobResult(self.heartbeat(), error=pack_exception(error, skip_frames=1))
-
-    def _send(self, name: str, index: int, content: Any) -> None:
-        self._filled.append((name, index, pack(content)))
 
     def heartbeat(self) -> Heartbeat:
         """Return the actor's process id, its node, and the progress of its objects."""
@@ -139,7 +136,7 @@ class RayBackend(Backend):
     """Workers that are Ray actors, and share no memory with the owner.
 
     What is published is put into Ray's object store once, and workers get it with their next jobs.
-    Filled buffers come with the result of the job. Ray must never restart an actor or repeat a
+    Ray must never restart an actor or repeat a
     call, because the state of the hosted objects would be lost or wrong.
     """
 
@@ -155,7 +152,6 @@ class RayBackend(Backend):
         self._calls: dict[Any, tuple[int, Future[Any]]] = {}
         # For each name, the version and a Ray reference to its `Update`.
         self._updates: dict[str, tuple[int, Any]] = {}
-        self._buffers: dict[str, dict[int, Any]] = {}
         self._session: ray_session.RaySession | None = ray_session.join(options.get("address"))
         try:
             self._start_actors(options.get("resources"), options.get("runtime_env"))
@@ -173,7 +169,7 @@ class RayBackend(Backend):
         claimed = actor_options(0 if session.started else 1, resources, runtime_env)
         actor = ray.remote(concurrency_groups={_CONTROL_THREAD: 1})(GroupActor)
         actor = actor.options(scheduling_strategy="SPREAD", **claimed)
-        make_object = dumps_by_value(ObjectMaker(hosting))
+        make_object = dumps_by_value(ObjectMaker(hosting.make_object))
         recipe = ray.put(dumps((worker_context(), session_key(), make_object)))
         for worker in range(self.num_workers):
             groups = hosting.groups_of(worker, self.num_workers)
@@ -207,15 +203,8 @@ class RayBackend(Backend):
         return self._made[worker].done()
 
     def publish(self, name: str, tree: Any, version: int) -> None:
-        self._put(Update(name, version, content=pack(tree)))
-
-    def make_buffers(self, name: str, layout: Any, count: int) -> Any:
-        self._put(Update(name, 0, buffer_layout=layout))
-        self._buffers[name] = {}
-        return self._buffers[name]
-
-    def _put(self, update: Update) -> None:
-        self._updates[update.name] = update.version, ray_session.import_ray().put(update)
+        update = Update(name, version, as_arrays(tree_map(_on_cpu, tree)))
+        self._updates[name] = version, ray_session.import_ray().put(update)
 
     def call(self, group: int, method: str, args: tuple[Any, ...]) -> Call:
         worker = group % self.num_workers
@@ -256,8 +245,6 @@ class RayBackend(Backend):
         except ray.exceptions.RayError as error:
             future.set_exception(self._death(worker, error))
             return
-        for name, index, packed in result.buffers:
-            self._buffers[name][index] = unpack(packed)
         self._heartbeats[worker] = result.heartbeat
         if result.error is not None:
             future.set_exception(unpack_exception(result.error))
@@ -300,7 +287,5 @@ class RayBackend(Backend):
                 ray.wait(closing, num_returns=len(closing), timeout=seconds)
             for actor in actors:
                 ray.kill(actor, no_restart=True)
-        for buffers in self._buffers.values():
-            buffers.clear()
         self._calls.clear()
         session.leave()

@@ -147,10 +147,8 @@ def test_an_interrupt_in_this_process_leaves_nothing_half_done() -> None:
     ("kind", "method"),
     [
         (EpisodeBatcher, "episodes"),
-        (EpisodeBatcher, "collect"),
         (Batcher, "reset"),
         (Batcher, "chunk"),
-        (Batcher, "collect"),
     ],
 )
 def test_an_interrupt_of_execute_begins_all_groups_once(
@@ -180,7 +178,7 @@ def test_an_interrupt_of_execute_begins_all_groups_once(
                         batcher.execute(*arguments)
                 try:
                     results.append(batcher.get(timeout=60.0))
-                except KeyboardInterrupt:  # buffers are lent there, too
+                except KeyboardInterrupt:
                     results.append(batcher.get(timeout=60.0))
         return results
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
+import numpy as np
 import psutil
 import pytest
 import torch
@@ -22,7 +23,6 @@ from plangym_like.errors import (
     WorkerDiedError,
     WorkerTimeoutError,
 )
-from plangym_like.vector.tree import Leaf
 
 
 class Hosted:
@@ -32,9 +32,8 @@ class Hosted:
     def where(self) -> tuple[int, int, int]:
         return self.context.group, os.getpid(), torch.get_num_threads()
 
-    def write(self, index: int, value: int) -> None:
-        self.context.buffer("board", index).fill_(value)
-        self.context.send("board", index)
+    def fill(self, value: int, length: int) -> Any:
+        return {"rows": np.full((2, length), value), "value": value}
 
     def read(self, known: int) -> Any:
         loaded = self.context.load("weights", known)
@@ -102,15 +101,18 @@ def test_every_group_is_hosted_somewhere(num_workers: int) -> None:
 
 
 @WORKERS
-def test_buffers_are_read_by_the_owner(num_workers: int) -> None:
+def test_results_stay_as_they_are_until_they_are_released(num_workers: int) -> None:
+    """Small ones are sent; large ones, after the first, come through lent memory."""
     with WorkerGroup(Hosted, 3, Workers(num_workers)) as workers:
-        board = workers.make_buffers("board", Leaf((2,), torch.int64), 3)
-        for group in range(3):
-            workers.submit(group, "write", group, group + 7)
-        done = [workers.wait() for _ in range(3)]
-        assert sorted(job.group for job in done if job) == [0, 1, 2]
-        assert workers.wait() is None
-        assert [board[index].tolist() for index in range(3)] == [[7, 7], [8, 8], [9, 9]]
+        for length in (4, 20_000, 20_000, 50_000, 1_000, 50_000):
+            jobs = [workers.submit(value % 3, "fill", value, length) for value in range(7)]
+            assert {workers.wait() for _ in jobs} == {*jobs} and workers.wait() is None
+            for value, job in enumerate(jobs):
+                assert job.result["value"] == value and job.result["rows"].shape == (2, length)
+                assert (job.result["rows"] == value).all()
+                job.result["rows"] += 1
+            for job in jobs:
+                workers.release(job)
 
 
 @WORKERS
@@ -130,13 +132,10 @@ def test_published_weights_are_loaded_by_their_version(num_workers: int) -> None
 @WORKERS
 def test_jobs_of_a_group_keep_their_order(num_workers: int) -> None:
     with WorkerGroup(Hosted, 2, Workers(num_workers)) as workers:
-        board = workers.make_buffers("board", Leaf((1,), torch.int64), 2)
-        workers.submit(1, "write", 1, 1)
-        workers.submit(0, "write", 0, 2)
+        first, other = workers.submit(1, "fill", 1, 1), workers.submit(0, "fill", 2, 1)
         assert workers.run(1, "where")[0] == 1
-        assert board[1].tolist() == [1]
-        done = [workers.wait() for _ in range(2)]
-        assert [job.args for job in done if job] == [(1, 1), (0, 2)]
+        assert first.call.done()
+        assert {workers.wait() for _ in range(2)} == {first, other}
 
 
 def test_weights_of_changing_shapes_leave_no_descriptors() -> None:
