@@ -9,8 +9,8 @@ import torch
 from counting import Follower
 from gymnasium import spaces
 
-from plangym_like.batchers.buffers import as_actions
 from plangym_like.batchers.rollout import evaluate
+from plangym_like.batchers.trees import as_actions
 from plangym_like.errors import (
     ActionError,
     EnvApiError,

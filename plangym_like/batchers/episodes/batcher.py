@@ -147,7 +147,8 @@ class BackgroundBatcher(Closable):
             Wait until the result is complete. If not, and if this process does the work, each call
             plays the episodes of one group.
         timeout : float, optional
-            The maximum number of seconds to wait.
+            The maximum number of seconds to wait. If this process does the work, the episodes of a
+            group are played to their end.
 
         Returns
         -------

@@ -14,9 +14,14 @@ import torch
 
 from plangym_like.batchers.randomness import seed_groups
 from plangym_like.batchers.rollout.actor import BaseActorModule, check_actor
-from plangym_like.batchers.rollout.collector import ACTOR, RolloutPlan, RolloutWorker
+from plangym_like.batchers.rollout.collector import (
+    ACTOR,
+    FragmentAssembler,
+    RolloutIterator,
+    RolloutPlan,
+    RolloutWorker,
+)
 from plangym_like.batchers.rollout.fragment import Fragment, FragmentOptions
-from plangym_like.batchers.rollout.iterator import FragmentAssembler, RolloutIterator
 from plangym_like.batchers.trees import as_tensors
 from plangym_like.batchers.weights import ActorWeights
 from plangym_like.batchers.workers.backend import Workers

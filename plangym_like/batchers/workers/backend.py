@@ -1,7 +1,7 @@
 """`Workers`: how many workers a batcher has, and where; and what the three kinds have in common.
 
-A worker is this process (`LocalBackend`), a process (`workers.processes`) or an actor on a Ray
-cluster (`workers.ray`). It hosts objects, `HostedObjects`, and each of these has a `GroupContext`.
+A worker is this process (`LocalBackend`), another process, or an actor on a Ray cluster
+(`workers.remote`). It hosts objects, `HostedObjects`, and each of these has a `GroupContext`.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from plangym_like.batchers.workers.backend import (
     LocalBackend,
     Workers,
 )
-from plangym_like.batchers.workers.processes import ProcessBackend
+from plangym_like.batchers.workers.remote import ProcessBackend, RayBackend
 from plangym_like.errors import ClosedError, WorkerTimeoutError
 from plangym_like.support.arguments import as_count
 
@@ -301,8 +301,6 @@ class WorkerGroup:
 def _start(hosting: Hosting) -> Backend:
     """Start the workers and return them."""
     if hosting.workers.on_ray:
-        from plangym_like.batchers.workers.ray import RayBackend
-
         return RayBackend(hosting)
     if hosting.workers.n == 0:
         return LocalBackend(hosting)

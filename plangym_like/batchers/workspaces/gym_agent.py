@@ -15,10 +15,9 @@ from gymnasium.wrappers import Autoreset
 from numpy.typing import NDArray
 from torch import Tensor
 
-from plangym_like.batchers.buffers import TimeBuffer, as_actions, named_leaves
 from plangym_like.batchers.randomness import seed_groups
 from plangym_like.batchers.stepping import EpisodeLanes, Outcome
-from plangym_like.batchers.trees import tensor_layout
+from plangym_like.batchers.trees import TimeBuffer, as_actions, named_leaves, tensor_layout
 from plangym_like.batchers.workspaces.agents import Agent
 from plangym_like.batchers.workspaces.workspace import Workspace
 from plangym_like.errors import InputError
