@@ -24,7 +24,7 @@ from suite import ROBOTS
 import plangym_like
 from plangym_like.envs.mujoco.env import MujocoCodec, MujocoEnv, MujocoSimulator
 from plangym_like.envs.mujoco.robots import Ant, Humanoid
-from plangym_like.errors import InputError, SnapshotError, StateMismatchError
+from plangym_like.errors import InputError, StateMismatchError
 from plangym_like.states.rows import HEADER_NBYTES
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is out of date")
