@@ -64,7 +64,7 @@ def options_of(planner_class: type[Planner]) -> dict[str, Any]:
             is_required = parameter.default is parameter.empty
             defaults[parameter.name] = ... if is_required else parameter.default
     found = {}
-    for parameter in list(inspect.signature(planner_class).parameters.values())[1:]:
+    for parameter in list(inspect.signature(inits[0]).parameters.values())[2:]:
         if parameter.kind is parameter.VAR_KEYWORD:
             (shared,) = get_args(get_type_hints(inits[0])[parameter.name])
             found.update({name: defaults.get(name) for name in sorted(shared.__annotations__)})
