@@ -213,9 +213,7 @@ class PlanEnv(Repeatable):
     @property
     def gym_env(self) -> gymnasium.Env[Any, Any]:
         """The wrapped Gymnasium environment, in the env's current state."""
-        simulator = self.simulator
-        simulator.hand_out()
-        return simulator.env
+        return self.simulator.env
 
     @property
     def layout(self) -> Layout:
