@@ -238,6 +238,12 @@ def test_a_class_is_given_its_render_mode() -> None:
             assert env.get_image().shape == (400, 600, 3)
 
 
+def test_an_argument_that_nobody_knows_is_an_error() -> None:
+    for name in ("CartPole-v1", "ALE/Breakout-v5"):
+        with pytest.raises(InputError, match="additional_wrappers"):
+            plangym_like.make(name, additional_wrappers=[])
+
+
 # Environments that say something odd
 
 GOOD = np.array([1, 2], np.uint8)
