@@ -18,9 +18,9 @@ from plangym_like.batch.arrays import Leaf
 from plangym_like.errors import SnapshotError, StateCapacityError, StateFormatError
 from plangym_like.snapshots import plain_data
 from plangym_like.snapshots.base_settings import AttributeSettings, Settings
-from plangym_like.snapshots.chain_state import StateOwner, always, columns_of, restart_generators
 from plangym_like.snapshots.chains import note_on_sets, scatter_sets
 from plangym_like.snapshots.configuration import kind_of
+from plangym_like.snapshots.known_wrappers import StateOwner, always, columns_of, restart_generators
 from plangym_like.states.rows import Row, padded
 
 # Bytes reserved for growing data, besides twice the size that they have at first.

@@ -10,14 +10,13 @@ import numpy as np
 from plangym_like.batch.ownership import owned
 from plangym_like.errors import WorkerDiedError
 from plangym_like.execution.known_ids import KnownIds, know
-from plangym_like.execution.short_episode import ShortEpisode
 from plangym_like.processes.remote_errors import is_portable
 from plangym_like.processes.shared_memory import WRITES_IN_ORDER
 from plangym_like.processes.wire import dumps
 from plangym_like.snapshots.trial import KnownTrials, trials_shared
 from plangym_like.states.rows import Row, StateFormat
 from plangym_like.vector.lanes import Finals, Flags, Lanes, StepArrays, Which, add_note
-from plangym_like.vector.make_lanes import EnvSource, Sample, compare_sample, lanes_from
+from plangym_like.vector.make_lanes import EnvSource, lanes_from
 from plangym_like.vector.memory import attach_arrays
 from plangym_like.vector.tree import (
     NUMERIC_KINDS,
@@ -442,31 +441,14 @@ class HostedLanes:
 
 
 def host_lanes(
-    sources: Sources,
-    start: int,
-    stop: int,
-    vectorise: bool,
-    ids: KnownIds,
-    expected: tuple[Sample, ShortEpisode] | None,
-    trials: Sequence[Any],
+    ids: KnownIds, trials: list[Any], sources: Sources, start: int, stop: int, vectorise: bool
 ) -> HostedLanes:
     """Make `HostedLanes` in another process.
 
-    Parameters
-    ----------
-    sources, start, stop, vectorise
-        See `HostedLanes`.
-    ids : KnownIds
-        Ids that the environments may need, in addition to those registered in this process.
-    expected : (Sample, ShortEpisode), optional
-        How to make one environment, and the results of a short episode of it in the caller.
-    trials : list
-        The entries of `KnownTrials` that the caller has.
+    `ids` are those that the caller has registered, and `trials` the entries of its `KnownTrials`.
     """
     know(ids)
     known = KnownTrials()
     known.entries += trials
     with trials_shared(known):
-        if expected is not None:
-            compare_sample(*expected)
         return HostedLanes(sources, start, stop, vectorise)

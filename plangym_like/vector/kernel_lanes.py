@@ -154,16 +154,16 @@ class KernelLanes(SequentialLanes):
             super().step(actions, out, lanes, ended=ended, finals=finals)
             return
         if lanes is None and finals is None:  # the usual case, in less time than the general one
-            is_reset = ended is not None and np.count_nonzero(ended) > 0
+            reset = None if ended is None or not np.count_nonzero(ended) else np.flatnonzero(ended)
             given = actions
-            if is_reset:
+            if reset is not None:
                 given = actions.copy()
-                given[ended] = 0
-            columns = kernel.step(given, out, None) if kernel.steps_ended or not is_reset else None
+                given[reset] = 0
+            columns = kernel.step(given, out, None) if kernel.steps_ended or reset is None else None
             if columns is not None:
                 self._columns, self._stepped = columns, self._every
-                if is_reset:
-                    self._restart(out, np.flatnonzero(ended))
+                if reset is not None:
+                    self._restart(out, reset)
                 return
         Lanes.step(self, actions, out, lanes, ended=ended, finals=finals)
 

@@ -12,23 +12,10 @@ from gymnasium.envs.registration import EnvSpec
 
 from plangym_like import registry
 from plangym_like.batch.spaces import is_leaf
-from plangym_like.envs.wrapping import GYMNASIUM_OPTIONS, call_source, is_plain
+from plangym_like.envs.wrapping import call_source, is_plain
 from plangym_like.errors import InputError
-from plangym_like.execution.short_episode import (
-    ShortEpisode,
-    check,
-    first_difference,
-    global_generators_seeded,
-    play,
-)
-from plangym_like.processes.wire import dumps, loads
 from plangym_like.snapshots.trial import trials_shared
-from plangym_like.support.arguments import (
-    OPTIONS,
-    misfit,
-    name_of,
-    several_agents,
-)
+from plangym_like.support.arguments import several_agents
 from plangym_like.vector.lanes import Lanes, gym_env_of, is_plan_env
 from plangym_like.vector.row_lanes import RowLanes
 from plangym_like.vector.sequential_lanes import SequentialLanes
@@ -40,8 +27,6 @@ if TYPE_CHECKING:
 _FEWEST_AT_ONCE = 4
 # An id, or a callable without arguments that returns a new gymnasium.Env or PlanEnv.
 EnvSource = str | Callable[[], Any]
-# A function that returns a new environment, and a function that closes it.
-Sample = Callable[[], tuple[Any, Callable[[], Any]]]
 
 
 def make_lanes(envs: Sequence[Any], *, vectorise: bool = True) -> Lanes:
@@ -159,20 +144,8 @@ def make_envs(source: EnvSource, count: int) -> list[Any]:
 def env_factory(source: EnvSource, **kwargs: Any) -> Callable[[], Any]:
     """Return a callable without arguments that makes environments from `source` with `kwargs`."""
     if callable(source):
-        return partial(_called, source, **kwargs) if kwargs else source
+        return partial(call_source, source, kwargs) if kwargs else source
     return partial(registry.make, source, **{"remove_time_limit": False, **kwargs})
-
-
-def _called(source: Callable[..., Any], /, **kwargs: Any) -> Any:
-    """Call `source`, which makes an environment, with `kwargs`; see `call_source`."""
-    for option in kwargs.keys() & OPTIONS.keys() - {*GYMNASIUM_OPTIONS}:
-        if "unexpected" in misfit(source, **{option: None}):
-            name = name_of(source)
-            raise InputError(
-                f"{name} has no option {option!r}. make_vec passes its keywords to {name}; for an "
-                f"option of make, use make_vec(lambda: plangym_like.make({name}, {option}=...), n)"
-            )
-    return call_source(source, kwargs)
 
 
 def _make_another(source: EnvSource, envs: list[Any], count: int) -> None:
@@ -237,60 +210,3 @@ def _steps_rows_best(env: Any, num_lanes: int) -> bool:
     if env.n_workers is None and not enough:
         return False
     return is_plain(simulator.env) and not _is_gymnasiums_own(env, "classic_control")
-
-
-def sample_of(source: EnvSource) -> Sample:
-    """Return the function that makes one environment from `source`."""
-    return partial(_make_one, source)
-
-
-def _make_one(source: EnvSource) -> tuple[Any, Callable[[], Any]]:
-    (env,) = make_envs(source, 1)
-    return env, env.close
-
-
-def sample_episode(sample: Sample) -> ShortEpisode | None:
-    """Play a short episode in a new environment, and return its results.
-
-    Return ``None`` if there is nothing to compare: a second environment gives other results, the
-    environment is approximate, or it cannot be made here.
-    """
-    try:
-        episode = _played(sample)
-        again = None if episode is None else _played(sample)
-    except Exception:  # raised again when the workers make their environments
-        return None
-    if episode is None or again is None or len(again.outcomes) != len(episode.outcomes):
-        return None
-    return None if first_difference(episode, again, exact=True) else episode
-
-
-def compare_sample(sample: Sample, expected: ShortEpisode) -> None:
-    """In a worker, make an environment, and repeat the episode `expected` of the caller in it.
-
-    If the results differ, compare a second environment, because the first one that a process makes
-    may be different. Objects that `sample` holds, which may be environments, are not used: they are
-    copied first.
-
-    Raises
-    ------
-    DifferentWorkerError
-        The results of both environments differ.
-    """
-    sample = loads(dumps(sample))
-    found = _played(sample)
-    if found is not None and first_difference(expected, found):
-        found = _played(sample)
-    if found is not None:
-        check(expected, found)
-
-
-def _played(sample: Sample) -> ShortEpisode | None:
-    """Return a short episode of a new environment, or ``None`` if it is approximate."""
-    with global_generators_seeded():
-        env, close = sample()
-        try:
-            is_exact = not is_plan_env(env) or env.exactness == "exact"
-            return play(gym_env_of(env)) if is_exact else None
-        finally:
-            close()

@@ -25,8 +25,6 @@ from plangym_like.vector.make_lanes import (
     classic_kernel,
     env_factory,
     lanes_from,
-    sample_episode,
-    sample_of,
     spec_of,
 )
 from plangym_like.vector.process_lanes import ProcessLanes
@@ -120,9 +118,6 @@ def make_vec(
         `source` has another type; `num_envs` or `n_workers` is less than 1; `num_envs` is not the
         length of `source`; `batch_size` or `timeout` is out of range; `start_states` do not fit; or
         a keyword of `gymnasium.make_vec` is not supported.
-    DifferentWorkerError
-        The environments give other results in another process than in this one, usually because the
-        program has changed a module after importing it.
 
     Examples
     --------
@@ -220,17 +215,7 @@ def _make_lanes(
     sources = factories if len(factories) > 1 else factories[0]
     with trials_shared():
         if workers > 1 and _is_worth_messages(factories[0], count, vectorise=vectorise):
-            sample = sample_of(factories[0])
-            forked = in_processes["start_method"] == "fork"
-            episode = None if forked else sample_episode(sample)
-            return ProcessLanes(
-                sources,
-                count,
-                workers,
-                vectorise=vectorise,
-                expected=None if episode is None else (sample, episode),
-                **in_processes,
-            )
+            return ProcessLanes(sources, count, workers, vectorise=vectorise, **in_processes)
         return lanes_from(sources, count, vectorise=vectorise)
 
 

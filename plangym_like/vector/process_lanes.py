@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from plangym_like.errors import ClosedError, InputError
 from plangym_like.execution.known_ids import known_ids
-from plangym_like.execution.short_episode import ShortEpisode
 from plangym_like.processes.child import check_can_start
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.remote_errors import is_portable
@@ -38,7 +37,6 @@ from plangym_like.vector.lanes import (
     checked_states,
 )
 from plangym_like.vector.lanes_pool import Job, LanesPool, LanesWorker
-from plangym_like.vector.make_lanes import Sample
 from plangym_like.vector.memory import SharedArrays
 from plangym_like.vector.tree import copy_rows, put_batch, take, write_rows
 
@@ -85,9 +83,6 @@ class ProcessLanes(Lanes):
         See `lanes_from`.
     start_method : {"forkserver", "spawn", "fork"}
         See `plangym_like.processes.start_methods`.
-    expected : (Sample, ShortEpisode), optional
-        A function that makes one of the environments, and the results of its short episode in this
-        process (see `plangym_like.vector.make_lanes`). Each other process has to repeat it.
 
     Attributes
     ----------
@@ -104,8 +99,6 @@ class ProcessLanes(Lanes):
         A number is out of range.
     WorkerStartError
         Processes repeatedly die or hang before they are ready.
-    DifferentWorkerError
-        The environments give other results in another process than in this one.
     Exception
         An error from making an environment.
     """
@@ -122,7 +115,6 @@ class ProcessLanes(Lanes):
         timeout: float = 60.0,
         vectorise: bool = True,
         start_method: str = "forkserver",
-        expected: tuple[Sample, ShortEpisode] | None = None,
     ) -> None:
         if n_workers < 2 or num_lanes < 2:
             raise InputError(
@@ -142,10 +134,9 @@ class ProcessLanes(Lanes):
         begun = time.monotonic()
         with ExitStack() as undo:
             for part, (start, stop) in enumerate(pairwise(bounds[1:])):
-                given = vectorise, known_ids(), expected, trials
                 theirs = _sources_of(sources, start, stop)
                 process = ExternalProcess(
-                    partial(host_lanes, theirs, start, stop, *given),
+                    partial(host_lanes, known_ids(), trials, theirs, start, stop, vectorise),
                     start_method=start_method,
                     preload=_PRELOAD,
                     name=f"lanes {start} to {stop - 1}",

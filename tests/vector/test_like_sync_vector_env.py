@@ -15,7 +15,7 @@ from test_make_vec import same
 
 import plangym_like
 from plangym_like import make_vec, registry
-from plangym_like.errors import ActionError, SnapshotError
+from plangym_like.errors import SnapshotError
 from plangym_like.vector.row_lanes import RowLanes
 
 
@@ -156,17 +156,6 @@ def test_whole_numbers_that_the_dtype_cannot_hold_do_not_wrap() -> None:
         assert same(theirs.step(np.array(actions)), ours.step(np.array(actions)))
 
 
-@pytest.mark.parametrize("count", [4, 8])
-@pytest.mark.parametrize("dtype", [bool, np.float32, np.float64])
-def test_choices_that_are_no_whole_numbers(dtype: Any, count: int) -> None:
-    envs = make_vec("CartPole-v1", count)
-    envs.reset(seed=1)
-    states = envs.get_states()
-    with pytest.raises(ActionError):
-        envs.step(np.zeros(count, dtype))
-    assert same(states, envs.get_states())
-
-
 @pytest.mark.parametrize("count", [2, 5])
 def test_actions_of_environments_that_are_reset_have_no_meaning(count: int) -> None:
     make = partial(gymnasium.make, "CartPole-v1", max_episode_steps=2)
@@ -299,10 +288,6 @@ def test_ids_that_gymnasium_does_not_know(monkeypatch: pytest.MonkeyPatch) -> No
     )
     with make_vec("mine/CartPole-v1", 2) as envs:
         assert envs.spec is None and envs.reset(seed=0)[0].shape == (2, 4)
-
-
-def test_numbers_may_be_numpys() -> None:
-    assert make_vec("CartPole-v1", np.int64(2), np.int32(1)).num_envs == 2
 
 
 def test_what_cannot_be_made_is_closed() -> None:

@@ -230,14 +230,6 @@ class Leaver(Fuse):
 
 
 @pytest.mark.parametrize("raises", [SystemExit, KeyboardInterrupt, GeneratorExit])
-def test_what_ends_the_program_in_the_speed_trial_is_raised(
-    make: Callable[..., Any], raises: type[BaseException]
-) -> None:
-    with pytest.raises(raises):
-        make(type("Leaver", (Leaver,), {"raises": raises}), 4, 2)
-
-
-@pytest.mark.parametrize("raises", [SystemExit, KeyboardInterrupt, GeneratorExit])
 def test_what_would_end_the_program_says_which_environment(
     make: Callable[..., Any], raises: type[BaseException]
 ) -> None:

@@ -124,16 +124,6 @@ def test_infos_as_columns(robots: tuple[Player, Player]) -> None:
     assert lanes.infos == twin.infos
 
 
-def test_calls_change_settings_in_every_process(robots: tuple[Player, Player]) -> None:
-    for number in range(8):
-        if number == 4:
-            for player in robots:
-                player.lanes.call("set_wrapper_attr", "_ctrl_cost_weight", 5.0)
-        played, expected = (player.step() for player in robots)
-        assert plain(played) == plain(expected)
-    assert robots[0].rewards.max() < -1  # the new setting makes a difference
-
-
 def test_a_factory_for_each_lane(make: MakeLanes) -> None:
     limits = [5, 6, 7, 8, 9]
     factories = [partial(gymnasium.make, "CartPole-v1", max_episode_steps=n) for n in limits]

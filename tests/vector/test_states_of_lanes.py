@@ -1,6 +1,5 @@
 """Lanes of what `plangym_like.make` returns: equal to Gymnasium, with state rows."""
 
-from functools import partial
 from typing import Any
 
 import gymnasium
@@ -10,11 +9,10 @@ import pytest
 import plangym_like
 from plangym_like.batch.simulator import Simulator
 from plangym_like.envs.mujoco.env import MujocoSimulator
-from plangym_like.errors import InputError, SnapshotError, StateError
 from plangym_like.vector import make_lanes as making
 from plangym_like.vector.kernel_lanes import KernelLanes
 from plangym_like.vector.lanes import Lanes, StepArrays
-from plangym_like.vector.make_lanes import lanes_from, make_lanes
+from plangym_like.vector.make_lanes import lanes_from
 from plangym_like.vector.row_lanes import RowLanes
 from plangym_like.vector.sequential_lanes import SequentialLanes
 
@@ -55,30 +53,6 @@ def _step(lanes: Lanes, actions: Any, obs: Any, which: Any = None) -> tuple[Any,
 def _actions(lanes: Lanes, rng: np.random.Generator) -> Any:
     lanes.action_space.seed(int(rng.integers(2**31)))
     return np.stack([lanes.action_space.sample() for _ in range(lanes.num_lanes)])
-
-
-@VECTORISE
-@pytest.mark.parametrize("name", FORMS)
-def test_lanes_of_an_id_equal_gymnasium(name: str, vectorise: bool) -> None:
-    lanes, rng = _lanes(name, vectorise), np.random.default_rng(0)
-    assert type(lanes) is (FORMS[name] if vectorise else SequentialLanes)
-    twins = [gymnasium.make(name) for _ in SEEDS]
-    obs = lanes.start(SEEDS)
-    for lane, twin in enumerate(twins):
-        assert np.asarray(twin.reset(seed=SEEDS[lane])[0]).tobytes() == obs[lane].tobytes()
-    for _ in range(60):
-        actions = _actions(lanes, rng)
-        rewards, terminated, truncated = _step(lanes, actions, obs)
-        for lane, twin in enumerate(twins):
-            theirs = twin.step(actions[lane])
-            assert np.asarray(theirs[0]).tobytes() == obs[lane].tobytes()
-            assert theirs[1:4] == (rewards[lane], terminated[lane], truncated[lane])
-            assert lanes.infos[lane] == pytest.approx(theirs[4])
-            assert lanes.infos[lane].keys() == theirs[4].keys()
-            if terminated[lane] or truncated[lane]:
-                lanes.reset(obs, [lane])
-                assert np.asarray(twin.reset()[0]).tobytes() == obs[lane].tobytes()
-    lanes.close()
 
 
 @VECTORISE
@@ -131,19 +105,6 @@ def test_only_the_named_lanes_get_states(name: str, vectorise: bool) -> None:
     assert lanes.get_states([0]).tobytes() == states[1].tobytes()
 
 
-def test_rows_that_are_not_of_these_lanes() -> None:
-    lanes = lanes_from("CartPole-v1", 2)
-    lanes.start()
-    other = plangym_like.make("Acrobot-v1").reset()[0]
-    with pytest.raises(StateError):
-        lanes.set_states(other)
-    with pytest.raises(InputError, match="3 states were given for 2 lanes"):
-        lanes.set_states(np.stack([lanes.get_states([0])[0]] * 3))
-    plain = make_lanes([gymnasium.make("CartPole-v1")])
-    with pytest.raises(SnapshotError, match="plangym_like.make"):
-        plain.get_states()
-
-
 def test_lanes_that_begin_without_seeds_share_no_noise() -> None:
     for vectorise in (True, False):
         lanes = _lanes("Hopper-v5", vectorise)
@@ -152,16 +113,6 @@ def test_lanes_that_begin_without_seeds_share_no_noise() -> None:
             obs.append(np.empty_like(obs[0]))
             lanes.reset(obs[-1])
         assert len({row.tobytes() for rows in obs for row in rows}) == 9
-
-
-def test_a_factory_may_return_a_plan_env_of_anything() -> None:
-    factory = partial(plangym_like.make, partial(gymnasium.make, "FrozenLake-v1"))
-    lanes = lanes_from(factory, 2)
-    obs = lanes.start([1, 2])
-    states = lanes.get_states()
-    _step(lanes, np.array([1, 2]), obs)
-    lanes.set_states(states)
-    assert lanes.get_states().tobytes() == states.tobytes()
 
 
 class Sleds(gymnasium.Env[Any, Any]):
@@ -248,26 +199,3 @@ def test_lanes_of_an_environment_with_workers_are_stepped_by_them() -> None:
         return [played, states]
 
     assert play(n_workers=2) == play()
-
-
-def test_batches_between_steps_change_nothing() -> None:
-    def play(between: bool) -> list[bytes]:
-        envs = [plangym_like.make("CartPole-v1") for _ in range(2)]
-        lanes = make_lanes(envs)
-        played = [lanes.start([1, 2])]
-        for _ in range(3):
-            if between:
-                row = plangym_like.make("CartPole-v1").reset(seed=5)[0]
-                envs[0].step_batch([0, 1, 1], row)
-            played.append(np.empty_like(played[0]))
-            lanes.reset(played[-1])
-            _step(lanes, np.ones(2, np.int64), played[-1])
-        return [*(obs.tobytes() for obs in played), lanes.get_states().tobytes()]
-
-    assert play(True) == play(False)
-
-
-def test_few_lanes_are_stepped_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    assert isinstance(lanes_from(lambda: plangym_like.make(Sleds), 7), SequentialLanes)
-    assert isinstance(lanes_from(lambda: plangym_like.make(Sleds), 8), RowLanes)

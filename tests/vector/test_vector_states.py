@@ -218,12 +218,6 @@ def test_states_are_set_completely_or_not_at_all(make: Callable[..., Any]) -> No
     assert np.array_equal(envs.get_states(), before)
 
 
-@pytest.mark.parametrize("seed", [1.5, np.array(3), np.random.default_rng(0)])
-def test_what_is_no_seed(make: Callable[..., Any], seed: Any) -> None:
-    with pytest.raises(InputError, match="seed must be a whole number of at least 0"):
-        make("CartPole-v1", 3).reset(seed=seed)
-
-
 def test_states_that_are_ended_are_not_set_where_none_stays_ended(make: Callable[..., Any]) -> None:
     envs = make("CartPole-v1", 2, autoreset_mode="SameStep")
     envs.reset(seed=0)

@@ -23,7 +23,8 @@ from plangym_like.batchers.workers.group import Job, WorkerGroup
 from plangym_like.errors import InputError
 from plangym_like.processes.child import interrupts_deferred
 from plangym_like.support.arguments import as_count
-from plangym_like.vector.make_lanes import EnvSource, sample_of
+from plangym_like.vector.make_lanes import EnvSource
+from plangym_like.vector.samples import sample_of
 from plangym_like.vector.start_states import StartStates
 
 

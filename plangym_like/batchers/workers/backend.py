@@ -31,8 +31,8 @@ from plangym_like.processes.start_methods import check_start_method
 from plangym_like.results import Future
 from plangym_like.snapshots.trial import KnownTrials, trials_shared
 from plangym_like.support.arguments import as_count, check_seconds
-from plangym_like.vector.make_lanes import Sample, compare_sample, sample_episode
 from plangym_like.vector.memory import attach_arrays
+from plangym_like.vector.samples import Sample, compare_sample, sample_episode
 from plangym_like.vector.tree import Leaf, take, tree_leaves
 
 # The future of a method call.

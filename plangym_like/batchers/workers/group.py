@@ -19,7 +19,7 @@ from plangym_like.batchers.workers.backend import (
 from plangym_like.batchers.workers.processes import ProcessBackend
 from plangym_like.errors import ClosedError, WorkerTimeoutError
 from plangym_like.support.arguments import as_count
-from plangym_like.vector.make_lanes import Sample
+from plangym_like.vector.samples import Sample
 
 # How often to check that workers make progress.
 _CHECK_SECONDS = 0.25
@@ -83,7 +83,7 @@ class WorkerGroup:
         Modules that all workers use; a fork server imports them once.
     sample : callable, optional
         Returns a new environment like those of the objects, and a function that closes it. Workers
-        compare it with one in a copy of this process (see `plangym_like.vector.make_lanes`).
+        compare it with one in a copy of this process (see `plangym_like.vector.samples`).
 
     Raises
     ------

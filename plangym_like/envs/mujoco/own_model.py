@@ -22,6 +22,7 @@ import numpy as np
 from gymnasium.envs.mujoco import MujocoEnv as GymnasiumMujocoEnv
 from numpy.typing import ArrayLike, NDArray
 
+from plangym_like.batch.simulator import EnvSource
 from plangym_like.envs.mujoco.batch import Array, Frames, Look, Robot
 from plangym_like.envs.mujoco.env import MujocoEnv
 from plangym_like.envs.mujoco.physics import PARTS
@@ -157,14 +158,14 @@ def _number(model: Any, kind: str, key: str | int) -> int:
         raise InputError(f"the model has no {kind} {key!r}: {error.args[0]}") from error
 
 
-class MujocoModel:
+class MujocoModel(EnvSource):
     """A MuJoCo model with a reward; calling it returns a new Gymnasium environment.
 
     `make`, `make_vec` and all classes of environments take it in the place of an id. `make_mujoco`
     makes both this and its environment, and documents the parameters.
     """
 
-    plangym_family = "mujoco.own_model:MujocoModelEnv"
+    family = "mujoco.own_model:MujocoModelEnv"
 
     def __init__(
         self,
