@@ -172,7 +172,7 @@ class Hangs(Walk):
 
 
 @pytest.mark.parametrize("late", first_of([41, 45]))
-def test_audits_do_not_repeat_what_timed_out(late: int) -> None:
+def test_actions_that_hang_only_in_an_audit(late: int) -> None:
     options: Any = {"n_workers": 2, "step_timeout": 1, "audit_every": 1}
     with plangym_like.make(Hangs, **options) as env:
         state = env.reset(seed=0).state

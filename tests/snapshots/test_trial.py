@@ -17,7 +17,6 @@ from plangym_like.errors import InputError, SnapshotError, StateCapacityError
 from plangym_like.snapshots.trial import (
     KnownTrials,
     TrialOutcome,
-    TrialsElsewhere,
     compare_outcomes,
     ends,
     known_trials,
@@ -389,17 +388,3 @@ def test_blocks_inside_each_other_share_and_others_do_not() -> None:
         with trials_shared(KnownTrials()):
             assert known_trials().find("Kind", ()) is None
     assert known_trials().find("Kind", ()) is None
-
-
-def test_outcomes_elsewhere_are_asked_for_once_and_only_if_needed() -> None:
-    asked = []
-
-    def ask() -> list[TrialOutcome]:
-        asked.append(1)
-        return [OUTCOME]
-
-    with trials_shared(TrialsElsewhere(ask)):
-        assert not asked
-        assert known_trials().find("Kind", "any") == OUTCOME
-        assert known_trials().find("Other", "any") is None
-    assert asked == [1]
